@@ -1,0 +1,47 @@
+# Every target sets itself up: it makes .venv from python3 (3.11 or newer) and installs the pinned packages.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format bench lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+install: $(INSTALLED)  ## make .venv with everything that the other targets need
+
+# uv installs in seconds what pip takes minutes for, and shares the files between environments.
+$(INSTALLED): pyproject.toml requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "LogN needs Python 3.11 or newer; set PYTHON=…" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -r requirements.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	touch $@
+
+demo: $(INSTALLED)  ## the whole story on data made here
+	$(BIN)/logn demo
+
+test: $(INSTALLED)  ## unit, reference, property and documentation tests
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+lint: $(INSTALLED)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)  ## let ruff format and fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)  ## speed and memory against peers; the figures are in docs/performance.md
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/moments.py
+
+lock: $(INSTALLED)  ## pin the newest packages that fit pyproject.toml
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements.txt
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Long-tailed data: LVIS and COCO annotation files, the embedded glyph scenes, samplers."""

@@ -1,0 +1,1 @@
+"""Putting a map into a model: attach it, fold it into the weights."""

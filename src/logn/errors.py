@@ -1,0 +1,25 @@
+"""The errors that LogN raises for what a user can mend.
+
+Every message is one sentence that names the parameter or the file, what was expected, and what came. The command
+line prints it and exits with code 2.
+"""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """A value, an array or a file is not what was expected."""
+
+
+class MissingExtraError(ImportError):
+    """An optional package is needed and not installed.
+
+    Example:
+        >>> raise MissingExtraError("torch", extra="torch")
+        Traceback (most recent call last):
+        ...
+        logn.errors.MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]".
+    """
+
+    def __init__(self, package: str, *, extra: str) -> None:
+        super().__init__(f'Expected the package `{package}` to be installed: run pip install "logn[{extra}]".')

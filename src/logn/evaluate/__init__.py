@@ -1,0 +1,1 @@
+"""From logits to detections to numbers, for any number of methods on the same proposals."""

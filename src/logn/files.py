@@ -1,0 +1,68 @@
+"""Writing files so that a kill half-way loses nothing, and reading safetensors with clear errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from logn.errors import InputError
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside `path`; on success it takes the place of `path`, on an error it is removed.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "note.txt"
+        >>> with atomic_path(target) as temporary:
+        ...     _ = temporary.write_text("done")
+        >>> target.read_text()
+        'done'
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
+    # The suffix stays last, since some writers add their own when it is missing.
+    temporary = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_safetensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> None:
+    """Write arrays and text metadata to `path` in one atomic step."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(contiguous, temporary, metadata=dict(metadata))
+
+
+def read_safetensors(
+    path: str | os.PathLike[str], *, expected_format: str, schema: int
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read all arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence."""
+    if not Path(path).is_file():
+        raise InputError(f"Expected `{path}` to be a file, but there is none.")
+    try:
+        with safe_open(str(path), framework="np") as file:
+            metadata = dict(file.metadata() or {})
+            if metadata.get("format") != expected_format:
+                found = metadata.get("format", "no format name")
+                raise InputError(f"Expected `{path}` to hold `{expected_format}`, but it says {found!r}.")
+            if metadata.get("schema") != str(schema):
+                found = metadata.get("schema")
+                raise InputError(f"Expected `{path}` to have schema {schema}, but it has {found!r}; update LogN.")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"Expected `{path}` to be a safetensors file, but it cannot be read ({error}).") from error
+    return tensors, metadata

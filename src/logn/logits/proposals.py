@@ -1,0 +1,78 @@
+"""Proposals: what a detector says about an image before any activation, threshold or suppression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Boxes of one image with the full logit vector of each.
+
+    A calibrator acts on the logits before the activation, so the normaliser of the softmax has to be there: the final
+    detections of a model are not enough.
+
+    Args:
+        boxes: `(N, 4)` for class-agnostic boxes, or `(N, F, 4)` with one box per foreground class; corners
+            `x1, y1, x2, y2` in pixels of the original image.
+        logits: `(N, C)`, every column, the background included where there is one.
+        height: Height of the original image in pixels.
+        width: Width of the original image in pixels.
+
+    Example:
+        >>> Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=10, width=20).num_columns
+        3
+        >>> Proposals(np.zeros((2, 4)), np.zeros((1, 3)), height=10, width=20)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `boxes` and `logits` to have as many rows, but got (2, 4) and (1, 3).
+    """
+
+    boxes: npt.NDArray[np.floating[Any]]
+    logits: npt.NDArray[np.floating[Any]]
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        if self.boxes.ndim not in (2, 3) or self.boxes.shape[-1] != 4:
+            raise InputError(f"Expected `boxes` to have shape (N, 4) or (N, F, 4), but got {self.boxes.shape}.")
+        if self.logits.ndim != 2:
+            raise InputError(f"Expected `logits` to have shape (N, C), but got {self.logits.shape}.")
+        if len(self.boxes) != len(self.logits):
+            raise InputError(
+                f"Expected `boxes` and `logits` to have as many rows, but got {self.boxes.shape} and {self.logits.shape}."
+            )
+
+    @property
+    def num_columns(self) -> int:
+        """How many columns the logits have."""
+        return int(self.logits.shape[1])
+
+
+class ProposingDetector(Protocol):
+    """What a detector must offer to be evaluated: proposals with full logits and, optionally, masks on demand.
+
+    Images are float tensors of shape (3, H, W) with values in 0..1. Foreground classes are numbered 0..F-1 in the
+    order of the category ids, whatever column of the logits they stand in.
+    """
+
+    background: int | None
+    activation: str
+    num_classes: int
+
+    def propose(self, images: Sequence[Any]) -> list[Proposals]:
+        """Proposals of each image, with boxes in pixels of the image as given."""
+        ...
+
+    def predict_masks(
+        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Mask probabilities `(M, R, R)` in the frame of each given box, for the given foreground classes."""
+        ...

@@ -1,0 +1,1 @@
+"""Per-class statistics of the logits: exact, streaming, mergeable."""

@@ -1,0 +1,1 @@
+"""Detectors, heads and the training loop."""
