@@ -1,0 +1,90 @@
+"""What all verbs of the command line share: JSON on stdout, errors in one sentence, progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+ProgressOption = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Draw a progress bar on stderr; by default on a terminal."),
+]
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """Print `result` as JSON; what is not a finite number becomes null, since strict readers refuse NaN.
+
+    Example:
+        >>> print_json({"mean": [0.5, float("nan")], "file": Path("x.npy")})
+        {
+          "mean": [0.5, null],
+          "file": "x.npy"
+        }
+    """
+    lines = [
+        f"  {json.dumps(key)}: {json.dumps(_plain(value), ensure_ascii=False)}"
+        for key, value in result.items()
+    ]
+    typer.echo("{\n" + ",\n".join(lines) + "\n}")
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars, without importing NumPy here
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def print_error(message: str, *, as_json: bool) -> None:
+    """Print one sentence: on stderr, or as `{"error": …}` on stdout for a program that reads JSON."""
+    sentence = " ".join(message.split())
+    if as_json:
+        print_json({"error": sentence})
+    else:
+        typer.echo(f"Error: {sentence}", err=True)
+
+
+def print_note(message: str) -> None:
+    """Print a remark on stderr, where it does not mix with the data on stdout."""
+    typer.echo(message, err=True)
+
+
+@contextlib.contextmanager
+def progress(
+    description: str, total: float | None, *, shown: bool | None = None
+) -> Iterator[Callable[[float], None]]:
+    """Draw a bar on stderr while the block runs; yields the function that advances it.
+
+    Args:
+        description: What is being done.
+        total: How much there is to do, in any unit; None when unknown.
+        shown: True or False; None shows the bar only when stderr is a terminal.
+
+    Example:
+        >>> with progress("Reading", total=2, shown=False) as advance:
+        ...     advance(1)
+    """
+    if shown is False or (shown is None and not sys.stderr.isatty()):
+        yield lambda amount: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    clock = (TimeElapsedColumn(), TextColumn("elapsed,"), TimeRemainingColumn(), TextColumn("left"))
+    with Progress(*columns, *clock, console=Console(stderr=True)) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda amount: bar.advance(task, amount)

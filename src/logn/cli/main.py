@@ -1,0 +1,175 @@
+"""The `logn` command: which verbs there are, and how errors reach the user."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from logn.cli.console import print_error
+from logn.errors import InputError, MissingExtraError
+
+
+class Verb(NamedTuple):
+    """Where a verb lives: imported only when it is called, so that `logn --help` stays quick."""
+
+    name: str
+    target: str  # "module:attribute" in logn.cli: a function, or a typer.Typer that has subcommands
+    help: str
+    panel: str
+
+
+LOGITS = "From dumped logits to a correction"
+
+# A new verb is one line here and a function in a file of its own.
+VERBS = (
+    Verb("collect", "collect:collect", "Read logits once and write their statistics per class.", LOGITS),
+    Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", LOGITS),
+    Verb(
+        "inspect",
+        "inspect:inspect",
+        "Show the statistics per class, and whether they follow the class counts.",
+        LOGITS,
+    ),
+    Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
+    Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
+)
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+# Which extra brings a package that is not always there.
+EXTRAS = {
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "PIL": "torchvision",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "matplotlib": "report",
+}
+
+
+class LazyVerbs(TyperGroup):
+    """A group that lists its verbs from the table above and imports only the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Give the verbs in the order of the table, which is the order of work."""
+        return [verb.name for verb in VERBS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Give a stand-in that has the help line only; `resolve_command` puts the real verb in its place."""
+        for verb in VERBS:
+            if verb.name == cmd_name:
+                return TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel)
+        return None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb that `args` names and import it."""
+        name, stand_in, rest = super().resolve_command(ctx, args)
+        return name, stand_in and load_verb(next(verb for verb in VERBS if verb.name == name)), rest
+
+
+def load_verb(verb: Verb) -> Any:
+    """Import the module of `verb` and make its command."""
+    module, attribute = verb.target.split(":")
+    target = getattr(import_module(f"logn.cli.{module}"), attribute)
+    if isinstance(target, typer.Typer):
+        return typer.main.get_command(target)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    single.command(verb.name, context_settings=HELP_OPTIONS)(target)
+    return typer.main.get_command(single)
+
+
+app = typer.Typer(
+    cls=LazyVerbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings=HELP_OPTIONS,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from logn import __version__
+
+        typer.echo(f"logn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def logn(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Correct a model that was trained on long-tailed data: no retraining, no labels, no inference cost.
+
+    Start with `logn collect 'shards/*.npy' -o stats.safetensors`, then `logn fit` and `logn apply`.
+    """
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run the command line in this process and return its exit code: 2 after one sentence for bad input.
+
+    Example:
+        >>> execute(["--version"])
+        logn ...
+        0
+    """
+    as_json = "--json" in arguments
+    try:
+        code = app(args=list(arguments), prog_name="logn", standalone_mode=False)
+    except (InputError, MissingExtraError) as error:
+        print_error(str(error), as_json=as_json)
+        return 2
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        print_error(str(MissingExtraError(error.name, extra=EXTRAS[error.name])), as_json=as_json)
+        return 2
+    except OSError as error:
+        print_error(_describe(error), as_json=as_json)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        print_error("Interrupted.", as_json=as_json)
+        return 130
+    except Exception as error:
+        return _usage_error(error, as_json=as_json)
+    if code == 130:
+        print_error("Interrupted.", as_json=as_json)
+    return code if isinstance(code, int) else 0
+
+
+def _describe(error: OSError) -> str:
+    reason = (error.strerror or str(error)).lower()
+    if error.filename is None:
+        return f"Expected the files to be readable and writable, but got: {reason}."
+    return f"Expected `{error.filename}` to be readable or writable, but got: {reason}."
+
+
+def _usage_error(error: Exception, *, as_json: bool) -> int:
+    """Print what is wrong with the options; any other error is a fault of ours and keeps its traceback."""
+    # New versions of Typer carry their own Click, old ones import it: this method is common to both.
+    if not hasattr(error, "format_message"):
+        raise error
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
+        typer.echo(message, err=True)
+    else:
+        hint = f" Try `{context.command_path} --help`." if context else ""
+        print_error(message + hint, as_json=as_json)
+    return 2
+
+
+def run() -> None:
+    """Run `logn` with the arguments of this process, then leave it."""
+    sys.exit(execute(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run()

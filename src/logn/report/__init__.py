@@ -1,0 +1,1 @@
+"""Figures and pages; nothing here computes, it only draws."""

@@ -1,0 +1,96 @@
+"""The command itself: help, version, and how errors reach the user."""
+
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+
+from logn.cli import main
+from logn.errors import InputError, MissingExtraError
+
+
+def _verb(monkeypatch, function):
+    """Put one verb, `boom`, into the table."""
+    module = types.ModuleType("logn.cli.boom")
+    module.boom = function
+    monkeypatch.setitem(sys.modules, "logn.cli.boom", module)
+    monkeypatch.setattr(main, "VERBS", (main.Verb("boom", "boom:boom", "Fail.", "Tests"),))
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (InputError("Expected `x` to be 1, but got 2."), "Expected `x` to be 1, but got 2."),
+        (MissingExtraError("torch", extra="torch"), 'run pip install "logn[torch]"'),
+        (ModuleNotFoundError("No module named 'onnx'", name="onnx"), 'run pip install "logn[onnx]"'),
+        (FileNotFoundError(2, "No such file or directory", "gone.npy"), "`gone.npy`"),
+        (PermissionError(13, "Permission denied", "locked"), "`locked`"),
+    ],
+)
+def test_errors_that_a_user_can_mend_become_one_sentence_and_code_2(monkeypatch, capsys, error, sentence):
+    def boom(json: bool = False) -> None:
+        raise error
+
+    _verb(monkeypatch, boom)
+    assert main.execute(["boom"]) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert sentence in streams.err
+    assert streams.err.count("\n") == 1
+    assert main.execute(["boom", "--json"]) == 2
+    streams = capsys.readouterr()
+    assert sentence in json.loads(streams.out)["error"]
+    assert streams.err == ""
+
+
+def test_an_interrupt_gives_code_130(monkeypatch, capsys):
+    def boom() -> None:
+        raise KeyboardInterrupt
+
+    _verb(monkeypatch, boom)
+    assert main.execute(["boom"]) == 130
+    assert "Interrupted" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
+    def boom() -> None:
+        raise ZeroDivisionError
+
+    _verb(monkeypatch, boom)
+    with pytest.raises(ZeroDivisionError):
+        main.execute(["boom"])
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["merge"], ["merge", "--nonsense"]])
+def test_wrong_usage_is_one_line_and_code_2(capsys, arguments):
+    assert main.execute(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in main.VERBS])
+def test_every_verb_loads_and_has_help(capsys, verb):
+    assert main.execute([verb, "--help"]) == 0
+    assert "Usage: logn" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["collect", "merge", "inspect", "fit", "apply"])
+def test_help_shows_an_example_and_json(capsys, verb):
+    assert main.execute([verb, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert f"logn {verb}" in page.split("Usage:")[1].split("\n", 1)[1]
+    assert "--json" in page
+
+
+def test_help_lists_every_verb(capsys):
+    assert main.execute(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert all(f" {verb.name} " in page for verb in main.VERBS)
+
+
+def test_help_imports_nothing_heavy():
+    code = "from logn.cli.main import execute; execute(['--help']); import sys; print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = done.stdout.rsplit("[", 1)[1]
+    assert not any(f"'{name}'" in modules for name in ("numpy", "torch", "matplotlib", "hotcoco"))
