@@ -1,0 +1,204 @@
+"""ClassAffine: the one currency of all post-hoc methods, `logit * scale + shift` per class."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.files import read_safetensors, write_safetensors
+from logn.logits.arrays import FloatArray, check_background, foreground_columns, is_torch_tensor
+
+ArrayT = TypeVar("ArrayT")
+
+FILE_FORMAT = "logn.affine"
+FILE_SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class ClassAffine:
+    """A per-class affine map of the logits.
+
+    Args:
+        scale: Factor of each column, finite and not zero. All columns are covered, the background included.
+        shift: Summand of each column.
+        background: Where the background column is: None, 0 or -1. Its scale and shift are what the method says
+            (1 and 0 for all methods here).
+        method: Name of the method that made the map.
+        settings: Its parameters, for the record; anything JSON can hold.
+
+    Example:
+        >>> halve = ClassAffine([0.5, 0.5], [0.0, 1.0])
+        >>> halve(np.array([[2.0, 4.0]]))
+        array([[1., 3.]])
+        >>> halve.then(halve.inverse()) == ClassAffine.identity(2)
+        True
+    """
+
+    scale: FloatArray
+    shift: FloatArray
+    background: int | None = None
+    method: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "background", check_background(self.background))
+        object.__setattr__(self, "scale", _checked_vector("scale", self.scale))
+        object.__setattr__(self, "shift", _checked_vector("shift", self.shift))
+        if len(self.scale) != len(self.shift):
+            raise InputError(
+                f"Expected `scale` and `shift` to be of one length, but got {len(self.scale)} and {len(self.shift)}."
+            )
+        if not self.scale.all():
+            column = int(np.flatnonzero(self.scale == 0)[0])
+            raise InputError(f"Expected `scale` to be other than 0, but got 0 for column {column}.")
+
+    @classmethod
+    def identity(cls, num_classes: int, background: int | None = None) -> ClassAffine:
+        """The map that changes nothing."""
+        return cls(np.ones(num_classes), np.zeros(num_classes), background, method="none")
+
+    @classmethod
+    def over_foreground(
+        cls,
+        scale: npt.ArrayLike,
+        shift: npt.ArrayLike,
+        background: int | None,
+        *,
+        method: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> ClassAffine:
+        """Make the map of foreground scales and shifts; a background column, where there is one, is left alone.
+
+        Example:
+            >>> ClassAffine.over_foreground([2.0], [1.0], background=0, method="example").scale.tolist()
+            [1.0, 2.0]
+        """
+        place = check_background(background)
+        scale, shift = np.broadcast_arrays(np.asarray(scale, np.float64), np.asarray(shift, np.float64))
+        columns = len(scale) + (place is not None)
+        full_scale, full_shift = np.ones(columns), np.zeros(columns)
+        foreground = foreground_columns(columns, place)
+        full_scale[foreground], full_shift[foreground] = scale, shift
+        return cls(full_scale, full_shift, place, method, settings or {})
+
+    @property
+    def num_classes(self) -> int:
+        """How many columns the map covers, the background included."""
+        return len(self.scale)
+
+    def __call__(self, logits: ArrayT, axis: int = -1) -> ArrayT:
+        """Map `logits`, whose `axis` is the class; what comes back is of the same kind, dtype and device.
+
+        Half-precision logits are mapped in float32 and rounded once. The input never changes.
+        """
+        array: Any = logits if is_torch_tensor(logits) else np.asarray(logits)
+        shape = tuple(array.shape)
+        if not -len(shape) <= axis < len(shape) or shape[axis] != self.num_classes:
+            raise InputError(f"Expected `logits` to have {self.num_classes} classes on axis {axis}, but got {shape}.")
+        broadcast = [1] * len(shape)
+        broadcast[axis] = self.num_classes
+        scale, shift = self.scale.reshape(broadcast), self.shift.reshape(broadcast)
+        result: ArrayT = _map_tensor(array, scale, shift) if is_torch_tensor(array) else _map_array(array, scale, shift)
+        return result
+
+    def then(self, other: ClassAffine) -> ClassAffine:
+        """The map that applies this one first and `other` to its result."""
+        if other.num_classes != self.num_classes or other.background != self.background:
+            raise InputError(
+                f"Expected `other` to cover {self.num_classes} classes with background {self.background}, "
+                f"but got {other.num_classes} with {other.background}."
+            )
+        return ClassAffine(
+            self.scale * other.scale,
+            self.shift * other.scale + other.shift,
+            self.background,
+            method=" then ".join(name for name in (self.method, other.method) if name),
+            settings={"first": dict(self.settings), "then": dict(other.settings)},
+        )
+
+    def inverse(self) -> ClassAffine:
+        """The map that undoes this one."""
+        return ClassAffine(
+            1.0 / self.scale,
+            -self.shift / self.scale,
+            self.background,
+            method=f"inverse of {self.method}" if self.method else "",
+            settings=self.settings,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Two maps are equal when they map alike; how they were made does not count."""
+        if not isinstance(other, ClassAffine):
+            return NotImplemented
+        return (
+            self.background == other.background
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.shift, other.shift)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the map to a safetensors file; `docs/file-format.md` specifies it."""
+        metadata = {
+            "format": FILE_FORMAT,
+            "schema": str(FILE_SCHEMA),
+            "background": json.dumps(self.background),
+            "method": self.method,
+            "settings": json.dumps(dict(self.settings), sort_keys=True),
+        }
+        write_safetensors(path, {"scale": self.scale, "shift": self.shift}, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClassAffine:
+        """Read a map that `save` wrote; whatever is wrong with the file is said in one sentence."""
+        tensors, metadata = read_safetensors(path, expected_format=FILE_FORMAT, schema=FILE_SCHEMA)
+        try:
+            return cls(
+                tensors["scale"],
+                tensors["shift"],
+                json.loads(metadata["background"]),
+                metadata["method"],
+                json.loads(metadata["settings"]),
+            )
+        except KeyError as error:
+            raise InputError(f"Expected `{path}` to hold {error}, but it does not.") from error
+        except ValueError as error:
+            raise InputError(f"Expected `{path}` to hold a valid map, but it does not: {error}") from error
+
+
+def _checked_vector(name: str, values: npt.ArrayLike) -> FloatArray:
+    """A read-only float64 copy of `values`, one-dimensional and finite."""
+    vector = np.array(values, dtype=np.float64)
+    if vector.ndim != 1 or len(vector) == 0:
+        raise InputError(f"Expected `{name}` to be one number per class, but got shape {vector.shape}.")
+    if not np.isfinite(vector).all():
+        column = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise InputError(f"Expected `{name}` to be finite, but got {vector[column]} for column {column}.")
+    vector.flags.writeable = False
+    return vector
+
+
+def _map_array(array: npt.NDArray[Any], scale: FloatArray, shift: FloatArray) -> npt.NDArray[Any]:
+    if not np.issubdtype(array.dtype, np.floating):
+        raise InputError(f"Expected `logits` to be floating point, but got {array.dtype}.")
+    working = np.float32 if array.dtype == np.float16 else array.dtype
+    result = np.multiply(array, scale.astype(working), dtype=working)
+    result += shift.astype(working)
+    return result.astype(array.dtype, copy=False)
+
+
+def _map_tensor(tensor: Any, scale: FloatArray, shift: FloatArray) -> Any:
+    if not tensor.is_floating_point():
+        raise InputError(f"Expected `logits` to be floating point, but got {tensor.dtype}.")
+    working = tensor.float() if tensor.element_size() < 4 else tensor
+    # new_tensor copies, which also silences torch's warning about the read-only arrays.
+    factor, summand = working.new_tensor(scale.tolist()), working.new_tensor(shift.tolist())
+    return (working * factor + summand).to(tensor.dtype)

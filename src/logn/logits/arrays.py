@@ -1,0 +1,114 @@
+"""NumPy arrays and torch tensors of logits, read without importing torch and without changing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def is_torch_tensor(array: Any) -> bool:
+    """Whether `array` is a torch tensor; torch is not imported to find out.
+
+    Example:
+        >>> is_torch_tensor(np.zeros(3))
+        False
+    """
+    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(array).__mro__)
+
+
+def as_rows(logits: Any, num_classes: int) -> npt.NDArray[np.floating[Any]]:
+    """View `logits` of shape (…, C) as a NumPy array of shape (N, C), in its own precision.
+
+    A tensor comes to the CPU as it is; bfloat16, which NumPy lacks, becomes float32 (exactly).
+
+    Example:
+        >>> as_rows(np.zeros((2, 5, 3), dtype=np.float16), num_classes=3).shape
+        (10, 3)
+        >>> as_rows(np.zeros((2, 5)), num_classes=3)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `logits` to have shape (…, 3), but got (2, 5).
+    """
+    shape = tuple(logits.shape) if hasattr(logits, "shape") else np.shape(logits)
+    if not shape or shape[-1] != num_classes:
+        raise InputError(f"Expected `logits` to have shape (…, {num_classes}), but got {shape}.")
+    if is_torch_tensor(logits):
+        if str(logits.dtype) == "torch.bfloat16":
+            logits = logits.float()
+        logits = logits.numpy(force=True)
+    array = np.asarray(logits)
+    if array.dtype not in (np.float16, np.float32, np.float64):
+        raise InputError(f"Expected `logits` to be floating point, but got {array.dtype}.")
+    return array.reshape(-1, num_classes)
+
+
+def row_blocks(rows: npt.NDArray[Any], size: int) -> Iterator[npt.NDArray[Any]]:
+    """Cut `rows` into views of at most `size` rows.
+
+    Example:
+        >>> [len(block) for block in row_blocks(np.zeros((5, 2)), 2)]
+        [2, 2, 1]
+    """
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def softmax(logits: npt.ArrayLike) -> FloatArray:
+    """Softmax over the last axis in float64, safe for large logits.
+
+    Example:
+        >>> softmax([0.0, 0.0]).tolist()
+        [0.5, 0.5]
+    """
+    array = np.asarray(logits, dtype=np.float64)
+    exponentials = np.exp(array - array.max(axis=-1, keepdims=True))
+    result: FloatArray = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return result
+
+
+def sigmoid(logits: npt.ArrayLike) -> FloatArray:
+    """Logistic function in float64, safe for large logits of either sign.
+
+    Example:
+        >>> sigmoid([0.0, -1e4, 1e4]).tolist()
+        [0.5, 0.0, 1.0]
+    """
+    array = np.asarray(logits, dtype=np.float64)
+    decay = np.exp(-np.abs(array))
+    result: FloatArray = np.where(array >= 0, 1.0, decay) / (1.0 + decay)
+    return result
+
+
+def check_background(background: Any) -> int | None:
+    """Accept None, 0 or -1 as the place of the background column.
+
+    Example:
+        >>> check_background(-1)
+        -1
+        >>> check_background(3)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `background` to be None, 0 or -1, but got 3.
+    """
+    if background is None or (isinstance(background, int | np.integer) and background in (0, -1)):
+        return None if background is None else int(background)
+    raise InputError(f"Expected `background` to be None, 0 or -1, but got {background!r}.")
+
+
+def foreground_columns(num_columns: int, background: int | None) -> slice:
+    """The slice of the columns that are not background.
+
+    Example:
+        >>> list(range(4))[foreground_columns(4, background=0)], list(range(4))[foreground_columns(4, background=-1)]
+        ([1, 2, 3], [0, 1, 2])
+    """
+    if background is None:
+        return slice(0, num_columns)
+    return slice(1, num_columns) if background == 0 else slice(0, num_columns - 1)
