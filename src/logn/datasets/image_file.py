@@ -1,0 +1,41 @@
+"""Reading and writing pictures through Pillow, with one clear sentence for what is wrong with a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError, MissingExtraError
+
+ImageArray = npt.NDArray[np.uint8]
+
+
+def import_pillow() -> ModuleType:
+    """`PIL.Image`, or an error that says what to install."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("pillow", extra="torchvision") from error
+    return Image
+
+
+def read_image(path: str | os.PathLike[str]) -> ImageArray:
+    """Read a picture as RGB of shape `(height, width, 3)`."""
+    pillow = import_pillow()
+    if not Path(path).is_file():
+        raise InputError(f"Expected the image `{path}` to exist, but there is no such file.")
+    try:
+        with pillow.open(path) as picture:
+            return np.array(picture.convert("RGB"), dtype=np.uint8)
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+    ) as error:  # Pillow's names for unknown, truncated and broken files
+        raise InputError(
+            f"Expected `{path}` to be a whole image, but it cannot be read ({error})."
+        ) from error

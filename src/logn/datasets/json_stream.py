@@ -1,0 +1,155 @@
+"""Walking through a JSON file of several gigabytes one array element at a time.
+
+`json.load` on an LVIS training file builds about six times the file's size in Python objects. Here one
+element lives at a time, and its place in the file is told, so that large parts (the polygons) can stay on
+disk until they are needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from logn.errors import InputError
+
+_CHUNK_BYTES = 4 << 20
+_WHITESPACE = re.compile(r"[ \t\n\r]*")
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of a top-level array, and the bytes of the file that hold it."""
+
+    section: str
+    value: Any
+    start: int
+    stop: int
+
+
+def stream_elements(path: str | os.PathLike[str]) -> Iterator[Element]:
+    """Yield every element of every top-level array of a JSON object, in file order.
+
+    Top-level values that are no arrays are read and skipped. Memory stays at a few megabytes.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "a.json"
+        >>> _ = file.write_text('{"info": {}, "images": [{"id": 7}, {"id": 8}]}')
+        >>> [(e.section, e.value, e.start) for e in stream_elements(file)]
+        [('images', {'id': 7}, 24), ('images', {'id': 8}, 35)]
+    """
+    if not Path(path).is_file():
+        raise InputError(f"Expected `{path}` to be a JSON file, but there is none.")
+    with Path(path).open("rb") as file:
+        reader = _Reader(file, str(path))
+        reader.expect("{")
+        if reader.take("}"):
+            return
+        while True:
+            section = reader.value()[0]
+            if not isinstance(section, str):
+                reader.fail("a key in quotes")
+            reader.expect(":")
+            if reader.take("["):
+                yield from _elements(reader, section)
+            else:
+                reader.value()
+            if reader.take("}"):
+                return
+            reader.expect(",")
+
+
+def read_element(file: BinaryIO, start: int, stop: int) -> Any:
+    """Read one element again by the place that `stream_elements` told."""
+    file.seek(start)
+    return json.loads(file.read(stop - start))
+
+
+def _elements(reader: _Reader, section: str) -> Iterator[Element]:
+    if reader.take("]"):
+        return
+    while True:
+        value, start, stop = reader.value()
+        yield Element(section, value, start, stop)
+        if reader.take("]"):
+            return
+        reader.expect(",")
+
+
+class _Reader:
+    """A sliding window over the file.
+
+    The bytes are decoded as Latin-1, in which one byte is one character, so positions in the text are
+    positions in the file; elements with other characters are decoded again as UTF-8.
+    """
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._text = ""
+        self._offset = 0  # of the window in the file
+        self._position = 0  # in the window
+        self._scan = json.JSONDecoder().raw_decode
+        self._more()
+        if self._text.startswith("\xef\xbb\xbf"):  # a byte order mark, as some editors write
+            self._position = 3
+
+    def _more(self) -> bool:
+        rest = self._text[self._position :]
+        # Twice as much on each call for an element that is larger than the window: linear time in all.
+        piece = self._file.read(max(_CHUNK_BYTES, len(rest)))
+        self._offset += self._position
+        self._text, self._position = rest + piece.decode("latin-1"), 0
+        return bool(piece)
+
+    def fail(self, expected: str) -> None:
+        place = self._offset + self._position
+        raise InputError(
+            f"Expected `{self._name}` to be valid JSON with {expected} at byte {place}, but it is not."
+        )
+
+    def _skip_whitespace(self) -> None:
+        while True:
+            match = _WHITESPACE.match(self._text, self._position)
+            self._position = match.end() if match else self._position
+            if self._position < len(self._text) or not self._more():
+                return
+
+    def take(self, character: str) -> bool:
+        self._skip_whitespace()
+        found = self._text.startswith(character, self._position)
+        self._position += found
+        return found
+
+    def expect(self, character: str) -> None:
+        if not self.take(character):
+            self.fail(f"`{character}`")
+
+    def value(self) -> tuple[Any, int, int]:
+        self._skip_whitespace()
+        while True:
+            try:
+                value, stop = self._scan(self._text, self._position)
+            except json.JSONDecodeError:
+                if not self._more():
+                    self.fail("a whole value")
+                continue
+            # A number that touches the end of the window may go on behind it.
+            if stop < len(self._text) or not self._more():
+                break
+        start, self._position = self._position, stop
+        source = self._text[start:stop]
+        if not source.isascii():
+            value = self._decode_utf8(source)
+        return value, self._offset + start, self._offset + stop
+
+    def _decode_utf8(self, source: str) -> Any:
+        try:
+            return json.loads(source.encode("latin-1"))
+        except UnicodeDecodeError:
+            return self.fail("UTF-8 text")
