@@ -1,0 +1,206 @@
+"""The bytes of a prediction store: its header, its index records, and how a part of it is read.
+
+`docs/predictions-store.md` specifies the format.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.files import atomic_path
+from logn.logits.arrays import check_background
+
+FILE_FORMAT = "logn.predictions"
+FILE_SCHEMA = 1
+HEADER_NAME, LOGITS_NAME, BOXES_NAME, INDEX_NAME = "header.json", "logits.bin", "boxes.bin", "index.bin"
+
+# One record per image. It is written after the rows it speaks of, so a record that is there vouches for them.
+RECORD = np.dtype(
+    [
+        ("image_id", "<i8"),
+        ("first_row", "<i8"),
+        ("rows", "<u4"),
+        ("height", "<u4"),
+        ("width", "<u4"),
+        ("logits_crc", "<u4"),
+        ("boxes_crc", "<u4"),
+        ("record_crc", "<u4"),  # of the bytes before it
+    ]
+)
+
+
+@dataclass(frozen=True)
+class StoreHeader:
+    """What holds for all images of a prediction store.
+
+    Args:
+        num_columns: Columns of the logits, the background included.
+        background: Where the background column is: None, 0 or -1.
+        activation: What follows the logits: "softmax" or "sigmoid".
+        class_boxes: Whether each foreground class has its own box per proposal.
+        dtype: "float16" or "float32", of the logits.
+        class_names: Names of the foreground classes, in order.
+        category_ids: Their ids in the annotation file, in order.
+        num_images: How many images the finished store will have, where known.
+        metadata: Anything else JSON can hold: the model, the data.
+
+    Example:
+        >>> StoreHeader(num_columns=4, background=0).num_classes
+        3
+    """
+
+    num_columns: int
+    background: int | None = None
+    activation: str = "softmax"
+    class_boxes: bool = False
+    dtype: str = "float16"
+    class_names: tuple[str, ...] | None = None
+    category_ids: tuple[int, ...] | None = None
+    num_images: int | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "background", check_background(self.background))
+        if self.activation not in ("softmax", "sigmoid"):
+            raise InputError(
+                f'Expected `activation` to be "softmax" or "sigmoid", but got {self.activation!r}.'
+            )
+        if self.dtype not in ("float16", "float32"):
+            raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
+        if not isinstance(self.num_columns, int) or self.num_classes < 1:
+            raise InputError(
+                f"Expected `num_columns` to leave a foreground class, but got {self.num_columns!r}."
+            )
+        for name in ("class_names", "category_ids"):
+            values = getattr(self, name)
+            if values is not None and len(values) != self.num_classes:
+                raise InputError(
+                    f"Expected `{name}` to have one entry for each of the {self.num_classes} foreground classes, "
+                    f"but got {len(values)}."
+                )
+
+    @property
+    def num_classes(self) -> int:
+        """How many foreground classes there are."""
+        return self.num_columns - (self.background is not None)
+
+    @property
+    def logits_row_bytes(self) -> int:
+        """Bytes of the logits of one proposal."""
+        return self.num_columns * np.dtype(self.dtype).itemsize
+
+    @property
+    def boxes_row_bytes(self) -> int:
+        """Bytes of the boxes of one proposal."""
+        return 16 * (self.num_classes if self.class_boxes else 1)
+
+    def write(self, folder: Path) -> None:
+        """Write the header of the part in `folder`, in one atomic step."""
+        content = {"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)}
+        with atomic_path(folder / HEADER_NAME) as temporary:
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> StoreHeader:
+        """Read the header of the part in `folder`; whatever is wrong with it is said in one sentence."""
+        path = folder / HEADER_NAME
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"Expected `{path}` to be the header of a store, but got: {error}.") from error
+        if not isinstance(content, dict) or content.pop("format", None) != FILE_FORMAT:
+            raise InputError(f"Expected `{path}` to say format {FILE_FORMAT!r}, but it does not.")
+        schema = content.pop("schema", None)
+        if schema != FILE_SCHEMA:
+            raise InputError(
+                f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {schema!r}; update LogN."
+            )
+        for name in ("class_names", "category_ids"):
+            if isinstance(content.get(name), list):
+                content[name] = tuple(content[name])
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise InputError(
+                f"Expected `{path}` to hold a valid header, but it does not: {error}."
+            ) from error
+
+
+def check_same_predictions(first: StoreHeader, second: StoreHeader, path: Path) -> None:
+    """Refuse a part in `path` whose header differs from the header of the parts before it."""
+    for name, value in asdict(first).items():
+        other = asdict(second)[name]
+        if name not in ("num_images", "metadata") and other != value:
+            raise InputError(f"Expected `{path}` to have {name} {_brief(value)}, but it has {_brief(other)}.")
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else text[:77] + "…"
+
+
+def make_record(
+    image_id: int, first_row: int, size: tuple[int, int], logits: npt.NDArray[Any], boxes: npt.NDArray[Any]
+) -> bytes:
+    """Make the index record of one image from the rows as they were written."""
+    record = np.zeros((), RECORD)
+    record["image_id"], record["first_row"], record["rows"] = image_id, first_row, len(logits)
+    record["height"], record["width"] = size
+    record["logits_crc"] = checksum(logits)
+    record["boxes_crc"] = checksum(boxes)
+    record["record_crc"] = zlib.crc32(record.tobytes()[:-4])
+    return record.tobytes()
+
+
+def checksum(rows: npt.NDArray[Any]) -> int:
+    """CRC-32 of the bytes of `rows`.
+
+    Example:
+        >>> checksum(np.zeros((0, 3)))
+        0
+    """
+    return zlib.crc32(np.ascontiguousarray(rows).reshape(-1).view(np.uint8)) if rows.size else 0
+
+
+def read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
+    """Read the records of the images that are complete, in the order of writing.
+
+    A record that is cut off, and records whose rows are not all there, are left out: a kill or a partial copy leaves
+    such a tail. A whole record that is damaged is refused.
+    """
+    path = folder / INDEX_NAME
+    content = path.read_bytes() if path.exists() else b""
+    records = np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
+    for number, record in enumerate(records):
+        if zlib.crc32(record.tobytes()[:-4]) != record["record_crc"]:
+            raise InputError(
+                f"Expected `{path}` to be whole, but record {number + 1} of {len(records)} is damaged; "
+                f"remove the folder `{folder}` and predict its images again."
+            )
+    ends = np.cumsum(records["rows"], dtype=np.int64)
+    if not np.array_equal(ends - records["rows"], records["first_row"]):
+        raise InputError(f"Expected `{path}` to list rows that follow each other, but it does not.")
+    present = min(
+        file_size(folder / LOGITS_NAME) // header.logits_row_bytes,
+        file_size(folder / BOXES_NAME) // header.boxes_row_bytes,
+    )
+    return records[: int(np.searchsorted(ends, present, side="right"))]
+
+
+def file_size(path: Path) -> int:
+    """Size in bytes; 0 where there is no file.
+
+    Example:
+        >>> file_size(Path("no such file"))
+        0
+    """
+    return path.stat().st_size if path.exists() else 0
