@@ -15,10 +15,13 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.evaluate.store_format import (
     BOXES_NAME,
+    HEADER_NAME,
+    INDEX_NAME,
     LOGITS_NAME,
     StoreHeader,
     check_same_predictions,
     checksum,
+    file_size,
     read_index,
 )
 from logn.logits.proposals import Proposals
@@ -27,8 +30,8 @@ from logn.logits.proposals import Proposals
 class PredictionStore:
     """The proposals of many images, one read-only view per image; images are sorted by id.
 
-    A store whose writing was cut short opens with the images that are complete. Parts of several processes are read
-    as one; an image that two parts hold in the same form counts once.
+    A store whose writing was cut short opens with the images that are complete. Parts of several processes are
+    read as one; an image that two parts hold in the same form counts once.
 
     Args:
         path: Folder of the store, as `PredictionWriter` or `logn predict` made it.
@@ -46,11 +49,9 @@ class PredictionStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        folders = sorted(folder for folder in self.path.glob("part-*") if folder.is_dir())
+        folders = sorted(folder for folder in self.path.glob("part-*") if not _is_unborn(folder))
         if not folders:
-            raise InputError(
-                f"Expected `{path}` to be a prediction store, but it has no folder `part-00000`."
-            )
+            raise InputError(f"Expected `{path}` to be a prediction store, but it holds no `part-00000`.")
         self._parts = [_open_part(folder) for folder in folders]
         self.header = self._parts[0].header
         for part, folder in zip(self._parts, folders, strict=True):
@@ -108,7 +109,7 @@ class PredictionStore:
             self.release(index, index + 1)
 
     def release(self, start: int, stop: int) -> None:
-        """Let the system take back the memory of the images from `start` up to `stop`; views on them stay valid."""
+        """Let the system take back the memory of images `start` to `stop - 1`; views on them stay valid."""
         for index in range(start, min(stop, len(self))):
             record, part = self._records[index], self._parts[self._part_of[index]]
             first, rows = int(record["first_row"]), int(record["rows"])
@@ -121,9 +122,8 @@ class PredictionStore:
             record = self._records[index]
             found = (checksum(proposals.logits), checksum(proposals.boxes))
             if found != (record["logits_crc"], record["boxes_crc"]):
-                raise InputError(
-                    f"Expected `{self.path}` to be as it was written, but image {record['image_id']} is damaged."
-                )
+                image_id = record["image_id"]
+                raise InputError(f"Expected `{self.path}` to be as written, but image {image_id} is damaged.")
 
 
 class _MappedFile:
@@ -156,6 +156,11 @@ class _Part:
     boxes: npt.NDArray[Any]
 
 
+def _is_unborn(folder: Path) -> bool:
+    """Whether the writer of this part was stopped before it wrote anything at all."""
+    return not (folder / HEADER_NAME).exists() and not file_size(folder / INDEX_NAME)
+
+
 def _open_part(folder: Path) -> _Part:
     header = StoreHeader.read(folder)
     records = read_index(folder, header)
@@ -182,6 +187,6 @@ def _sorted_without_repeats(records: npt.NDArray[Any], path: Path) -> npt.NDArra
     for position in repeat:
         if records[order[position]][content] != records[order[position - 1]][content]:
             raise InputError(
-                f"Expected each image of `{path}` once, but image {ids[position]} is there twice with other values."
+                f"Expected each image of `{path}` once, but image {ids[position]} is there twice and differs."
             )
     return np.delete(order, repeat)

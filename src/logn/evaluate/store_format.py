@@ -84,8 +84,8 @@ class StoreHeader:
             values = getattr(self, name)
             if values is not None and len(values) != self.num_classes:
                 raise InputError(
-                    f"Expected `{name}` to have one entry for each of the {self.num_classes} foreground classes, "
-                    f"but got {len(values)}."
+                    f"Expected `{name}` to have one entry for each of the {self.num_classes} "
+                    f"foreground classes, but got {len(values)}."
                 )
 
     @property
@@ -168,14 +168,14 @@ def checksum(rows: npt.NDArray[Any]) -> int:
         >>> checksum(np.zeros((0, 3)))
         0
     """
-    return zlib.crc32(np.ascontiguousarray(rows).reshape(-1).view(np.uint8)) if rows.size else 0
+    return zlib.crc32(memoryview(np.ascontiguousarray(rows)).cast("B")) if rows.size else 0
 
 
 def read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
     """Read the records of the images that are complete, in the order of writing.
 
-    A record that is cut off, and records whose rows are not all there, are left out: a kill or a partial copy leaves
-    such a tail. A whole record that is damaged is refused.
+    A record that is cut off, and records whose rows are not all there, are left out: a kill or a partial copy
+    leaves such a tail. A whole record that is damaged is refused.
     """
     path = folder / INDEX_NAME
     content = path.read_bytes() if path.exists() else b""

@@ -1,4 +1,4 @@
-"""PredictionWriter: append the proposals of images to a store, so that a kill at any moment loses no finished image."""
+"""PredictionWriter: append images to a store, so that a kill at any moment loses no finished image."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from logn.logits.proposals import Proposals
 class PredictionWriter:
     """Appends images to one part of a prediction store; a part that is there already is continued.
 
-    The rows of an image are written and flushed before its index record, so what the index names is complete. The
-    part is locked while the writer is open: a second writer is refused.
+    The rows of an image are written and flushed before its index record, so what the index names is complete.
+    The part is locked while the writer is open: a second writer is refused.
 
     Args:
         path: Folder of the store; it is made where there is none.
@@ -107,7 +107,8 @@ class PredictionWriter:
         if np.isnan(proposals.logits).any():
             raise InputError(f"Expected the logits of image {image_id} to be numbers, but got NaN.")
         limit = float(np.finfo(self.header.dtype).max)
-        return np.clip(proposals.logits, -limit, limit).astype(self.header.dtype)
+        rows: npt.NDArray[Any] = np.clip(proposals.logits, -limit, limit).astype(self.header.dtype)
+        return rows
 
     def _checked_boxes(self, image_id: int, proposals: Proposals) -> npt.NDArray[np.float32]:
         expected = (self.header.num_classes, 4) if self.header.class_boxes else (4,)
