@@ -1,0 +1,214 @@
+"""Read dumped logits that are too big for memory: shard after shard, block after block.
+
+Blocks depend only on the files and on `batch_rows`, never on the number of threads, so that statistics over
+them can be repeated bit by bit. Each block maps its own stretch of the file while it is read: mapping whole
+files would make the resident memory grow with them.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn.errors import InputError
+from logn.logits.array_files import SUFFIXES, UNREADABLE, StoredArray, locate_array, open_compressed
+
+DEFAULT_BATCH_ROWS = 512
+_BLOCK_BYTES = 16 * 2**20
+_LARGEST_BATCH_BYTES = 32 * 2**20
+
+
+def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """List the files that globs, folders and file names stand for, in the order given, each file once.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name in ("b.npy", "a.npy", "note.txt"):
+        ...     _ = (folder / name).write_bytes(b"")
+        >>> [path.name for path in find_shards([folder, folder / "*.npy"])]
+        ['a.npy', 'b.npy']
+    """
+    found: dict[Path, Path] = {}
+    for pattern in patterns:
+        paths = _matches(str(pattern))
+        if not paths:
+            raise InputError(
+                f"Expected `{pattern}` to match {', '.join(SUFFIXES)} files, but it matches none."
+            )
+        for path in paths:
+            found.setdefault(path.resolve(), path)
+    if not found:
+        raise InputError("Expected at least one file of logits, but got none.")
+    return list(found.values())
+
+
+def _matches(pattern: str) -> list[Path]:
+    if Path(pattern).is_dir():
+        return sorted(path for path in Path(pattern).iterdir() if path.suffix in SUFFIXES and path.is_file())
+    if Path(pattern).exists() or not glob.has_magic(pattern):
+        return [Path(pattern)]  # a file that is not there gets its own sentence when it is opened
+    return sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file())
+
+
+def open_shards(paths: Sequence[str | os.PathLike[str]], key: str | None = None) -> list[StoredArray]:
+    """Read the headers of all shards and check that they hold logits of the same classes.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.npy"
+        >>> np.save(path, np.zeros((4, 3)))
+        >>> open_shards([path])[0].shape
+        (4, 3)
+    """
+    shards = [locate_array(path, key) for path in paths]
+    for shard in shards[1:]:
+        if shard.num_classes != shards[0].num_classes:
+            raise InputError(
+                f"Expected `{shard.path}` to have {shards[0].num_classes} classes like `{shards[0].path}`, "
+                f"but it has {shard.num_classes}."
+            )
+    return shards
+
+
+@dataclass(frozen=True)
+class LogitBlock:
+    """A stretch of whole batches of one shard; its numbers are read when they are asked for.
+
+    Attributes:
+        shard: The array that it belongs to.
+        batches: First and last-plus-one row of each batch.
+        data: The bytes, when they had to be read beforehand because they are compressed.
+    """
+
+    shard: StoredArray
+    batches: tuple[tuple[int, int], ...]
+    data: bytes | None = None
+
+    @property
+    def start(self) -> int:
+        """First row."""
+        return self.batches[0][0]
+
+    @property
+    def stop(self) -> int:
+        """Row after the last."""
+        return self.batches[-1][1]
+
+    def read_batches(self) -> Iterator[np.ndarray]:
+        """Yield the batches as (rows, C) arrays of float16, float32 or float64, valid until the next one."""
+        rows = self._read()
+        for start, stop in self.batches:
+            yield as_floats(rows[start - self.start : stop - self.start], self.shard.dtype)
+
+    def _read(self) -> np.ndarray:
+        shard, shape = self.shard, (self.stop - self.start, self.shard.num_classes)
+        if self.data is not None:
+            return np.frombuffer(self.data, dtype=shard.storage).reshape(shape)
+        if shard.offset is None:
+            raise ValueError("a compressed block carries its bytes")
+        offset = shard.offset + self.start * shard.row_bytes
+        try:
+            return np.memmap(shard.path, dtype=shard.storage, mode="r", offset=offset, shape=shape)
+        except ValueError as error:  # the file has shrunk since its header was read
+            raise InputError(
+                f"Expected `{shard.path}` to stay as it was, but it changed while it was read."
+            ) from error
+
+
+def as_floats(stored: np.ndarray, dtype: str) -> np.ndarray:
+    """Turn stored numbers into floats that NumPy computes with: bfloat16 is the upper half of a float32.
+
+    Example:
+        >>> as_floats(np.array([0x3F80, 0xC000], dtype=np.uint16), "bfloat16")
+        array([ 1., -2.], dtype=float32)
+    """
+    if dtype == "bfloat16":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    native: np.dtype[Any] = stored.dtype.newbyteorder("=")
+    return np.asarray(stored).astype(native, copy=False)
+
+
+def read_blocks(
+    shard: StoredArray, *, batch_rows: int = DEFAULT_BATCH_ROWS, first_row: int = 0
+) -> Iterator[LogitBlock]:
+    """Cut a shard into blocks of about 16 MB of whole batches.
+
+    A batch is one leading item of (images, proposals, C); of (rows, C) it is `batch_rows` rows. Items above
+    32 MB are cut, so that memory stays bounded.
+
+    Args:
+        shard: What `open_shards` gave.
+        batch_rows: Rows of a batch when the array has two axes.
+        first_row: Where to go on, the end of an earlier block.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.npy"
+        >>> np.save(path, np.arange(12.0).reshape(6, 2))
+        >>> [block] = read_blocks(open_shards([path])[0], batch_rows=4)
+        >>> [batch.shape for batch in block.read_batches()]
+        [(4, 2), (2, 2)]
+    """
+    if batch_rows < 1:
+        raise InputError(f"Expected `batch_rows` to be at least 1, but got {batch_rows}.")
+    blocks = (LogitBlock(shard, batches) for batches in _block_ranges(shard, batch_rows, first_row))
+    yield from blocks if shard.offset is not None else _with_data(shard, blocks)
+
+
+def _block_ranges(
+    shard: StoredArray, batch_rows: int, first_row: int
+) -> Iterator[tuple[tuple[int, int], ...]]:
+    block: list[tuple[int, int]] = []
+    for start, stop in _batch_ranges(shard, batch_rows):
+        if start < first_row:
+            continue
+        if block and (stop - block[0][0]) * shard.row_bytes > _BLOCK_BYTES:
+            yield tuple(block)
+            block = []
+        block.append((start, stop))
+    if block:
+        yield tuple(block)
+
+
+def _batch_ranges(shard: StoredArray, batch_rows: int) -> Iterator[tuple[int, int]]:
+    longest = max(1, _LARGEST_BATCH_BYTES // shard.row_bytes)
+    step = min(batch_rows if len(shard.shape) == 2 else shard.item_rows, longest)
+    for item in range(0, shard.rows, shard.item_rows):
+        for start in range(item, item + shard.item_rows, step):
+            yield start, min(start + step, item + shard.item_rows)
+
+
+def _with_data(shard: StoredArray, blocks: Iterator[LogitBlock]) -> Iterator[LogitBlock]:
+    """Decompress from the front; only the block at hand is in memory."""
+    position = 0
+    try:
+        with open_compressed(shard) as stream:
+            for block in blocks:
+                while position < block.start:  # rows that an earlier run has counted
+                    skipped = min(block.start - position, max(1, _BLOCK_BYTES // shard.row_bytes))
+                    _read_exactly(stream, skipped * shard.row_bytes)
+                    position += skipped
+                data = _read_exactly(stream, (block.stop - block.start) * shard.row_bytes)
+                position = block.stop
+                yield LogitBlock(shard, block.batches, data)
+            stream.read(1)  # the end of the stream is where the checksum is compared
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise InputError(
+            f"Expected `{shard.path}` to be a whole .npz file, but it is damaged ({error})."
+        ) from error
+
+
+def _read_exactly(stream: Any, size: int) -> bytes:
+    data: bytes = stream.read(size)
+    if len(data) != size:
+        raise EOFError("it ends too early")
+    return data
