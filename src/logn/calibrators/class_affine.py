@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +190,7 @@ def _map_array(array: npt.NDArray[Any], scale: FloatArray, shift: FloatArray) ->
     if not np.issubdtype(array.dtype, np.floating):
         raise InputError(f"Expected `logits` to be floating point, but got {array.dtype}.")
     working = np.float32 if array.dtype == np.float16 else array.dtype
-    result = np.multiply(array, scale.astype(working), dtype=working)
+    result: npt.NDArray[Any] = np.multiply(array, scale.astype(working), dtype=working)
     result += shift.astype(working)
     return result.astype(array.dtype, copy=False)
 

@@ -70,7 +70,9 @@ class StatisticsMetadata:
                     f"Expected statistics of one `{item.name}` to merge, but got {_short(mine)} and {_short(theirs)}."
                 )
         if self.estimator == "moving-average":
-            raise InputError("Expected exact statistics to merge, but a moving average depends on the order of its data.")
+            raise InputError(
+                "Expected exact statistics to merge, but a moving average depends on the order of its data."
+            )
 
     def to_text(self) -> dict[str, str]:
         """The fields as JSON texts, as safetensors wants them."""

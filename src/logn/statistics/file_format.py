@@ -1,0 +1,106 @@
+"""The statistics file: safetensors with a schema version, validated on load. Specified in `docs/file-format.md`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.files import read_safetensors, write_safetensors
+from logn.logits.arrays import FloatArray
+from logn.statistics.metadata import StatisticsMetadata
+
+FILE_FORMAT = "logn.statistics"
+FILE_SCHEMA = 1
+VECTORS = ("count", "mean", "m2", "within_variance_sum", "batches", "skipped")
+WHOLE_NUMBERS = ("count", "batches", "skipped")
+
+
+@dataclass(frozen=True)
+class StatisticsFile:
+    """The content of a statistics file as plain arrays."""
+
+    count: FloatArray
+    mean: FloatArray
+    m2: FloatArray
+    within_variance_sum: FloatArray
+    batches: FloatArray
+    skipped: FloatArray
+    metadata: StatisticsMetadata
+    sample_capacity: int = 0
+    sample_rows: npt.NDArray[np.float16] | None = None
+    sample_keys: npt.NDArray[np.uint64] | None = None
+
+
+def write_statistics(path: str | os.PathLike[str], content: StatisticsFile) -> None:
+    """Write `content` to `path` in one atomic step."""
+    tensors: dict[str, npt.NDArray[Any]] = {name: getattr(content, name) for name in VECTORS}
+    if content.sample_rows is not None and content.sample_keys is not None:
+        tensors |= {"sample_rows": content.sample_rows, "sample_keys": content.sample_keys}
+    metadata = {
+        "format": FILE_FORMAT,
+        "schema": str(FILE_SCHEMA),
+        "sample_capacity": str(content.sample_capacity),
+    }
+    write_safetensors(path, tensors, metadata | content.metadata.to_text())
+
+
+def read_statistics(path: str | os.PathLike[str]) -> StatisticsFile:
+    """Read a statistics file and check all that can be wrong with it."""
+    tensors, text = read_safetensors(path, expected_format=FILE_FORMAT, schema=FILE_SCHEMA)
+    try:
+        _check_tensors(tensors)
+        capacity = int(text.get("sample_capacity", "0"))
+        _check_sample(tensors, capacity)
+        metadata = StatisticsMetadata.from_text(text)
+        metadata.check_width(len(tensors["count"]))
+    except (InputError, ValueError, TypeError) as error:
+        raise InputError(f"Expected `{path}` to hold valid statistics, but it does not: {error}") from error
+    return StatisticsFile(
+        **{name: tensors[name] for name in VECTORS},
+        metadata=metadata,
+        sample_capacity=capacity,
+        sample_rows=tensors.get("sample_rows"),
+        sample_keys=tensors.get("sample_keys"),
+    )
+
+
+def _check_tensors(tensors: dict[str, npt.NDArray[Any]]) -> None:
+    for name in VECTORS:
+        if name not in tensors:
+            raise InputError(f"`{name}` is missing.")
+        vector = tensors[name]
+        if vector.dtype != np.float64 or vector.ndim != 1 or vector.shape != tensors["count"].shape:
+            raise InputError(f"`{name}` should be one float64 per class, but is {vector.dtype} {vector.shape}.")
+        if len(vector) == 0:
+            raise InputError(f"`{name}` is empty.")
+        if not np.isfinite(vector).all():
+            raise InputError(f"`{name}` is not finite for class {int(np.flatnonzero(~np.isfinite(vector))[0])}.")
+        if name != "mean" and (vector < 0).any():
+            raise InputError(f"`{name}` is negative for class {int(np.flatnonzero(vector < 0)[0])}.")
+        if name in WHOLE_NUMBERS and (vector != np.floor(vector)).any():
+            raise InputError(f"`{name}` is not a whole number for class {int(np.flatnonzero(vector % 1)[0])}.")
+    lonely = (tensors["count"] < 2) & (tensors["m2"] > 0)
+    if lonely.any():
+        raise InputError(f"`m2` is not 0 for class {int(np.flatnonzero(lonely)[0])}, which was seen less than twice.")
+
+
+def _check_sample(tensors: dict[str, npt.NDArray[Any]], capacity: int) -> None:
+    rows, keys = tensors.get("sample_rows"), tensors.get("sample_keys")
+    if rows is None and keys is None and capacity == 0:
+        return
+    if rows is None or keys is None or capacity < 1:
+        raise InputError("`sample_rows`, `sample_keys` and `sample_capacity` go together.")
+    columns = len(tensors["count"])
+    if rows.dtype != np.float16 or rows.ndim != 2 or rows.shape[1] != columns or len(rows) > capacity:
+        raise InputError(
+            f"`sample_rows` should be float16 (at most {capacity}, {columns}), but is {rows.dtype} {rows.shape}."
+        )
+    if keys.dtype != np.uint64 or keys.shape != (len(rows),) or (np.diff(keys.astype(np.float64)) < 0).any():
+        raise InputError("`sample_keys` should be one ascending uint64 per sampled row.")
+    if not np.isfinite(rows).all():
+        raise InputError("`sample_rows` is not finite.")

@@ -1,0 +1,215 @@
+"""ClassMoments: count, mean and variance of every class's logit, streaming, exact, mergeable."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.logits.arrays import FloatArray, as_rows
+from logn.statistics.batch_sums import BatchSummer
+from logn.statistics.file_format import StatisticsFile, read_statistics, write_statistics
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.row_sample import RowSample
+
+Nonfinite = Literal["error", "skip"]
+
+
+class ClassMoments:
+    """Streaming moments of logits, per class, in float64.
+
+    Any split of the data into batches, shards, ranks or machines, merged in any order, gives the same result (up to the
+    last digits of float64). One call of `update` is one batch; the mean of the variances within batches, which is what
+    the paper's moving average tends to, is kept beside the pooled variance.
+
+    Args:
+        num_classes: Columns of the logits, the background included.
+        nonfinite: "error" refuses NaN and infinity and names the class; "skip" leaves such values out and counts
+            them in `skipped`.
+        sample_rows: How many rows to keep as an unbiased sample, in float16. The balanced margin needs some
+            thousands; 0 keeps none.
+        metadata: What the logits are.
+
+    Example:
+        >>> moments = ClassMoments(2)
+        >>> moments.update(np.array([[2.0, 0.5], [0.0, 1.5]]))
+        >>> other = ClassMoments(2)
+        >>> other.update(np.array([[1.0, -0.5], [-1.0, 0.0]]))
+        >>> moments.merge(other).mean
+        array([0.5  , 0.375])
+        >>> moments.variance.round(6)
+        array([1.666667, 0.729167])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        nonfinite: Nonfinite = "error",
+        sample_rows: int = 0,
+        metadata: StatisticsMetadata | None = None,
+    ) -> None:
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 1:
+            raise InputError(f"Expected `num_classes` to be a whole number of at least 1, but got {num_classes!r}.")
+        if nonfinite not in ("error", "skip"):
+            raise InputError(f"Expected `nonfinite` to be one of ('error', 'skip'), but got {nonfinite!r}.")
+        if sample_rows < 0:
+            raise InputError(f"Expected `sample_rows` to be at least 0, but got {sample_rows}.")
+        self.metadata = metadata or StatisticsMetadata()
+        self.metadata.check_width(num_classes)
+        self.num_classes = int(num_classes)
+        self._nonfinite: Nonfinite = nonfinite
+        self._summer = BatchSummer(self.num_classes, nonfinite)
+        self._count, self._mean, self._m2, self._skipped, self._within_sum, self._batches = (
+            np.zeros(self.num_classes) for _ in range(6)
+        )
+        self._sample = RowSample(self.num_classes, sample_rows) if sample_rows else None
+
+    def update(self, logits: Any) -> None:
+        """Add a batch of logits, (…, C), a NumPy array or a torch tensor on any device."""
+        self._check_open()
+        rows = as_rows(logits, self.num_classes)
+        if len(rows) == 0:
+            return
+        batch = self._summer.sum(rows)
+        self._merge_moments(batch.count, batch.mean, batch.m2)
+        self._skipped += batch.skipped
+        enough = batch.count > 1
+        self._within_sum += np.divide(batch.m2, batch.count - 1, out=np.zeros_like(batch.m2), where=enough)
+        self._batches += enough
+        if self._sample is not None:
+            self._sample.update(rows)
+
+    def merge(self, other: ClassMoments) -> ClassMoments:
+        """Add what `other` has seen, in place, and return self; statistics of different things are refused."""
+        self._check_open()
+        if other.num_classes != self.num_classes:
+            raise InputError(f"Expected `other` to have {self.num_classes} classes, but got {other.num_classes}.")
+        self.metadata.check_mergeable(other.metadata)
+        if (self._sample is None) != (other._sample is None) and self._count.any() and other._count.any():
+            raise InputError(
+                "Expected both or none of the statistics to hold a row sample, but got one of them with it."
+            )
+        self._merge_moments(other._count, other._mean, other._m2)
+        self._skipped += other._skipped
+        self._within_sum += other._within_sum
+        self._batches += other._batches
+        self._merge_sample(other._sample)
+        return self
+
+    @property
+    def count(self) -> FloatArray:
+        """How many values of each class were seen."""
+        return self._count.copy()
+
+    @property
+    def mean(self) -> FloatArray:
+        """Mean of each class's logit (0 where nothing was seen)."""
+        return self._mean.copy()
+
+    @property
+    def m2(self) -> FloatArray:
+        """Sum of the squared deviations from the mean."""
+        return self._m2.copy()
+
+    @property
+    def variance(self) -> FloatArray:
+        """Unbiased variance, pooled over all batches; NaN where fewer than two values were seen."""
+        return np.divide(self._m2, self._count - 1, out=np.full_like(self._m2, np.nan), where=self._count > 1)
+
+    @property
+    def std(self) -> FloatArray:
+        """Square root of the variance."""
+        return np.sqrt(self.variance)
+
+    @property
+    def within_batch_variance(self) -> FloatArray:
+        """Mean over the batches of the unbiased variance within each; NaN where no batch had two values."""
+        unknown = np.full_like(self._within_sum, np.nan)
+        return np.divide(self._within_sum, self._batches, out=unknown, where=self._batches > 0)
+
+    @property
+    def skipped(self) -> FloatArray:
+        """How many values that were not finite were left out, per class."""
+        return self._skipped.copy()
+
+    @property
+    def sample(self) -> npt.NDArray[np.float16]:
+        """The sampled rows (k, C), k at most `sample_rows`; empty when none were asked for."""
+        if self._sample is None:
+            return np.empty((0, self.num_classes), np.float16)
+        return self._sample.rows.copy()
+
+    @property
+    def sample_rows(self) -> int:
+        """How many rows the sample may hold."""
+        return 0 if self._sample is None else self._sample.capacity
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to a safetensors file, atomically; `docs/file-format.md` specifies it."""
+        write_statistics(path, self.to_file())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClassMoments:
+        """Read what `save` wrote; a file that is not valid is refused with the reason."""
+        return cls.from_file(read_statistics(path))
+
+    def to_file(self) -> StatisticsFile:
+        """The content as plain arrays; what `save` writes and processes exchange."""
+        sample = self._sample
+        return StatisticsFile(
+            count=self._count.copy(),
+            mean=self._mean.copy(),
+            m2=self._m2.copy(),
+            within_variance_sum=self._within_sum.copy(),
+            batches=self._batches.copy(),
+            skipped=self._skipped.copy(),
+            sample_capacity=self.sample_rows,
+            sample_rows=None if sample is None else sample.rows.copy(),
+            sample_keys=None if sample is None else sample.keys.copy(),
+            metadata=self.metadata,
+        )
+
+    @classmethod
+    def from_file(cls, content: StatisticsFile) -> ClassMoments:
+        """The opposite of `to_file`."""
+        moments = cls(len(content.count), sample_rows=content.sample_capacity, metadata=content.metadata)
+        moments._count, moments._mean, moments._m2 = (
+            content.count.copy(),
+            content.mean.copy(),
+            content.m2.copy(),
+        )
+        moments._within_sum, moments._batches = content.within_variance_sum.copy(), content.batches.copy()
+        moments._skipped = content.skipped.copy()
+        if content.sample_capacity:
+            moments._sample = RowSample(
+                moments.num_classes, content.sample_capacity, content.sample_rows, content.sample_keys
+            )
+        return moments
+
+    def __repr__(self) -> str:
+        rows = int(self._count.max(initial=0))
+        return f"ClassMoments(num_classes={self.num_classes}, rows={rows}, estimator={self.metadata.estimator!r})"
+
+    def _merge_moments(self, count: FloatArray, mean: FloatArray, m2: FloatArray) -> None:
+        """Chan, Golub and LeVeque's pairwise update."""
+        total = self._count + count
+        share = np.divide(count, total, out=np.zeros_like(total), where=total > 0)
+        delta = mean - self._mean
+        self._m2 += m2 + delta * delta * self._count * share
+        self._mean += delta * share
+        self._count = total
+
+    def _merge_sample(self, other: RowSample | None) -> None:
+        if other is None:
+            return
+        if self._sample is None:
+            self._sample = RowSample(self.num_classes, other.capacity)
+        self._sample.merge(other)
+
+    def _check_open(self) -> None:
+        if self.metadata.estimator == "moving-average":
+            raise InputError("Expected exact statistics to update, but these are the end of a moving average.")

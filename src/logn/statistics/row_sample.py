@@ -1,0 +1,87 @@
+"""RowSample: an unbiased fixed-size sample of the recorded rows, the same whatever the order and the split.
+
+Every row gets a key that is a hash of its own content; the rows with the smallest keys are kept (bottom-k sampling).
+The hash has nothing to do with the meaning of the row, so each row is as likely as any other to be kept; and since no
+random numbers are drawn, shards, ranks and resumed runs end with the very same sample as one pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Few columns tell rows apart well enough, and hashing them all would cost more than the moments.
+HASHED_COLUMNS = 32
+
+
+class RowSample:
+    """The `capacity` rows with the smallest keys, as float16.
+
+    Example:
+        >>> rows = np.arange(12.0).reshape(6, 2)
+        >>> whole, half, rest = RowSample(2, 3), RowSample(2, 3), RowSample(2, 3)
+        >>> whole.update(rows); half.update(rows[4:]); rest.update(rows[:4])
+        >>> half.merge(rest)
+        >>> np.array_equal(whole.rows, half.rows)
+        True
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        capacity: int,
+        rows: npt.NDArray[np.float16] | None = None,
+        keys: npt.NDArray[np.uint64] | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.rows = np.empty((0, num_classes), np.float16) if rows is None else rows
+        self.keys = np.empty(0, np.uint64) if keys is None else keys
+        count = min(HASHED_COLUMNS, num_classes)
+        self._columns = np.linspace(0, num_classes - 1, count).astype(np.intp)
+        odd = np.random.default_rng(20240417).integers(0, 2**63, size=count, dtype=np.uint64)
+        self._multipliers = odd * np.uint64(2) + np.uint64(1)
+
+    def update(self, rows: npt.NDArray[Any]) -> None:
+        """Offer (N, C) rows; those with a value that is not finite are left out."""
+        keys = self._hash(rows)
+        if len(self.keys) == self.capacity:
+            candidates = np.flatnonzero(keys < self.keys[-1])
+        else:
+            candidates = np.arange(len(rows))
+        if len(candidates) > self.capacity:
+            candidates = candidates[np.argpartition(keys[candidates], self.capacity - 1)[: self.capacity]]
+        offered = rows[candidates]
+        finite = np.isfinite(offered).all(axis=1)
+        self._keep(_to_half(offered[finite]), keys[candidates][finite])
+
+    def merge(self, other: RowSample) -> None:
+        """Take over the rows of another sample; the smaller capacity wins."""
+        self.capacity = min(self.capacity, other.capacity)
+        self._keep(other.rows, other.keys)
+
+    def _keep(self, rows: npt.NDArray[np.float16], keys: npt.NDArray[np.uint64]) -> None:
+        if len(rows) == 0 and len(self.keys) <= self.capacity:
+            return
+        all_rows, all_keys = np.concatenate([self.rows, rows]), np.concatenate([self.keys, keys])
+        # Rows of one key are the same row, or nearly; their content breaks the tie, so that the order does not.
+        order = np.lexsort((all_rows[:, -1], all_rows[:, 0], all_keys))[: self.capacity]
+        self.rows, self.keys = all_rows[order], all_keys[order]
+
+    def _hash(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+        """Multiply-and-mix over the bits of some columns, as float32 whatever the precision of the rows."""
+        bits = rows[:, self._columns].astype(np.float32).view(np.uint32).astype(np.uint64)
+        mixed = (bits * self._multipliers).sum(axis=1, dtype=np.uint64)
+        for shift in (33, 29):
+            mixed ^= mixed >> np.uint64(shift)
+            mixed *= np.uint64(0xFF51AFD7ED558CCD)
+        keys: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(32))
+        return keys
+
+
+def _to_half(rows: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """Round to float16; logits beyond its range (65,504) mean certainty either way and are clipped."""
+    limit = float(np.finfo(np.float16).max)
+    half: npt.NDArray[np.float16] = np.clip(rows, -limit, limit).astype(np.float16)
+    return half
