@@ -84,9 +84,7 @@ def test_reading_can_go_on_after_any_block(tmp_path_factory, rows, batch_rows, b
             blocks = list(read_blocks(shard, batch_rows=batch_rows))
             resume = blocks[min(cut, len(blocks) - 1)].stop
             later = list(read_blocks(shard, batch_rows=batch_rows, first_row=resume))
-            assert [block.batches for block in later] == [
-                block.batches for block in blocks if block.start >= resume
-            ]
+            assert [block.batches for block in later] == [block.batches for block in blocks if block.start >= resume]
             for block in later:
                 got = np.concatenate(list(block.read_batches()))
                 np.testing.assert_array_equal(got, expected[block.start : block.stop])
@@ -192,9 +190,7 @@ BAD_FILES = {
         "cannot be read",
     ),
     "incomplete entry": (
-        lambda path: (path / "x.safetensors").write_bytes(
-            struct.pack("<Q", 10) + json.dumps({"a": [1]}).encode()
-        ),
+        lambda path: (path / "x.safetensors").write_bytes(struct.pack("<Q", 10) + json.dumps({"a": [1]}).encode()),
         "x.safetensors",
         "not complete",
     ),

@@ -1,0 +1,166 @@
+"""Class counts from every kind of file that people keep them in."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logn.errors import InputError
+from logn.statistics.class_counts import ClassCounts, frequency_groups, read_column
+
+COCO = {
+    "images": [{"id": 7}, {"id": 9}, {"id": 11}],
+    "categories": [{"id": 30, "name": "saucer"}, {"id": 4, "name": "cup"}, {"id": 12, "name": "fork"}],
+    "annotations": [
+        {"image_id": 7, "category_id": 4},
+        {"image_id": 7, "category_id": 4},
+        {"image_id": 9, "category_id": 4},
+        {"image_id": 9, "category_id": 30},
+        {"image_id": 11, "category_id": 30, "iscrowd": 1},
+    ],
+}
+
+
+def _json(path, content):
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_coco_annotations_are_counted_in_the_order_of_the_ids(tmp_path):
+    counts = ClassCounts.load(_json(tmp_path / "coco.json", COCO))
+    assert counts.names == ("cup", "fork", "saucer")
+    assert counts.image_counts.tolist() == [2, 0, 1]
+    assert counts.instance_counts.tolist() == [3, 0, 1]
+    assert counts.num_images == 3
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=60))
+def test_counting_agrees_with_sets(tmp_path_factory, pairs):
+    content = {
+        "images": [{"id": image} for image in range(1, 10)],
+        "categories": [{"id": label, "name": str(label)} for label in range(1, 6)],
+        "annotations": [{"category_id": label, "image_id": image} for label, image in pairs],
+    }
+    counts = ClassCounts.load(_json(tmp_path_factory.mktemp("coco") / "a.json", content))
+    for label in range(1, 6):
+        assert counts.instance_counts[label - 1] == sum(label == other for other, _ in pairs)
+        assert counts.image_counts[label - 1] == len({image for other, image in pairs if other == label})
+
+
+def test_lvis_categories_without_annotations_give_their_own_counts(tmp_path):
+    categories = [
+        {"id": 2, "name": "b", "image_count": 3, "instance_count": 8},
+        {"id": 1, "name": "a", "image_count": 5},
+    ]
+    counts = ClassCounts.load(_json(tmp_path / "lvis.json", {"categories": categories}))
+    assert counts.image_counts.tolist() == [5, 3]
+    assert counts.instance_counts.tolist() == [5, 8]
+    assert counts.num_images is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "id,name,image_count,instance_count\n2,spoon,20,40\n1,cup,60,90\n"),
+        ("b.csv", "\ufeffName, Image_Count , instance_count\ncup,60,90\nspoon,20,40\n"),
+        ("c.tsv", "class\timages\tinstances\ncup\t60\t90\nspoon\t20\t40\n"),
+        ("d.json", '{"names": ["cup", "spoon"], "image_counts": [60, 20], "instance_counts": [90, 40]}'),
+    ],
+)
+def test_tables_with_both_counts(tmp_path, name, content):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    counts = ClassCounts.load(tmp_path / name)
+    assert counts.names == ("cup", "spoon")
+    assert counts.image_counts.tolist() == [60, 20]
+    assert counts.instance_counts.tolist() == [90, 40]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "name,count\ncup,60\nspoon,20\n"),
+        ("b.csv", "name,instance_count\ncup,60\nspoon,20\n"),
+        ("c.json", "[60, 20]"),
+        ("d.json", '{"cup": 60, "spoon": 20}'),
+        ("e.npy", None),
+    ],
+)
+def test_a_single_count_serves_for_both(tmp_path, name, content):
+    path = tmp_path / name
+    np.save(path, np.array([60, 20])) if content is None else path.write_text(content)
+    counts = ClassCounts.load(path)
+    assert counts.image_counts.tolist() == counts.instance_counts.tolist() == [60, 20]
+
+
+def test_counts_are_put_in_the_order_of_the_model(tmp_path):
+    counts = ClassCounts(np.array([60.0, 20, 1]), names=("cup", "spoon", "fork"))
+    assert counts.aligned_to(("fork", "cup")).image_counts.tolist() == [1, 60]
+    assert counts.aligned_to(None) is counts
+    with pytest.raises(InputError, match="'knife'"):
+        counts.aligned_to(("cup", "knife"))
+
+
+def test_counts_cannot_be_changed_and_leave_their_input_alone():
+    given_counts = np.array([3.0, 2.0])
+    counts = ClassCounts(given_counts)
+    with pytest.raises(ValueError, match="read-only"):
+        counts.image_counts[0] = 1
+    given_counts[0] = 5
+    assert counts.image_counts.tolist() == [3, 2]
+
+
+def test_lvis_groups():
+    assert frequency_groups([0, 1, 10, 11, 100, 101, 9999]).tolist() == ["r", "r", "r", "c", "c", "f", "f"]
+    assert frequency_groups([19, 20, 100], bounds=(19, 100)).tolist() == ["r", "c", "c"]
+
+
+def test_a_column_of_a_table(tmp_path):
+    (tmp_path / "a.csv").write_text("name,fractal_dimension\ncup,1.5\n")
+    assert read_column(tmp_path / "a.csv", "fractal_dimension").tolist() == [1.5]
+    np.save(tmp_path / "a.npy", [1.5, 2.0])
+    assert read_column(tmp_path / "a.npy", "fractal_dimension").tolist() == [1.5, 2.0]
+    with pytest.raises(InputError, match=r"a\.csv.*`depth`.*name, fractal_dimension"):
+        read_column(tmp_path / "a.csv", "depth")
+
+
+BAD_FILES = {
+    "no column": ("x.csv", "name,frequency\ncup,r\n", "`image_count`.*name, frequency"),
+    "no number": ("x.csv", "name,image_count\ncup,60\nspoon,many\n", "'many' for class 1"),
+    "no rows": ("x.csv", "name,image_count\n", "no classes"),
+    "negative": ("x.csv", "name,image_count\ncup,-1\n", "-1 for class 0"),
+    "not a number": ("x.csv", "name,image_count\ncup,nan\n", "nan for class 0"),
+    "binary": ("x.csv", b"\x93NUMPY\xff\xfe", "cannot be read"),
+    "broken json": ("x.json", '{"a": ', "cannot be read"),
+    "text json": ("x.json", '"hello"', "list of counts"),
+    "nested json": ("x.json", '{"a": {"b": 1}}', "list of numbers"),
+    "empty list": ("x.json", "[]", "one number per class"),
+    "coco without ids": ("x.json", '{"categories": [{"name": "cup"}]}', "not complete"),
+    "coco without counts": ("x.json", '{"categories": [{"id": 1, "name": "cup"}]}', "got neither"),
+    "stray annotation": (
+        "x.json",
+        '{"categories": [{"id": 1, "name": "a"}], "annotations": [{"category_id": 2, "image_id": 1}]}',
+        "category_id",
+    ),
+    "names and counts differ": ("x.json", '{"names": ["a"], "image_counts": [1, 2]}', "2 names"),
+    "not npy": ("x.npy", "hello", "cannot be read"),
+    "suffix": ("x.txt", "1 2 3", r"\.json, \.csv"),
+    "missing": ("x.json", None, "there is none"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_files_are_refused_in_one_sentence_that_names_them(tmp_path, case):
+    name, content, sentence = BAD_FILES[case]
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=sentence) as caught:
+        ClassCounts.load(tmp_path / name)
+    assert name in str(caught.value)
+
+
+def test_pickled_arrays_are_never_loaded(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}]), allow_pickle=True)
+    with pytest.raises(InputError, match="cannot be read"):
+        ClassCounts.load(tmp_path / "x.npy")
