@@ -1,0 +1,203 @@
+"""LogitLayer: which modules of a model give the class logits, and how their output is laid out."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.logits.arrays import check_background
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ACTIVATIONS = ("softmax", "sigmoid")
+# Wrappers that hold the model in an attribute and prefix every path with its name.
+WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+}
+
+
+@dataclass(frozen=True)
+class LogitLayer:
+    """The modules whose output are the class logits, just before the activation.
+
+    Statistics are taken, and maps are attached and folded, at the very output of these modules.
+
+    Args:
+        path: Path of the module as in `model.named_modules()`; several for a detector with one module per level
+            (SSD) or per stage (Cascade R-CNN).
+        background: Place of the background (or no-object) column: None, 0 or -1.
+        activation: What the model applies to the logits: "softmax" or "sigmoid".
+        class_axis: Axis of the output that holds the classes: -1 for a Linear, 1 for a convolution.
+        anchors: How many anchors share a location. The channels are then `anchor * num_classes + class`. One number,
+            or one per path.
+        num_classes: How many columns a row of logits has, the background included; read from the module by default.
+        population: What a row of logits stands for: "test proposals", "all anchors", "queries", "images".
+        stages: Whether every module keeps statistics and a map of its own (the stages of a cascade) instead of
+            sharing one (the levels of a pyramid, the two heads of a distilled transformer).
+        unused: Columns that the model has but never trains, such as column 0 of torchvision's RetinaNet; they must
+            not take part in the correction.
+
+    Example:
+        >>> layer = LogitLayer("roi_heads.box_predictor.cls_score", background=0, activation="softmax")
+        >>> layer.paths
+        ('roi_heads.box_predictor.cls_score',)
+    """
+
+    path: str | tuple[str, ...]
+    background: int | None = None
+    activation: str = "softmax"
+    class_axis: int = -1
+    anchors: int | tuple[int, ...] = 1
+    num_classes: int | None = None
+    population: str | None = None
+    stages: bool = False
+    unused: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "background", check_background(self.background))
+        if not isinstance(self.path, str):
+            object.__setattr__(self, "path", tuple(self.path))
+        if not isinstance(self.anchors, int):
+            object.__setattr__(self, "anchors", tuple(int(number) for number in self.anchors))
+        object.__setattr__(self, "unused", tuple(int(column) for column in self.unused))
+        self._check()
+
+    def _check(self) -> None:
+        if not self.paths or not all(isinstance(path, str) and path for path in self.paths):
+            raise InputError(f"Expected `path` to name a module of the model, but got {self.path!r}.")
+        if self.activation not in ACTIVATIONS:
+            raise InputError(f"Expected `activation` to be one of {ACTIVATIONS}, but got {self.activation!r}.")
+        if not isinstance(self.anchors, int) and len(self.anchors) != len(self.paths):
+            raise InputError(
+                f"Expected `anchors` to be one number or one per path ({len(self.paths)}), but got {self.anchors}."
+            )
+        if min(self.anchors_of(index) for index in range(len(self.paths))) < 1:
+            raise InputError(f"Expected `anchors` to be at least 1, but got {self.anchors}.")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths, also when there is only one."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @property
+    def name(self) -> str:
+        """The paths as one text, for metadata and messages."""
+        return ", ".join(self.paths)
+
+    def anchors_of(self, index: int) -> int:
+        """How many anchors the module at `paths[index]` has per location."""
+        return self.anchors if isinstance(self.anchors, int) else self.anchors[index]
+
+    def rows(self, output: Any, index: int = 0) -> Any:
+        """View the raw output of the module at `paths[index]` as logits of shape (…, C); nothing is copied or changed.
+
+        Example:
+            >>> layer = LogitLayer("head.cls_logits", activation="sigmoid", class_axis=1, anchors=9)
+            >>> layer.rows(np.zeros((2, 9 * 91, 5, 4))).shape
+            (2, 9, 5, 4, 91)
+        """
+        axis = self.axis_in(output)
+        shape = tuple(output.shape)
+        anchors = self.anchors_of(index)
+        columns = self.columns_in(shape[axis], index)
+        if anchors > 1:
+            output = output.reshape((*shape[:axis], anchors, columns, *shape[axis + 1 :]))
+            axis += 1
+        last = output.ndim - 1
+        if axis == last:
+            return output
+        order = [*range(axis), *range(axis + 1, last + 1), axis]
+        return output.permute(*order) if hasattr(output, "permute") else output.transpose(*order)
+
+    def channels(self, per_class: npt.ArrayLike, index: int = 0) -> npt.NDArray[Any]:
+        """Repeat one value per class for every anchor, in the order of the module's output channels.
+
+        Example:
+            >>> LogitLayer("head", class_axis=1, anchors=2).channels([0.1, 0.2, 0.3]).tolist()
+            [0.1, 0.2, 0.3, 0.1, 0.2, 0.3]
+        """
+        return np.tile(np.asarray(per_class), self.anchors_of(index))
+
+    def axis_in(self, output: Any) -> int:
+        """The class axis of `output`, counted from the front."""
+        shape = tuple(output.shape) if hasattr(output, "shape") else None
+        if shape is None or not -len(shape) <= self.class_axis < len(shape):
+            raise InputError(
+                f"Expected `{self.name}` to give an array with an axis {self.class_axis}, "
+                f"but got {type(output).__name__ if shape is None else shape}."
+            )
+        return self.class_axis % len(shape)
+
+    def columns_in(self, width: int, index: int = 0) -> int:
+        """How many columns a row of logits has when the module at `paths[index]` has `width` output channels."""
+        anchors = self.anchors_of(index)
+        columns = width // anchors if self.num_classes is None else self.num_classes
+        if columns * anchors != width:
+            per_class = "num_classes" if self.num_classes is None else self.num_classes
+            raise InputError(
+                f"Expected `{self.paths[index]}` to have {anchors} x {per_class} output channels, but got {width}."
+            )
+        return columns
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers of torch (data parallel, compiled), since paths are relative to it."""
+    while (attribute := WRAPPERS.get(type(model).__name__)) is not None and hasattr(model, attribute):
+        model = getattr(model, attribute)
+    return model
+
+
+def find_modules(model: nn.Module, layer: LogitLayer) -> list[nn.Module]:
+    """The module at each path of `layer`; a path that does not exist is refused with the closest that do."""
+    if not callable(getattr(model, "named_modules", None)):
+        raise InputError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
+    modules = dict(unwrap(model).named_modules(remove_duplicate=False))
+    for path in layer.paths:
+        if path not in modules:
+            closest = difflib.get_close_matches(path, modules, n=3, cutoff=0.4)
+            hint = f"; the closest are {', '.join(closest)}" if closest else ""
+            raise InputError(f"Expected `layer` to name a module of the model, but there is no `{path}`{hint}.")
+    return [modules[path] for path in layer.paths]
+
+
+def count_columns(model: nn.Module, layer: LogitLayer) -> int:
+    """How many columns the logits of `layer` have, the same for all its modules."""
+    counts: dict[str, int] = {}
+    for index, (path, module) in enumerate(zip(layer.paths, find_modules(model, layer), strict=True)):
+        width = output_width(module)
+        if width is not None:
+            counts[path] = layer.columns_in(width, index)
+        elif layer.num_classes is not None:
+            counts[path] = layer.num_classes
+        else:
+            raise InputError(
+                f"Expected `layer.num_classes` to be given, since the width of `{path}` "
+                f"({type(module).__name__}) is not known."
+            )
+    if len(set(counts.values())) > 1:
+        raise InputError(f"Expected the modules of `layer` to have as many classes each, but got {counts}.")
+    return next(iter(counts.values()))
+
+
+def output_width(module: Any) -> int | None:
+    """How many output channels a Linear-like or convolution-like module has; None for any other.
+
+    Example:
+        >>> from torch import nn
+        >>> output_width(nn.Linear(8, 3)), output_width(nn.Conv2d(8, 5, kernel_size=1)), output_width(nn.ReLU())
+        (3, 5, None)
+    """
+    for name in ("out_features", "out_channels"):
+        width = getattr(module, name, None)
+        if isinstance(width, int):
+            return width
+    return None

@@ -1,0 +1,76 @@
+"""locate_logits: find the layer that gives the class logits, or say what to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logn.errors import InputError
+from logn.logits.classifiers import locate_in_classifier
+from logn.logits.layer import LogitLayer, count_columns, output_width, unwrap
+from logn.logits.torchvision import locate_in_torchvision
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LISTED = 12
+
+
+def locate_logits(model: nn.Module, num_classes: int | None = None) -> LogitLayer:
+    """Find where `model` gives its class logits.
+
+    Knows torchvision's detectors, timm's models, any classifier that ends in a Linear or 1x1 Conv, and models that
+    say it themselves in an attribute `logit_layer`. Wrappers of torch (data parallel, compiled) are looked through.
+
+    Args:
+        model: A torch module.
+        num_classes: How many columns the logits must have, the background included; guards against a wrong guess.
+
+    Raises:
+        InputError: When the layer is not found; the message lists the candidates and the line to write.
+
+    Example:
+        >>> from torch import nn
+        >>> locate_logits(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))).path
+        '2'
+    """
+    if not callable(getattr(model, "named_modules", None)):
+        raise InputError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
+    inner = unwrap(model)
+    # A new framework is one more function here.
+    for locate in (_declared, locate_in_torchvision, locate_in_classifier):
+        layer = locate(inner, num_classes)
+        if layer is not None:
+            _check_columns(inner, layer, num_classes)
+            return layer
+    raise InputError(_not_found(inner, num_classes))
+
+
+def _declared(model: nn.Module, num_classes: int | None) -> LogitLayer | None:
+    layer = getattr(model, "logit_layer", None)
+    return layer if isinstance(layer, LogitLayer) else None
+
+
+def _check_columns(model: nn.Module, layer: LogitLayer, num_classes: int | None) -> None:
+    if num_classes is not None and (columns := count_columns(model, layer)) != num_classes:
+        raise InputError(
+            f"Expected `num_classes` to be {columns}, the columns of `{layer.name}`, but got {num_classes}."
+        )
+
+
+def _not_found(model: Any, num_classes: int | None) -> str:
+    """The message that lists the candidates, the last layers and those of the wanted width first."""
+    seen = [(path, module, output_width(module)) for path, module in model.named_modules()]
+    candidates = [(path, type(module).__name__, width) for path, module, width in reversed(seen) if width and path]
+    candidates.sort(key=lambda candidate: candidate[2] != num_classes)
+    wanted = "" if num_classes is None else f" with {num_classes} columns"
+    known = f"a torchvision detector, a timm model or a classifier that ends in a Linear or 1x1 Conv{wanted}"
+    if not candidates:
+        return f"Expected `model` to be {known}, but got {type(model).__name__}, which has no Linear and no Conv."
+    listed = ", ".join(f"{path} ({kind}, {width})" for path, kind, width in candidates[:LISTED])
+    more = f" and {len(candidates) - LISTED} more" if len(candidates) > LISTED else ""
+    axis = "" if "Linear" in candidates[0][1] else ", class_axis=1"
+    line = f'logn.LogitLayer("{candidates[0][0]}", background=None, activation="softmax"{axis})'
+    return (
+        f"Expected `model` to be {known}, but got {type(model).__name__}; name the layer of the class logits yourself, "
+        f"as in {line}, out of: {listed}{more}."
+    )

@@ -1,0 +1,178 @@
+"""locate_logits on torchvision's models, timm's way, plain classifiers and what it must not guess."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from logn.errors import InputError
+from logn.logits.layer import LogitLayer, count_columns, find_modules
+from logn.logits.locate import locate_logits
+
+DETECTORS = {
+    "fasterrcnn_mobilenet_v3_large_320_fpn": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
+    "fasterrcnn_resnet50_fpn_v2": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
+    "maskrcnn_resnet50_fpn": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
+    "maskrcnn_resnet50_fpn_v2": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
+    "keypointrcnn_resnet50_fpn": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
+    "retinanet_resnet50_fpn": ("head.classification_head.cls_logits", None, "sigmoid", (0,)),
+    "retinanet_resnet50_fpn_v2": ("head.classification_head.cls_logits", None, "sigmoid", (0,)),
+    "fcos_resnet50_fpn": ("head.classification_head.cls_logits", None, "sigmoid", (0,)),
+    "ssd300_vgg16": ("head.classification_head.module_list.0", 0, "softmax", ()),
+    "ssdlite320_mobilenet_v3_large": ("head.classification_head.module_list.0.1", 0, "softmax", ()),
+}
+
+
+def detector(name, **options):
+    return getattr(torchvision.models.detection, name)(weights=None, weights_backbone=None, num_classes=7, **options)
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_torchvision_detectors(name):
+    path, background, activation, unused = DETECTORS[name]
+    with torch.device("meta"):
+        model = detector(name)
+    layer = locate_logits(model)
+    assert layer.paths[0] == path
+    assert (layer.background, layer.activation, layer.unused) == (background, activation, unused)
+    assert count_columns(model, layer) == 7
+    assert all(isinstance(module, nn.Linear | nn.Conv2d) for module in find_modules(model, layer))
+
+
+def test_anchors_of_torchvision_detectors():
+    with torch.device("meta"):
+        assert locate_logits(detector("retinanet_resnet50_fpn")).anchors == 9
+        assert locate_logits(detector("fcos_resnet50_fpn")).anchors == 1
+        assert locate_logits(detector("ssd300_vgg16")).anchors == (4, 6, 6, 6, 4, 4)
+        assert locate_logits(detector("ssdlite320_mobilenet_v3_large")).anchors == (6,) * 6
+
+
+def test_a_detector_inside_another_module_and_a_subclass_of_one():
+    class Mine(torchvision.models.detection.ssd.SSD):
+        pass
+
+    with torch.device("meta"):
+        inner = detector("ssdlite320_mobilenet_v3_large")
+    inner.__class__ = Mine
+    outer = nn.Module()
+    outer.detector = inner
+    assert locate_logits(outer).paths[0] == "detector.head.classification_head.module_list.0.1"
+
+
+def names_of_torchvision_classifiers():
+    # The others of these families differ in size only; regnet computes its widths with tensors, so it needs a device.
+    return [
+        name
+        for name in torchvision.models.list_models(module=torchvision.models)
+        if not any(part in name for part in ("_large", "_h_14", "regnet", "_l_", "b5", "b6", "b7", "161", "201"))
+    ]
+
+
+@pytest.mark.parametrize("name", names_of_torchvision_classifiers())
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:ReLU follows")
+def test_torchvision_classifiers(name):
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name)
+    layer = locate_logits(model)
+    (module,) = find_modules(model, layer)
+    assert module.weight.shape[0] == 1000
+    assert layer.background is None
+    assert layer.class_axis == (1 if isinstance(module, nn.Conv2d) else -1)
+    assert "aux" not in layer.name.lower()
+
+
+def test_squeezenet_warns_of_the_rectifier_after_its_logits():
+    with torch.device("meta"):
+        model = torchvision.models.squeezenet1_1()
+    with pytest.warns(UserWarning, match=r"ReLU follows `classifier\.1`"):
+        locate_logits(model)
+
+
+def test_segmentation_skips_the_auxiliary_classifier():
+    with torch.device("meta"):
+        model = torchvision.models.segmentation.fcn_resnet50(weights_backbone=None, num_classes=5, aux_loss=True)
+    layer = locate_logits(model)
+    assert layer == LogitLayer("classifier.4", class_axis=1, population="image locations")
+
+
+class TimmLike(nn.Module):
+    """What of timm's interface counts here: a classifier that is not the last module, told by `get_classifier`."""
+
+    def __init__(self, heads=1, head=None):
+        super().__init__()
+        self.head = head or nn.Linear(4, 5)
+        if heads == 2:
+            self.head_dist = nn.Linear(4, 5)
+        self.patch_embed = nn.Conv2d(3, 4, 2)
+
+    def get_classifier(self):
+        return (self.head, self.head_dist) if hasattr(self, "head_dist") else self.head
+
+
+def test_timm_models_name_their_classifier():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert locate_logits(TimmLike()) == LogitLayer("head", population="images")
+        distilled = locate_logits(TimmLike(heads=2))
+        convolution = locate_logits(TimmLike(head=nn.Conv2d(4, 5, 1)))
+        nested = locate_logits(TimmLike(head=nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 5))))
+    assert distilled.paths == ("head", "head_dist")
+    assert not distilled.stages
+    assert convolution.class_axis == 1
+    assert nested.path == "head.2"
+
+
+def test_a_headless_timm_model_is_not_guessed():
+    with pytest.raises(InputError, match="patch_embed \\(Conv2d, 4\\)"):
+        locate_logits(TimmLike(head=nn.Identity()))
+
+
+def test_a_headless_backbone_is_not_guessed():
+    with torch.device("meta"):
+        model = torchvision.models.resnet50()
+    model.fc = nn.Identity()
+    with pytest.raises(InputError, match=r"name the layer .* logn\.LogitLayer\("):
+        locate_logits(model)
+
+
+def test_a_model_that_says_it_itself():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    model.logit_layer = LogitLayer("0", activation="sigmoid")
+    assert locate_logits(model) is model.logit_layer
+
+
+def test_unknown_models_get_the_candidates_and_the_line_to_write():
+    class Unknown(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone = nn.Conv2d(3, 8, 3)
+            self.class_embed = nn.Linear(8, 6)
+            self.bbox_embed = nn.Linear(8, 4)
+
+    with pytest.raises(InputError) as caught:
+        locate_logits(Unknown(), num_classes=6)
+    message = str(caught.value)
+    assert 'logn.LogitLayer("class_embed", background=None, activation="softmax")' in message
+    assert "out of: class_embed (Linear, 6), bbox_embed (Linear, 4), backbone (Conv2d, 8)" in message
+    assert "\n" not in message
+
+
+def test_a_wrong_class_count_is_refused():
+    with pytest.raises(InputError, match="1x1 Conv with 9 columns, but got Sequential"):
+        locate_logits(nn.Sequential(nn.Linear(2, 8)), num_classes=9)
+    with torch.device("meta"):
+        model = detector("ssdlite320_mobilenet_v3_large")
+    with pytest.raises(InputError, match="`num_classes` to be 7, the columns of .*, but got 6"):
+        locate_logits(model, num_classes=6)
+    assert locate_logits(model, num_classes=7).background == 0
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(InputError, match=r"`model` to be a torch\.nn.Module, but got str"):
+        locate_logits("resnet50")
+    with pytest.raises(InputError, match="which has no Linear and no Conv"):
+        locate_logits(nn.ReLU())

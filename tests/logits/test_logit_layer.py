@@ -1,0 +1,108 @@
+"""LogitLayer: rows, channels and the modules it names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from logn.errors import InputError
+from logn.logits.layer import LogitLayer, count_columns, find_modules, unwrap
+
+
+@given(
+    anchors=st.integers(1, 4),
+    columns=st.integers(1, 5),
+    batch=st.integers(0, 2),
+    height=st.integers(1, 3),
+    width=st.integers(1, 3),
+)
+def test_rows_read_channels_as_anchor_times_classes_plus_class(anchors, columns, batch, height, width):
+    layer = LogitLayer("head", class_axis=1, anchors=anchors, num_classes=columns)
+    output = np.arange(batch * anchors * columns * height * width, dtype=np.float32)
+    output = output.reshape(batch, anchors * columns, height, width)
+    rows = layer.rows(output)
+    assert rows.shape == ((batch, anchors) if anchors > 1 else (batch,)) + (height, width, columns)
+    assert np.shares_memory(rows, output) or output.size == 0
+    np.testing.assert_array_equal(layer.rows(torch.from_numpy(output)).numpy(), rows)
+    rows = rows.reshape(batch, anchors, height, width, columns)
+    for anchor in range(anchors):
+        for column in range(columns):
+            np.testing.assert_array_equal(rows[:, anchor, :, :, column], output[:, anchor * columns + column])
+
+
+def test_rows_of_a_linear_output_are_the_output():
+    output = torch.rand(2, 3, 7)
+    assert LogitLayer("head").rows(output) is output
+
+
+def test_rows_are_views_of_channels_last_tensors_too():
+    output = torch.rand(2, 6, 4, 4).to(memory_format=torch.channels_last)
+    rows = LogitLayer("head", class_axis=1, anchors=2).rows(output)
+    assert rows.data_ptr() == output.data_ptr()
+    assert torch.equal(rows[1, 1, 2, 3], output[1, 3:, 2, 3])
+
+
+def test_channels_undo_rows():
+    layer = LogitLayer(("a", "b"), class_axis=1, anchors=(2, 3), num_classes=4)
+    per_class = np.arange(4.0)
+    for index, anchors in enumerate((2, 3)):
+        channels = layer.channels(per_class, index)
+        assert len(channels) == anchors * 4
+        rows = layer.rows(channels.reshape(1, -1, 1, 1), index)
+        np.testing.assert_array_equal(rows, np.broadcast_to(per_class, rows.shape))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": ""}, "`path`"),
+        ({"path": ()}, "`path`"),
+        ({"path": "a", "background": 1}, "`background`"),
+        ({"path": "a", "activation": "relu"}, "`activation`"),
+        ({"path": ("a", "b"), "anchors": (1, 2, 3)}, "one per path \\(2\\)"),
+        ({"path": "a", "anchors": 0}, "`anchors` to be at least 1"),
+    ],
+)
+def test_wrong_layers_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        LogitLayer(**arguments)
+
+
+def test_outputs_that_do_not_fit_are_refused():
+    layer = LogitLayer("head", class_axis=1, anchors=2, num_classes=3)
+    with pytest.raises(InputError, match="`head` to have 2 x 3 output channels, but got 7"):
+        layer.rows(np.zeros((1, 7, 2, 2)))
+    with pytest.raises(InputError, match="an axis 1, but got \\(7,\\)"):
+        layer.rows(np.zeros(7))
+    with pytest.raises(InputError, match="an axis 1, but got tuple"):
+        layer.rows((np.zeros(7),))
+
+
+def test_a_path_that_does_not_exist_names_the_closest():
+    model = nn.Sequential()
+    model.classifier = nn.Linear(2, 3)
+    with pytest.raises(InputError, match="there is no `clasifier`; the closest are classifier"):
+        find_modules(model, LogitLayer("clasifier"))
+    with pytest.raises(InputError, match=r"`model` to be a torch\.nn.Module, but got dict"):
+        find_modules({}, LogitLayer("classifier"))
+
+
+def test_columns_are_read_from_the_modules():
+    model = nn.ModuleDict({"a": nn.Linear(2, 6), "b": nn.Conv2d(2, 9, 1), "c": nn.Identity(), "d": nn.Linear(2, 4)})
+    assert count_columns(model, LogitLayer(("a", "b"), anchors=(2, 3))) == 3
+    assert count_columns(model, LogitLayer(("a", "c"), num_classes=6)) == 6
+    with pytest.raises(InputError, match=r"`layer\.num_classes` to be given"):
+        count_columns(model, LogitLayer("c"))
+    with pytest.raises(InputError, match="as many classes each"):
+        count_columns(model, LogitLayer(("a", "d")))
+
+
+def test_wrappers_of_torch_are_looked_through():
+    model = nn.Sequential(nn.Linear(2, 3))
+    assert unwrap(nn.DataParallel(model)) is model
+    assert unwrap(torch.compile(model)) is model
+    assert find_modules(torch.compile(model), LogitLayer("0")) == [model[0]]
