@@ -105,8 +105,8 @@ class ClassAffine:
         broadcast = [1] * len(shape)
         broadcast[axis] = self.num_classes
         scale, shift = self.scale.reshape(broadcast), self.shift.reshape(broadcast)
-        result: ArrayT = _map_tensor(array, scale, shift) if is_torch_tensor(array) else _map_array(array, scale, shift)
-        return result
+        mapped: Any = (_map_tensor if is_torch_tensor(array) else _map_array)(array, scale, shift)
+        return cast(ArrayT, mapped)
 
     def then(self, other: ClassAffine) -> ClassAffine:
         """The map that applies this one first and `other` to its result."""

@@ -47,7 +47,8 @@ class Proposals:
             raise InputError(f"Expected `logits` to have shape (N, C), but got {self.logits.shape}.")
         if len(self.boxes) != len(self.logits):
             raise InputError(
-                f"Expected `boxes` and `logits` to have as many rows, but got {self.boxes.shape} and {self.logits.shape}."
+                f"Expected `boxes` and `logits` to have as many rows, but got {self.boxes.shape} and "
+                f"{self.logits.shape}."
             )
 
     @property

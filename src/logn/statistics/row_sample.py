@@ -43,13 +43,19 @@ class RowSample:
         odd = np.random.default_rng(20240417).integers(0, 2**63, size=count, dtype=np.uint64)
         self._multipliers = odd * np.uint64(2) + np.uint64(1)
 
-    def update(self, rows: npt.NDArray[Any]) -> None:
-        """Offer (N, C) rows; those with a value that is not finite are left out."""
+    @property
+    def limit(self) -> np.uint64 | None:
+        """The key that a row must fall below to get in; None while there is room."""
+        return np.uint64(self.keys[-1]) if self.capacity and len(self.keys) == self.capacity else None
+
+    def update(self, rows: npt.NDArray[Any], limit: np.uint64 | None = None) -> None:
+        """Offer (N, C) rows; those with a value that is not finite are left out.
+
+        A `limit` of another sample, into which this one will be merged, spares the work on rows that it would drop.
+        """
         keys = self._hash(rows)
-        if len(self.keys) == self.capacity:
-            candidates = np.flatnonzero(keys < self.keys[-1])
-        else:
-            candidates = np.arange(len(rows))
+        bounds = [bound for bound in (self.limit, limit) if bound is not None]
+        candidates = np.flatnonzero(keys < min(bounds)) if bounds else np.arange(len(rows))
         if len(candidates) > self.capacity:
             candidates = candidates[np.argpartition(keys[candidates], self.capacity - 1)[: self.capacity]]
         offered = rows[candidates]

@@ -1,0 +1,51 @@
+"""Checking the per-class numbers that count-based methods are given."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.logits.arrays import FloatArray
+
+
+def checked_counts(name: str, counts: npt.ArrayLike) -> FloatArray:
+    """Class counts as float64: one per foreground class, finite, above 0.
+
+    Example:
+        >>> checked_counts("counts", [100, 10, 0])
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `counts` to be above 0, but got 0.0 for class 2; a class without a training \
+sample has no logarithm: give it 1, for example numpy.maximum(counts, 1).
+    """
+    array = np.asarray(counts, dtype=np.float64)
+    if array.ndim != 1 or len(array) == 0:
+        raise InputError(f"Expected `{name}` to be one number per foreground class, but got shape {array.shape}.")
+    bad = ~np.isfinite(array)
+    if bad.any():
+        column = int(np.flatnonzero(bad)[0])
+        raise InputError(f"Expected `{name}` to be finite, but got {array[column]} for class {column}.")
+    if (array <= 0).any():
+        column = int(np.flatnonzero(array <= 0)[0])
+        raise InputError(
+            f"Expected `{name}` to be above 0, but got {array[column]} for class {column}; a class without a training "
+            "sample has no logarithm: give it 1, for example numpy.maximum(counts, 1)."
+        )
+    return array
+
+
+def checked_number(name: str, value: float, *, above: float | None = None) -> float:
+    """A finite number, above a bound where one is given.
+
+    Example:
+        >>> checked_number("tau", float("nan"))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `tau` to be a finite number, but got nan.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not np.isfinite(value):
+        raise InputError(f"Expected `{name}` to be a finite number, but got {value!r}.")
+    if above is not None and value <= above:
+        raise InputError(f"Expected `{name}` to be above {above:g}, but got {value!r}.")
+    return float(value)

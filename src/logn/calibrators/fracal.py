@@ -1,0 +1,121 @@
+"""FRACAL (CVPR 2025): class frequency and the fractal dimension of where a class's boxes lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.class_affine import ArrayT, ClassAffine
+from logn.calibrators.class_frequencies import checked_counts, checked_number
+from logn.errors import InputError
+from logn.logits.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
+
+
+def fracal(
+    image_counts: npt.ArrayLike,
+    num_images: float,
+    dimensions: npt.ArrayLike | None,
+    *,
+    background: int | None = None,
+    strength: float = 2.0,
+    base: float = 10.0,
+) -> ClassAffine:
+    """The form for softmax heads: `x_c - log_B(p_c) - log_B(F) - strength * ln(D_c)`, F the number of classes.
+
+    Dividing the probability of class c by `D_c^strength` and renormalising is the shift by its natural logarithm.
+
+    Args:
+        image_counts: Training images of each foreground class (the released configuration). Instance counts, with
+            their sum as `num_images`, give the paper's text.
+        num_images: What the counts are divided by to make `p_c`; it matters, since the background is kept.
+        dimensions: Fractal dimension of each class (`logn.fractal_dimension`); None leaves the spatial part out.
+        background: Place of the background column, which is left alone: None, 0 or -1.
+        strength: Power of the dimension (lambda); 0 leaves the spatial part out.
+        base: Base of the logarithm of the frequencies: 10 in the released configuration; 2 and e are the others.
+
+    Example:
+        >>> fracal([60, 20, 1], 100, None, background=-1).shift.round(6)
+        array([-0.255273,  0.221849,  1.522879,  0.      ])
+    """
+    shift = _frequency_shift(image_counts, num_images, base)
+    lengths = _checked_dimensions(dimensions, len(shift))
+    power = checked_number("strength", strength)
+    settings = {"num_images": float(num_images), "strength": power, "base": float(base)}
+    settings["spatial"] = float(dimensions is not None)
+    return ClassAffine.over_foreground(
+        np.ones_like(shift), shift - power * np.log(lengths), background, method="fracal", settings=settings
+    )
+
+
+@dataclass(frozen=True)
+class FracalSigmoid:
+    """The form for sigmoid heads: the product of two sigmoids, hence no affine map of the logits.
+
+    It returns scores, not logits, and cannot be folded into a layer.
+
+    Args:
+        shift: Summand of each class inside the second sigmoid.
+
+    Example:
+        >>> scores = FracalSigmoid.fit([60, 20, 1], 100, [1.795877, 1.0, 1.0])
+        >>> scores(np.array([1.0, 0.8, 0.2])).round(6)
+        array([0.451118, 0.537844, 0.482177])
+    """
+
+    shift: FloatArray
+
+    @classmethod
+    def fit(
+        cls,
+        image_counts: npt.ArrayLike,
+        num_images: float,
+        dimensions: npt.ArrayLike | None,
+        *,
+        strength: float = 2.0,
+        base: float = 10.0,
+    ) -> FracalSigmoid:
+        """Compute the shift; the arguments are those of `fracal`."""
+        shift = _frequency_shift(image_counts, num_images, base)
+        powers = _checked_dimensions(dimensions, len(shift)) ** checked_number("strength", strength)
+        logarithm = np.log(checked_number("base", base, above=1.0))
+        return cls(shift - np.log(powers / powers.sum()) / logarithm - np.log(len(shift)) / logarithm)
+
+    @property
+    def num_classes(self) -> int:
+        """How many columns the logits have."""
+        return len(self.shift)
+
+    def __call__(self, logits: ArrayT) -> ArrayT:
+        """Scores of `logits` (…, C), in the kind and dtype they came in."""
+        if is_torch_tensor(logits):
+            tensor: Any = logits
+            return cast(ArrayT, tensor.sigmoid() * (tensor + tensor.new_tensor(self.shift.tolist())).sigmoid())
+        rows = as_rows(logits, self.num_classes)
+        scores = sigmoid(rows) * sigmoid(rows + self.shift)
+        return cast(ArrayT, scores.reshape(np.shape(cast(Any, logits))).astype(rows.dtype))
+
+
+def _frequency_shift(image_counts: npt.ArrayLike, num_images: float, base: float) -> FloatArray:
+    counts = checked_counts("image_counts", image_counts)
+    total = checked_number("num_images", num_images, above=0.0)
+    if counts.max() > total:
+        column = int(counts.argmax())
+        raise InputError(
+            f"Expected `image_counts` to be at most `num_images` ({total:g}), but got {counts[column]:g} for class "
+            f"{column}."
+        )
+    logarithm = np.log(checked_number("base", base, above=1.0))
+    shift: FloatArray = -(np.log(counts / total) + np.log(len(counts))) / logarithm
+    return shift
+
+
+def _checked_dimensions(dimensions: npt.ArrayLike | None, num_classes: int) -> FloatArray:
+    if dimensions is None:
+        return np.ones(num_classes)
+    array = checked_counts("dimensions", dimensions)
+    if len(array) != num_classes:
+        raise InputError(f"Expected `dimensions` to have {num_classes} numbers, but got {len(array)}.")
+    return array

@@ -1,0 +1,41 @@
+"""Logit adjustment (Menon et al., ICLR 2021): subtract the logarithm of the class prior."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.class_frequencies import checked_counts, checked_number
+
+
+def logit_adjustment(
+    counts: npt.ArrayLike, tau: float = 1.0, *, background: int | None = None, priors: bool = True
+) -> ClassAffine:
+    """Map `x_c` to `x_c - tau * log(prior_c)`, with `prior_c` the share of class c among the training samples.
+
+    With a background column the difference between priors and raw counts matters: it moves every foreground logit by
+    `tau * log(sum of counts)` against the background. Without one it does not.
+
+    Args:
+        counts: Training samples of each foreground class.
+        tau: Strength; 1 is the reference default, 0 changes nothing.
+        background: Place of the background column, which is left alone: None, 0 or -1.
+        priors: Divide the counts by their sum (the paper's form); False uses the raw counts, as NorCal does.
+
+    Example:
+        >>> adjusted = logit_adjustment([100, 10, 1])
+        >>> adjusted(np.array([1.0, 0.8, 0.2])).round(6)
+        array([1.10436 , 3.206945, 4.90953 ])
+    """
+    frequencies = checked_counts("counts", counts)
+    strength = checked_number("tau", tau)
+    if priors:
+        frequencies = frequencies / frequencies.sum()
+    return ClassAffine.over_foreground(
+        np.ones_like(frequencies),
+        -strength * np.log(frequencies),
+        background,
+        method="loga",
+        settings={"tau": strength, "priors": priors},
+    )

@@ -1,0 +1,190 @@
+"""Logit Normalization (Zhao, Teng, Wang; IJCV 2024) and the forms around it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.balanced_margin import BalancedMargin, solve_balanced_margin
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.class_frequencies import checked_number
+from logn.errors import InputError
+from logn.logits.arrays import FloatArray, check_background, foreground_columns
+from logn.statistics.moments import ClassMoments
+
+MarginName = Literal["min", "mean", "max", "background", "balance"]
+VarianceName = Literal["pooled", "within-batch"]
+MARGIN_NAMES = ("min", "mean", "max", "background", "balance")
+
+# A class whose standard deviation is this small beside the median one was not learnt; its column says nothing.
+DEAD_STD_SHARE = 1e-3
+
+
+def logit_normalization(
+    moments: ClassMoments,
+    *,
+    background: int | str | None = "recorded",
+    margin: MarginName | float | None = None,
+    use_mean: bool = True,
+    use_std: bool = True,
+    relative_std: bool = False,
+    std_power: float = 1.0,
+    eps: float = 1e-5,
+    active: npt.ArrayLike | None = None,
+    variance: VarianceName = "pooled",
+    activation: str = "recorded",
+) -> ClassAffine:
+    """Normalise the logit of every foreground class by its own mean and standard deviation.
+
+    With a background this is the paper's equation 2, `(x_c - mean_c + margin) / std_c`, the background left alone;
+    without one it is equation 1, where the margin is 0. The balanced form (`margin="balance", relative_std=True`)
+    keeps the detector's own scale and foreground mass: `(x_c - mean_c) / (std_c / mean std) + margin`, with the margin
+    solved on the recorded sample so that the mean foreground probability stays as it was.
+
+    Args:
+        moments: Statistics of the logits over training images.
+        background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        margin: The margin of the foreground against the background: "min" (the paper's), "mean" or "max" of the
+            foreground means, "background" for the background's mean, "balance", or a number. By default "min" with a
+            background and 0 without one.
+        use_mean: Subtract the mean.
+        use_std: Divide by the standard deviation.
+        relative_std: Divide by the standard deviation over its average, so that the common scale stays.
+        std_power: Power of the standard deviation; 2 is the paper's squared variant.
+        eps: Added to the variance.
+        active: Which columns are alive, one boolean per column (the background's does not matter). Dead ones are left
+            alone and do not set the margin. By default those never seen, or with hardly any variance, are dead.
+        variance: "pooled" over everything, or the mean of the variances "within-batch".
+        activation: "softmax", "sigmoid", or "recorded"; only the balanced margin asks.
+
+    Example:
+        >>> moments = ClassMoments(4)
+        >>> moments.update(np.array([[2, 0.5, -1, 3], [0, 1.5, -2, 4], [1, -0.5, 0.5, 2], [-1, 0, -3, 5.0]]))
+        >>> affine = logit_normalization(moments, background=-1)
+        >>> affine(np.array([1.0, 0.8, 0.2, 1.5])).round(6)
+        array([-0.67777 , -1.112518,  0.133955,  1.5     ])
+    """
+    place = check_background(moments.metadata.background if background == "recorded" else background)
+    foreground = foreground_columns(moments.num_classes, place)
+    alive = active_classes(moments, place) if active is None else _checked_mask(active, moments.num_classes)
+    alive = alive[foreground]
+    if not alive.any():
+        raise InputError("Expected `moments` to have at least one active foreground class, but got none.")
+    mean = np.where(alive, moments.mean[foreground], 0.0)
+    std = _divisor(moments, foreground, alive, use_std, relative_std, std_power, eps, variance)
+    scale, centre = 1.0 / std, mean if use_mean else np.zeros_like(mean)
+    margin_name = margin if margin is not None else ("min" if place is not None else 0.0)
+    settings: dict[str, Any] = {
+        "margin": margin_name,
+        "use_mean": use_mean,
+        "use_std": use_std,
+        "relative_std": relative_std,
+        "std_power": std_power,
+        "eps": eps,
+        "variance": variance,
+        "inactive": int((~alive).sum()),
+    }
+    if margin_name == "balance":
+        unbalanced = ClassAffine.over_foreground(
+            np.where(alive, scale, 1.0), np.where(alive, -centre * scale, 0.0), place, method="logn"
+        )
+        solution = _balance(moments, unbalanced, alive, activation)
+        settings |= {"margin_value": solution.value, "margin_error": solution.error, "sample_rows": solution.rows}
+        shift = solution.value - centre * scale
+    else:
+        value = _margin_value(margin_name, mean[alive], moments, place)
+        settings["margin_value"] = value
+        shift = (value - centre) * scale
+    return ClassAffine.over_foreground(
+        np.where(alive, scale, 1.0), np.where(alive, shift, 0.0), place, method="logn", settings=settings
+    )
+
+
+def active_classes(moments: ClassMoments, background: int | None) -> npt.NDArray[np.bool_]:
+    """Which columns were seen and vary; the background column always counts as active.
+
+    Example:
+        >>> moments = ClassMoments(3)
+        >>> moments.update(np.array([[1.0, -9.0, 2.0], [0.0, -9.0, 3.0]]))
+        >>> active_classes(moments, background=None)
+        array([ True, False,  True])
+    """
+    std, count = moments.std, moments.count
+    known = std[foreground_columns(len(std), background)]
+    known = known[np.isfinite(known) & (known > 0)]
+    threshold = DEAD_STD_SHARE * float(np.median(known)) if len(known) else 0.0
+    # A single value has no variance but is no sign of death: its standard deviation falls back to 1.
+    alive: npt.NDArray[np.bool_] = (count == 1) | ((count > 1) & (np.nan_to_num(std) > threshold))
+    if background is not None:
+        alive[background] = True
+    return alive
+
+
+def _divisor(
+    moments: ClassMoments,
+    foreground: slice,
+    alive: npt.NDArray[np.bool_],
+    use_std: bool,
+    relative_std: bool,
+    std_power: float,
+    eps: float,
+    variance: str,
+) -> FloatArray:
+    """What each foreground logit is divided by."""
+    if variance not in ("pooled", "within-batch"):
+        raise InputError(f"Expected `variance` to be one of ('pooled', 'within-batch'), but got {variance!r}.")
+    if eps < 0 or not np.isfinite(eps):
+        raise InputError(f"Expected `eps` to be at least 0, but got {eps!r}.")
+    if not use_std:
+        return np.ones(len(alive))
+    spread = (moments.variance if variance == "pooled" else moments.within_batch_variance)[foreground]
+    if variance == "within-batch" and not np.isfinite(spread).any():
+        raise InputError("Expected `moments` to hold variances within batches, but got none.")
+    std = np.sqrt(spread + eps) ** checked_number("std_power", std_power)
+    std = np.where(alive & np.isfinite(std), std, 1.0)
+    if (std == 0).any():
+        raise InputError("Expected `eps` to be above 0 where a class does not vary, but got 0.")
+    return std / std[alive].mean() if relative_std else std
+
+
+def _margin_value(margin: str | float, means: FloatArray, moments: ClassMoments, background: int | None) -> float:
+    """The margin as a number; `means` are those of the active foreground."""
+    if not isinstance(margin, str):
+        return checked_number("margin", margin)
+    if margin == "background":
+        if background is None:
+            raise InputError('Expected `margin` to be other than "background" where there is none.')
+        return float(moments.mean[background])
+    named = {"min": np.min, "mean": np.mean, "max": np.max}
+    if margin not in named:
+        raise InputError(f"Expected `margin` to be a number or one of {MARGIN_NAMES}, but got {margin!r}.")
+    return float(named[margin](means))
+
+
+def _balance(
+    moments: ClassMoments, unbalanced: ClassAffine, alive: npt.NDArray[np.bool_], activation: str
+) -> BalancedMargin:
+    """The margin that keeps the foreground mass; 0 where a common shift changes nothing."""
+    if activation == "recorded":
+        activation = moments.metadata.activation or "softmax"
+    if activation not in ("softmax", "sigmoid"):
+        raise InputError(f'Expected `activation` to be "softmax", "sigmoid" or "recorded", but got {activation!r}.')
+    if activation == "softmax" and unbalanced.background is None:
+        return BalancedMargin(value=0.0, error=0.0, rows=0)
+    rows = moments.sample
+    if len(rows) == 0:
+        raise InputError(
+            'Expected `moments` to hold a row sample for margin="balance", but got none; collect with sample_rows=4096.'
+        )
+    return solve_balanced_margin(rows, unbalanced, alive, activation)
+
+
+def _checked_mask(active: npt.ArrayLike, num_classes: int) -> npt.NDArray[np.bool_]:
+    mask = np.asarray(active)
+    if mask.dtype != np.bool_ or mask.shape != (num_classes,):
+        raise InputError(
+            f"Expected `active` to be one boolean per column ({num_classes}), but got {mask.dtype} {mask.shape}."
+        )
+    return mask

@@ -1,0 +1,55 @@
+"""NorCal (Pan et al., NeurIPS 2021): divide foreground scores by a power of the class count, then renormalise."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.class_frequencies import checked_counts, checked_number
+from logn.errors import InputError
+
+Weights = Literal["power", "effective-number"]
+
+
+def norcal(
+    counts: npt.ArrayLike,
+    gamma: float = 0.6,
+    *,
+    background: int | None = None,
+    weights: Weights = "power",
+    on_logits: bool = False,
+) -> ClassAffine:
+    """Weigh the exponentials of the foreground: `softmax(x_c + log w_c)`, the background kept.
+
+    Dividing the exponentials (or the probabilities) and renormalising is a shift of the logits, so nothing overflows.
+    The counts are raw image counts: dividing them by their sum would raise the whole foreground against the
+    background.
+
+    Args:
+        counts: Training images of each foreground class.
+        gamma: The power, 0 to change nothing; for effective-number weights the base, 0 < gamma < 1.
+        background: Place of the background column, which is left alone: None, 0 or -1.
+        weights: "power" for `N^-gamma`, "effective-number" for `(1 - gamma) / (1 - gamma^N)`.
+        on_logits: Multiply the logits by the weight instead: another method, kept for comparison.
+
+    Example:
+        >>> calibrated = norcal([100, 10, 1], gamma=0.6, background=-1)
+        >>> calibrated.shift.round(6)
+        array([-2.763102, -1.381551, -0.      ,  0.      ])
+    """
+    numbers = checked_counts("counts", counts)
+    power = checked_number("gamma", gamma)
+    if weights == "power":
+        log_weights = -power * np.log(numbers)
+    elif weights == "effective-number":
+        if not 0.0 < power < 1.0:
+            raise InputError(f"Expected `gamma` to be between 0 and 1 for effective-number weights, but got {gamma!r}.")
+        log_weights = np.log1p(-power) - np.log1p(-(power**numbers))
+    else:
+        raise InputError(f"Expected `weights` to be one of ('power', 'effective-number'), but got {weights!r}.")
+    scale, shift = (np.exp(log_weights), 0.0 * numbers) if on_logits else (np.ones_like(numbers), log_weights)
+    settings = {"gamma": power, "weights": weights, "on_logits": on_logits}
+    return ClassAffine.over_foreground(scale, shift, background, method="norcal", settings=settings)
