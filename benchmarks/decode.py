@@ -1,0 +1,129 @@
+"""Decode at LVIS size against a loop over torchvision's batched_nms; what a further method costs; what float16 costs.
+
+Run it with `python benchmarks/decode.py`. Times of a shared machine say little, ratios within one run more: the sides
+take turns, and each ratio is that of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torchvision
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.evaluate.decode import DecodeSettings, available_processors, decode_many
+from logn.evaluate.store import PredictionStore
+from logn.evaluate.store_format import StoreHeader
+from logn.evaluate.store_writer import PredictionWriter
+from logn.logits.proposals import Proposals
+
+CLASSES, PROPOSALS, OBJECTS = 1203, 300, 12
+
+
+def made_proposals(rng: np.random.Generator, frequency: np.ndarray) -> Proposals:
+    """Proposals of one image: about 12 objects, logits that follow the class frequency, the background last."""
+    number = max(1, rng.poisson(OBJECTS))
+    corner = rng.uniform(0, 500, (number, 2))
+    objects = np.hstack([corner, corner + rng.uniform(20, 140, (number, 2))])
+    labels = rng.choice(CLASSES, number, p=frequency)
+    of_object = rng.integers(0, number, PROPOSALS)
+    near = rng.random(PROPOSALS) < 0.6
+    boxes = objects[of_object] + rng.normal(0, 8, (PROPOSALS, 4))
+    corner = rng.uniform(0, 500, (PROPOSALS, 2))
+    boxes[~near] = np.hstack([corner, corner + rng.uniform(10, 200, (PROPOSALS, 2))])[~near]
+    boxes = np.sort(boxes.reshape(-1, 2, 2), axis=1).reshape(-1, 4).clip(0, 640)
+    logits = rng.normal(0, 1.2, (PROPOSALS, CLASSES + 1)) - 4
+    logits[:, :-1] += 0.5 * np.log(frequency * CLASSES)
+    logits[:, -1] = rng.normal(5, 1, PROPOSALS)
+    rows = np.flatnonzero(near)
+    logits[rows, labels[of_object[rows]]] += rng.normal(6.5, 1.5, len(rows))
+    logits[rows, -1] -= 2
+    return Proposals(boxes.astype(np.float32), logits.astype(np.float32), height=640, width=640)
+
+
+def made_store(folder: str, images: int, *, dtype: str = "float16", seed: int = 0) -> PredictionStore:
+    """A store of made predictions."""
+    frequency = 1.0 / np.arange(1, CLASSES + 1) ** 1.1
+    frequency /= frequency.sum()
+    header = StoreHeader(num_columns=CLASSES + 1, background=-1, dtype=dtype)
+    with PredictionWriter(folder, header) as writer:
+        for image in range(images):
+            rng = np.random.default_rng([seed, image])
+            writer.append(image + 1, made_proposals(rng, frequency))
+    return PredictionStore(folder)
+
+
+def made_methods(count: int) -> list[ClassAffine | None]:
+    """No change, then maps of which every other scales (as LogN does) and the rest only shift (as the others do)."""
+    rng = np.random.default_rng(1)
+    methods: list[ClassAffine | None] = [None]
+    for number in range(1, count):
+        scale = rng.uniform(0.7, 1.4, CLASSES) if number % 2 else np.ones(CLASSES)
+        methods.append(ClassAffine.over_foreground(scale, rng.normal(0, 1, CLASSES), -1, method=f"made {number}"))
+    return methods
+
+
+def torchvision_loop(store: PredictionStore, settings: DecodeSettings) -> int:
+    """The steps of torchvision's post-processing, image by image."""
+    total = 0
+    labels = torch.arange(CLASSES).expand(PROPOSALS, CLASSES).reshape(-1)
+    for proposals in store:
+        scores = torch.from_numpy(proposals.logits.astype(np.float32)).softmax(-1)[:, :-1].reshape(-1)
+        boxes = torch.from_numpy(proposals.boxes.copy())[:, None].expand(-1, CLASSES, 4).reshape(-1, 4)
+        index = torch.where(scores > settings.score_threshold)[0]
+        kept_boxes, kept_scores, kept_labels = boxes[index], scores[index], labels[index]
+        keep = torchvision.ops.remove_small_boxes(kept_boxes, settings.min_box_size)
+        kept_boxes, kept_scores, kept_labels = kept_boxes[keep], kept_scores[keep], kept_labels[keep]
+        keep = torchvision.ops.batched_nms(kept_boxes, kept_scores, kept_labels, settings.nms_iou)
+        total += len(keep[: settings.max_detections])
+    return total
+
+
+def measure(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--methods", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=available_processors())
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    settings, methods = DecodeSettings(), made_methods(arguments.methods)
+    with tempfile.TemporaryDirectory() as folder:
+        store = made_store(folder, arguments.images)
+        times: dict[str, list[float]] = {"torchvision loop": [], "one method": [], "all methods": []}
+        for _ in range(arguments.repeats):
+            times["torchvision loop"].append(measure(lambda: torchvision_loop(store, settings)))
+            for name, chosen in (("one method", methods[:1]), ("all methods", methods)):
+                times[name].append(
+                    measure(lambda chosen=chosen: decode_many(store, chosen, settings, threads=arguments.threads))
+                )
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    further = (seconds["all methods"] - seconds["one method"]) / (arguments.methods - 1)
+    result = {
+        "images": arguments.images,
+        "threads": arguments.threads,
+        "milliseconds per image": {name: 1e3 * value / arguments.images for name, value in seconds.items()},
+        "times as fast as torchvision": seconds["torchvision loop"] / seconds["one method"],
+        "further method, share of the first": further / seconds["one method"],
+        "peak memory in MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    print(json.dumps(result, indent=None if arguments.json else 2))
+
+
+if __name__ == "__main__":
+    main()
