@@ -166,7 +166,7 @@ def test_a_wrong_class_count_is_refused():
         locate_logits(nn.Sequential(nn.Linear(2, 8)), num_classes=9)
     with torch.device("meta"):
         model = detector("ssdlite320_mobilenet_v3_large")
-    with pytest.raises(InputError, match="`num_classes` to be 7, the columns of .*, but got 6"):
+    with pytest.raises(InputError, match=r"`num_classes` to be 7, the columns of .*, but got 6"):
         locate_logits(model, num_classes=6)
     assert locate_logits(model, num_classes=7).background == 0
 

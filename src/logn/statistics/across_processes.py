@@ -1,0 +1,118 @@
+"""Exact statistics of all processes of torch.distributed, on every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load as tensors_from_bytes
+from safetensors.numpy import save as tensors_to_bytes
+
+from logn.statistics.file_format import VECTORS, StatisticsFile
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+
+if TYPE_CHECKING:
+    import torch
+
+
+def process_count() -> int:
+    """How many processes torch.distributed runs; 1 when it does not.
+
+    Example:
+        >>> process_count()
+        1
+    """
+    try:
+        from torch import distributed
+    except ImportError:
+        return 1
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 1
+    return int(distributed.get_world_size())
+
+
+def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
+    """Give every process, in place, the statistics of all processes; each process must call it.
+
+    All merge in the order of their ranks, so that the results are the same to the last bit. A process may have seen
+    nothing. The row sample, the skipped values and the variances within batches are merged too; statistics of
+    different things (another class list, other weights) are refused on every process.
+    """
+    if process_count() == 1:
+        return
+    for mine in moments:
+        total = ClassMoments(
+            mine.num_classes,
+            nonfinite=mine._nonfinite,
+            sample_rows=mine.sample_rows,
+            metadata=mine.metadata,
+        )
+        for payload in _exchange(_pack(mine)):
+            total.merge(_unpack(payload))
+        # The object that the caller holds becomes the total.
+        vars(mine).update(vars(total))
+
+
+def _pack(moments: ClassMoments) -> bytes:
+    content = moments.to_file()
+    tensors: dict[str, npt.NDArray[Any]] = {name: getattr(content, name) for name in VECTORS}
+    if content.sample_rows is not None and content.sample_keys is not None:
+        tensors |= {"sample_rows": content.sample_rows, "sample_keys": content.sample_keys}
+    tensors["sample_capacity"] = np.array([content.sample_capacity])
+    for name, text in content.metadata.to_text().items():
+        tensors[f"metadata.{name}"] = np.frombuffer(text.encode(), np.uint8)
+    return tensors_to_bytes(tensors)
+
+
+def _unpack(payload: bytes) -> ClassMoments:
+    tensors = tensors_from_bytes(payload)
+    text = {
+        name.removeprefix("metadata."): tensor.tobytes().decode()
+        for name, tensor in tensors.items()
+        if name.startswith("metadata.")
+    }
+    return ClassMoments.from_file(
+        StatisticsFile(
+            **{name: tensors[name] for name in VECTORS},
+            metadata=StatisticsMetadata.from_text(text),
+            sample_capacity=int(tensors["sample_capacity"][0]),
+            sample_rows=tensors.get("sample_rows"),
+            sample_keys=tensors.get("sample_keys"),
+        )
+    )
+
+
+def _exchange(payload: bytes) -> list[bytes]:
+    """The payload of every process, in the order of the ranks. Bytes arrive as they were, whatever the backend."""
+    import torch
+    from torch import distributed
+
+    device = _device_of_backend()
+    size = torch.tensor([len(payload)], dtype=torch.int64, device=device)
+    sizes = [torch.zeros_like(size) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(sizes, size)
+    payloads = []
+    # One sender at a time: the samples are of different sizes, and padding them all at once would take more memory.
+    for sender, length in enumerate(sizes):
+        if sender == distributed.get_rank():
+            block = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
+        else:
+            block = torch.empty(int(length), dtype=torch.uint8, device=device)
+        distributed.broadcast(block, src=sender)
+        payloads.append(block.cpu().numpy().tobytes())
+    return payloads
+
+
+def _device_of_backend() -> torch.device:
+    """NCCL moves tensors of the GPU only; Gloo and MPI those of the CPU."""
+    import torch
+    from torch import distributed
+
+    backend = str(distributed.get_backend())
+    for name, device in (("gloo", "cpu"), ("mpi", "cpu"), ("nccl", "cuda"), ("xccl", "xpu"), ("hccl", "npu")):
+        if name in backend:
+            return torch.device(device)
+    return torch.device("cpu")

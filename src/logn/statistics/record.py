@@ -1,0 +1,148 @@
+"""record: fill ClassMoments by forward hooks while a model runs."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from logn.errors import InputError
+from logn.logits.fingerprint import fingerprint as fingerprint_of
+from logn.logits.layer import LogitLayer, count_columns, find_modules
+from logn.statistics.across_processes import merge_across_processes
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments, Nonfinite
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SAMPLE_ROWS = 4096
+SAMPLE_BYTES = 4 << 20
+
+
+@contextlib.contextmanager
+def record(
+    model: nn.Module,
+    layer: LogitLayer,
+    *,
+    sample_rows: int | None = None,
+    nonfinite: Nonfinite = "error",
+    class_names: Sequence[str] | None = None,
+    fingerprint: bool = True,
+    across_processes: bool = True,
+) -> Iterator[Any]:
+    """Record the class logits of all forward passes inside the `with` block.
+
+    What is recorded is what leaves the modules of `layer` themselves, before any map that is attached to them. Every
+    call of a module is one batch. Nothing about the model changes, and the hooks are gone after the block, also after
+    an error. Run the model in `eval()` mode and, to save memory, under `torch.inference_mode()`: in training mode
+    other samples pass through a detector's head, and a warning says so.
+
+    Under torch.distributed every process ends with the exact statistics of all processes. Until the block ends each
+    has its own, and all of them must come to its end.
+
+    Args:
+        model: A torch module.
+        layer: Where the logits are (`logn.locate_logits`).
+        sample_rows: How many rows to keep as a sample, which the balanced margin needs; by default 4096, or as many
+            as fit into 4 MiB.
+        nonfinite: "error" refuses NaN and infinity and names the class, "skip" leaves them out and counts them.
+        class_names: Name of each column, the background included, for the record.
+        fingerprint: Whether to digest the weights, so that statistics of different models never merge.
+        across_processes: Whether to merge over torch.distributed when the block ends.
+
+    Yields:
+        ClassMoments: filled as the model runs; for a layer with `stages=True` a tuple with one per stage.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3)).eval()
+        >>> with record(model, LogitLayer("0")) as moments, torch.inference_mode():
+        ...     _ = model(torch.rand(10, 4))
+        >>> moments.count.tolist()
+        [10.0, 10.0, 10.0]
+    """
+    columns = count_columns(model, layer)
+    modules = find_modules(model, layer)
+    _check_stages(layer, modules)
+    if model.training:
+        warnings.warn(
+            f"The model is in training mode, so the logits of `{layer.name}` are not those of inference; call .eval().",
+            UserWarning,
+            stacklevel=3,
+        )
+    digest = fingerprint_of(model) if fingerprint else None
+    rows = default_sample_rows(columns) if sample_rows is None else sample_rows
+    recorded = tuple(
+        ClassMoments(
+            columns,
+            nonfinite=nonfinite,
+            sample_rows=rows,
+            metadata=_metadata(layer, name, class_names, digest),
+        )
+        for name in (layer.paths if layer.stages else (layer.name,))
+    )
+    with contextlib.ExitStack() as hooks:
+        for index, module in _distinct(modules):
+            moments = recorded[index if layer.stages else 0]
+            # First of all hooks, so that a map attached to the layer is not recorded.
+            handle = module.register_forward_hook(_recorder(layer, index, moments), prepend=True)
+            hooks.callback(handle.remove)
+        yield recorded if layer.stages else recorded[0]
+    if across_processes:
+        merge_across_processes(recorded)
+    _warn_if_empty(layer, recorded)
+
+
+def default_sample_rows(num_classes: int) -> int:
+    """Enough rows for the balanced margin, in at most 4 MiB of float16.
+
+    Example:
+        >>> default_sample_rows(81), default_sample_rows(1204)
+        (4096, 1741)
+    """
+    return max(1, min(SAMPLE_ROWS, SAMPLE_BYTES // (2 * num_classes)))
+
+
+def _recorder(layer: LogitLayer, index: int, moments: ClassMoments) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        moments.update(layer.rows(output, index))
+
+    return hook
+
+
+def _distinct(modules: Sequence[nn.Module]) -> list[tuple[int, nn.Module]]:
+    """Every module once, with the index of its first path: a module under two names would be counted twice."""
+    first: dict[int, tuple[int, nn.Module]] = {}
+    for index, module in enumerate(modules):
+        first.setdefault(id(module), (index, module))
+    return list(first.values())
+
+
+def _check_stages(layer: LogitLayer, modules: Sequence[nn.Module]) -> None:
+    if layer.stages and len(_distinct(modules)) < len(modules):
+        raise InputError(f"Expected the stages of `{layer.name}` to be different modules, but some are the same one.")
+
+
+def _metadata(
+    layer: LogitLayer, name: str, class_names: Sequence[str] | None, digest: str | None
+) -> StatisticsMetadata:
+    return StatisticsMetadata(
+        class_names=None if class_names is None else tuple(class_names),
+        background=layer.background,
+        activation=layer.activation,
+        layer=name,
+        population=layer.population,
+        fingerprint=digest,
+    )
+
+
+def _warn_if_empty(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
+    if not all(moments.count.any() or moments.skipped.any() for moments in recorded):
+        warnings.warn(
+            f"No logits passed through `{layer.name}` while recording (a model that was compiled and run before skips "
+            "the hooks: record before compiling it).",
+            UserWarning,
+            stacklevel=4,
+        )
