@@ -1,0 +1,72 @@
+"""Rare, common and frequent classes: from the LVIS field, or from one's own training counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.evaluate.ground_truth import GroundTruth
+
+GROUPS = ("r", "c", "f")
+LVIS_BOUNDS = (10, 100)
+
+Groups = npt.NDArray[np.str_]
+
+
+def groups_of_counts(counts: npt.ArrayLike, bounds: tuple[int, int] = LVIS_BOUNDS) -> Groups:
+    """Group classes by their number of training images: rare up to the first bound, common up to the second.
+
+    Example:
+        >>> groups_of_counts([1, 10, 11, 100, 101]).tolist()
+        ['r', 'r', 'c', 'c', 'f']
+    """
+    low, high = bounds
+    if low >= high:
+        raise InputError(f"Expected `bounds` to ascend, but got {low} and {high}.")
+    values = np.asarray(counts, np.float64)
+    groups: Groups = np.array(GROUPS)[(values > low).astype(int) + (values > high)]
+    return groups
+
+
+def groups_of_classes(
+    truth: GroundTruth, counts: npt.ArrayLike | None = None, bounds: tuple[int, int] = LVIS_BOUNDS
+) -> tuple[Groups | None, str | None]:
+    """The group of each class and where it comes from; both None when nothing says it.
+
+    Args:
+        truth: Its `frequency` field is used when there are no counts.
+        counts: Training images of each foreground class.
+        bounds: The last rare and the last common count.
+    """
+    if counts is not None:
+        values: npt.NDArray[Any] = np.asarray(counts)
+        if values.shape != (truth.num_classes,):
+            raise InputError(
+                f"Expected `counts` to have one number for each of the {truth.num_classes} classes, "
+                f"but got shape {values.shape}."
+            )
+        return groups_of_counts(values, bounds), f"training counts up to {bounds[0]}, up to {bounds[1]}, above"
+    if truth.frequency is None:
+        return None, None
+    return truth.frequency, "the field `frequency`"
+
+
+def mean_per_group(values: npt.NDArray[np.float64], groups: Groups | None) -> dict[str, float]:
+    """Mean of the values that are there, over the classes of each group.
+
+    Example:
+        >>> mean_per_group(np.array([0.2, 0.4, np.nan]), np.array(["r", "f", "f"]))
+        {'r': 0.2, 'c': nan, 'f': 0.4}
+    """
+    if groups is None:
+        return {}
+    return {group: mean_of_present(values[groups == group]) for group in GROUPS}
+
+
+def mean_of_present(values: npt.NDArray[np.float64]) -> float:
+    """Mean of what is not NaN; NaN when nothing is left."""
+    present = values[~np.isnan(values)]
+    return float(present.mean()) if len(present) else float("nan")

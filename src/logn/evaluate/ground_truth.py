@@ -1,0 +1,288 @@
+"""Ground truth of a split: read once, checked against the predictions, shared by all methods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.datasets.json_stream import stream_elements
+from logn.errors import InputError
+
+# What every entry of a section must have, whatever the protocol.
+ENTRY_FIELDS = {
+    "images": ("id",),
+    "categories": ("id",),
+    "annotations": ("id", "image_id", "category_id", "bbox"),
+}
+LVIS_IMAGE_FIELDS = ("neg_category_ids", "not_exhaustive_category_ids")
+
+
+@dataclass(frozen=True, eq=False)
+class GroundTruth:
+    """Annotated boxes of the evaluated images, column by column.
+
+    Image and class indices are those of the predictions: positions in `image_ids` and in `category_ids`.
+
+    Args:
+        source: Where it came from, for messages.
+        style: "lvis" or "coco".
+        image_ids: `(I,)` ids in the order of the predictions.
+        category_ids: `(F,)` ids in ascending order.
+        class_names: `(F,)` names.
+        frequency: `(F,)` "r", "c" or "f"; None when the annotations have no such field.
+        image_index: `(G,)` image of each box.
+        labels: `(G,)` class of each box.
+        boxes: `(G, 4)` as `x, y, width, height`.
+        crowd: `(G,)` whether a box marks a crowd (COCO only): what falls into it is not counted.
+        verified: `(I, F)` whether a class was looked for in an image; None where all were.
+        not_exhaustive: `(I, F)` whether objects of a class may lack a box in an image; None where never.
+        dataset: The annotations as parsed, for the evaluator.
+    """
+
+    source: str
+    style: str
+    image_ids: npt.NDArray[np.int64]
+    category_ids: npt.NDArray[np.int64]
+    class_names: tuple[str, ...]
+    frequency: npt.NDArray[np.str_] | None
+    image_index: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]
+    boxes: npt.NDArray[np.float64]
+    crowd: npt.NDArray[np.bool_]
+    verified: npt.NDArray[np.bool_] | None
+    not_exhaustive: npt.NDArray[np.bool_] | None
+    dataset: Mapping[str, Any]
+
+    @property
+    def num_images(self) -> int:
+        """How many images are evaluated."""
+        return len(self.image_ids)
+
+    @property
+    def num_classes(self) -> int:
+        """How many foreground classes there are."""
+        return len(self.category_ids)
+
+    @property
+    def boxes_per_class(self) -> npt.NDArray[np.int64]:
+        """`(F,)` boxes of each class that a detector is asked to find."""
+        return np.bincount(self.labels[~self.crowd], minlength=self.num_classes)
+
+    @cached_property
+    def evaluator_dataset(self) -> Any:
+        """The annotations as hotcoco holds them: made once, used for every method."""
+        import hotcoco
+
+        return hotcoco.COCO(dict(self.dataset))
+
+    @cached_property
+    def masks(self) -> list[dict[str, Any]]:
+        """The mask of each box, run-length encoded."""
+        annotations = self.dataset["annotations"]
+        missing = next((item["id"] for item in annotations if not item.get("segmentation")), None)
+        if missing is not None:
+            raise InputError(
+                f"Expected every annotation of `{self.source}` to have a `segmentation`, "
+                f"but annotation {missing} has none."
+            )
+        return [self.evaluator_dataset.ann_to_rle(item) for item in annotations]
+
+    def part(self, images: npt.NDArray[np.bool_]) -> GroundTruth:
+        """Give the ground truth of the images that the mask `(I,)` names; they are numbered anew."""
+        position = np.cumsum(images) - 1
+        kept = images[self.image_index]
+        ids = set(self.image_ids[images].tolist())
+        dataset = {
+            **self.dataset,
+            "images": [image for image in self.dataset["images"] if image["id"] in ids],
+            "annotations": [item for item in self.dataset["annotations"] if item["image_id"] in ids],
+        }
+        return replace(
+            self,
+            image_ids=self.image_ids[images],
+            image_index=position[self.image_index[kept]],
+            labels=self.labels[kept],
+            boxes=self.boxes[kept],
+            crowd=self.crowd[kept],
+            verified=None if self.verified is None else self.verified[images],
+            not_exhaustive=None if self.not_exhaustive is None else self.not_exhaustive[images],
+            dataset=dataset,
+        )
+
+
+def load_ground_truth(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    style: str = "lvis",
+    image_ids: Sequence[int] | None = None,
+    category_ids: Sequence[int] | None = None,
+    class_names: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    only_predicted: bool = False,
+    masks: bool = False,
+) -> GroundTruth:
+    """Read annotations and check that they fit the predictions.
+
+    Args:
+        source: An LVIS or COCO annotation file, or its content.
+        style: "lvis" needs the federated fields; "coco" takes every class as annotated in every image.
+        image_ids: Images of the predictions, in their order; None takes the images of the annotations.
+        category_ids: Category ids of the predictions; None when they are not known.
+        class_names: Class names of the predictions; None when they are not known.
+        num_classes: Foreground classes of the predictions; None when not known.
+        only_predicted: Evaluate only the predicted images when the annotations have more.
+        masks: Keep the segmentations.
+
+    Example:
+        >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}], "annotations": []}
+        >>> load_ground_truth(toy, style="coco").class_names
+        ('cup',)
+        >>> load_ground_truth(toy)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO if every class is annotated in every image.
+    """  # noqa: E501 - an error message is one line
+    if style not in ("lvis", "coco"):
+        raise InputError(f'Expected `style` to be "lvis" or "coco", but got {style!r}.')
+    name, content = _read(source, masks=masks)
+    _check_fields(name, content, style)
+    categories = sorted(content["categories"], key=lambda category: category["id"])
+    _check_categories(name, categories, category_ids, class_names, num_classes)
+    images = _matching_images(name, content["images"], image_ids, only_predicted=only_predicted)
+    position = {image["id"]: index for index, image in enumerate(images)}
+    label = {category["id"]: index for index, category in enumerate(categories)}
+    annotations = [item for item in content["annotations"] if item["image_id"] in position]
+    _check_annotations(name, annotations, label)
+    image_index = np.array([position[item["image_id"]] for item in annotations], np.int64)
+    labels = np.array([label[item["category_id"]] for item in annotations], np.int64)
+    frequency = [category.get("frequency") for category in categories]
+    verified, not_exhaustive = None, None
+    if style == "lvis":
+        verified = _marks(images, "neg_category_ids", label)
+        verified[image_index, labels] = True
+        not_exhaustive = _marks(images, "not_exhaustive_category_ids", label)
+    return GroundTruth(
+        source=name,
+        style=style,
+        image_ids=np.array([image["id"] for image in images], np.int64),
+        category_ids=np.array([category["id"] for category in categories], np.int64),
+        class_names=tuple(str(category.get("name", category["id"])) for category in categories),
+        frequency=np.array(frequency) if all(letter in ("r", "c", "f") for letter in frequency) else None,
+        image_index=image_index,
+        labels=labels,
+        boxes=np.array([item["bbox"] for item in annotations], np.float64).reshape(-1, 4),
+        crowd=np.array([style == "coco" and bool(item.get("iscrowd")) for item in annotations], bool),
+        verified=verified,
+        not_exhaustive=not_exhaustive,
+        dataset={**content, "images": images, "categories": categories, "annotations": annotations},
+    )
+
+
+def _read(
+    source: str | os.PathLike[str] | Mapping[str, Any], *, masks: bool
+) -> tuple[str, dict[str, list[dict[str, Any]]]]:
+    if isinstance(source, Mapping):
+        return "annotations", {section: source.get(section, []) for section in ENTRY_FIELDS}
+    content: dict[str, list[dict[str, Any]]] = {section: [] for section in ENTRY_FIELDS}
+    for element in stream_elements(source):
+        if element.section in content:
+            # Segmentations are nearly all of an LVIS file; without them it fits in a tenth of the memory.
+            if not masks and isinstance(element.value, dict):
+                element.value.pop("segmentation", None)
+            content[element.section].append(element.value)
+    return os.fspath(source), content
+
+
+def _check_fields(name: str, content: Mapping[str, Sequence[Any]], style: str) -> None:
+    for section, fields in ENTRY_FIELDS.items():
+        for place, entry in enumerate(content[section]):
+            missing = [field for field in fields if not isinstance(entry, dict) or field not in entry]
+            if missing:
+                raise InputError(
+                    f"Expected every entry of `{section}` in `{name}` to have `{missing[0]}`, "
+                    f"but entry {place} has none."
+                )
+    for section in ("images", "categories"):
+        if not content[section]:
+            raise InputError(f"Expected `{name}` to list `{section}`, but it lists none.")
+    for field in LVIS_IMAGE_FIELDS if style == "lvis" else ():
+        lacking = [image["id"] for image in content["images"] if field not in image]
+        if lacking:
+            raise InputError(
+                f"Expected the images of `{name}` to have `{field}` for the LVIS protocol, but image {lacking[0]} "
+                f"has none; evaluate as COCO if every class is annotated in every image."
+            )
+
+
+def _check_categories(
+    name: str,
+    categories: Sequence[Mapping[str, Any]],
+    category_ids: Sequence[int] | None,
+    class_names: Sequence[str] | None,
+    num_classes: int | None,
+) -> None:
+    found = [category["id"] for category in categories]
+    if category_ids is not None and list(category_ids) != found:
+        raise InputError(
+            f"Expected the categories of `{name}` to be those of the predictions, "
+            f"but {_difference(category_ids, found, 'category')}."
+        )
+    if num_classes is not None and num_classes != len(categories):
+        raise InputError(
+            f"Expected `{name}` to have the {num_classes} classes of the predictions, but it has {len(categories)}."
+        )
+    names = [str(category.get("name", category["id"])) for category in categories]
+    for index, (expected, came) in enumerate(zip(class_names or (), names, strict=False)):
+        if expected != came:
+            raise InputError(
+                f"Expected class {index} of `{name}` to be `{expected}` as in the predictions, but it is `{came}`."
+            )
+
+
+def _matching_images(
+    name: str, images: Sequence[Mapping[str, Any]], image_ids: Sequence[int] | None, *, only_predicted: bool
+) -> list[Mapping[str, Any]]:
+    by_id = {image["id"]: image for image in images}
+    if image_ids is None:
+        return list(images)
+    predicted = [int(image) for image in image_ids]
+    if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
+        return [by_id[image] for image in predicted]
+    hint = "; evaluate only the predicted images to leave the others out" if set(predicted) < by_id.keys() else ""
+    raise InputError(
+        f"Expected the images of `{name}` to be those of the predictions, "
+        f"but {_difference(predicted, list(by_id), 'image')}{hint}."
+    )
+
+
+def _difference(expected: Sequence[int], found: Sequence[int], noun: str) -> str:
+    """Name what one list has and the other lacks, with one example."""
+    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} of them, {noun} {missing[0]} for one, are not annotated")
+    if extra:
+        parts.append(f"{len(extra)} annotated ones, {noun} {extra[0]} for one, are not predicted")
+    return " and ".join(parts) or "they stand in another order"
+
+
+def _check_annotations(name: str, annotations: Sequence[Mapping[str, Any]], label: Mapping[int, int]) -> None:
+    for item in annotations:
+        if item["category_id"] not in label:
+            raise InputError(
+                f"Expected the annotations of `{name}` to use its categories, "
+                f"but annotation {item['id']} is of category {item['category_id']}."
+            )
+
+
+def _marks(images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, int]) -> npt.NDArray[np.bool_]:
+    marks = np.zeros((len(images), len(label)), bool)
+    for index, image in enumerate(images):
+        marks[index, [label[category] for category in image[field] if category in label]] = True
+    return marks

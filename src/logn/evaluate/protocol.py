@@ -1,0 +1,76 @@
+"""The protocol that a number was made under: without it two numbers cannot be compared."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+LVIS_CAP = 300
+COCO_CAP = 100
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """Everything that moves a detection metric apart from the detections themselves.
+
+    Args:
+        style: "lvis" (federated, one budget of detections per image over all classes) or "coco" (every class
+            is annotated in every image, a budget per image and class).
+        iou_type: "bbox" or "segm".
+        max_detections: The budget per image (LVIS) or per image and class (COCO); None for no limit.
+        per_class_limit: The budget per class over the whole set, as AP-Fixed has it; None for no limit.
+        score_threshold: Scores below it were dropped by the decoder; None when unknown.
+        nms_iou: Overlap above which the decoder suppressed boxes of one class; None when unknown.
+        groups: Where the rare, common and frequent groups come from.
+        images: How many images were evaluated, and which.
+
+    Example:
+        >>> EvaluationProtocol(score_threshold=1e-4, nms_iou=0.5, images="100 images").describe()
+        'LVIS box AP, federated, at most 300 detections an image, score threshold 0.0001, NMS 0.5, 100 images'
+    """
+
+    style: str = "lvis"
+    iou_type: str = "bbox"
+    max_detections: int | None = LVIS_CAP
+    per_class_limit: int | None = None
+    score_threshold: float | None = None
+    nms_iou: float | None = None
+    groups: str | None = None
+    images: str | None = None
+
+    @property
+    def federated(self) -> bool:
+        """Whether only the classes that were verified in an image count there."""
+        return self.style == "lvis"
+
+    @property
+    def evaluator(self) -> str:
+        """Name and version of the package that computes the average precision."""
+        return f"hotcoco {version('hotcoco')}"
+
+    def describe(self) -> str:
+        """Say the protocol in one line, for the caption of a table."""
+        kind = "mask" if self.iou_type == "segm" else "box"
+        unit = "an image" if self.federated else "an image and class"
+        limit = "no limit of detections" if self.max_detections is None else f"at most {self.max_detections} detections"
+        parts = [
+            f"{self.style.upper()} {kind} AP",
+            "federated" if self.federated else "not federated",
+            f"{limit} {unit}",
+            self.per_class_limit and f"the best {self.per_class_limit:,} of each class over the set",
+            self.score_threshold is not None and f"score threshold {self.score_threshold:g}",
+            self.nms_iou is not None and f"NMS {self.nms_iou:g}",
+            self.groups and f"groups by {self.groups}",
+            self.images,
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all fields, for JSON.
+
+        Example:
+            >>> EvaluationProtocol(style="coco", max_detections=COCO_CAP).to_dict()["federated"]
+            False
+        """
+        return {**asdict(self), "federated": self.federated, "evaluator": self.evaluator}
