@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from logn.errors import InputError
 
@@ -44,7 +44,8 @@ def write_safetensors(
     """Write arrays and text metadata to `path` in one atomic step."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, metadata=dict(metadata))
+        # Not save_file: it makes files that only their owner may read.
+        temporary.write_bytes(save(contiguous, metadata=dict(metadata)))
 
 
 def read_safetensors(

@@ -29,10 +29,7 @@ def print_json(result: Mapping[str, Any]) -> None:
           "file": "x.npy"
         }
     """
-    lines = [
-        f"  {json.dumps(key)}: {json.dumps(_plain(value), ensure_ascii=False)}"
-        for key, value in result.items()
-    ]
+    lines = [f"  {json.dumps(key)}: {json.dumps(_plain(value), ensure_ascii=False)}" for key, value in result.items()]
     typer.echo("{\n" + ",\n".join(lines) + "\n}")
 
 
@@ -63,9 +60,7 @@ def print_note(message: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(
-    description: str, total: float | None, *, shown: bool | None = None
-) -> Iterator[Callable[[float], None]]:
+def progress(description: str, total: float | None, *, shown: bool | None = None) -> Iterator[Callable[[float], None]]:
     """Draw a bar on stderr while the block runs; yields the function that advances it.
 
     Args:

@@ -20,7 +20,7 @@ from logn.errors import InputError
 from logn.logits.array_files import SUFFIXES, UNREADABLE, StoredArray, locate_array, open_compressed
 
 DEFAULT_BATCH_ROWS = 512
-_BLOCK_BYTES = 16 * 2**20
+_BLOCK_BYTES = 8 * 2**20
 _LARGEST_BATCH_BYTES = 32 * 2**20
 
 
@@ -39,9 +39,7 @@ def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     for pattern in patterns:
         paths = _matches(str(pattern))
         if not paths:
-            raise InputError(
-                f"Expected `{pattern}` to match {', '.join(SUFFIXES)} files, but it matches none."
-            )
+            raise InputError(f"Expected `{pattern}` to match {', '.join(SUFFIXES)} files, but it matches none.")
         for path in paths:
             found.setdefault(path.resolve(), path)
     if not found:
@@ -117,9 +115,7 @@ class LogitBlock:
         try:
             return np.memmap(shard.path, dtype=shard.storage, mode="r", offset=offset, shape=shape)
         except ValueError as error:  # the file has shrunk since its header was read
-            raise InputError(
-                f"Expected `{shard.path}` to stay as it was, but it changed while it was read."
-            ) from error
+            raise InputError(f"Expected `{shard.path}` to stay as it was, but it changed while it was read.") from error
 
 
 def as_floats(stored: np.ndarray, dtype: str) -> np.ndarray:
@@ -138,7 +134,7 @@ def as_floats(stored: np.ndarray, dtype: str) -> np.ndarray:
 def read_blocks(
     shard: StoredArray, *, batch_rows: int = DEFAULT_BATCH_ROWS, first_row: int = 0
 ) -> Iterator[LogitBlock]:
-    """Cut a shard into blocks of about 16 MB of whole batches.
+    """Cut a shard into blocks of about 8 MB of whole batches.
 
     A batch is one leading item of (images, proposals, C); of (rows, C) it is `batch_rows` rows. Items above
     32 MB are cut, so that memory stays bounded.
@@ -162,9 +158,7 @@ def read_blocks(
     yield from blocks if shard.offset is not None else _with_data(shard, blocks)
 
 
-def _block_ranges(
-    shard: StoredArray, batch_rows: int, first_row: int
-) -> Iterator[tuple[tuple[int, int], ...]]:
+def _block_ranges(shard: StoredArray, batch_rows: int, first_row: int) -> Iterator[tuple[tuple[int, int], ...]]:
     block: list[tuple[int, int]] = []
     for start, stop in _batch_ranges(shard, batch_rows):
         if start < first_row:
@@ -202,9 +196,7 @@ def _with_data(shard: StoredArray, blocks: Iterator[LogitBlock]) -> Iterator[Log
     except InputError:
         raise
     except UNREADABLE as error:
-        raise InputError(
-            f"Expected `{shard.path}` to be a whole .npz file, but it is damaged ({error})."
-        ) from error
+        raise InputError(f"Expected `{shard.path}` to be a whole .npz file, but it is damaged ({error}).") from error
 
 
 def _read_exactly(stream: Any, size: int) -> bytes:

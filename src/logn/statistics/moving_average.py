@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import as_rows
-from logn.statistics.batch_sums import BatchSummer
+from logn.statistics.batch_sums import BatchSummer, BatchSums
 from logn.statistics.file_format import StatisticsFile
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -68,14 +70,30 @@ class MovingAverage:
     def update(self, logits: Any) -> None:
         """Add a batch (…, C). One of fewer than two rows has no variance: it is left out and counted."""
         rows = as_rows(logits, self.num_classes)
-        if len(rows) < 2:
+        if len(rows) == 0:
+            self.skipped_batches += 1
+        else:
+            self.add(self._summer.sum(rows), len(rows))
+
+    def add(self, batch: BatchSums, rows: int) -> None:
+        """Add a batch of `rows` rows whose sums are known."""
+        if rows < 2:
             self.skipped_batches += 1
             return
-        batch = self._summer.sum(rows)
         self._mean += self.momentum * (batch.mean - self._mean)
-        self._variance += self.momentum * (batch.m2 / (len(rows) - 1) - self._variance)
-        self._rows += len(rows)
+        self._variance += self.momentum * (batch.m2 / (rows - 1) - self._variance)
+        self._rows += rows
         self._batches += 1
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """The averages and counters as plain arrays; `restore` goes on from them."""
+        counters = np.array([self._rows, self._batches, self.skipped_batches], dtype=np.int64)
+        return {"mean": self._mean.copy(), "variance": self._variance.copy(), "counters": counters}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` gave."""
+        self._mean, self._variance = state["mean"].copy(), state["variance"].copy()
+        self._rows, self._batches, self.skipped_batches = (int(number) for number in state["counters"])
 
     def moments(self) -> ClassMoments:
         """The averages so far in the form that every method takes; no more can be added to it."""

@@ -1,0 +1,204 @@
+"""Collecting over shards: the same as one pass in memory, bit-equal for any threads and after any interruption."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logn.errors import InputError
+from logn.logits import shards as shards_module
+from logn.logits.shards import open_shards
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+from logn.statistics.moving_average import MovingAverage
+from logn.statistics.shard_collection import ExactStatistics, collect_shards, in_order
+from logn.statistics.shard_moving_average import MovingAverageStatistics
+
+CLASSES = 6
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(shards_module, "_BLOCK_BYTES", 24 * CLASSES * 4)
+
+
+def _make_shards(folder, count=4):
+    random = np.random.default_rng(3)
+    arrays = [random.normal(-4, 2, (50 + 13 * index, CLASSES)).astype(np.float32) for index in range(count)]
+    for index, array in enumerate(arrays):
+        if index % 2:
+            np.savez_compressed(folder / f"{index}.npz", array)
+        else:
+            np.save(folder / f"{index}.npy", array)
+    paths = sorted(folder.iterdir())
+    return open_shards(paths), np.concatenate(arrays)
+
+
+def _exact(sample_rows=20):
+    return ExactStatistics(CLASSES, sample_rows=sample_rows, metadata=StatisticsMetadata(background=-1))
+
+
+def _assert_bit_equal(one, two):
+    first, second = one.to_file(), two.to_file()
+    for name in ("count", "mean", "m2", "within_variance_sum", "batches", "skipped", "sample_rows", "sample_keys"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
+    assert first.metadata == second.metadata
+
+
+def test_shards_give_what_one_pass_in_memory_gives(tmp_path):
+    shards, rows = _make_shards(tmp_path)
+    statistics = _exact()
+    collect_shards(shards, statistics, batch_rows=8)
+    whole = ClassMoments(CLASSES, sample_rows=20)
+    whole.update(rows)
+    moments = statistics.moments()
+    np.testing.assert_array_equal(moments.count, len(rows))
+    np.testing.assert_allclose(moments.mean, rows.astype(float).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(moments.variance, rows.astype(float).var(0, ddof=1), rtol=1e-6)
+    np.testing.assert_array_equal(moments.sample, whole.sample)
+    assert moments.metadata.background == -1
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_the_number_of_threads_does_not_change_a_bit(tmp_path, threads):
+    shards, _ = _make_shards(tmp_path)
+    one, many = _exact(), _exact()
+    collect_shards(shards, one, batch_rows=8, threads=1)
+    collect_shards(shards, many, batch_rows=8, threads=threads)
+    _assert_bit_equal(one.moments(), many.moments())
+
+
+class _StopError(Exception):
+    pass
+
+
+def _stop_after(blocks):
+    seen = []
+
+    def advance(rows):
+        seen.append(rows)
+        if len(seen) > blocks:
+            raise _StopError
+
+    return advance
+
+
+def _interrupted(shards, journal, stops, make):
+    """Collect with an interruption after each number of blocks in `stops`; returns the final statistics."""
+    for blocks in stops:
+        with pytest.raises(_StopError):
+            collect_shards(
+                shards, make(), batch_rows=8, journal=journal, journal_seconds=0, advance=_stop_after(blocks)
+            )
+    statistics = make()
+    collect_shards(shards, statistics, batch_rows=8, threads=3, journal=journal, journal_seconds=0).remove()
+    return statistics
+
+
+@settings(deadline=None, max_examples=25)
+@given(stops=st.lists(st.integers(1, 3), max_size=4), average=st.booleans())
+def test_interruptions_do_not_change_a_bit(tmp_path_factory, stops, average):
+    folder = tmp_path_factory.mktemp("shards")
+    shards, _ = _make_shards(folder)
+
+    def make():
+        return MovingAverageStatistics(CLASSES, momentum=0.1) if average else _exact()
+
+    whole = make()
+    collect_shards(shards, whole, batch_rows=8)
+    journal = folder / "out.partial"
+    resumed = _interrupted(shards, journal, stops, make)
+    _assert_bit_equal(whole.moments(), resumed.moments())
+    assert not journal.exists()
+
+
+def test_the_moving_average_takes_the_batches_in_order(tmp_path):
+    shards, rows = _make_shards(tmp_path, count=1)
+    statistics = MovingAverageStatistics(CLASSES, momentum=0.1, bias_correction=True)
+    collect_shards(shards, statistics, batch_rows=8, threads=4)
+    average = MovingAverage(CLASSES, momentum=0.1, bias_correction=True)
+    for start in range(0, len(rows), 8):
+        average.update(rows[start : start + 8])
+    np.testing.assert_allclose(statistics.moments().mean, average.moments().mean, rtol=1e-6)
+    np.testing.assert_allclose(statistics.moments().variance, average.moments().variance, rtol=1e-6)
+
+
+def _leave_journal(shards, journal):
+    with pytest.raises(_StopError):
+        collect_shards(shards, _exact(), journal=journal, batch_rows=8, journal_seconds=0, advance=_stop_after(5))
+
+
+def test_a_changed_file_is_noticed_when_resuming(tmp_path):
+    shards, _ = _make_shards(tmp_path)
+    journal = tmp_path / "out.partial"
+    _leave_journal(shards, journal)
+    os.utime(shards[0].path, ns=(1, 1))
+    again = open_shards([shard.path for shard in shards])
+    with pytest.raises(InputError, match=r"0\.npy.*has changed; delete `.*out\.partial` to start again"):
+        collect_shards(again, _exact(), journal=journal, batch_rows=8)
+
+
+def test_other_files_are_noticed_when_resuming(tmp_path):
+    shards, _ = _make_shards(tmp_path)
+    journal = tmp_path / "out.partial"
+    _leave_journal(shards, journal)
+    with pytest.raises(InputError, match=r"0\.npy` to be file 1 of the input as in the interrupted run"):
+        collect_shards(shards[1:], _exact(), journal=journal, batch_rows=8)
+
+
+def test_other_settings_are_noticed_when_resuming(tmp_path):
+    shards, _ = _make_shards(tmp_path)
+    journal = tmp_path / "out.partial"
+    _leave_journal(shards, journal)
+    with pytest.raises(InputError, match="`batch_rows` to be 8 as in the interrupted run, but got 16"):
+        collect_shards(shards, _exact(), journal=journal, batch_rows=16)
+    with pytest.raises(InputError, match="`sample_rows` to be 20"):
+        collect_shards(shards, _exact(sample_rows=0), journal=journal, batch_rows=8)
+
+
+def test_an_interrupt_from_the_keyboard_keeps_what_was_done(tmp_path):
+    shards, _ = _make_shards(tmp_path)
+    journal = tmp_path / "out.partial"
+
+    def interrupt(rows):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_shards(shards, _exact(), journal=journal, batch_rows=8, journal_seconds=1e9, advance=interrupt)
+    whole, resumed = _exact(), _exact()
+    collect_shards(shards, whole, batch_rows=8)
+    collect_shards(shards, resumed, batch_rows=8, journal=journal)
+    _assert_bit_equal(whole.moments(), resumed.moments())
+
+
+@pytest.mark.parametrize("make", [_exact, lambda: MovingAverageStatistics(CLASSES)])
+def test_a_value_that_is_not_finite_is_refused_with_file_and_class(tmp_path, make):
+    rows = np.zeros((30, CLASSES))
+    rows[20, 4] = np.nan
+    np.save(tmp_path / "bad.npy", rows)
+    with pytest.raises(InputError, match=r"bad\.npy`, rows \d+ to \d+.*nan for class 4"):
+        collect_shards(open_shards([tmp_path / "bad.npy"]), make())
+
+
+def test_values_that_are_not_finite_can_be_skipped(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((30, CLASSES))
+    rows[20, 4] = np.inf
+    np.save(tmp_path / "bad.npy", rows)
+    statistics = ExactStatistics(CLASSES, nonfinite="skip")
+    collect_shards(open_shards([tmp_path / "bad.npy"]), statistics)
+    assert statistics.moments().skipped.tolist() == [0, 0, 0, 0, 1, 0]
+
+
+def test_a_failing_item_stops_the_pool():
+    def work(number):
+        if number == 3:
+            raise InputError("three")
+        return number
+
+    done = []
+    with pytest.raises(InputError, match="three"):
+        done.extend(result for _, result in in_order(range(1000), work, threads=3))
+    with pytest.raises(InputError, match="threads"):
+        collect_shards([], _exact(), threads=0)
