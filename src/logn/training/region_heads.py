@@ -1,0 +1,226 @@
+"""The second part of a two-stage detector: from proposals to class logits, boxes and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.models.detection._utils import BoxCoder, Matcher
+from torchvision.models.detection.roi_heads import RoIHeads
+
+from logn.training.region_sampling import (
+    ClassificationLoss,
+    Target,
+    box_losses,
+    mask_columns,
+    mask_loss,
+    sample_regions,
+)
+
+Sizes = Sequence[tuple[int, int]]
+Features = dict[str, Tensor]
+
+
+class RegionHeads(RoIHeads):  # type: ignore[misc]
+    """torchvision's RoI heads with class-agnostic boxes, a loss of your choice, and logits on request.
+
+    Args:
+        box_roi_pool, box_head, box_predictor, mask_roi_pool, mask_head, mask_predictor: Modules.
+        regions_per_image: How many regions of an image are sampled in training, a quarter of them positive.
+        beta: Corner of the smooth L1 loss of the boxes.
+        mask_regions_per_image: At most so many positive regions of an image train the mask head.
+    """
+
+    logit_layer_paths: tuple[str, ...] = ("roi_heads.box_predictor.cls_score",)
+
+    def __init__(
+        self,
+        *,
+        box_roi_pool: nn.Module,
+        box_head: nn.Module,
+        box_predictor: nn.Module,
+        mask_roi_pool: nn.Module,
+        mask_head: nn.Module,
+        mask_predictor: nn.Module,
+        regions_per_image: int = 512,
+        beta: float = 1 / 9,
+        mask_regions_per_image: int | None = None,
+        box_weights: tuple[float, float, float, float] = (10.0, 10.0, 5.0, 5.0),
+    ) -> None:
+        super().__init__(
+            box_roi_pool,
+            box_head,
+            box_predictor,
+            fg_iou_thresh=0.5,
+            bg_iou_thresh=0.5,
+            batch_size_per_image=regions_per_image,
+            positive_fraction=0.25,
+            bbox_reg_weights=box_weights,
+            score_thresh=1e-4,  # LVIS's protocol: the tail lives among low scores
+            nms_thresh=0.5,
+            detections_per_img=300,
+            mask_roi_pool=mask_roi_pool,
+            mask_head=mask_head,
+            mask_predictor=mask_predictor,
+        )
+        self.beta = beta
+        self.mask_regions_per_image = mask_regions_per_image
+        # A module is registered, so that a loss with running counts is saved with the model.
+        self.classification_loss: ClassificationLoss = functional.cross_entropy
+
+    def forward(
+        self, features: Features, proposals: list[Tensor], image_shapes: Any, targets: Any = None
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        """Losses in training mode, detections in torchvision's form otherwise."""
+        if self.training:
+            self.check_targets(targets)
+            return [], self.losses(features, proposals, image_shapes, targets)
+        logits, offsets, proposals = self.score(features, proposals, image_shapes)
+        if offsets.shape[1] == 4:  # torchvision expects a box per column
+            offsets = offsets.repeat(1, logits.shape[1])
+        boxes, scores, labels = self.postprocess_detections(logits, offsets, proposals, image_shapes)
+        masks = self.mask_probabilities(features, boxes, labels, image_shapes)
+        columns = zip(boxes, scores, labels, masks, strict=True)
+        return [{"boxes": b, "scores": s, "labels": c, "masks": m[:, None]} for b, s, c, m in columns], {}
+
+    def losses(
+        self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
+    ) -> dict[str, Tensor]:
+        """Sample regions and give the losses of the classifier, the boxes and the masks."""
+        samples = sample_regions(proposals, targets, self.proposal_matcher, self.fg_bg_sampler)
+        pooled = self.box_roi_pool(features, samples.boxes, image_shapes)
+        logits, offsets = self.box_predictor(self.box_head(pooled))
+        class_loss, box_loss = box_losses(
+            logits, offsets, samples, self.box_coder, self.classification_loss, beta=self.beta
+        )
+        boxes, labels, rows = self.limit_masks(samples.positives())
+        mask_logits = self.mask_predictor(self.mask_head(self.mask_roi_pool(features, boxes, image_shapes)))
+        return {
+            "loss_classifier": class_loss,
+            "loss_box_reg": box_loss,
+            "loss_mask": mask_loss(mask_logits, labels, boxes, rows, targets),
+        }
+
+    def limit_masks(
+        self, positives: tuple[list[Tensor], list[Tensor], list[Tensor]]
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Keep a random few of the positive regions of each image, since masks are dear on a CPU."""
+        limit = self.mask_regions_per_image
+        if limit is None:
+            return positives
+        keep = [torch.randperm(len(labels), device=labels.device)[:limit] for labels in positives[1]]
+        boxes, labels, rows = (
+            [values[chosen] for values, chosen in zip(column, keep, strict=True)] for column in positives
+        )
+        return boxes, labels, rows
+
+    def score(
+        self, features: Features, proposals: list[Tensor], image_shapes: Sizes
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Logits and offsets of all proposals of the batch, and the boxes that the offsets refer to."""
+        logits, offsets = self.box_predictor(self.box_head(self.box_roi_pool(features, proposals, image_shapes)))
+        return logits, offsets, proposals
+
+    def mask_probabilities(
+        self, features: Features, boxes: list[Tensor], labels: list[Tensor], image_shapes: Sizes
+    ) -> list[Tensor]:
+        """Mask probabilities `(M, R, R)` of each image for the given boxes and class columns."""
+        pooled = self.mask_roi_pool(features, boxes, image_shapes)
+        chosen = mask_columns(self.mask_predictor(self.mask_head(pooled)), torch.cat(labels))
+        return list(torch.split(chosen.sigmoid(), [len(rows) for rows in boxes]))
+
+
+# The usual cascade: each stage asks for a tighter match, corrects smaller errors and counts half of the one before.
+STAGE_IOU = (0.5, 0.6, 0.7)
+STAGE_WEIGHT = (1.0, 0.5, 0.25)
+STAGE_BOX_WEIGHTS = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))
+
+
+class CascadeRegionHeads(RegionHeads):
+    """Three stages, each with its own box head, classifier and mask head, each on the boxes of the one before.
+
+    The logits of the stages are averaged before the softmax, their mask probabilities after the sigmoid. The
+    modules are `nn.ModuleList`s of three; the boxes are class-agnostic.
+    """
+
+    logit_layer_paths = tuple(f"roi_heads.box_predictor.{stage}.cls_score" for stage in range(len(STAGE_IOU)))
+
+    box_head: nn.ModuleList
+    box_predictor: nn.ModuleList
+    mask_head: nn.ModuleList
+    mask_predictor: nn.ModuleList
+
+    def __init__(self, **modules: Any) -> None:
+        super().__init__(beta=1.0, box_weights=STAGE_BOX_WEIGHTS[-1], **modules)
+        self.stage_coders = [BoxCoder(weights) for weights in STAGE_BOX_WEIGHTS]
+        self.stage_matchers = [Matcher(iou, iou, allow_low_quality_matches=False) for iou in STAGE_IOU]
+
+    def losses(
+        self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
+    ) -> dict[str, Tensor]:
+        """Sum of the stages' losses, each stage trained on what the one before made of its regions."""
+        losses: dict[str, Tensor] = {}
+        for stage, weight in enumerate(STAGE_WEIGHT):
+            samples = sample_regions(proposals, targets, self.stage_matchers[stage], self.fg_bg_sampler)
+            logits, offsets = self.run_stage(stage, features, samples.boxes, image_shapes)
+            class_loss, box_loss = box_losses(
+                logits, offsets, samples, self.stage_coders[stage], self.classification_loss, beta=self.beta
+            )
+            boxes, labels, rows = samples.positives()
+            pooled = self.mask_roi_pool(features, boxes, image_shapes)
+            mask_logits = self.mask_predictor[stage](self.mask_head[stage](pooled))
+            losses[f"loss_classifier_{stage}"] = weight * class_loss
+            losses[f"loss_box_reg_{stage}"] = weight * box_loss
+            losses[f"loss_mask_{stage}"] = weight * mask_loss(mask_logits, labels, boxes, rows, targets)
+            refined = self.refine(stage, offsets, samples.boxes, image_shapes)
+            # The true boxes join again in the next stage, so their refined copies would count twice.
+            proposals = [b[~truth] for b, truth in zip(refined, samples.is_truth, strict=True)]
+        return losses
+
+    def run_stage(
+        self, stage: int, features: Features, boxes: list[Tensor], image_shapes: Sizes
+    ) -> tuple[Tensor, Tensor]:
+        """Logits and offsets of one stage."""
+        pooled = self.box_roi_pool(features, boxes, image_shapes)
+        logits, offsets = self.box_predictor[stage](self.box_head[stage](pooled))
+        return logits, offsets
+
+    def refine(self, stage: int, offsets: Tensor, boxes: list[Tensor], image_shapes: Sizes) -> list[Tensor]:
+        """Move the boxes as a stage says, and keep them inside their images."""
+        moved = self.stage_coders[stage].decode(offsets.detach().float(), boxes)
+        return clip(moved.reshape(-1, 4).split([len(b) for b in boxes]), image_shapes)
+
+    def score(
+        self, features: Features, proposals: list[Tensor], image_shapes: Sizes
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Logits averaged over the stages; offsets of the last one, for the boxes that reached it."""
+        logits, offsets = self.run_stage(0, features, proposals, image_shapes)
+        for stage in range(1, len(STAGE_IOU)):
+            proposals = self.refine(stage - 1, offsets, proposals, image_shapes)
+            more, offsets = self.run_stage(stage, features, proposals, image_shapes)
+            logits = logits + more
+        return logits / len(STAGE_IOU), offsets, proposals
+
+    def mask_probabilities(
+        self, features: Features, boxes: list[Tensor], labels: list[Tensor], image_shapes: Sizes
+    ) -> list[Tensor]:
+        """Mask probabilities averaged over the stages."""
+        pooled = self.mask_roi_pool(features, boxes, image_shapes)
+        columns = torch.cat(labels)
+        stages = [
+            mask_columns(predictor(head(pooled)), columns).sigmoid()
+            for head, predictor in zip(self.mask_head, self.mask_predictor, strict=True)
+        ]
+        return list(torch.split(torch.stack(stages).mean(0), [len(rows) for rows in boxes]))
+
+
+def clip(boxes: Sequence[Tensor], image_shapes: Sizes) -> list[Tensor]:
+    """Keep boxes `(..., 4)` of each image inside it."""
+    clipped = []
+    for regions, (height, width) in zip(boxes, image_shapes, strict=True):
+        limit = torch.tensor([width, height, width, height], dtype=regions.dtype, device=regions.device)
+        clipped.append(torch.minimum(regions.clamp(min=0), limit))
+    return clipped

@@ -1,0 +1,257 @@
+"""Every detector trains, proposes with full logits, and says where these logits come from."""
+
+import numpy as np
+import pytest
+import torch
+from torchvision.models.detection import MaskRCNN
+from torchvision.ops import roi_align
+
+from logn.errors import InputError
+from logn.training.assemble import load_backbone
+from logn.training.backbone_weights import read_backbone_weights
+from logn.training.detectors import (
+    DetectorSettings,
+    build_detector,
+    cascade_mask_rcnn_r101_fpn,
+    mask_rcnn_r50_fpn,
+    small,
+)
+from logn.training.region_heads import CascadeRegionHeads
+from logn.training.small_parts import RegionSampler
+
+
+def scene(size=64, objects=3, classes=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.rand(3, size, size, generator=generator)
+    corner = torch.rand(objects, 2, generator=generator) * (size - 24)
+    boxes = torch.cat((corner, corner + 16 + 8 * torch.rand(objects, 2, generator=generator)), dim=1)
+    masks = torch.zeros(objects, size, size, dtype=torch.uint8)
+    for mask, box in zip(masks, boxes.long(), strict=True):
+        mask[box[1] : box[3], box[0] : box[2]] = 1
+    labels = torch.randint(1, classes + 1, (objects,), generator=generator)
+    return image, {"boxes": boxes, "labels": labels, "masks": masks}
+
+
+def hooked_logits(model, images):
+    seen = []
+    modules = dict(model.named_modules())
+    handles = [
+        modules[path].register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+        for path in model.logit_layer_paths
+    ]
+    proposals = model.propose(images)
+    for handle in handles:
+        handle.remove()
+    return seen, proposals
+
+
+@pytest.fixture(scope="module")
+def cascade():
+    # Large, so it is built once.
+    return cascade_mask_rcnn_r101_fpn(7, classifier="cosine", image_size=64)
+
+
+@pytest.fixture(scope="module")
+def paper_detector():
+    return mask_rcnn_r50_fpn(1203, classifier="cosine", image_size=64)
+
+
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_small_detector_learns_a_batch_by_heart(classifier):
+    torch.manual_seed(0)
+    model = small(5, classifier=classifier).train()
+    images, targets = zip(*(scene(seed=seed) for seed in range(2)), strict=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
+    totals = []
+    for _ in range(25):
+        losses = model(list(images), list(targets))
+        total = sum(losses.values())
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        totals.append(total.item())
+    assert set(losses) == {
+        "loss_classifier",
+        "loss_box_reg",
+        "loss_mask",
+        "loss_objectness",
+        "loss_rpn_box_reg",
+    }
+    assert np.mean(totals[-3:]) < 0.8 * np.mean(totals[:2])
+
+
+def test_proposals_have_all_columns_and_boxes_inside_the_given_image():
+    model = small(5, image_size=64)
+    images = [scene(size=64)[0], torch.rand(3, 96, 150)]
+    first, second = model.propose(images)
+    assert first.logits.shape[1] == second.logits.shape[1] == 6
+    assert (second.height, second.width) == (96, 150)
+    assert 0 < len(first.boxes) <= 300
+    assert second.boxes.min() >= 0
+    assert (second.boxes <= np.array([150, 96, 150, 96]) + 1e-3).all()
+    assert second.boxes[:, 2].max() > 100  # scaled back from the 64 rows that the network saw
+
+
+@pytest.mark.parametrize("name", ["small", "paper_detector", "cascade"])
+def test_located_logits_are_those_of_the_proposals(name, request):
+    model = small(5) if name == "small" else request.getfixturevalue(name)
+    seen, proposals = hooked_logits(model, [scene()[0], scene(seed=1)[0]])
+    assert len(seen) == len(model.logit_layer_paths) == (3 if name == "cascade" else 1)
+    average = seen[0] if len(seen) == 1 else (seen[0] + seen[1] + seen[2]) / 3
+    given = np.concatenate([entry.logits for entry in proposals])
+    assert np.array_equal(given, average.numpy())
+
+
+def test_logit_layer_names_what_locate_needs(cascade):
+    layer = small(5).logit_layer
+    assert (layer.paths, layer.background, layer.activation) == (
+        ("roi_heads.box_predictor.cls_score",),
+        0,
+        "softmax",
+    )
+    assert cascade.logit_layer.stages
+    assert cascade.logit_layer.paths == tuple(f"roi_heads.box_predictor.{i}.cls_score" for i in range(3))
+
+
+def test_cascade_trains_each_stage_on_tighter_matches(cascade):
+    heads = cascade.roi_heads
+    assert isinstance(heads, CascadeRegionHeads)
+    assert [matcher.high_threshold for matcher in heads.stage_matchers] == [0.5, 0.6, 0.7]
+    assert [coder.weights[0] for coder in heads.stage_coders] == [10.0, 20.0, 30.0]
+    image, target = scene()
+    cascade.train()
+    losses = cascade([image, image], [target, target])
+    cascade.eval()
+    stages = {name for name in losses if name[-1] in "012"}
+    assert stages == {f"loss_{part}_{i}" for part in ("classifier", "box_reg", "mask") for i in range(3)}
+    assert all(torch.isfinite(loss) for loss in losses.values())
+
+
+def test_paper_detector_is_torchvisions_and_trains_with_lvis_classes(paper_detector):
+    assert isinstance(paper_detector, MaskRCNN)
+    image, target = scene(classes=1203)
+    paper_detector.train()
+    losses = paper_detector([image, image], [target, target])
+    sum(losses.values()).backward()
+    paper_detector.eval()
+    assert paper_detector.roi_heads.box_predictor.cls_score.weight.grad.abs().sum() > 0
+    proposals = paper_detector.propose([image])[0]
+    assert proposals.boxes.shape == (len(proposals.logits), 1203, 4)
+    assert proposals.logits.shape[1] == 1204
+
+
+def test_masks_come_in_the_frame_of_the_given_boxes(paper_detector):
+    boxes = [np.array([[4.0, 4.0, 30.0, 40.0], [10.0, 10.0, 20.0, 20.0]]), np.zeros((0, 4))]
+    labels = [np.array([0, 1202]), np.zeros(0, int)]
+    images = [scene()[0], scene(seed=1)[0]]
+    for model in (small(5), paper_detector):
+        masks = model.predict_masks(images, boxes, [np.minimum(rows, model.num_classes - 1) for rows in labels])
+        assert [mask.shape for mask in masks] == [(2, 28, 28), (0, 28, 28)]
+        assert masks[0].dtype == np.float32
+        assert 0 <= masks[0].min() <= masks[0].max() <= 1
+
+
+def test_detections_in_torchvisions_form():
+    image, _ = scene()
+    model = small(5).eval()
+    found = model([image])[0]
+    assert found["boxes"].shape[0] == found["scores"].shape[0] <= 300
+    assert found["masks"].shape[1:] == (1, 64, 64)
+    assert found["labels"].min() >= 1
+
+
+def test_images_without_objects_give_finite_losses():
+    image, target = scene()
+    empty = {name: values[:0] for name, values in target.items()}
+    model = small(5).train()
+    losses = model([image, image], [empty, empty])
+    sum(losses.values()).backward()
+    assert all(torch.isfinite(loss) for loss in losses.values())
+    assert all(parameter.grad is not None for parameter in model.parameters())  # what DDP asks for
+
+
+def test_a_custom_classification_loss_is_used():
+    image, target = scene()
+    model = small(5).train()
+    model.roi_heads.classification_loss = lambda logits, labels: logits.sum() * 0 + 42.0
+    assert model([image], [target])["loss_classifier"].item() == 42.0
+
+
+def test_building_leaves_the_random_state_alone_and_follows_the_seed():
+    before = torch.random.get_rng_state()
+    first, again, other = small(3, seed=1), small(3, seed=1), small(3, seed=2)
+    assert torch.equal(before, torch.random.get_rng_state())
+    weights = [model.backbone.stem[0].weight for model in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_proposing_does_not_change_the_model():
+    model = small(3).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.propose([scene()[0]])
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_region_sampler_equals_torchvisions_roi_align_with_gradients():
+    torch.manual_seed(0)
+    features = torch.randn(2, 6, 16, 20, requires_grad=True)
+    corner = torch.rand(9, 2) * 40
+    boxes = torch.cat((corner, corner + 2 + torch.rand(9, 2) * 20), dim=1)
+    given = [boxes[:4], boxes[4:]]
+    ours = RegionSampler(7)({"0": features}, given, None)
+    image = torch.tensor([0.0] * 4 + [1.0] * 5)[:, None]
+    theirs = roi_align(features, torch.cat((image, boxes), 1), 7, 0.25, 1, aligned=True)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    upstream = torch.randn_like(theirs)
+    ours_gradient = torch.autograd.grad(ours, features, upstream)[0]
+    torch.testing.assert_close(ours_gradient, torch.autograd.grad(theirs, features, upstream)[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"model": "yolo"}, "Expected `model` to be one of"),
+        ({"num_classes": 0}, "Expected `num_classes` to be at least 1, but got 0."),
+        ({"temperature": -1.0}, "Expected `temperature` to be above 0, but got -1.0."),
+    ],
+)
+def test_wrong_settings_get_a_sentence(wrong, sentence):
+    with pytest.raises(InputError, match=sentence):
+        DetectorSettings(**{"model": "small", "num_classes": 3, **wrong})
+
+
+def test_settings_survive_a_file_and_refuse_unknown_names():
+    settings = DetectorSettings("small", 3, classifier="cosine", temperature=10.0)
+    assert DetectorSettings.from_dict(settings.as_dict()) == settings
+    with pytest.raises(InputError, match="flavour"):
+        DetectorSettings.from_dict({**settings.as_dict(), "flavour": "mint"})
+
+
+def test_backbone_weights_come_from_a_local_file_and_freeze_the_first_stages(tmp_path):
+    from torchvision.models import resnet50
+
+    source = resnet50(weights=None)
+    torch.save(source.state_dict(), tmp_path / "resnet50.pth")
+    weights = read_backbone_weights(tmp_path / "resnet50.pth")
+    model = mask_rcnn_r50_fpn(3, weights=weights)
+    body = model.backbone.body
+    assert torch.equal(body.layer4[0].conv1.weight, source.layer4[0].conv1.weight)
+    assert not body.layer1[0].conv1.weight.requires_grad
+    assert body.layer2[0].conv1.weight.requires_grad
+    assert not list(body.bn1.parameters())  # frozen
+
+
+def test_wrong_backbone_weights_get_a_sentence(tmp_path):
+    from torchvision.models import resnet18, resnet50
+
+    with pytest.raises(InputError, match="there is no"):
+        read_backbone_weights(tmp_path / "none.pth")
+    (tmp_path / "bad.pth").write_bytes(b"not weights")
+    with pytest.raises(InputError, match=r"bad\.pth` to hold weights, but it cannot be read"):
+        read_backbone_weights(tmp_path / "bad.pth")
+    with pytest.raises(InputError, match="of the ResNet, but .* are missing"):
+        load_backbone(resnet50(weights=None), dict(resnet18(weights=None).state_dict()))
+    with pytest.raises(InputError, match="no backbone `weights` for the small"):
+        build_detector(DetectorSettings("small", 3, pretrained=True), weights={})
