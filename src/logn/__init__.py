@@ -1,2 +1,89 @@
-"""LogN."""
+"""LogN: correct a model that was trained on long-tailed data, without retraining, labels or inference cost.
+
+Run the trained model once over unlabelled training images, note the mean and the variance of every class's logit, and
+normalise the logits at test time:
+
+    layer = logn.locate_logits(model)
+    with logn.record(model, layer) as moments:
+        for batch in loader:
+            model(batch)
+    logn.fold(model, layer, logn.logit_normalization(moments))
+
+Names are imported when they are used, so `import logn` costs next to nothing and needs neither torch nor matplotlib.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logn.calibrators.class_affine import ClassAffine as ClassAffine
+    from logn.calibrators.fracal import FracalSigmoid as FracalSigmoid
+    from logn.calibrators.fracal import fracal as fracal
+    from logn.calibrators.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
+    from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
+    from logn.calibrators.logit_normalization import active_classes as active_classes
+    from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
+    from logn.calibrators.norcal import norcal as norcal
+    from logn.calibrators.tau_norm import tau_norm as tau_norm
+    from logn.calibrators.temperature import temperature as temperature
+    from logn.deploy.attach import attach as attach
+    from logn.deploy.calibrate import calibrate as calibrate
+    from logn.deploy.fold import fold as fold
+    from logn.errors import InputError as InputError
+    from logn.errors import MissingExtraError as MissingExtraError
+    from logn.logits.layer import LogitLayer as LogitLayer
+    from logn.logits.locate import locate_logits as locate_logits
+    from logn.logits.proposals import Proposals as Proposals
+    from logn.statistics.fractal_dimension import fractal_dimension as fractal_dimension
+    from logn.statistics.metadata import StatisticsMetadata as StatisticsMetadata
+    from logn.statistics.moments import ClassMoments as ClassMoments
+    from logn.statistics.moving_average import MovingAverage as MovingAverage
+    from logn.statistics.positives import PositiveMoments as PositiveMoments
+    from logn.statistics.record import record as record
+
 __version__ = "0.1.0"
+
+_HOME = {
+    "ClassAffine": "calibrators.class_affine",
+    "ClassMoments": "statistics.moments",
+    "FracalSigmoid": "calibrators.fracal",
+    "InputError": "errors",
+    "LogitLayer": "logits.layer",
+    "MissingExtraError": "errors",
+    "MovingAverage": "statistics.moving_average",
+    "PositiveMoments": "statistics.positives",
+    "Proposals": "logits.proposals",
+    "StatisticsMetadata": "statistics.metadata",
+    "active_classes": "calibrators.logit_normalization",
+    "attach": "deploy.attach",
+    "calibrate": "deploy.calibrate",
+    "fold": "deploy.fold",
+    "fracal": "calibrators.fracal",
+    "fractal_dimension": "statistics.fractal_dimension",
+    "inverse_image_frequency": "calibrators.inverse_image_frequency",
+    "locate_logits": "logits.locate",
+    "logit_adjustment": "calibrators.logit_adjustment",
+    "logit_normalization": "calibrators.logit_normalization",
+    "norcal": "calibrators.norcal",
+    "record": "statistics.record",
+    "tau_norm": "calibrators.tau_norm",
+    "temperature": "calibrators.temperature",
+}
+
+__all__ = [*sorted(_HOME), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module at first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not."""
+    return sorted({*globals(), *_HOME})

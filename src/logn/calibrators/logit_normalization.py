@@ -157,10 +157,10 @@ def _margin_value(margin: str | float, means: FloatArray, moments: ClassMoments,
         if background is None:
             raise InputError('Expected `margin` to be other than "background" where there is none.')
         return float(moments.mean[background])
-    named = {"min": np.min, "mean": np.mean, "max": np.max}
+    named = {"min": float(means.min()), "mean": float(means.mean()), "max": float(means.max())}
     if margin not in named:
         raise InputError(f"Expected `margin` to be a number or one of {MARGIN_NAMES}, but got {margin!r}.")
-    return float(named[margin](means))
+    return named[margin]
 
 
 def _balance(

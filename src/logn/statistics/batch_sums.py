@@ -18,6 +18,8 @@ from logn.logits.arrays import FloatArray, row_blocks
 
 # Values in a block: large enough to hide the cost of a NumPy call, small enough for a core's caches.
 BLOCK_VALUES = 5 * 2**16
+# Batches of so few values are summed in float64 throughout: the speed would not show, the digits might.
+SMALL_BATCH = 2**15
 # A pilot whose squared distance from the mean exceeds this many variances costs digits: the batch is summed again.
 FAR_PILOT = 64.0
 
@@ -52,7 +54,8 @@ class BatchSummer:
 
     def sum(self, rows: npt.NDArray[Any]) -> BatchSums:
         """Sums of the (N, C) `rows`, N at least 1."""
-        working = np.dtype(np.float64 if rows.dtype == np.float64 else np.float32)
+        exact = rows.dtype == np.float64 or rows.size <= SMALL_BATCH
+        working = np.dtype(np.float64 if exact else np.float32)
         rows_needed = min(len(rows), self._block_rows)
         if self._pilot is None or self._pilot.dtype != working or len(self._pilot) < rows_needed:
             first = rows[: self._block_rows].astype(np.float64)

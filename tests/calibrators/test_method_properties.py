@@ -1,0 +1,264 @@
+"""What must hold for every method whatever the numbers are."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import logn
+from logn.logits.arrays import sigmoid, softmax
+
+ELEMENTS = st.floats(-20, 20)
+CLASSES = 4
+ROWS = hnp.arrays(np.float64, st.tuples(st.integers(5, 30), st.just(CLASSES)), elements=ELEMENTS)
+TEST = hnp.arrays(np.float64, (3, CLASSES), elements=ELEMENTS)
+COUNTS = hnp.arrays(np.float64, CLASSES - 1, elements=st.integers(1, 10_000).map(float))
+
+
+def moments_of(rows, **options):
+    result = logn.ClassMoments(rows.shape[1], **options)
+    result.update(rows)
+    return result
+
+
+def well_spread(rows):
+    return bool((rows.std(axis=0) > 0.1).all())
+
+
+@given(rows=ROWS, test=TEST, offset=st.floats(-10, 10), column=st.integers(0, 2))
+def test_a_constant_added_to_a_class_is_normalised_away(rows, test, offset, column):
+    assume(well_spread(rows))
+    add = np.zeros(CLASSES)
+    add[column] = offset
+    plain = logn.logit_normalization(moments_of(rows), background=-1, margin=0.0)(test)
+    moved = logn.logit_normalization(moments_of(rows + add), background=-1, margin=0.0)(test + add)
+    np.testing.assert_allclose(moved, plain, rtol=1e-9, atol=1e-7)
+
+
+@given(rows=ROWS, test=TEST, factor=st.floats(0.1, 10), column=st.integers(0, 2))
+def test_a_factor_on_a_class_is_normalised_away_without_a_margin(rows, test, factor, column):
+    assume(well_spread(rows))
+    times = np.ones(CLASSES)
+    times[column] = factor
+    plain = logn.logit_normalization(moments_of(rows), background=-1, margin=0.0, eps=0.0)(test)
+    scaled = logn.logit_normalization(moments_of(rows * times), background=-1, margin=0.0, eps=0.0)(test * times)
+    np.testing.assert_allclose(scaled, plain, rtol=1e-7, atol=1e-6)
+
+
+@given(rows=ROWS)
+def test_normalised_training_logits_have_mean_0_and_variance_1(rows):
+    assume(well_spread(rows))
+    normalised = moments_of(logn.logit_normalization(moments_of(rows), background=None)(rows))
+    np.testing.assert_allclose(normalised.mean, 0.0, atol=1e-6)
+    np.testing.assert_allclose(normalised.variance, 1.0, rtol=1e-2)
+
+
+@given(rows=ROWS, test=TEST)
+def test_a_very_low_margin_leaves_background_a_very_high_one_foreground(rows, test):
+    assume(well_spread(rows))
+    options = {"background": -1, "use_mean": False, "use_std": False}
+    low = softmax(logn.logit_normalization(moments_of(rows), margin=-1e3, **options)(test))
+    high = softmax(logn.logit_normalization(moments_of(rows), margin=1e3, **options)(test))
+    np.testing.assert_allclose(low[:, -1], 1.0)
+    np.testing.assert_allclose(high[:, -1], 0.0, atol=1e-12)
+
+
+@given(rows=ROWS, test=TEST, margin=st.sampled_from(["min", "mean", "max", "background", "balance", 1.5]))
+def test_the_place_of_the_background_changes_no_score(rows, test, margin):
+    assume(well_spread(rows))
+    last_to_first = np.array([3, 0, 1, 2])
+    options = {"sample_rows": 50}
+    last = logn.logit_normalization(moments_of(rows, **options), background=-1, margin=margin)
+    first = logn.logit_normalization(moments_of(rows[:, last_to_first], **options), background=0, margin=margin)
+    np.testing.assert_allclose(
+        softmax(first(test[:, last_to_first])), softmax(last(test))[:, last_to_first], rtol=1e-5, atol=1e-7
+    )
+    assert last.scale[-1] == 1.0
+    assert last.shift[-1] == 0.0
+
+
+@given(counts=COUNTS, test=TEST, gamma=st.floats(0, 2))
+def test_norcal_on_exponentials_on_probabilities_and_as_a_shift(counts, test, gamma):
+    weights = np.append(counts**-gamma, 1.0)
+    shifted = softmax(logn.norcal(counts, gamma, background=-1)(test))
+    for scores in (np.exp(test) * weights, softmax(test) * weights):
+        np.testing.assert_allclose(shifted, scores / scores.sum(axis=1, keepdims=True), rtol=1e-9)
+
+
+@given(counts=COUNTS, test=TEST)
+def test_strength_0_changes_nothing(counts, test):
+    for affine in (
+        logn.norcal(counts, 0.0, background=-1),
+        logn.logit_adjustment(counts, 0.0, background=-1),
+        logn.fracal([100 / 3] * 3, 100, [1.5, 1.2, 2.0], background=-1, strength=0.0),
+        logn.temperature(CLASSES, 1.0),
+        logn.tau_norm(np.eye(CLASSES) * 3.0, 0.0),
+    ):
+        np.testing.assert_allclose(affine(test), test, rtol=1e-12, atol=1e-12)
+
+
+@given(counts=COUNTS, test=TEST, tau=st.floats(-2, 2))
+def test_logit_adjustment_undoes_itself(counts, test, tau):
+    there, back = logn.logit_adjustment(counts, tau, background=0), logn.logit_adjustment(counts, -tau, background=0)
+    np.testing.assert_allclose(back(there(test)), test, atol=1e-9)
+
+
+@given(counts=COUNTS, factor=st.floats(0.5, 100), test=TEST)
+def test_priors_do_not_know_the_size_of_the_data(counts, factor, test):
+    small, large = logn.logit_adjustment(counts, background=0), logn.logit_adjustment(counts * factor, background=0)
+    np.testing.assert_allclose(small(test), large(test), atol=1e-9)
+
+
+@given(dimension=st.floats(1, 2), test=TEST)
+def test_one_dimension_for_all_only_moves_foreground_against_background(dimension, test):
+    shift = logn.fracal([100 / 3] * 3, 100, [dimension] * 3, background=-1).shift
+    np.testing.assert_allclose(shift[:3], shift[0])
+    assert shift[3] == 0.0
+
+
+@given(counts=COUNTS, test=TEST, seed=st.integers(0, 100))
+def test_permuting_the_classes_permutes_the_map(counts, test, seed):
+    order = np.random.default_rng(seed).permutation(CLASSES - 1)
+    columns = np.append(order, CLASSES - 1)
+    for make in (logn.logit_adjustment, logn.norcal, logn.inverse_image_frequency):
+        straight, permuted = make(counts, background=-1), make(counts[order], background=-1)
+        np.testing.assert_allclose(permuted(test[:, columns]), straight(test)[:, columns], rtol=1e-9, atol=1e-9)
+
+
+def test_tau_1_is_the_cosine_without_the_feature_length():
+    rng = np.random.default_rng(0)
+    weight, feature = rng.normal(size=(5, 7)), rng.normal(size=7)
+    cosine = (weight / np.linalg.norm(weight, axis=1, keepdims=True)) @ feature
+    np.testing.assert_allclose(logn.tau_norm(weight, 1.0)(weight @ feature), cosine, rtol=1e-12)
+
+
+def test_tau_norm_takes_convolutions_and_tensors():
+    torch = pytest.importorskip("torch")
+    weight = torch.randn(3, 4, 1, 1, generator=torch.Generator().manual_seed(0))
+    flat = logn.tau_norm(weight.reshape(3, 4).numpy(), 0.7)
+    np.testing.assert_allclose(logn.tau_norm(weight, 0.7).scale, flat.scale, rtol=1e-6)
+
+
+def mean_mass(logits, activation):
+    if activation == "softmax":
+        return (1 - softmax(logits)[:, 0]).mean()
+    return sigmoid(logits).sum(axis=1).mean()
+
+
+@given(rows=ROWS, relative=st.booleans())
+def test_the_balanced_margin_keeps_the_foreground_mass(rows, relative):
+    # Rows as the sample holds them, so that the mass can be compared exactly.
+    rows = rows.astype(np.float16).astype(np.float64)
+    assume(well_spread(rows))
+    for background, activation in ((0, "softmax"), (None, "sigmoid")):
+        moments = moments_of(rows, sample_rows=100)
+        affine = logn.logit_normalization(
+            moments, background=background, margin="balance", relative_std=relative, activation=activation
+        )
+        before, after = mean_mass(rows, activation), mean_mass(affine(rows), activation)
+        assert after == pytest.approx(before, abs=1e-6)
+        assert affine.settings["margin_error"] >= 0
+
+
+def test_the_error_of_the_balanced_margin_is_what_resampling_shows():
+    rng = np.random.default_rng(0)
+    population = rng.normal([2.0, -2.0, -3.0, -4.0], [2.0, 1.0, 1.5, 2.0], size=(20_000, 4))
+    values, errors = [], []
+    for seed in range(60):
+        rows = np.random.default_rng(seed).choice(population, 400)
+        moments = moments_of(population, sample_rows=1)
+        sampled = moments_of(rows, sample_rows=400).sample
+        moments._sample.rows = sampled  # the exact moments with another sample each time
+        affine = logn.logit_normalization(moments, background=0, margin="balance", relative_std=True)
+        values.append(affine.settings["margin_value"])
+        errors.append(affine.settings["margin_error"])
+    assert np.std(values) == pytest.approx(np.mean(errors), rel=0.35)
+
+
+def test_without_a_background_the_balanced_form_keeps_the_common_scale():
+    rows = np.random.default_rng(0).normal(size=(50, 4)) * [1.0, 2.0, 3.0, 4.0]
+    affine = logn.logit_normalization(moments_of(rows), background=None, margin="balance", relative_std=True)
+    assert (1 / affine.scale).mean() == pytest.approx(1.0)
+
+
+def test_dead_classes_neither_move_nor_set_the_margin():
+    rng = np.random.default_rng(0)
+    rows = rng.normal([1.0, -2.0, 0.0, -50.0, 0.0], 1.0, size=(200, 5))
+    rows[:, 3] = -50.0
+    affine = logn.logit_normalization(moments_of(rows), background=0)
+    assert (affine.scale[3], affine.shift[3]) == (1.0, 0.0)
+    assert affine.settings["inactive"] == 1
+    assert affine.settings["margin_value"] == pytest.approx(rows[:, 1].mean())
+    forced = logn.logit_normalization(moments_of(rows), background=0, active=[True] * 5)
+    assert forced.settings["margin_value"] == -50.0
+
+
+def test_a_recorded_background_is_the_default():
+    rows = np.random.default_rng(0).normal(size=(20, 4))
+    moments = moments_of(rows, metadata=logn.StatisticsMetadata(background=-1))
+    assert logn.logit_normalization(moments) == logn.logit_normalization(moments, background=-1)
+    assert logn.logit_normalization(moments) != logn.logit_normalization(moments, background=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"margin": "minimum"}, "`margin` to be a number or one of"),
+        ({"margin": float("nan")}, "`margin` to be a finite number"),
+        ({"margin": "background", "background": None}, "`margin`"),
+        ({"margin": "balance"}, "row sample"),
+        ({"background": 2}, "`background` to be None, 0 or -1"),
+        ({"active": [True]}, "`active` to be one boolean per column"),
+        ({"active": [True, False, False, False]}, "at least one active"),
+        ({"eps": -1.0}, "`eps` to be at least 0"),
+        ({"variance": "biased"}, "`variance` to be one of"),
+        ({"std_power": float("inf")}, "`std_power`"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    rows = np.random.default_rng(0).normal(size=(20, 4))
+    with pytest.raises(logn.InputError, match=words):
+        logn.logit_normalization(moments_of(rows), **({"background": 0} | options))
+
+
+def test_empty_statistics_are_refused():
+    with pytest.raises(logn.InputError, match="at least one active"):
+        logn.logit_normalization(logn.ClassMoments(3), background=0)
+
+
+@pytest.mark.parametrize("make", [logn.logit_adjustment, logn.norcal, logn.inverse_image_frequency])
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ([5, 0, 3], "above 0, but got 0.0 for class 1"),
+        ([5, -1, 3], "for class 1"),
+        ([5, np.nan, 3], "finite"),
+        ([[5, 3]], "one number per foreground class"),
+        ([], "one number per foreground class"),
+    ],
+)
+def test_bad_counts_are_refused(make, counts, words):
+    with pytest.raises(logn.InputError, match=words):
+        make(counts)
+
+
+def test_other_bad_arguments_are_refused():
+    with pytest.raises(logn.InputError, match="`gamma` to be between 0 and 1"):
+        logn.norcal([1, 2], 1.5, weights="effective-number")
+    with pytest.raises(logn.InputError, match="`weights` to be one of"):
+        logn.norcal([1, 2], weights="other")
+    with pytest.raises(logn.InputError, match="`image_counts` to be at most"):
+        logn.fracal([5, 200], 100, None)
+    with pytest.raises(logn.InputError, match="`dimensions` to have 2 numbers"):
+        logn.fracal([5, 20], 100, [1.0])
+    with pytest.raises(logn.InputError, match="`value` to be above 0"):
+        logn.temperature(3, 0.0)
+    with pytest.raises(logn.InputError, match="no row of zeros, but row 1"):
+        logn.tau_norm(np.array([[1.0, 0.0], [0.0, 0.0]]), 0.5)
+    with pytest.raises(logn.InputError, match="`variant` to be one of"):
+        logn.inverse_image_frequency([1, 2], "cubic")
+    with pytest.raises(logn.InputError, match="between 0 and 1"):
+        logn.fractal_dimension([[0.5, 1.5]], [0], 1)
+    with pytest.raises(logn.InputError, match=r"`labels` to be in 0\.\.0"):
+        logn.fractal_dimension([[0.5, 0.5]], [1], 1)

@@ -1,0 +1,182 @@
+"""Logit Normalization against worked numbers: three foreground classes, the background last."""
+
+import numpy as np
+import pytest
+
+import logn
+from logn.logits.arrays import softmax
+
+X = np.array([[2.0, 0.5, -1.0, 3.0], [0.0, 1.5, -2.0, 4.0], [1.0, -0.5, 0.5, 2.0], [-1.0, 0.0, -3.0, 5.0]])
+T = np.array([1.0, 0.8, 0.2, 1.5])
+SCORES = 2e-6
+
+
+@pytest.fixture
+def moments():
+    result = logn.ClassMoments(4)
+    result.update(X)
+    return result
+
+
+def test_exact_statistics(moments):
+    np.testing.assert_allclose(moments.mean, [0.5, 0.375, -1.375, 3.5], atol=1e-15)
+    np.testing.assert_allclose(moments.variance, [1.666667, 0.729167, 2.229167, 1.666667], atol=1e-6)
+    np.testing.assert_allclose(moments.m2 / moments.count, [1.25, 0.546875, 1.671875, 1.25], atol=1e-15)
+    assert moments.count.tolist() == [4.0] * 4
+
+
+def test_baseline_softmax():
+    np.testing.assert_allclose(softmax(T), [0.255312, 0.209032, 0.114719, 0.420938], atol=SCORES)
+
+
+def test_equation_1_on_all_columns(moments):
+    logits = logn.logit_normalization(moments, background=None)(T)
+    np.testing.assert_allclose(logits, [0.387297, 0.497706, 1.054893, -1.549189], atol=SCORES)
+    np.testing.assert_allclose(softmax(logits), [0.237502, 0.265227, 0.463021, 0.034250], atol=SCORES)
+
+
+def test_full_formula_logits(moments):
+    logits = logn.logit_normalization(moments, background=-1, margin="min")(T)
+    np.testing.assert_allclose(logits, [-0.677770, -1.112518, 0.133955, 1.5], atol=SCORES)
+
+
+def test_official_head_divides_without_eps(moments):
+    logits = logn.logit_normalization(moments, background=-1, eps=0.0)(T)
+    np.testing.assert_allclose(logits, [-0.677772, -1.112526, 0.133955, 1.5], atol=SCORES)
+    np.testing.assert_allclose(softmax(logits), [0.078580, 0.050875, 0.176947, 0.693598], atol=SCORES)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"use_std": False, "margin": 0.0}, [0.131995, 0.122458, 0.386746, 0.358801]),
+        ({"use_mean": False, "margin": 0.0}, [0.209701, 0.246644, 0.110503, 0.433152]),
+        ({"use_mean": False, "use_std": False}, [0.113780, 0.093155, 0.051125, 0.741940]),
+        ({"margin": 0.0}, [0.140670, 0.157091, 0.274242, 0.427998]),
+        ({}, [0.078580, 0.050875, 0.176946, 0.693598]),
+        ({"margin": "min"}, [0.078580, 0.050875, 0.176946, 0.693598]),
+        ({"margin": "mean"}, [0.133492, 0.139543, 0.264835, 0.462129]),
+        ({"margin": "max"}, [0.159308, 0.216911, 0.294720, 0.329062]),
+        ({"margin": "background"}, [0.142325, 0.636635, 0.192258, 0.028782]),
+        ({"margin": -4}, [0.013962, 0.003193, 0.041397, 0.941448]),
+        ({"std_power": 2.0}, [0.091873, 0.042206, 0.169885, 0.696036]),
+    ],
+)
+def test_components_and_margins(moments, options, expected):
+    scores = softmax(logn.logit_normalization(moments, background=-1, **options)(T))
+    np.testing.assert_allclose(scores, expected, atol=SCORES)
+
+
+def test_a_very_negative_margin_leaves_little_foreground(moments):
+    scores = softmax(logn.logit_normalization(moments, background=-1, margin=-12.0)(T))
+    np.testing.assert_allclose(scores, [3.018781e-05, 2.894172e-07, 2.070349e-04, 9.997625e-01], rtol=1e-6)
+
+
+def test_a_constant_logit_follows_the_papers_eps():
+    constant = logn.ClassMoments(2)
+    constant.update(np.array([[1.0, 0.0], [1.0, 1.0]]))
+    affine = logn.logit_normalization(constant, background=None, active=np.ones(2, bool))
+    assert affine(np.array([1.1, 0.5]))[0] == pytest.approx(31.6228, abs=1e-3)
+
+
+def test_moving_average_as_in_the_official_head():
+    average = logn.MovingAverage(4, momentum=0.1)
+    average.update(X[:2])
+    average.update(X[2:])
+    moments = average.moments()
+    np.testing.assert_allclose(moments.mean, [0.09, 0.065, -0.26, 0.665], atol=1e-12)
+    np.testing.assert_allclose(moments.variance, [1.19, 0.8675, 1.4675, 1.305], atol=1e-12)
+    logits = logn.logit_normalization(moments, background=-1, eps=0.0)(T)
+    np.testing.assert_allclose(logits, [0.595854, 0.509987, 0.165098, 1.5], atol=SCORES)
+    np.testing.assert_allclose(softmax(logits), [0.198509, 0.182175, 0.129034, 0.490282], atol=SCORES)
+
+
+def test_moving_average_equals_batch_norm():
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.BatchNorm1d(4, momentum=0.1, affine=False)
+    average = logn.MovingAverage(4, momentum=0.1)
+    for batch in (X[:2], X[2:]):
+        layer(torch.tensor(batch, dtype=torch.float32))
+        average.update(batch)
+    np.testing.assert_allclose(average.moments().mean, layer.running_mean, atol=1e-6)
+    np.testing.assert_allclose(average.moments().variance, layer.running_var, atol=1e-6)
+
+
+def test_the_official_average_keeps_its_start():
+    assert pytest.approx(0.288696, abs=1e-6) == (1 - 5e-5) ** 24847
+    plain = logn.MovingAverage(1, momentum=0.5)
+    corrected = logn.MovingAverage(1, momentum=0.5, bias_correction=True)
+    for average in (plain, corrected):
+        for _ in range(3):
+            average.update(np.array([[2.0], [4.0]]))
+    assert plain.moments().mean[0] == pytest.approx(3.0 * (1 - 0.5**3))
+    assert corrected.moments().mean[0] == pytest.approx(3.0)
+    assert corrected.moments().variance[0] == pytest.approx(2.0)
+
+
+def test_within_batch_variance_beside_the_pooled_one():
+    moments = logn.ClassMoments(4)
+    moments.update(X[:2])
+    moments.update(X[2:])
+    np.testing.assert_allclose(moments.within_batch_variance, [2.0, 0.3125, 3.3125, 2.5], atol=1e-12)
+    np.testing.assert_allclose(moments.variance, [1.666667, 0.729167, 2.229167, 1.666667], atol=1e-6)
+    within = logn.logit_normalization(moments, background=-1, variance="within-batch")
+    np.testing.assert_allclose(within.scale[:3], 1 / np.sqrt(np.array([2.0, 0.3125, 3.3125]) + 1e-5))
+
+
+def test_merging_three_rows_and_one():
+    first, second = logn.ClassMoments(4), logn.ClassMoments(4)
+    first.update(X[:3])
+    second.update(X[3:])
+    first.merge(second)
+    np.testing.assert_allclose(first.mean, X.mean(axis=0), atol=1e-15)
+    np.testing.assert_allclose(first.variance, X.var(axis=0, ddof=1), atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("require_correct", "mean", "count"),
+    [(False, [2.5, 2.0, 0.5, 5.0], [2, 2, 1, 1]), (True, [3.0, 2.5, 0.0, 5.0], [1, 1, 0, 1])],
+)
+def test_positives_in_both_readings(require_correct, mean, count):
+    rows = np.vstack([X, [[3.0, 0.0, 0.0, 1.0], [0.5, 2.5, 0.0, 1.0]]])
+    positives = logn.PositiveMoments(4, require_correct=require_correct)
+    positives.update(rows, [0, 1, 2, 3, 0, 1])
+    moments = positives.moments()
+    np.testing.assert_allclose(moments.mean, mean)
+    assert moments.count.tolist() == count
+    if not require_correct:
+        np.testing.assert_allclose(moments.variance[:2], [0.5, 0.5])
+        assert np.isnan(moments.variance[2])
+        # A class with one sample has no variance: its standard deviation falls back to 1.
+        assert logn.logit_normalization(moments, background=-1).scale[2] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("margin", "expected"),
+    [(-1.0, [0.148154, 0.121298, 0.066570, 0.663979]), (2.0, [0.401415, 0.328650, 0.180367, 0.089568])],
+)
+def test_a_margin_alone_equals_moving_the_background(moments, margin, expected):
+    shifted = logn.logit_normalization(moments, background=-1, margin=margin, use_mean=False, use_std=False)(T)
+    moved = T - np.array([0, 0, 0, margin])
+    np.testing.assert_allclose(softmax(shifted), expected, atol=SCORES)
+    np.testing.assert_allclose(softmax(moved), expected, atol=SCORES)
+
+
+@pytest.mark.parametrize(
+    ("margin", "slope"), [(-5.35, -4.667347), (-1.0, -2.566311), (0.0, -1.438874), (1.0, -0.655770)]
+)
+def test_slope_of_the_margin_effect(margin, slope):
+    def log_score(background_score: float) -> float:
+        return -np.log1p(np.exp(-margin) * background_score / (1 - background_score))
+
+    assert (log_score(0.31) - log_score(0.3)) / 0.01 == pytest.approx(slope, abs=1e-5)
+
+
+def test_folding_into_a_linear_layer(moments):
+    weight, bias = np.array([[3, 4], [0.6, 0.8], [0, 0.5], [1, -1.0]]), np.array([0.1, 0.2, 0.3, 0.4])
+    feature = np.array([1.0, 2.0])
+    affine = logn.logit_normalization(moments, background=-1, eps=0.0)
+    expected = [7.145654, 0.761202, 0.870707, -0.6]
+    np.testing.assert_allclose(affine(weight @ feature + bias), expected, atol=SCORES)
+    folded = (affine.scale[:, None] * weight) @ feature + affine.scale * bias + affine.shift
+    np.testing.assert_allclose(folded, expected, atol=SCORES)

@@ -1,0 +1,62 @@
+"""The row sample: the same whatever the order and the split, and unbiased."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import logn
+
+
+def sampled(parts, capacity):
+    result = None
+    for part in parts:
+        moments = logn.ClassMoments(part.shape[1], sample_rows=capacity)
+        moments.update(part)
+        result = moments if result is None else result.merge(moments)
+    return result
+
+
+@given(
+    seed=st.integers(0, 1000), rows=st.integers(1, 60), capacity=st.integers(1, 20), cuts=st.lists(st.integers(0, 60))
+)
+def test_order_and_split_do_not_matter(seed, rows, capacity, cuts):
+    rng = np.random.default_rng(seed)
+    data = rng.normal(size=(rows, 5)).astype(np.float32)
+    whole = sampled([data], capacity).sample
+    pieces = np.split(rng.permutation(data), sorted(min(cut, rows) for cut in cuts))
+    np.testing.assert_array_equal(sampled(pieces, capacity).sample, whole)
+    assert len(whole) == min(rows, capacity)
+    halves = data.astype(np.float16)
+    assert all((row == halves).all(axis=1).any() for row in whole)
+
+
+def test_the_sample_is_unbiased():
+    # Four hundred samples of 50 out of 500: the share of rows from the first tenth must average one tenth.
+    shares = []
+    for seed in range(400):
+        data = np.random.default_rng(seed).normal(size=(500, 4))
+        data[:50, 1] += 100.0
+        shares.append((sampled([data], 50).sample[:, 1] > 50).mean())
+    # The standard error of the average is 0.002.
+    assert abs(np.mean(shares) - 0.1) < 0.01
+
+
+def test_rows_with_values_that_are_not_finite_are_left_out():
+    moments = logn.ClassMoments(2, nonfinite="skip", sample_rows=5)
+    moments.update(np.array([[1.0, np.nan], [2.0, 3.0]]))
+    assert moments.sample.tolist() == [[2.0, 3.0]]
+
+
+def test_logits_beyond_float16_are_clipped():
+    moments = logn.ClassMoments(2, sample_rows=5)
+    moments.update(np.array([[1e6, -1e6]]))
+    assert moments.sample.tolist() == [[65504.0, -65504.0]]
+
+
+def test_both_or_none_must_hold_a_sample():
+    first, second = logn.ClassMoments(2, sample_rows=5), logn.ClassMoments(2)
+    for moments in (first, second):
+        moments.update(np.ones((1, 2)))
+    with pytest.raises(logn.InputError, match="row sample"):
+        first.merge(second)
