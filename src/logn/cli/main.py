@@ -24,6 +24,7 @@ class Verb(NamedTuple):
 
 
 LOGITS = "From dumped logits to a correction"
+DATA = "Data"
 
 # A new verb is one line here and a function in a file of its own.
 VERBS = (
@@ -37,6 +38,7 @@ VERBS = (
     ),
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
     Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
+    Verb("data", "data:data", "Make and look at long-tailed detection data.", DATA),
 )
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}

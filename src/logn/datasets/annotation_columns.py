@@ -89,14 +89,11 @@ class _Draft:
     def add_image(self, element: Element) -> None:
         entry = self._entry(element, ("id", "height", "width"))
         if entry["id"] in self.images:
-            raise InputError(
-                f"Expected `{self.path}` to list each image once, but image {entry['id']} comes twice."
-            )
+            raise InputError(f"Expected `{self.path}` to list each image once, but image {entry['id']} comes twice.")
         names = _image_names(entry)
         if not names:
             raise InputError(
-                f"Expected image {entry['id']} of `{self.path}` to have a `file_name` or a `coco_url`, but "
-                f"it has none."
+                f"Expected image {entry['id']} of `{self.path}` to have a `file_name` or a `coco_url`, but it has none."
             )
         self.images[entry["id"]] = ImageRecord(entry["id"], names, entry["height"], entry["width"])
 

@@ -169,9 +169,7 @@ class DetectionDataset:
             if path.is_file():
                 return path
         places = " or ".join(f"`{path}`" for path in tried)
-        raise InputError(
-            f"Expected image {record.id} of `{self.annotation_file}` at {places}, but there is no file."
-        )
+        raise InputError(f"Expected image {record.id} of `{self.annotation_file}` at {places}, but there is no file.")
 
     def read_image(self, index: int) -> ImageArray:
         """Only the picture of an image."""
@@ -207,9 +205,7 @@ def _stamp(path: Path) -> _Stamp:
 
 def _read_masks(path: Path, stamp: _Stamp, places: IntArray, size: tuple[int, int]) -> BoolArray:
     if _stamp(path) != stamp:
-        raise InputError(
-            f"Expected `{path}` to be as it was when it was read, but it has changed; read it again."
-        )
+        raise InputError(f"Expected `{path}` to be as it was when it was read, but it has changed; read it again.")
     masks = np.zeros((len(places), *size), np.bool_)
     with path.open("rb") as file:
         for row, (start, stop) in enumerate(places.tolist()):
@@ -217,7 +213,5 @@ def _read_masks(path: Path, stamp: _Stamp, places: IntArray, size: tuple[int, in
             try:
                 masks[row] = decode_segmentation(annotation.get("segmentation", []), *size)
             except InputError as error:
-                raise InputError(
-                    f"{str(error)[:-1]} (annotation {annotation.get('id')} of `{path}`)."
-                ) from error
+                raise InputError(f"{str(error)[:-1]} (annotation {annotation.get('id')} of `{path}`).") from error
     return masks

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
+from logn.files import atomic_path
 
 ImageArray = npt.NDArray[np.uint8]
 
@@ -31,11 +32,17 @@ def read_image(path: str | os.PathLike[str]) -> ImageArray:
     try:
         with pillow.open(path) as picture:
             return np.array(picture.convert("RGB"), dtype=np.uint8)
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-    ) as error:  # Pillow's names for unknown, truncated and broken files
-        raise InputError(
-            f"Expected `{path}` to be a whole image, but it cannot be read ({error})."
-        ) from error
+    except (OSError, SyntaxError, ValueError) as error:  # unknown, truncated and broken files
+        raise InputError(f"Expected `{path}` to be a whole image, but it cannot be read ({error}).") from error
+
+
+def write_image(path: str | os.PathLike[str], image: ImageArray) -> None:
+    """Write a picture in one atomic step; the suffix tells the format."""
+    pillow = import_pillow()
+    try:
+        with atomic_path(path) as temporary:
+            pillow.fromarray(image).save(temporary)
+    except ValueError as error:  # Pillow's word for a suffix it does not know
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"Expected `{path}` to end in .png or another picture format, but got {error}.") from error

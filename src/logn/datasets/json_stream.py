@@ -109,9 +109,7 @@ class _Reader:
 
     def fail(self, expected: str) -> None:
         place = self._offset + self._position
-        raise InputError(
-            f"Expected `{self._name}` to be valid JSON with {expected} at byte {place}, but it is not."
-        )
+        raise InputError(f"Expected `{self._name}` to be valid JSON with {expected} at byte {place}, but it is not.")
 
     def _skip_whitespace(self) -> None:
         while True:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
-SamplerName = Literal["random", "repeat-factor-ceil", "repeat-factor-stochastic", "class-balanced"]
+SAMPLERS = ("random", "repeat-factor-ceil", "repeat-factor-stochastic", "class-balanced")
 
 
 def repeat_factors(image_counts: npt.ArrayLike, num_images: int, threshold: float = 0.001) -> FloatArray:
@@ -31,9 +31,7 @@ def repeat_factors(image_counts: npt.ArrayLike, num_images: int, threshold: floa
         array([9.969353, 3.152586, 1.      ])
     """
     counts = np.asarray(image_counts, np.float64)
-    share = (
-        np.maximum(counts, 1.0) / num_images
-    )  # a class without images repeats nothing, so its factor is moot
+    share = np.maximum(counts, 1.0) / num_images  # a class without images repeats nothing, so its factor is moot
     return np.where(counts > 0, np.maximum(1.0, np.sqrt(threshold / share)), 1.0)
 
 
@@ -47,23 +45,16 @@ class ImageSampler(ABC):
         skip_empty: Leave out images without any object, as the usual training recipes do.
     """
 
-    def __init__(
-        self, labels_per_image: Sequence[npt.ArrayLike], num_classes: int, *, skip_empty: bool = True
-    ) -> None:
+    def __init__(self, labels_per_image: Sequence[npt.ArrayLike], num_classes: int, *, skip_empty: bool = True) -> None:
         labels = [np.asarray(entry, np.int64).ravel() for entry in labels_per_image]
         kept = [index for index, entry in enumerate(labels) if len(entry) or not skip_empty]
         if not kept:
-            raise InputError(
-                "Expected `labels_per_image` to hold at least one image with an object, but got none."
-            )
+            raise InputError("Expected `labels_per_image` to hold at least one image with an object, but got none.")
         self.images = np.array(kept, np.int64)  # positions in the dataset of the images that are shown
         self.num_classes = num_classes
         self._object_image = np.repeat(np.arange(len(kept)), [len(labels[index]) for index in kept])
         self._object_label = np.concatenate([labels[index] for index in kept])
-        if (
-            len(self._object_label)
-            and not 0 <= self._object_label.min() <= self._object_label.max() < num_classes
-        ):
+        if len(self._object_label) and not 0 <= self._object_label.min() <= self._object_label.max() < num_classes:
             raise InputError(
                 f"Expected `labels_per_image` to be within 0 to {num_classes - 1}, "
                 f"but got {self._object_label.min()} to {self._object_label.max()}."
@@ -84,9 +75,7 @@ class ImageSampler(ABC):
     def _epoch(self, generator: np.random.Generator) -> IntArray:
         """Positions in `images` that one epoch shows, in any order."""
 
-    def indices(
-        self, epoch: int = 0, seed: int = 0, *, rank: int = 0, world: int = 1, pad: bool = True
-    ) -> IntArray:
+    def indices(self, epoch: int = 0, seed: int = 0, *, rank: int = 0, world: int = 1, pad: bool = True) -> IntArray:
         """The dataset positions that one process reads in an epoch, shuffled.
 
         Args:
@@ -166,9 +155,7 @@ class RepeatFactorSampler(ImageSampler):
     ) -> None:
         super().__init__(labels_per_image, num_classes, skip_empty=skip_empty)
         if rounding not in ("ceil", "stochastic"):
-            raise InputError(
-                f"Expected `rounding` to be one of ('ceil', 'stochastic'), but got {rounding!r}."
-            )
+            raise InputError(f"Expected `rounding` to be one of ('ceil', 'stochastic'), but got {rounding!r}.")
         if not threshold >= 0:
             raise InputError(f"Expected `threshold` to be zero or more, but got {threshold}.")
         self.rounding = rounding
@@ -209,22 +196,16 @@ class ClassBalancedSampler(ImageSampler):
 
 
 def make_sampler(
-    name: SamplerName, dataset: DetectionDataset, *, threshold: float = 0.001, skip_empty: bool = True
+    name: str, dataset: DetectionDataset, *, threshold: float = 0.001, skip_empty: bool = True
 ) -> ImageSampler:
-    """The sampler of that name over the images of a dataset."""
+    """The sampler of that name (one of `SAMPLERS`) over the images of a dataset."""
     labels, classes = dataset.labels_per_image(), dataset.num_classes
     if name == "random":
         return RandomSampler(labels, classes, skip_empty=skip_empty)
     if name == "repeat-factor-ceil":
         return RepeatFactorSampler(labels, classes, threshold=threshold, skip_empty=skip_empty)
     if name == "repeat-factor-stochastic":
-        return RepeatFactorSampler(
-            labels, classes, threshold=threshold, rounding="stochastic", skip_empty=skip_empty
-        )
+        return RepeatFactorSampler(labels, classes, threshold=threshold, rounding="stochastic", skip_empty=skip_empty)
     if name == "class-balanced":
-        return ClassBalancedSampler(labels, classes)
-    raise InputError(
-        "Expected `name` to be one of ('random', 'repeat-factor-ceil', 'repeat-factor-stochastic', "
-        "'class-balanced'), "
-        f"but got {name!r}."
-    )
+        return ClassBalancedSampler(labels, classes, skip_empty=skip_empty)
+    raise InputError(f"Expected `name` to be one of {SAMPLERS}, but got {name!r}.")

@@ -1,0 +1,153 @@
+"""`logn data`: draw the embedded benchmark, look at a data set, count its classes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.errors import InputError
+
+data = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Make and look at long-tailed detection data.",
+)
+
+
+@data.command()
+def glyphs(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")],
+    classes: Annotated[int, typer.Option(help="Number of classes, up to 1,203.")] = 100,
+    train: Annotated[int, typer.Option(help="Number of training images.")] = 2400,
+    dev: Annotated[int, typer.Option(help="Number of images to choose settings on.")] = 480,
+    test: Annotated[int, typer.Option(help="Number of images to report on.")] = 480,
+    size: Annotated[int, typer.Option(help="Side of an image in pixels.")] = 128,
+    seed: Annotated[int, typer.Option(help="Everything follows from it.")] = 0,
+    families: Annotated[
+        bool, typer.Option("--families/--distinct", help="Families of look-alikes, or glyphs as unlike as possible.")
+    ] = True,
+    similarity: Annotated[float, typer.Option(help="Least correlation of two glyphs of a family, 0 to 0.9.")] = 0.75,
+    mask: Annotated[str, typer.Option(help="Masks as `rle` or `polygon`.")] = "rle",
+    workers: Annotated[int, typer.Option(help="Number of processes; the pictures don't depend on it.")] = 2,
+    progress_bar: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw glyph scenes: a long-tailed detection problem with masks, in LVIS's format.
+
+    Writes images, `train.json`, `dev.json` and `test.json` (federated, as LVIS) and an exhaustive twin of the last two.
+    A run that was stopped goes on when it is started again.
+
+    **Examples**
+
+        logn data glyphs -o glyphs
+
+        logn data glyphs -o wide --classes 1203 --train 12000 --workers 8
+    """
+    from logn.datasets.glyph_scenes import generate_glyph_scenes
+    from logn.datasets.glyph_settings import GlyphSettings
+
+    settings = GlyphSettings(
+        classes=classes,
+        train=train,
+        dev=dev,
+        test=test,
+        size=size,
+        seed=seed,
+        similarity=similarity if families else None,
+        masks=_mask_form(mask),
+    )
+    started = time.monotonic()
+    with progress("Drawing", total=train + dev + test, shown=progress_bar) as advance:
+        generate_glyph_scenes(output, settings, workers=workers, advance=advance)
+    result = {"folder": output, "seconds": round(time.monotonic() - started, 1), **_summary(output / "train.json")}
+    _show(result, as_json=as_json)
+
+
+@data.command()
+def inspect(
+    annotations: Annotated[Path, typer.Argument(help="An LVIS or COCO JSON file.")],
+    sampler: Annotated[
+        str, typer.Option(help="`random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.")
+    ] = "random",
+    as_json: JsonOption = False,
+) -> None:
+    """Count the images, the classes and their groups, and what a sampler makes of them.
+
+    **Example**
+
+        logn data inspect lvis_v1_train.json --sampler repeat-factor-ceil --json
+    """
+    _show(_summary(annotations, sampler=sampler), as_json=as_json)
+
+
+@data.command()
+def preview(
+    annotations: Annotated[Path, typer.Argument(help="An LVIS or COCO JSON file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
+    images: Annotated[Path | None, typer.Option(help="Folder of the images; by default that of the file.")] = None,
+    columns: Annotated[int, typer.Option(min=1, help="Pictures in a row.")] = 4,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of pictures.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Which pictures are drawn.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw some images with their boxes and masks; rare classes red, common ones yellow, frequent ones blue.
+
+    **Example**
+
+        logn data preview glyphs/train.json -o sheet.png
+    """
+    from logn.datasets.contact_sheet import draw_contact_sheet
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.datasets.image_file import write_image
+
+    sheet = draw_contact_sheet(DetectionDataset(annotations, images), rows=rows, columns=columns, seed=seed)
+    write_image(output, sheet)
+    _show({"file": output, "height": sheet.shape[0], "width": sheet.shape[1]}, as_json=as_json)
+
+
+def _mask_form(mask: str) -> Literal["rle", "polygon"]:
+    if mask == "rle":
+        return "rle"
+    if mask == "polygon":
+        return "polygon"
+    raise InputError(f"Expected `--mask` to be one of ('rle', 'polygon'), but got {mask!r}.")
+
+
+def _summary(annotations: Path, sampler: str | None = None) -> dict[str, Any]:
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.datasets.samplers import make_sampler
+
+    dataset = DetectionDataset(annotations)
+    groups = Counter(category.frequency or "none" for category in dataset.categories)
+    result: dict[str, Any] = {
+        "images": len(dataset),
+        "classes": dataset.num_classes,
+        "objects": int(dataset.instance_counts.sum()),
+        "groups": {group: groups[group] for group in ("r", "c", "f", "none") if groups[group]},
+        "fewest images of a class": int(dataset.image_counts.min()),
+        "most images of a class": int(dataset.image_counts.max()),
+        "dropped boxes": dataset.dropped_boxes,
+        "clipped boxes": dataset.clipped_boxes,
+    }
+    if sampler is not None:
+        chosen = make_sampler(sampler, dataset)
+        result["sampler"] = sampler
+        result["images of an epoch"] = round(float(chosen.expected_repeats().sum()), 1)
+        result["label distribution"] = chosen.label_distribution()
+    return result
+
+
+def _show(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    for key, value in result.items():
+        if key != "label distribution":  # one number a class: for programs, or for the report
+            typer.echo(f"{key}: {value}")
