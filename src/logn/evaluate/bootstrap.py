@@ -88,8 +88,8 @@ def paired_interval(baseline: Floats, other: Floats, difference: float, confiden
     """Percentile interval of the difference of two methods over the same draws.
 
     Example:
-        >>> paired_interval(np.zeros(101), np.linspace(-1, 1, 101), 0.0, confidence=0.9)
-        Interval(difference=0.0, low=-0.9, high=0.9, confidence=0.9)
+        >>> paired_interval(np.zeros(9), np.arange(9.0), 4.0, confidence=0.5)
+        Interval(difference=4.0, low=2.0, high=6.0, confidence=0.5)
     """
     change = other - baseline
     change = change[~np.isnan(change)]

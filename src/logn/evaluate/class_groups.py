@@ -9,26 +9,12 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.ground_truth import GroundTruth
+from logn.statistics.class_counts import frequency_groups
 
 GROUPS = ("r", "c", "f")
 LVIS_BOUNDS = (10, 100)
 
 Groups = npt.NDArray[np.str_]
-
-
-def groups_of_counts(counts: npt.ArrayLike, bounds: tuple[int, int] = LVIS_BOUNDS) -> Groups:
-    """Group classes by their number of training images: rare up to the first bound, common up to the second.
-
-    Example:
-        >>> groups_of_counts([1, 10, 11, 100, 101]).tolist()
-        ['r', 'r', 'c', 'c', 'f']
-    """
-    low, high = bounds
-    if low >= high:
-        raise InputError(f"Expected `bounds` to ascend, but got {low} and {high}.")
-    values = np.asarray(counts, np.float64)
-    groups: Groups = np.array(GROUPS)[(values > low).astype(int) + (values > high)]
-    return groups
 
 
 def groups_of_classes(
@@ -48,7 +34,9 @@ def groups_of_classes(
                 f"Expected `counts` to have one number for each of the {truth.num_classes} classes, "
                 f"but got shape {values.shape}."
             )
-        return groups_of_counts(values, bounds), f"training counts up to {bounds[0]}, up to {bounds[1]}, above"
+        if bounds[0] >= bounds[1]:
+            raise InputError(f"Expected `bounds` to ascend, but got {bounds[0]} and {bounds[1]}.")
+        return frequency_groups(values, bounds), f"training counts up to {bounds[0]}, up to {bounds[1]}, above"
     if truth.frequency is None:
         return None, None
     return truth.frequency, "the field `frequency`"

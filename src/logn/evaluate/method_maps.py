@@ -1,0 +1,109 @@
+"""From the methods that a user names to maps of the logits of a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.method_spec import fit_method, parse_method
+from logn.errors import InputError
+from logn.evaluate.store_format import StoreHeader
+from logn.statistics.class_counts import ClassCounts
+
+# The one option that is written without a value.
+_FLAG = "balanced"
+
+
+def split_methods(text: str) -> list[str]:
+    """Split a list of specifications at its commas, but not at those between the options of one method.
+
+    Example:
+        >>> split_methods("none,logn:margin=0,use_std=false,loga,logn:balanced,std_power=0.5")
+        ['none', 'logn:margin=0,use_std=false', 'loga', 'logn:balanced,std_power=0.5']
+    """
+    specs: list[str] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        is_option = ":" not in piece.partition("=")[0] and ("=" in piece or piece == _FLAG)
+        if not is_option:
+            specs.append(piece)
+        elif specs:
+            specs[-1] += ("," if ":" in specs[-1] else ":") + piece
+        else:
+            raise InputError(f"Expected `methods` to begin with a method, but got {piece!r}.")
+    return specs
+
+
+def fit_for_store(
+    spec: str, header: StoreHeader, *, counts: ClassCounts | npt.ArrayLike | None = None, **inputs: Any
+) -> Any:
+    """Fit the method that `spec` names for the logits of a store.
+
+    Args:
+        spec: Such as "logn:margin=0" or "norcal", as `logn.calibrators.method_spec.fit_method` reads it.
+        header: What the store says of its logits: columns, background, activation, class names.
+        counts: Training counts; put in the order of the store's classes where both have names.
+        inputs: The other arguments of `fit_method`: `moments`, `dimensions`, `weight` and so on.
+
+    Example:
+        >>> header = StoreHeader(num_columns=3, activation="sigmoid")
+        >>> fit_for_store("norcal:gamma=1", header, counts=[100, 10, 1]).shift.round(3)
+        array([-4.605, -2.303, -0.   ])
+    """
+    moments = inputs.get("moments")
+    if moments is not None and moments.num_classes != header.num_columns:
+        raise InputError(
+            f"Expected the statistics to have the {header.num_columns} columns of the predictions, "
+            f"but they have {moments.num_classes}."
+        )
+    table = None if counts is None else aligned_counts(counts, header)
+    if parse_method(spec)[0] == "fracal" and header.activation == "sigmoid":
+        return _fracal_for_sigmoid(spec, table, inputs.get("dimensions"))
+    inputs.setdefault("background", header.background)
+    return fit_method(spec, counts=table, **inputs)
+
+
+def aligned_counts(counts: ClassCounts | npt.ArrayLike, header: StoreHeader) -> ClassCounts:
+    """Class counts in the order of the store's foreground classes."""
+    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
+    table = table.aligned_to(header.class_names)
+    if table.num_classes != header.num_classes:
+        raise InputError(
+            f"Expected `counts` to have the {header.num_classes} foreground classes of the predictions, "
+            f"but got {table.num_classes}."
+        )
+    return table
+
+
+@dataclass(frozen=True)
+class ScoresAsLogits:
+    """A map to scores as a map to logits, so that the sigmoid that follows gives the scores back.
+
+    Example:
+        >>> ScoresAsLogits(lambda logits: np.full_like(logits, 0.5))(np.array([3.0]))
+        array([0.])
+    """
+
+    to_scores: Any
+
+    def __call__(self, logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Logits whose sigmoid is the score of `logits`."""
+        scores = np.asarray(self.to_scores(np.asarray(logits, np.float64)))
+        scores = scores.clip(1e-30, 1 - 1e-15)
+        result: npt.NDArray[Any] = (np.log(scores) - np.log1p(-scores)).astype(logits.dtype)
+        return result
+
+
+def _fracal_for_sigmoid(spec: str, counts: ClassCounts | None, dimensions: npt.ArrayLike | None) -> Any:
+    """FRACAL's form for sigmoid heads is not affine: it multiplies two sigmoids."""
+    if counts is None:
+        raise InputError("Expected `counts` for the method `fracal`, but got none.")
+    options = parse_method(spec)[1]
+    values = counts.instance_counts if options.pop("counts", "images") == "instances" else counts.image_counts
+    num_images = options.pop("num_images", counts.num_images)
+    if num_images is None:
+        raise InputError("Expected `num_images` for the method `fracal`, since the counts do not say it, but got none.")
+    return ScoresAsLogits(FracalSigmoid.fit(values, num_images, dimensions, **options))

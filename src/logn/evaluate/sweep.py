@@ -1,0 +1,81 @@
+"""Parameter sweeps, and the two halves of the images that keep a choice apart from its report."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+
+# Whose parameter is meant when a sweep does not name the method.
+METHOD_OF_PARAMETER = {
+    "margin": "logn",
+    "std_power": "logn",
+    "gamma": "norcal",
+    "tau": "loga",
+    "strength": "fracal",
+    "temperature": "temperature",
+}
+MOST_VALUES = 200
+
+_SWEEP = re.compile(r"(?:(?P<method>[\w-]+):)?(?P<parameter>\w+)=(?P<start>[^:]+):(?P<stop>[^:]+):(?P<step>[^:]+)")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One parameter of one method over evenly spaced values.
+
+    Example:
+        >>> Sweep.parse("gamma=0:1.2:0.4").specs
+        ('norcal:gamma=0', 'norcal:gamma=0.4', 'norcal:gamma=0.8', 'norcal:gamma=1.2')
+        >>> Sweep.parse("iif:power=1:2:1").specs
+        ('iif:power=1', 'iif:power=2')
+    """
+
+    method: str
+    parameter: str
+    values: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Sweep:
+        """Read `parameter=start:stop:step`, with `method:` before it where the parameter does not tell."""
+        match = _SWEEP.fullmatch(text.strip())
+        if match is None:
+            raise InputError(f"Expected `--sweep` to be like margin=-12:4:1, but got {text!r}.")
+        parameter = match["parameter"]
+        method = match["method"] or METHOD_OF_PARAMETER.get(parameter)
+        if method is None:
+            known = ", ".join(METHOD_OF_PARAMETER)
+            raise InputError(
+                f"Expected `--sweep` to name a method for `{parameter}`, as in method:{text}, or to be one of {known}."
+            )
+        try:
+            start, stop, step = (float(match[name]) for name in ("start", "stop", "step"))
+        except ValueError:
+            raise InputError(f"Expected `--sweep` to have three numbers, but got {text!r}.") from None
+        count = (stop - start) / step + 1 if step else 0
+        if not 1 <= count <= MOST_VALUES:
+            raise InputError(f"Expected `--sweep` to have 1 to {MOST_VALUES} values, but {text!r} has {count:.0f}.")
+        values = start + step * np.arange(int(count + 1e-9))
+        return cls(method, parameter, tuple(float(f"{value:.10g}") for value in values))
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """The method of each value, as `logn compare` reads it."""
+        return tuple(f"{self.method}:{self.parameter}={value:g}" for value in self.values)
+
+
+def first_half(image_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether each image belongs to the half on which choices are made; the other half is reported on.
+
+    It depends on nothing but the image's id, so it is the same in every run and for every model.
+
+    Example:
+        >>> first_half(np.array([1, 2, 3, 4])).tolist()
+        [False, True, True, False]
+    """
+    return np.array([hashlib.sha256(str(image).encode()).digest()[0] % 2 == 0 for image in image_ids.tolist()])
