@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.cli.choices import BACKGROUND_INDEX, Activation, Background
 from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, progress
 from logn.cli.paths import check_output
 from logn.errors import InputError
@@ -17,21 +18,6 @@ if TYPE_CHECKING:
     from logn.logits.array_files import StoredArray
     from logn.statistics.metadata import StatisticsMetadata
     from logn.statistics.moments import ClassMoments
-
-
-class Background(StrEnum):
-    """Where the background column is."""
-
-    first = "first"
-    last = "last"
-    none = "none"
-
-
-class Activation(StrEnum):
-    """What the model applies to the logits."""
-
-    softmax = "softmax"
-    sigmoid = "sigmoid"
 
 
 class Estimator(StrEnum):
@@ -46,9 +32,6 @@ class Nonfinite(StrEnum):
 
     error = "error"
     skip = "skip"
-
-
-BACKGROUND_INDEX = {Background.first: 0, Background.last: -1, Background.none: None}
 
 
 def collect(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.errors import InputError
 
@@ -84,12 +85,13 @@ class StoredArray:
         return self.rows if len(self.shape) == 2 else math.prod(self.shape[1:-1])
 
 
-def locate_array(path: str | os.PathLike[str], key: str | None = None) -> StoredArray:
+def locate_array(path: str | os.PathLike[str], key: str | None = None, *, least_axes: int = 2) -> StoredArray:
     """Read the header of a file and say where its logits are.
 
     Args:
         path: A `.npy`, `.npz` or `.safetensors` file.
         key: Which array of an archive; by default the only one, or the one named `logits`.
+        least_axes: How many axes the array must have.
 
     Example:
         >>> import tempfile
@@ -111,11 +113,58 @@ def locate_array(path: str | os.PathLike[str], key: str | None = None) -> Stored
         raise
     except UNREADABLE as error:
         reason = str(error).rstrip(".") or type(error).__name__
-        raise InputError(
-            f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {reason}."
-        ) from error
-    _check_shape(array)
+        raise InputError(f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {reason}.") from error
+    _check_shape(array, least_axes)
     return array
+
+
+def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Names of the arrays in a `.npz` or `.safetensors` file; a `.npy` file has none.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.npz"
+        >>> np.savez(path, logits=np.zeros((1, 2)), boxes=np.zeros((1, 4)))
+        >>> array_names(path)
+        ('logits', 'boxes')
+    """
+    path = Path(path)
+    if path.suffix == ".npz":
+        with zipfile.ZipFile(path) as archive:
+            return _npz_names(archive)
+    return tuple(_read_safetensors_header(path)[0]) if path.suffix == ".safetensors" else ()
+
+
+def read_array(path: str | os.PathLike[str], key: str | None = None) -> npt.NDArray[Any]:
+    """Read a whole array of one axis or more, such as a classifier's weight; bfloat16 becomes float32.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "bias.npy"
+        >>> np.save(path, np.array([0.5, -1.0]))
+        >>> read_array(path)
+        array([ 0.5, -1. ])
+    """
+    array = locate_array(path, key, least_axes=1)
+    if array.offset is None:
+        with open_compressed(array) as stream:
+            stored = np.frombuffer(stream.read(), dtype=array.storage)
+    else:
+        stored = np.fromfile(array.path, dtype=array.storage, offset=array.offset, count=math.prod(array.shape))
+    return as_floats(stored, array.dtype).reshape(array.shape)
+
+
+def as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    """Turn stored numbers into floats that NumPy computes with: bfloat16 is the upper half of a float32.
+
+    Example:
+        >>> as_floats(np.array([0x3F80, 0xC000], dtype=np.uint16), "bfloat16")
+        array([ 1., -2.], dtype=float32)
+    """
+    if dtype == "bfloat16":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    native: np.dtype[Any] = stored.dtype.newbyteorder("=")
+    return np.asarray(stored).astype(native, copy=False)
 
 
 @contextlib.contextmanager
@@ -128,9 +177,7 @@ def open_compressed(array: StoredArray) -> Iterator[IO[bytes]]:
 
 def _locate_npy(path: Path, key: str | None) -> StoredArray:
     if key is not None:
-        raise InputError(
-            f"Expected no `key` for `{path}`, since a .npy file holds one array, but got {key!r}."
-        )
+        raise InputError(f"Expected no `key` for `{path}`, since a .npy file holds one array, but got {key!r}.")
     with path.open("rb") as stream:
         shape, dtype = _read_npy_header(stream, path)
         return _stored(path, "", shape, dtype.name, dtype, stream.tell())
@@ -138,20 +185,21 @@ def _locate_npy(path: Path, key: str | None) -> StoredArray:
 
 def _locate_npz(path: Path, key: str | None) -> StoredArray:
     with zipfile.ZipFile(path) as archive:
-        members = [member.removesuffix(".npy") for member in archive.namelist() if member.endswith(".npy")]
-        name = _choose(path, members, key)
+        name = _choose(path, _npz_names(archive), key)
         information = archive.getinfo(f"{name}.npy")
         with archive.open(information) as stream:
             shape, dtype = _read_npy_header(stream, path)
             header_bytes = stream.tell()
     if information.file_size != header_bytes + math.prod(shape) * dtype.itemsize:
-        raise InputError(
-            f"Expected `{name}` in `{path}` to hold {shape} values of {dtype}, but its size differs."
-        )
+        raise InputError(f"Expected `{name}` in `{path}` to hold {shape} values of {dtype}, but its size differs.")
     offset = None
     if information.compress_type == zipfile.ZIP_STORED:
         offset = _stored_member_start(path, information.header_offset) + header_bytes
     return _stored(path, name, shape, dtype.name, dtype, offset)
+
+
+def _npz_names(archive: zipfile.ZipFile) -> tuple[str, ...]:
+    return tuple(member.removesuffix(".npy") for member in archive.namelist() if member.endswith(".npy"))
 
 
 def _stored_member_start(path: Path, header_offset: int) -> int:
@@ -162,7 +210,8 @@ def _stored_member_start(path: Path, header_offset: int) -> int:
     return int(header_offset + 30 + name_length + extra_length)
 
 
-def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
+def _read_safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The entry of each tensor, and where the data starts."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > min(_MAX_HEADER_BYTES, path.stat().st_size):
@@ -170,7 +219,13 @@ def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
         header = json.loads(file.read(length))
     if not isinstance(header, dict):
         raise ValueError("its header is no JSON object")
-    name = _choose(path, [entry for entry in header if entry != "__metadata__"], key)
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
+    header, data_start = _read_safetensors_header(path)
+    name = _choose(path, tuple(header), key)
     entry = header[name]
     try:
         kind, shape, (start, _) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
@@ -180,7 +235,7 @@ def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
         raise InputError(f"Expected `{name}` in `{path}` to be floating-point logits, but it holds {kind}.")
     dtype = _SAFETENSORS_DTYPES[kind]
     storage = np.dtype("<u2" if dtype == "bfloat16" else f"<f{np.dtype(dtype).itemsize}")
-    return _stored(path, name, shape, dtype, storage, 8 + length + start)
+    return _stored(path, name, shape, dtype, storage, data_start + start)
 
 
 def _read_npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -190,9 +245,7 @@ def _read_npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(stream)
     if dtype.name not in _FLOATS:
-        raise InputError(
-            f"Expected `{path}` to hold float16, float32 or float64 logits, but it holds {dtype}."
-        )
+        raise InputError(f"Expected `{path}` to hold float16, float32 or float64 logits, but it holds {dtype}.")
     if fortran_order:
         raise InputError(
             f"Expected `{path}` to be in C order, but it is in Fortran order: "
@@ -210,9 +263,7 @@ def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
     if len(names) == 1:
         return names[0]
     if "logits" not in names:
-        raise InputError(
-            f"Expected `key` to say which array of `{path}` holds the logits; it holds: {listed}."
-        )
+        raise InputError(f"Expected `key` to say which array of `{path}` holds the logits; it holds: {listed}.")
     return "logits"
 
 
@@ -223,16 +274,12 @@ def _stored(
     return StoredArray(path, name, shape, dtype, storage, offset, status.st_size, status.st_mtime_ns)
 
 
-def _check_shape(array: StoredArray) -> None:
+def _check_shape(array: StoredArray, least_axes: int) -> None:
     path, shape = array.path, array.shape
-    if not all(isinstance(length, int) and length >= 0 for length in shape) or len(shape) < 2:
-        raise InputError(
-            f"Expected `{path}` to be (rows, classes) or (images, proposals, classes), but got {shape}."
-        )
+    if not all(isinstance(length, int) and length >= 0 for length in shape) or len(shape) < least_axes:
+        raise InputError(f"Expected `{path}` to be (rows, classes) or (images, proposals, classes), but got {shape}.")
     if 0 in shape:
         raise InputError(f"Expected `{path}` to hold at least one row of logits, but its shape is {shape}.")
     if array.offset is not None and array.offset + array.rows * array.row_bytes > array.size:
         missing = array.offset + array.rows * array.row_bytes - array.size
-        raise InputError(
-            f"Expected `{path}` to hold {shape} values of {array.dtype}, but {missing} bytes are missing."
-        )
+        raise InputError(f"Expected `{path}` to hold {shape} values of {array.dtype}, but {missing} bytes are missing.")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
-from logn.logits.array_files import SUFFIXES, UNREADABLE, StoredArray, locate_array, open_compressed
+from logn.logits.array_files import SUFFIXES, UNREADABLE, StoredArray, as_floats, locate_array, open_compressed
 
 DEFAULT_BATCH_ROWS = 512
 _BLOCK_BYTES = 8 * 2**20
@@ -116,19 +116,6 @@ class LogitBlock:
             return np.memmap(shard.path, dtype=shard.storage, mode="r", offset=offset, shape=shape)
         except ValueError as error:  # the file has shrunk since its header was read
             raise InputError(f"Expected `{shard.path}` to stay as it was, but it changed while it was read.") from error
-
-
-def as_floats(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """Turn stored numbers into floats that NumPy computes with: bfloat16 is the upper half of a float32.
-
-    Example:
-        >>> as_floats(np.array([0x3F80, 0xC000], dtype=np.uint16), "bfloat16")
-        array([ 1., -2.], dtype=float32)
-    """
-    if dtype == "bfloat16":
-        return (stored.astype(np.uint32) << 16).view(np.float32)
-    native: np.dtype[Any] = stored.dtype.newbyteorder("=")
-    return np.asarray(stored).astype(native, copy=False)
 
 
 def read_blocks(

@@ -77,6 +77,16 @@ class ClassCounts:
         order = [position[name] for name in names]
         return ClassCounts(self.image_counts[order], self.instance_counts[order], tuple(names), self.num_images)
 
+    def at_least(self, minimum: float = 1.0) -> ClassCounts:
+        """Raise smaller counts to `minimum`: a class without a training sample has no logarithm.
+
+        Example:
+            >>> ClassCounts(np.array([5.0, 0.0])).at_least(1).image_counts.tolist()
+            [5.0, 1.0]
+        """
+        images, instances = np.maximum(self.image_counts, minimum), np.maximum(self.instance_counts, minimum)
+        return ClassCounts(images, instances, self.names, self.num_images)
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
         """Read LVIS or COCO annotations, a table, an array or a list; see `docs/command-line.md` for the forms."""

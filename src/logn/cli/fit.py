@@ -1,0 +1,198 @@
+"""`logn fit`: statistics or class counts in, a correction out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logn.cli.choices import BACKGROUND_INDEX, Background
+from logn.cli.console import JsonOption, print_json, print_note
+from logn.cli.paths import check_output
+from logn.errors import InputError
+
+if TYPE_CHECKING:
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.statistics.class_counts import ClassCounts
+
+LOGN, COUNTS, OTHER = "Options of logn", "Options of loga, norcal, fracal, iif", "Options of tau-norm, temperature"
+
+
+def _option(panel: str, help_line: str, *names: str) -> Any:
+    return typer.Option(*names, help=help_line, rich_help_panel=panel)
+
+
+StatisticsArgument = Annotated[
+    Path | None, typer.Argument(help="What `logn collect` wrote; count-based methods can do without.")
+]
+MethodOption = Annotated[
+    str,
+    typer.Option("--method", "-m", help="none, logn, logn:balanced, loga, norcal, fracal, iif, tau-norm, temperature."),
+]
+BackgroundOption = Annotated[
+    Background | None, typer.Option(help="Place of the background column; default: as recorded, else none.")
+]
+
+
+def fit(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The correction to write.")],
+    statistics: StatisticsArgument = None,
+    method: MethodOption = "logn",
+    background: BackgroundOption = None,
+    margin: Annotated[str | None, _option(LOGN, "min, mean, max, background, balance or a number.")] = None,
+    no_mean: Annotated[bool, _option(LOGN, "Keep the mean.", "--no-mean")] = False,
+    no_std: Annotated[bool, _option(LOGN, "Keep the spread.", "--no-std")] = False,
+    relative_std: Annotated[bool, _option(LOGN, "Keep the common scale.", "--relative-std")] = False,
+    std_power: Annotated[float | None, _option(LOGN, "Power of the standard deviation; 2: squared form.")] = None,
+    eps: Annotated[float | None, _option(LOGN, "Added to the variance; default 1e-5.")] = None,
+    variance: Annotated[str | None, _option(LOGN, "pooled (default) or within-batch.")] = None,
+    active: Annotated[Path | None, _option(LOGN, ".npy or JSON list: true for each live column.")] = None,
+    counts: Annotated[Path | None, _option(COUNTS, "LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")] = None,
+    count_kind: Annotated[str | None, _option(COUNTS, "Count images or instances.")] = None,
+    tau: Annotated[float | None, _option(COUNTS, "Strength of loga, power of tau-norm; default 1.")] = None,
+    gamma: Annotated[float | None, _option(COUNTS, "Power of norcal; default 0.6.")] = None,
+    dimensions: Annotated[Path | None, _option(COUNTS, "fracal: .npy, JSON list, or .csv column.")] = None,
+    strength: Annotated[float | None, _option(COUNTS, "fracal: power of the dimension; default 2.")] = None,
+    base: Annotated[float | None, _option(COUNTS, "fracal: base of the logarithm; default 10.")] = None,
+    num_images: Annotated[float | None, _option(COUNTS, "fracal: images of the training set.")] = None,
+    variant: Annotated[str | None, _option(COUNTS, "iif: smooth (default), raw, relative, base2, base10.")] = None,
+    weights: Annotated[Path | None, _option(OTHER, "tau-norm: the weight, .npy or .safetensors.")] = None,
+    key: Annotated[str | None, _option(OTHER, "Name of the weight in its file.")] = None,
+    bias: Annotated[Path | None, _option(OTHER, "The bias, when it is not beside the weight.")] = None,
+    temperature: Annotated[float | None, _option(OTHER, "The temperature.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Turn statistics or class counts into a correction of the logits, one scale and one shift per class.
+
+    The options of a method can also stand behind its name: `--method logn:margin=0,use_std=false`.
+
+    **Examples**
+
+    `logn fit stats.safetensors -o affine.safetensors`
+
+    `logn fit stats.safetensors --method logn:balanced -o affine.safetensors`
+
+    `logn fit --method norcal --gamma 0.6 --counts lvis_v1_train.json --background last -o affine.safetensors`
+
+    `logn fit stats.safetensors --method fracal --counts classes.csv --dimensions classes.csv --num-images 100170 -o
+    affine.safetensors`
+    """
+    options = {
+        "margin": margin,
+        "use_mean": False if no_mean else None,
+        "use_std": False if no_std else None,
+        "relative_std": relative_std or None,
+        "std_power": std_power,
+        "eps": eps,
+        "variance": variance,
+        "counts": count_kind,
+        "tau": tau,
+        "gamma": gamma,
+        "strength": strength,
+        "base": base,
+        "num_images": num_images,
+        "variant": variant,
+        "value": temperature,
+    }
+    files = {"counts": counts, "dimensions": dimensions, "weights": weights, "bias": bias, "active": active}
+    check_output(output)
+    spec = _with_options(method, options)
+    _check_files(method.partition(":")[0], {name: path for name, path in files.items() if path is not None})
+    inputs = _read_inputs(statistics, background, key, files)
+    affine = _fit(spec, inputs)
+    affine.save(output)
+    _report(affine, output, as_json=json)
+
+
+def _with_options(method: str, options: dict[str, Any]) -> str:
+    """Append the options that were given to the method's own specification, which then checks them all."""
+    given = ",".join(f"{name}={value}" for name, value in options.items() if value is not None)
+    return f"{method}{',' if ':' in method else ':'}{given}" if given else method
+
+
+_TAKES_FILES = {
+    "logn": ("active",),
+    "loga": ("counts",),
+    "norcal": ("counts",),
+    "fracal": ("counts", "dimensions"),
+    "iif": ("counts",),
+    "tau-norm": ("weights", "bias"),
+    "temperature": ("counts",),
+    "none": ("counts",),
+}
+
+
+def _check_files(method: str, given: dict[str, Path]) -> None:
+    for name in given:
+        if name not in _TAKES_FILES.get(method, given):
+            fitting = [other for other, names in _TAKES_FILES.items() if name in names]
+            raise InputError(f"Expected `--{name}` only with the methods {', '.join(fitting)}, but got `{method}`.")
+
+
+def _read_inputs(
+    statistics: Path | None, background: Background | None, key: str | None, files: dict[str, Path | None]
+) -> dict[str, Any]:
+    from logn.statistics.class_counts import ClassCounts, read_column
+    from logn.statistics.moments import ClassMoments
+
+    inputs: dict[str, Any] = {"moments": ClassMoments.load(statistics) if statistics else None}
+    if background is not None:
+        inputs["background"] = BACKGROUND_INDEX[background]
+    if files["counts"]:
+        inputs["counts"] = _at_least_one(ClassCounts.load(files["counts"]))
+    if files["dimensions"]:
+        inputs["dimensions"] = read_column(files["dimensions"], "fractal_dimension")
+    if files["active"]:
+        inputs["active"] = read_column(files["active"], "active") != 0
+    if files["weights"]:
+        inputs["weight"], inputs["bias"] = _read_classifier(files["weights"], key, files["bias"])
+    return inputs
+
+
+def _at_least_one(counts: ClassCounts) -> ClassCounts:
+    unseen = int((counts.image_counts < 1).sum())
+    if unseen:
+        print_note(f"{unseen} classes have no training image: they count as 1.")
+    return counts.at_least(1)
+
+
+def _read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any, Any]:
+    """Read a weight and, from the same safetensors file or one of its own, its bias."""
+    from logn.logits.array_files import array_names, read_array
+
+    weight = read_array(path, key)
+    if bias is not None:
+        return weight, read_array(bias)
+    beside = key.removesuffix("weight") + "bias" if key and key.endswith("weight") else ""
+    return weight, read_array(path, beside) if beside in array_names(path) else None
+
+
+def _fit(spec: str, inputs: dict[str, Any]) -> ClassAffine:
+    from logn.calibrators.method_spec import fit_method, parse_method
+
+    name, options = parse_method(spec)
+    if name == "fracal" and inputs.get("dimensions") is None and options.get("strength") != 0:
+        print_note("Without --dimensions only the frequency part of FRACAL is used.")
+    return fit_method(spec, **inputs)
+
+
+def _report(affine: ClassAffine, output: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "output": output,
+                "method": affine.method,
+                "settings": dict(affine.settings),
+                "num_classes": affine.num_classes,
+                "background": affine.background,
+                "scale": affine.scale,
+                "shift": affine.shift,
+            }
+        )
+        return
+    pairs = ((name, f"{value:g}" if isinstance(value, float) else value) for name, value in affine.settings.items())
+    settings = ", ".join(f"{name}={value}" for name, value in pairs)
+    typer.echo(f"{output}: {affine.method or 'none'} for {affine.num_classes} classes ({settings or 'no settings'}).")
+    low, high = affine.scale.min(), affine.scale.max()
+    typer.echo(f"Scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}.")
