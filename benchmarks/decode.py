@@ -40,11 +40,11 @@ def made_proposals(rng: np.random.Generator, frequency: np.ndarray) -> Proposals
     corner = rng.uniform(0, 500, (PROPOSALS, 2))
     boxes[~near] = np.hstack([corner, corner + rng.uniform(10, 200, (PROPOSALS, 2))])[~near]
     boxes = np.sort(boxes.reshape(-1, 2, 2), axis=1).reshape(-1, 4).clip(0, 640)
-    logits = rng.normal(0, 1.2, (PROPOSALS, CLASSES + 1)) - 4
+    logits = rng.normal(0, 1.2, (PROPOSALS, CLASSES + 1)) - 7
     logits[:, :-1] += 0.5 * np.log(frequency * CLASSES)
-    logits[:, -1] = rng.normal(5, 1, PROPOSALS)
+    logits[:, -1] = rng.normal(5, 1.5, PROPOSALS)
     rows = np.flatnonzero(near)
-    logits[rows, labels[of_object[rows]]] += rng.normal(6.5, 1.5, len(rows))
+    logits[rows, labels[of_object[rows]]] += rng.normal(8, 2, len(rows))
     logits[rows, -1] -= 2
     return Proposals(boxes.astype(np.float32), logits.astype(np.float32), height=640, width=640)
 

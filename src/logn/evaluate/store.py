@@ -30,8 +30,8 @@ from logn.logits.proposals import Proposals
 class PredictionStore:
     """The proposals of many images, one read-only view per image; images are sorted by id.
 
-    A store whose writing was cut short opens with the images that are complete. Parts of several processes are
-    read as one; an image that two parts hold in the same form counts once.
+    A store whose writing was cut short opens with the images that are complete. Parts of several processes
+    are read as one; an image that two parts hold in the same form counts once.
 
     Args:
         path: Folder of the store, as `PredictionWriter` or `logn predict` made it.

@@ -71,15 +71,11 @@ class StoreHeader:
     def __post_init__(self) -> None:
         object.__setattr__(self, "background", check_background(self.background))
         if self.activation not in ("softmax", "sigmoid"):
-            raise InputError(
-                f'Expected `activation` to be "softmax" or "sigmoid", but got {self.activation!r}.'
-            )
+            raise InputError(f'Expected `activation` to be "softmax" or "sigmoid", but got {self.activation!r}.')
         if self.dtype not in ("float16", "float32"):
             raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
         if not isinstance(self.num_columns, int) or self.num_classes < 1:
-            raise InputError(
-                f"Expected `num_columns` to leave a foreground class, but got {self.num_columns!r}."
-            )
+            raise InputError(f"Expected `num_columns` to leave a foreground class, but got {self.num_columns!r}.")
         for name in ("class_names", "category_ids"):
             values = getattr(self, name)
             if values is not None and len(values) != self.num_classes:
@@ -121,18 +117,14 @@ class StoreHeader:
             raise InputError(f"Expected `{path}` to say format {FILE_FORMAT!r}, but it does not.")
         schema = content.pop("schema", None)
         if schema != FILE_SCHEMA:
-            raise InputError(
-                f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {schema!r}; update LogN."
-            )
+            raise InputError(f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {schema!r}; update LogN.")
         for name in ("class_names", "category_ids"):
             if isinstance(content.get(name), list):
                 content[name] = tuple(content[name])
         try:
             return cls(**content)
         except TypeError as error:
-            raise InputError(
-                f"Expected `{path}` to hold a valid header, but it does not: {error}."
-            ) from error
+            raise InputError(f"Expected `{path}` to hold a valid header, but it does not: {error}.") from error
 
 
 def check_same_predictions(first: StoreHeader, second: StoreHeader, path: Path) -> None:
@@ -168,7 +160,7 @@ def checksum(rows: npt.NDArray[Any]) -> int:
         >>> checksum(np.zeros((0, 3)))
         0
     """
-    return zlib.crc32(memoryview(np.ascontiguousarray(rows)).cast("B")) if rows.size else 0
+    return zlib.crc32(np.ascontiguousarray(rows).data.cast("B")) if rows.size else 0
 
 
 def read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:

@@ -86,9 +86,7 @@ class PredictionWriter:
         logits = self._checked_logits(image_id, proposals)
         boxes = self._checked_boxes(image_id, proposals)
         if int(image_id) in self._done:
-            raise InputError(
-                f"Expected each image once, but image {image_id} is in `{self._folder}` already."
-            )
+            raise InputError(f"Expected each image once, but `{self._folder}` has image {image_id} already.")
         for file, rows in ((self._logits, logits), (self._boxes, boxes)):
             file.write(rows.tobytes())
             file.flush()
@@ -150,7 +148,5 @@ def _lock(folder: Path) -> BinaryIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise InputError(
-            f"Expected `{folder}` to have one writer, but another process is writing to it."
-        ) from error
+        raise InputError(f"Expected `{folder}` to have one writer, but another process is writing to it.") from error
     return file

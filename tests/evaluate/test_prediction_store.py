@@ -1,0 +1,293 @@
+"""The prediction store: what goes in comes out, and a cut at any byte loses no finished image."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logn.errors import InputError
+from logn.evaluate.store import PredictionStore
+from logn.evaluate.store_format import RECORD, StoreHeader
+from logn.evaluate.store_writer import PredictionWriter
+from logn.logits.proposals import Proposals
+
+HEADER = StoreHeader(
+    num_columns=4,
+    background=0,
+    class_names=("cup", "cat", "owl"),
+    category_ids=(3, 5, 9),
+    metadata={"model": "made"},
+)
+ROWS = {7: 3, 2: 0, 11: 2, 5: 1}
+
+
+def made_proposals(image_id: int, rows: int, *, columns: int = 4, class_boxes: bool = False) -> Proposals:
+    rng = np.random.default_rng(image_id)
+    shape = (rows, columns - 1, 4) if class_boxes else (rows, 4)
+    return Proposals(
+        boxes=rng.uniform(0, 90, shape).astype(np.float32),
+        logits=rng.normal(0, 3, (rows, columns)).astype(np.float16).astype(np.float32),
+        height=60 + image_id,
+        width=80 + image_id,
+    )
+
+
+def write(path: Path, rows: dict[int, int] = ROWS, header: StoreHeader = HEADER, part: int = 0) -> None:
+    with PredictionWriter(path, header, part=part) as writer:
+        for image_id, count in rows.items():
+            if image_id not in writer.image_ids:
+                writer.append(image_id, made_proposals(image_id, count, class_boxes=header.class_boxes))
+
+
+def assert_holds(store: PredictionStore, rows: dict[int, int]) -> None:
+    assert store.image_ids.tolist() == sorted(rows)
+    for image_id, found in zip(sorted(rows), store, strict=True):
+        expected = made_proposals(image_id, rows[image_id], class_boxes=store.header.class_boxes)
+        np.testing.assert_array_equal(found.logits, expected.logits)
+        np.testing.assert_array_equal(found.boxes, expected.boxes)
+        assert (found.height, found.width) == (expected.height, expected.width)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("class_boxes", [False, True])
+def test_round_trip(tmp_path, dtype, class_boxes):
+    header = StoreHeader(num_columns=4, background=0, dtype=dtype, class_boxes=class_boxes)
+    write(tmp_path, header=header)
+    store = PredictionStore(tmp_path)
+    assert store.header == header
+    assert store[0].logits.dtype == dtype
+    assert store.num_proposals == sum(ROWS.values())
+    assert_holds(store, ROWS)
+    store.verify()
+
+
+def test_header_survives(tmp_path):
+    write(tmp_path)
+    assert PredictionStore(tmp_path).header == HEADER
+
+
+def test_views_are_read_only_and_outlive_release(tmp_path):
+    write(tmp_path)
+    store = PredictionStore(tmp_path)
+    index = store.image_ids.tolist().index(7)
+    logits = store[index].logits
+    store.release(0, len(store))
+    np.testing.assert_array_equal(logits, made_proposals(7, 3).logits)
+    with pytest.raises(ValueError, match="read-only"):
+        logits[0, 0] = 1
+
+
+def test_infinite_logits_become_the_largest_number(tmp_path):
+    header = StoreHeader(num_columns=3)
+    logits = np.array([[np.inf, -np.inf, 1e30]])
+    with PredictionWriter(tmp_path, header) as writer:
+        writer.append(1, Proposals(np.zeros((1, 4)), logits, height=1, width=1))
+    assert PredictionStore(tmp_path)[0].logits.tolist() == [[65504.0, -65504.0, 65504.0]]
+
+
+@pytest.mark.parametrize(
+    ("proposals", "message"),
+    [
+        (Proposals(np.zeros((1, 4)), np.full((1, 4), np.nan), height=1, width=1), "image 1 to be numbers"),
+        (Proposals(np.full((1, 4), np.inf), np.zeros((1, 4)), height=1, width=1), "image 1 to be finite"),
+        (Proposals(np.zeros((1, 4)), np.zeros((1, 5)), height=1, width=1), "to have 4 columns, but got 5"),
+        (Proposals(np.zeros((1, 3, 4)), np.zeros((1, 4)), height=1, width=1), r"shape \(N, 4\)"),
+    ],
+)
+def test_bad_proposals_are_refused_and_leave_nothing(tmp_path, proposals, message):
+    with PredictionWriter(tmp_path, HEADER) as writer, pytest.raises(InputError, match=message):
+        writer.append(1, proposals)
+    assert len(PredictionStore(tmp_path)) == 0
+
+
+@pytest.mark.parametrize("name", ["index.bin", "logits.bin", "boxes.bin", "header.json"])
+def test_cut_at_any_byte(tmp_path, name):
+    """Each cut opens with the complete images or is refused in one sentence; then writing goes on to the end."""
+    write(tmp_path)
+    file = tmp_path / "part-00000" / name
+    originals = {other.name: other.read_bytes() for other in file.parent.iterdir()}
+    content = originals[name]
+    bytes_up_to = {
+        "index.bin": lambda number: (number + 1) * RECORD.itemsize,
+        "logits.bin": lambda number: sum(list(ROWS.values())[: number + 1]) * 4 * 2,
+        "boxes.bin": lambda number: sum(list(ROWS.values())[: number + 1]) * 16,
+    }
+    for cut in range(len(content)):
+        file.write_bytes(content[:cut])
+        if name == "header.json":
+            if cut < len(content) - 1:  # the last byte is only the end of the line
+                with pytest.raises(InputError, match=r"^Expected `.*header\.json` .*\.$"):
+                    PredictionStore(tmp_path)
+            continue
+        complete = [number for number in range(len(ROWS)) if bytes_up_to[name](number) <= cut]
+        assert_holds(PredictionStore(tmp_path), dict(list(ROWS.items())[: len(complete)]))
+        if cut % 10 == 3:  # going on is the same work for each, and it waits for the disk
+            write(tmp_path)
+            assert_holds(PredictionStore(tmp_path), ROWS)
+            for other, bytes_of_other in originals.items():
+                assert (tmp_path / "part-00000" / other).read_bytes() == bytes_of_other
+
+
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.tuples(*[st.integers(0, 200)] * 3))
+def test_cuts_of_several_files_at_once(tmp_path_factory, cuts):
+    path = tmp_path_factory.mktemp("store")
+    write(path)
+    for name, cut in zip(("index.bin", "logits.bin", "boxes.bin"), cuts, strict=True):
+        file = path / "part-00000" / name
+        file.write_bytes(file.read_bytes()[:cut])
+    found = PredictionStore(path).image_ids.tolist()
+    assert found == sorted(list(ROWS)[: len(found)])
+    write(path)
+    assert_holds(PredictionStore(path), ROWS)
+
+
+def test_any_changed_byte_of_the_index_is_refused(tmp_path):
+    write(tmp_path)
+    file = tmp_path / "part-00000" / "index.bin"
+    content = file.read_bytes()
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 0x40
+        file.write_bytes(changed)
+        with pytest.raises(InputError, match=r"record \d of 4 is damaged"):
+            PredictionStore(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["logits.bin", "boxes.bin"])
+def test_verify_finds_changed_rows(tmp_path, name):
+    write(tmp_path)
+    file = tmp_path / "part-00000" / name
+    content = bytearray(file.read_bytes())
+    content[3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="image 7 is damaged"):
+        PredictionStore(tmp_path).verify()
+
+
+def test_rows_without_a_record_are_written_over(tmp_path):
+    write(tmp_path)
+    for name in ("logits.bin", "boxes.bin", "index.bin"):
+        with (tmp_path / "part-00000" / name).open("ab") as file:
+            file.write(b"half of an image")
+    write(tmp_path, {**ROWS, 13: 2})
+    assert_holds(PredictionStore(tmp_path), {**ROWS, 13: 2})
+
+
+def test_killed_writer_leaves_what_it_finished(tmp_path):
+    script = """
+import sys, numpy as np
+from logn.evaluate.store_format import StoreHeader
+from logn.evaluate.store_writer import PredictionWriter
+from logn.logits.proposals import Proposals
+with PredictionWriter(sys.argv[1], StoreHeader(num_columns=50)) as writer:
+    for image_id in range(10**9):
+        rows = np.full((100, 50), image_id % 1000)
+        writer.append(image_id, Proposals(np.zeros((100, 4)), rows, height=1, width=1))
+"""
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    index = tmp_path / "part-00000" / "index.bin"
+    while not index.exists() or index.stat().st_size < 20 * RECORD.itemsize:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    store = PredictionStore(tmp_path)
+    assert len(store) >= 20
+    store.verify()
+    assert store.image_ids.tolist() == list(range(len(store)))
+    with PredictionWriter(tmp_path, store.header) as writer:
+        writer.append(len(store), Proposals(np.zeros((1, 4)), np.zeros((1, 50)), height=1, width=1))
+    PredictionStore(tmp_path).verify()
+
+
+def test_second_writer_is_refused(tmp_path):
+    with (
+        PredictionWriter(tmp_path, HEADER),
+        pytest.raises(InputError, match="another process is writing"),
+    ):
+        PredictionWriter(tmp_path, HEADER)
+    PredictionWriter(tmp_path, HEADER).close()
+
+
+def test_an_image_twice_is_refused_by_the_writer(tmp_path):
+    write(tmp_path)
+    with PredictionWriter(tmp_path, HEADER) as writer, pytest.raises(InputError, match="has image 7 already"):
+        writer.append(7, made_proposals(7, 3))
+
+
+def test_parts_are_read_as_one(tmp_path):
+    write(tmp_path, {7: 3, 2: 0}, part=0)
+    write(tmp_path, {11: 2, 5: 1}, part=1)
+    (tmp_path / "part-00002").mkdir()  # a process that was stopped before its first byte
+    assert_holds(PredictionStore(tmp_path), ROWS)
+
+
+def test_exact_repeat_counts_once_and_differing_repeat_is_refused(tmp_path):
+    write(tmp_path, {7: 3, 2: 0}, part=0)
+    write(tmp_path, {7: 3, 5: 1}, part=1)
+    assert_holds(PredictionStore(tmp_path), {7: 3, 2: 0, 5: 1})
+    write(tmp_path, {2: 1}, part=2)
+    with pytest.raises(InputError, match="image 2 is there twice and differs"):
+        PredictionStore(tmp_path)
+
+
+def test_parts_of_other_models_are_refused(tmp_path):
+    write(tmp_path, {7: 3})
+    other = StoreHeader(num_columns=4, background=-1)
+    write(tmp_path, {5: 1}, header=other, part=1)
+    with pytest.raises(InputError, match="to have background 0, but it has -1"):
+        PredictionStore(tmp_path)
+    with pytest.raises(InputError, match="to have background 0, but it has -1"):
+        PredictionWriter(tmp_path, other)
+
+
+def test_completeness_is_known(tmp_path):
+    header = StoreHeader(num_columns=4, background=0, num_images=2)
+    write(tmp_path, {7: 3}, header=header)
+    assert not PredictionStore(tmp_path).is_complete
+    write(tmp_path, {7: 3, 5: 1}, header=header)
+    assert PredictionStore(tmp_path).is_complete
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "to have schema 1, but it has 2"),
+        ({"format": "other"}, "to say format 'logn.predictions'"),
+        ({"activation": "tanh"}, "Expected `activation`"),
+        ({"dtype": "int8"}, "Expected `dtype`"),
+        ({"surprise": 1}, "surprise"),
+        ({"num_columns": 1}, "Expected `num_columns`"),
+        ({"num_columns": "4"}, "Expected `num_columns`"),
+        ({"class_names": ["cup"]}, "Expected `class_names`"),
+    ],
+)
+def test_bad_headers_are_refused(tmp_path, change, message):
+    write(tmp_path)
+    file = tmp_path / "part-00000" / "header.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(InputError, match=message):
+        PredictionStore(tmp_path)
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path):
+    with pytest.raises(InputError, match="to be a prediction store"):
+        PredictionStore(tmp_path)
+
+
+def test_index_out_of_range(tmp_path):
+    write(tmp_path)
+    store = PredictionStore(tmp_path)
+    assert store[-1].height == store[len(store) - 1].height
+    with pytest.raises(IndexError):
+        store[len(store)]
