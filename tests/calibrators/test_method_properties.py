@@ -169,7 +169,7 @@ def test_the_error_of_the_balanced_margin_is_what_resampling_shows():
         rows = np.random.default_rng(seed).choice(population, 400)
         moments = moments_of(population, sample_rows=1)
         sampled = moments_of(rows, sample_rows=400).sample
-        moments._sample.rows = sampled  # the exact moments with another sample each time
+        moments._sample._rows = [sampled]  # the exact moments with another sample each time
         affine = logn.logit_normalization(moments, background=0, margin="balance", relative_std=True)
         values.append(affine.settings["margin_value"])
         errors.append(affine.settings["margin_error"])

@@ -36,44 +36,61 @@ class RowSample:
         keys: npt.NDArray[np.uint64] | None = None,
     ) -> None:
         self.capacity = capacity
-        self.rows = np.empty((0, num_classes), np.float16) if rows is None else rows
-        self.keys = np.empty(0, np.uint64) if keys is None else keys
-        count = min(HASHED_COLUMNS, num_classes)
-        self._columns = np.linspace(0, num_classes - 1, count).astype(np.intp)
-        odd = np.random.default_rng(20240417).integers(0, 2**63, size=count, dtype=np.uint64)
+        self._rows = [np.empty((0, num_classes), np.float16) if rows is None else rows]
+        self._keys = [np.empty(0, np.uint64) if keys is None else keys]
+        self._pending = 0
+        columns = min(HASHED_COLUMNS, num_classes)
+        self._columns = np.linspace(0, num_classes - 1, columns).astype(np.intp)
+        odd = np.random.default_rng(20240417).integers(0, 2**63, size=columns, dtype=np.uint64)
         self._multipliers = odd * np.uint64(2) + np.uint64(1)
 
     @property
-    def limit(self) -> np.uint64 | None:
-        """The key that a row must fall below to get in; None while there is room."""
-        return np.uint64(self.keys[-1]) if self.capacity and len(self.keys) == self.capacity else None
+    def rows(self) -> npt.NDArray[np.float16]:
+        """The sampled rows, by ascending key."""
+        self._settle()
+        return self._rows[0]
 
-    def update(self, rows: npt.NDArray[Any], limit: np.uint64 | None = None) -> None:
-        """Offer (N, C) rows; those with a value that is not finite are left out.
+    @property
+    def keys(self) -> npt.NDArray[np.uint64]:
+        """The keys of the sampled rows, ascending."""
+        self._settle()
+        return self._keys[0]
 
-        A `limit` of another sample, into which this one will be merged, spares the work on rows that it would drop.
-        """
+    def update(self, rows: npt.NDArray[Any]) -> None:
+        """Offer (N, C) rows; those with a value that is not finite are left out."""
         keys = self._hash(rows)
-        bounds = [bound for bound in (self.limit, limit) if bound is not None]
-        candidates = np.flatnonzero(keys < min(bounds)) if bounds else np.arange(len(rows))
+        settled = self._keys[0]
+        candidates = np.flatnonzero(keys < settled[-1]) if len(settled) == self.capacity else np.arange(len(rows))
         if len(candidates) > self.capacity:
             candidates = candidates[np.argpartition(keys[candidates], self.capacity - 1)[: self.capacity]]
         offered = rows[candidates]
         finite = np.isfinite(offered).all(axis=1)
-        self._keep(_to_half(offered[finite]), keys[candidates][finite])
+        self._offer(_to_half(offered[finite]), keys[candidates][finite])
 
     def merge(self, other: RowSample) -> None:
         """Take over the rows of another sample; the smaller capacity wins."""
         self.capacity = min(self.capacity, other.capacity)
-        self._keep(other.rows, other.keys)
+        self._offer(other.rows, other.keys)
+        self._settle()
 
-    def _keep(self, rows: npt.NDArray[np.float16], keys: npt.NDArray[np.uint64]) -> None:
-        if len(rows) == 0 and len(self.keys) <= self.capacity:
+    def _offer(self, rows: npt.NDArray[np.float16], keys: npt.NDArray[np.uint64]) -> None:
+        if len(rows) == 0:
             return
-        all_rows, all_keys = np.concatenate([self.rows, rows]), np.concatenate([self.keys, keys])
+        self._rows.append(rows)
+        self._keys.append(keys)
+        self._pending += len(rows)
+        # Sorting out after every batch would copy the whole sample each time; so often, it costs next to nothing.
+        if self._pending >= self.capacity:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Keep the smallest keys of what was kept and what was offered."""
+        if self._pending == 0 and len(self._keys[0]) <= self.capacity:
+            return
+        rows, keys = np.concatenate(self._rows), np.concatenate(self._keys)
         # Rows of one key are the same row, or nearly; their content breaks the tie, so that the order does not.
-        order = np.lexsort((all_rows[:, -1], all_rows[:, 0], all_keys))[: self.capacity]
-        self.rows, self.keys = all_rows[order], all_keys[order]
+        order = np.lexsort((rows[:, -1], rows[:, 0], keys))[: self.capacity]
+        self._rows, self._keys, self._pending = [rows[order]], [keys[order]], 0
 
     def _hash(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         """Multiply-and-mix over the bits of some columns, as float32 whatever the precision of the rows."""

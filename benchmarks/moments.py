@@ -1,0 +1,129 @@
+"""Speed of the per-class moments against peers, as ratios measured in one run.
+
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/moments.py
+
+Batches of 512 x 1204 float32 (the proposals of an image, LVIS's classes), many of them, so that they come from memory
+and not from the cache. Every contender goes over the same batches; the repeats are interleaved, so that a busy machine
+is busy for all; the fastest of them counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from sklearn.preprocessing import StandardScaler
+
+import logn
+
+ROWS, CLASSES = 512, 1204
+Batches = list[np.ndarray]
+
+
+def read_only(batches: Batches) -> None:
+    for batch in batches:
+        np.sum(batch)
+
+
+def numpy_mean_and_variance(batches: Batches) -> None:
+    for batch in batches:
+        batch.mean(axis=0)
+        batch.var(axis=0)
+
+
+def batch_norm(batches: Batches) -> None:
+    layer = torch.nn.BatchNorm1d(CLASSES, affine=False).train()
+    with torch.no_grad():
+        for batch in batches:
+            layer(torch.from_numpy(batch))
+
+
+def standard_scaler(batches: Batches) -> None:
+    scaler = StandardScaler()
+    for batch in batches:
+        scaler.partial_fit(batch)
+
+
+def class_moments(batches: Batches) -> None:
+    moments = logn.ClassMoments(CLASSES)
+    for batch in batches:
+        moments.update(batch)
+
+
+def class_moments_with_sample(batches: Batches) -> None:
+    moments = logn.ClassMoments(CLASSES, sample_rows=1741)
+    for batch in batches:
+        moments.update(batch)
+
+
+def class_moments_on_two_threads(batches: Batches) -> None:
+    halves = [batches[::2], batches[1::2]]
+    workers = [threading.Thread(target=class_moments, args=(half,)) for half in halves]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+CONTENDERS: dict[str, Callable[[Batches], None]] = {
+    "numpy.sum (reading)": read_only,
+    "numpy mean + var": numpy_mean_and_variance,
+    "torch BatchNorm1d": batch_norm,
+    "StandardScaler": standard_scaler,
+    "ClassMoments": class_moments,
+    "ClassMoments + sample": class_moments_with_sample,
+    "ClassMoments, 2 threads": class_moments_on_two_threads,
+}
+
+
+def measure(num_batches: int, repeats: int) -> dict[str, float]:
+    """Gigabytes of logits per second of each contender."""
+    torch.set_num_threads(1)
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+        print("OPENBLAS_NUM_THREADS is not 1: NumPy may use several threads", file=sys.stderr)
+    rng = np.random.default_rng(0)
+    centre, spread = rng.uniform(-8, 3, CLASSES), rng.uniform(0.5, 2.5, CLASSES)
+    batches = [rng.normal(centre, spread, size=(ROWS, CLASSES)).astype(np.float32) for _ in range(num_batches)]
+    best = dict.fromkeys(CONTENDERS, float("inf"))
+    for repeat in range(repeats):
+        for name, run in CONTENDERS.items():
+            if name == "StandardScaler" and repeat >= 3:
+                continue
+            start = time.perf_counter()
+            run(batches)
+            best[name] = min(best[name], time.perf_counter() - start)
+    size = sum(batch.nbytes for batch in batches) / 1e9
+    return {name: size / seconds for name, seconds in best.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=80)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    speeds = measure(options.batches, options.repeats)
+    own = speeds["ClassMoments"]
+    ratios = {name: own / speed for name, speed in speeds.items() if name in list(CONTENDERS)[:4]}
+    ratios["2 threads over 1"] = speeds["ClassMoments, 2 threads"] / own
+    ratios["with sample over without"] = speeds["ClassMoments + sample"] / own
+    if options.json:
+        print(json.dumps({"gigabytes_per_second": speeds, "ratios": ratios}, indent=2))
+        return
+    for name, speed in speeds.items():
+        print(f"{name:<26}{speed:7.2f} GB/s")
+    print()
+    for name, ratio in ratios.items():
+        label = name if "over" in name else f"ClassMoments over {name}"
+        print(f"{label:<40}{ratio:6.2f}")
+
+
+if __name__ == "__main__":
+    main()
