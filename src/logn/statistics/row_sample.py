@@ -56,11 +56,20 @@ class RowSample:
         self._settle()
         return self._keys[0]
 
-    def update(self, rows: npt.NDArray[Any]) -> None:
-        """Offer (N, C) rows; those with a value that is not finite are left out."""
-        keys = self._hash(rows)
+    @property
+    def limit(self) -> np.uint64 | None:
+        """A key that a row must fall below to get in; None while there is room. Safe to read from any thread."""
         settled = self._keys[0]
-        candidates = np.flatnonzero(keys < settled[-1]) if len(settled) == self.capacity else np.arange(len(rows))
+        return np.uint64(settled[-1]) if len(settled) == self.capacity else None
+
+    def update(self, rows: npt.NDArray[Any], limit: np.uint64 | None = None) -> None:
+        """Offer (N, C) rows; those with a value that is not finite are left out.
+
+        A `limit` of another sample, into which this one will be merged, spares the work on rows that it would drop.
+        """
+        keys = self._hash(rows)
+        bounds = [bound for bound in (self.limit, limit) if bound is not None]
+        candidates = np.flatnonzero(keys < min(bounds)) if bounds else np.arange(len(rows))
         if len(candidates) > self.capacity:
             candidates = candidates[np.argpartition(keys[candidates], self.capacity - 1)[: self.capacity]]
         offered = rows[candidates]
