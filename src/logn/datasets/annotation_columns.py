@@ -68,7 +68,7 @@ def read_annotation_columns(path: str | os.PathLike[str]) -> AnnotationColumns:
         "categories": draft.add_category,
         "annotations": draft.add_annotation,
     }
-    for element in stream_elements(path):
+    for element in stream_elements(path, skip="segmentation"):
         if element.section in takers:
             takers[element.section](element)
     return draft.finish()

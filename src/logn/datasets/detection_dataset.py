@@ -159,7 +159,9 @@ class DetectionDataset:
 
     def labels_per_image(self) -> list[IntArray]:
         """`labels_of` of every image with crowd regions left out, as the samplers want them."""
-        return [self.labels_of(index)[~self.is_crowd_of(index)] for index in range(len(self))]
+        objects = ~self._columns.is_crowd
+        counted = np.concatenate([[0], np.cumsum(objects)])[self._columns.starts]
+        return np.split(self._columns.labels[objects].astype(np.int64), counted[1:-1])
 
     def image_path(self, index: int) -> Path:
         """Where the image lies; an error that names the places tried where there is none."""

@@ -64,10 +64,10 @@ def generate_glyph_scenes(
     font_folder()  # what is missing should be said before any file is written
     root = Path(folder)
     _claim(root, settings)
-    plan = plan_scenes(settings)
-    if _is_complete(root, plan):
-        advance(sum(map(len, plan.labels.values())))
+    if _is_complete(root, settings):
+        advance(settings.train + settings.dev + settings.test)
         return root
+    plan = plan_scenes(settings)
     (root / _PARTS).mkdir(exist_ok=True)
     _draw_all(list(_shards(root, settings, plan)), workers, advance)
     for split in SPLITS:
@@ -116,9 +116,9 @@ def _annotation_names(split: str) -> dict[str, bool]:
     return {"train.json": False} if split == "train" else {f"{split}.json": False, f"{split}_exhaustive.json": True}
 
 
-def _is_complete(root: Path, plan: GlyphPlan) -> bool:
+def _is_complete(root: Path, settings: GlyphSettings) -> bool:
     files = [name for split in SPLITS for name in _annotation_names(split)]
-    images = [image_name(split, image) for split in SPLITS for image in range(len(plan.labels[split]))]
+    images = [image_name(split, image) for split in SPLITS for image in range(settings.image_count(split))]
     return all((root / name).is_file() for name in files + images)
 
 
@@ -177,7 +177,7 @@ def _draw_shard(shard: _Shard) -> int:
         characters = [shard.characters[label] for label in labels]
         scene = draw_scene(characters, shard.distractors, shard.settings.size, generator)
         with atomic_path(shard.root / image_name(shard.split, number)) as temporary:
-            pillow.fromarray(scene.image).save(temporary, compress_level=4)
+            pillow.fromarray(scene.image).save(temporary, compress_level=1)
         as_polygon = shard.settings.masks == "polygon"
         objects.append([_object(label, mask, as_polygon) for label, mask in zip(labels, scene.masks, strict=True)])
     _write_json(shard.part, objects)

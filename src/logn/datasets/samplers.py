@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
-SAMPLERS = ("random", "repeat-factor-ceil", "repeat-factor-stochastic", "class-balanced")
+SamplerName = Literal["random", "repeat-factor-ceil", "repeat-factor-stochastic", "class-balanced"]
+SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 
 
 def repeat_factors(image_counts: npt.ArrayLike, num_images: int, threshold: float = 0.001) -> FloatArray:
