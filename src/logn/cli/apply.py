@@ -1,0 +1,85 @@
+"""`logn apply`: logits in, corrected logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli.paths import check_output
+from logn.errors import InputError
+
+if TYPE_CHECKING:
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.logits.array_files import StoredArray
+
+
+def apply(
+    affine: Annotated[Path, typer.Argument(help="The correction that `logn fit` wrote.")],
+    logits: Annotated[Path, typer.Argument(help="Logits: .npy, .npz or .safetensors; the last axis is the class.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .npy or .safetensors.")],
+    key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
+    show_progress: ProgressOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Correct a file of logits: each class times its scale plus its shift.
+
+    The output has the shape and the precision of the input and is written in one atomic step; files of any size are
+    read in bounded memory.
+
+    **Examples**
+
+    `logn apply affine.safetensors logits.npy -o corrected.npy`
+
+    `logn apply affine.safetensors dump.npz --key cls_score -o corrected.safetensors`
+    """
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.logits.array_files import locate_array
+    from logn.logits.shard_writer import check_writable, write_logits
+
+    check_output(output)
+    correction = ClassAffine.load(affine)
+    array = locate_array(logits, key)
+    check_writable(output, array.dtype)
+    if array.num_classes != correction.num_classes:
+        raise InputError(
+            f"Expected `{logits}` to have {correction.num_classes} classes like `{affine}`, "
+            f"but it has {array.num_classes}."
+        )
+    with progress("Applying", array.rows, shown=show_progress) as advance:
+        write_logits(output, array.shape, array.dtype, _corrected(array, correction, advance))
+    if json:
+        print_json({"output": output, "shape": array.shape, "dtype": array.dtype, "method": correction.method})
+    else:
+        typer.echo(f"{output}: {array.dtype} {array.shape} by {correction.method or 'no method'}.")
+
+
+def _corrected(array: StoredArray, affine: ClassAffine, advance: Callable[[float], None]) -> Iterator[Any]:
+    import numpy as np
+
+    from logn.logits.shards import read_blocks
+
+    for block in read_blocks(array):
+        row = block.start
+        for batch in block.read_batches():
+            with np.errstate(over="ignore"):  # what overflows is found and named below
+                result = affine(batch)
+            if not np.isfinite(result.sum(dtype=np.float64)):
+                _check(array, batch, result, row)
+            yield result
+            row += len(batch)
+        advance(block.stop - block.start)
+
+
+def _check(array: StoredArray, batch: Any, result: Any, first_row: int) -> None:
+    """Refuse NaN, and what does not fit the precision of the file; infinity that was in the file may stay."""
+    import numpy as np
+
+    missing, overflow = np.isnan(batch), np.isinf(result) & np.isfinite(batch)
+    for mask, problem in ((missing, "be a number, but it is NaN"), (overflow, f"fit {array.dtype}, but it does not")):
+        if mask.any():
+            row, column = np.argwhere(mask)[0]
+            raise InputError(f"Expected row {first_row + row}, class {column} of `{array.path}` to {problem}.")

@@ -1,0 +1,134 @@
+"""`logn compare`: every post-hoc method on the same predictions, in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logn.cli import evaluation_options as options
+from logn.cli.console import JsonOption, ProgressOption, progress
+from logn.errors import InputError
+
+if TYPE_CHECKING:
+    from logn.statistics.class_counts import ClassCounts
+
+
+def compare(
+    predictions: Annotated[Path, typer.Option("--predictions", "-p", help="What `logn predict` wrote.")],
+    annotations: options.AnnotationsOption,
+    methods: Annotated[
+        str, typer.Option(help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.")
+    ] = "logn",
+    method: Annotated[list[str] | None, typer.Option(help="One more method; can be repeated.")] = None,
+    correction: Annotated[
+        list[Path] | None, typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.")
+    ] = None,
+    statistics: Annotated[Path | None, typer.Option("--statistics", "-s", help="What `logn collect` wrote.")] = None,
+    counts: options.CountsOption = None,
+    dimensions: Annotated[Path | None, typer.Option(help="fracal: .npy, JSON list, or a .csv column.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="tau-norm: the classifier's weight, .npy.")] = None,
+    sweep: Annotated[list[str] | None, typer.Option(help="Such as margin=-12:4:1 or gamma=0:1.2:0.1.")] = None,
+    split: Annotated[
+        bool, typer.Option("--split", help="Choose a sweep's value on one half of the images, report on the other.")
+    ] = False,
+    objective: Annotated[str, typer.Option(help="The metric by which a sweep's value is chosen.")] = "AP",
+    bootstrap: Annotated[int, typer.Option(help="Draws for the intervals; 0: none.")] = 1000,
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    coco: options.CocoOption = False,
+    only_predicted: options.OnlyPredictedOption = False,
+    score_threshold: options.ThresholdOption = 1e-4,
+    nms: options.NmsOption = 0.5,
+    max_detections: options.CapOption = 300,
+    bounds: options.BoundsOption = None,
+    fixed: options.FixedOption = False,
+    errors: options.ErrorsOption = False,
+    form: options.FormatOption = options.Format.table,
+    output: options.FolderOption = None,
+    show_progress: ProgressOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Score any number of methods on the very same proposals, without running the detector again.
+
+    The table has AP over all classes and over rare, common and frequent ones, and the difference of each to the
+    uncorrected model (`none`, always the first row) with an interval from paired draws of the images. Methods:
+    none, logn, loga, norcal, fracal, iif, tau-norm, temperature.
+
+    **Examples**
+
+    `logn compare -p store -s stats.safetensors -a lvis_v1_val.json --methods none,logn,logn:margin=0`
+
+    `logn compare -p store -s stats.safetensors -a val.json --counts train.json --methods logn,loga,norcal,iif --fixed`
+
+    `logn compare -p store -s stats.safetensors -a val.json --counts train.json --sweep gamma=0:1.2:0.1 --split`
+
+    `logn compare -p store -s stats.safetensors -a val.json --method logn:margin=0,use_std=false --format latex`
+    """
+    from logn.evaluate.compare import compare as run
+    from logn.evaluate.store import PredictionStore
+
+    _check_numbers(bootstrap, confidence)
+    decode = options.decode_options(score_threshold, nms, max_detections)
+    choices = {
+        "style": "coco" if coco else "lvis",
+        "draws": bootstrap,
+        "confidence": confidence,
+        "seed": seed,
+        "split": split,
+        "fixed": fixed,
+        "errors": errors,
+        "only_predicted": only_predicted,
+        "objective": objective,
+    }
+    settings = options.compare_settings(decode, bounds, choices)
+    options.make_folder(output)
+    store = PredictionStore(predictions)
+    table = options.read_counts(counts)
+    chosen = _methods(methods, method or [], correction or [])
+    inputs = _fit_inputs(statistics, table, dimensions, weights)
+    groups = options.group_counts(table, bounds, store.header.class_names)
+    with progress("Decoding", len(store) * (1 + fixed), shown=show_progress) as advance:
+        comparison = run(
+            store,
+            annotations,
+            chosen,
+            settings=settings,
+            sweeps=sweep or (),
+            progress=advance,
+            **groups,
+            **inputs,
+        )
+    options.present(comparison, form, output, as_json=json)
+
+
+def _check_numbers(bootstrap: int, confidence: float) -> None:
+    if bootstrap < 0:
+        raise InputError(f"Expected `--bootstrap` to be at least 0, but got {bootstrap}.")
+    if not 0 < confidence < 1:
+        raise InputError(f"Expected `--confidence` to lie between 0 and 1, but got {confidence:g}.")
+
+
+def _methods(listed: str, more: list[str], corrections: list[Path]) -> dict[str, Any]:
+    """All methods by name: specifications, and corrections read from files."""
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.evaluate.method_maps import split_methods
+
+    specs = {spec: spec for spec in (*split_methods(listed), *more)}
+    return {**specs, **{str(path): ClassAffine.load(path) for path in corrections}}
+
+
+def _fit_inputs(
+    statistics: Path | None, counts: ClassCounts | None, dimensions: Path | None, weights: Path | None
+) -> dict[str, Any]:
+    from logn.logits.array_files import read_array
+    from logn.statistics.class_counts import read_column
+    from logn.statistics.moments import ClassMoments
+
+    return {
+        "moments": ClassMoments.load(statistics) if statistics else None,
+        "counts": counts,
+        "dimensions": read_column(dimensions, "fractal_dimension") if dimensions else None,
+        "weight": read_array(weights) if weights else None,
+    }

@@ -1,0 +1,126 @@
+"""The options that `logn evaluate` and `logn compare` share, and what they are turned into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logn.cli.console import print_json
+from logn.errors import InputError
+
+if TYPE_CHECKING:
+    from logn.evaluate.compare_settings import CompareSettings
+    from logn.evaluate.comparison import Comparison
+    from logn.statistics.class_counts import ClassCounts
+
+PROTOCOL, MEASURES = "Protocol", "What is measured"
+
+
+class Format(StrEnum):
+    """How a table is written."""
+
+    table = "table"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+
+
+def _option(panel: str, help_line: str, *names: str) -> Any:
+    return typer.Option(*names, help=help_line, rich_help_panel=panel)
+
+
+AnnotationsOption = Annotated[Path, typer.Option("--annotations", "-a", help="LVIS or COCO ground truth.")]
+CocoOption = Annotated[bool, _option(PROTOCOL, "Evaluate as COCO: every class counts in every image.", "--coco")]
+OnlyPredictedOption = Annotated[
+    bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
+]
+ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
+NmsOption = Annotated[float, _option(PROTOCOL, "Overlap above which a box of the same class is dropped.", "--nms")]
+CapOption = Annotated[int, _option(PROTOCOL, "Detections an image over all classes; -1: all.", "--max-detections")]
+CountsOption = Annotated[
+    Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
+]
+BoundsOption = Annotated[
+    str | None, _option(PROTOCOL, "Group classes by --counts: last rare, last common, e.g. 10,100.", "--bounds")
+]
+FixedOption = Annotated[bool, _option(MEASURES, "Also AP-Fixed, and AP-Pool over its detections.", "--fixed")]
+ErrorsOption = Annotated[bool, _option(MEASURES, "Also the kinds of error (TIDE).", "--errors")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the tables.")]
+FolderOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder for the result as .json, .md, .csv and .tex.")
+]
+
+
+def decode_options(score_threshold: float, nms: float, max_detections: int) -> Any:
+    """Make the settings of the decoder."""
+    from logn.evaluate.decode import DecodeSettings
+
+    return DecodeSettings(score_threshold=score_threshold, nms_iou=nms, max_detections=max_detections)
+
+
+def group_counts(counts: ClassCounts | None, bounds: str | None, names: tuple[str, ...] | None) -> dict[str, Any]:
+    """Training counts for the groups, when bounds are given; else the annotations say the groups, where they do."""
+    if bounds is None:
+        return {}
+    if counts is None:
+        raise InputError("Expected `--counts` with `--bounds`, but got none.")
+    return {"group_counts": counts.aligned_to(names).image_counts}
+
+
+def parse_bounds(text: str | None) -> tuple[int, int]:
+    """Read the last rare and the last common count.
+
+    Example:
+        >>> parse_bounds("5,50"), parse_bounds(None)
+        ((5, 50), (10, 100))
+    """
+    try:
+        low, high = (int(part) for part in (text or "10,100").split(","))
+    except ValueError:
+        raise InputError(f"Expected `--bounds` to be two numbers like 10,100, but got {text!r}.") from None
+    if not low < high:
+        raise InputError(f"Expected `--bounds` to ascend, but got {text!r}.")
+    return low, high
+
+
+def read_counts(path: Path | None) -> ClassCounts | None:
+    """Read training counts; a class without a training image counts as one, since it has no logarithm."""
+    from logn.statistics.class_counts import ClassCounts
+
+    return None if path is None else ClassCounts.load(path).at_least(1)
+
+
+def compare_settings(decode: Any, bounds: str | None, choices: Mapping[str, Any]) -> CompareSettings:
+    """Make the settings of a comparison from the options of the command line."""
+    from logn.evaluate.compare_settings import CompareSettings
+
+    return CompareSettings(decode=decode, bounds=parse_bounds(bounds), **choices)
+
+
+def make_folder(folder: Path | None) -> None:
+    """Make the folder for the results before the work begins."""
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise InputError(f"Expected `{folder}` to be a folder, but it is a file.")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def present(comparison: Comparison, form: Format, folder: Path | None, *, as_json: bool) -> None:
+    """Print a comparison and, where a folder is given, write it in all forms."""
+    from logn.evaluate.comparison_files import save_comparison
+    from logn.evaluate.tables import write_comparison
+
+    if folder is not None:
+        save_comparison(comparison, folder)
+    if as_json:
+        print_json(comparison.to_dict())
+        return
+    typer.echo(write_comparison(comparison, form.value))
+    if form is Format.table and len(comparison.rows) > 1:
+        typer.echo("")
+        for row in comparison.rows[1:]:
+            typer.echo(comparison.verdict(row.name))

@@ -1,0 +1,146 @@
+"""`logn inspect`: what the statistics say, as a table, a sentence and a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logn.cli.console import JsonOption, print_json
+from logn.cli.paths import check_output
+
+if TYPE_CHECKING:
+    from logn.statistics.diagnosis import Diagnosis
+    from logn.statistics.metadata import StatisticsMetadata
+
+BAR_WIDTH = 7
+
+
+def inspect(
+    statistics: Annotated[Path, typer.Argument(help="The statistics file that `logn collect` wrote.")],
+    counts: Annotated[
+        Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw mean and std per class: .png, .svg or .pdf.")] = None,
+    top: Annotated[int, typer.Option(min=0, help="Classes shown from either end; 0 shows all.")] = 10,
+    json: JsonOption = False,
+) -> None:
+    """Show count, mean and standard deviation of every class's logit, and what they mean.
+
+    With the training counts it also says how strongly mean and spread follow them, which is the bias that LogN removes.
+
+    **Examples**
+
+    `logn inspect stats.safetensors`
+
+    `logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.png`
+
+    `logn inspect stats.safetensors --counts classes.csv --json`
+    """
+    from logn.statistics.class_counts import ClassCounts
+    from logn.statistics.diagnosis import diagnose
+    from logn.statistics.moments import ClassMoments
+
+    if plot is not None:
+        check_output(plot)
+    moments = ClassMoments.load(statistics)
+    diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
+    if plot is not None:
+        from logn.report.statistics_plot import plot_statistics
+
+        plot_statistics(diagnosis, plot)
+    if json:
+        print_json(_as_mapping(diagnosis, moments.metadata) | ({"plot": plot} if plot else {}))
+    else:
+        _print_table(diagnosis, top)
+        _print_summary(diagnosis, moments.metadata)
+
+
+def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:
+    links = {"mean": diagnosis.mean_with_count, "std": diagnosis.std_with_count}
+    return {
+        "metadata": {name: getattr(metadata, name) for name in _METADATA_FIELDS},
+        "classes": diagnosis.names,
+        "seen": diagnosis.seen,
+        "mean": diagnosis.mean,
+        "std": diagnosis.std,
+        "dead": diagnosis.dead,
+        "margins": diagnosis.margins,
+        "skipped": diagnosis.skipped,
+        "image_counts": diagnosis.image_counts,
+        "groups": diagnosis.groups,
+        "correlation_with_log_count": {name: link._asdict() if link else None for name, link in links.items()},
+        "conclusion": diagnosis.conclusion,
+    }
+
+
+_METADATA_FIELDS = ("background", "activation", "layer", "population", "estimator", "fingerprint")
+
+
+def _print_table(diagnosis: Diagnosis, top: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("class", no_wrap=True, max_width=24)
+    if diagnosis.image_counts is not None:
+        table.add_column("group", no_wrap=True)
+        table.add_column("images", justify="right", no_wrap=True)
+    for title in ("logits", "mean", "", "std", ""):
+        table.add_column(title, justify="left" if title == "" else "right", no_wrap=True)
+    order = [int(index) for index in diagnosis.order()]
+    shown = order if top == 0 or len(order) <= 2 * top + 1 else order[:top] + order[-top:]
+    for position, index in enumerate(shown):
+        if len(shown) < len(order) and position == top:
+            table.add_row(f"… {len(order) - len(shown)} more")
+        table.add_row(*_row(diagnosis, index))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 100
+    console.print(table)
+
+
+def _row(diagnosis: Diagnosis, index: int) -> list[str]:
+    from rich.markup import escape
+
+    name = escape(diagnosis.names[index]) + ("" if diagnosis.alive[index] else " (dead)")
+    cells = [name]
+    if diagnosis.image_counts is not None and diagnosis.groups is not None:
+        cells += [str(diagnosis.groups[index]), f"{diagnosis.image_counts[index]:,.0f}"]
+    cells.append(f"{diagnosis.seen[index]:,.0f}")
+    for values in (diagnosis.mean, diagnosis.std):
+        cells += [f"{values[index]:.3f}", _bar(values, index)]
+    return cells
+
+
+def _bar(values: Any, index: int) -> str:
+    """A bar that grows from the smallest to the largest value."""
+    import numpy as np
+
+    if not np.isfinite(values[index]):
+        return ""
+    low, high = np.nanmin(values), np.nanmax(values)
+    share = (values[index] - low) / (high - low) if high > low else 1.0
+    return "▏" + "█" * round(float(share) * BAR_WIDTH)
+
+
+def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
+    known = {name: getattr(metadata, name) for name in _METADATA_FIELDS}
+    typer.echo(
+        "\nRecorded: " + ", ".join(f"{name} {value}" for name, value in known.items() if value is not None) + "."
+    )
+    margins = ", ".join(f"{name} {value:.3f}" for name, value in diagnosis.margins.items())
+    typer.echo(f"Margins of LogN would be: {margins or 'none, since no class is alive'}.")
+    dead = diagnosis.dead
+    if dead:
+        names = ", ".join(dead[:5]) + (" …" if len(dead) > 5 else "")
+        typer.echo(f"Dead: {len(dead)} of {len(diagnosis.names)} classes, never seen or without spread ({names}).")
+    if diagnosis.skipped:
+        typer.echo(f"Skipped: {diagnosis.skipped:,} values that are not finite.")
+    for label, link in (("mean", diagnosis.mean_with_count), ("std", diagnosis.std_with_count)):
+        if link is not None:
+            typer.echo(
+                f"Correlation of {label} with log count: Pearson {link.pearson:+.3f}, rank {link.spearman:+.3f}."
+            )
+    typer.echo(diagnosis.conclusion)
