@@ -72,7 +72,7 @@ def evaluate(
 
 
 def _of_results(results: Path, annotations: Path, settings: Any, groups: dict[str, Any]) -> Any:
-    from logn.evaluate.compare import evaluate_results
+    from logn.evaluate.result_file import evaluate_results
 
     return evaluate_results(results, annotations, settings=settings, **groups)
 
@@ -85,6 +85,7 @@ def _of_predictions(
     from logn.evaluate.store import PredictionStore
 
     store = PredictionStore(predictions)
-    groups = options.group_counts(*grouping, store.header.class_names)
+    counts, bounds = grouping
+    groups = options.group_counts(counts, bounds, store.header.class_names)
     methods = {} if correction is None else {str(correction): ClassAffine.load(correction)}
     return compare(store, annotations, methods, settings=settings, progress=advance, **groups)

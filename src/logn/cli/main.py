@@ -25,6 +25,7 @@ class Verb(NamedTuple):
 
 LOGITS = "From dumped logits to a correction"
 DATA = "Data"
+EVALUATION = "Believe it"
 
 # A new verb is one line here and a function in a file of its own.
 VERBS = (
@@ -39,6 +40,8 @@ VERBS = (
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
     Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
     Verb("data", "data:data", "Make and look at long-tailed detection data.", DATA),
+    Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
+    Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
 )
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}

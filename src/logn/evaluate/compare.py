@@ -15,16 +15,15 @@ from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval, draw_weights, paired_interval
 from logn.evaluate.class_groups import Groups, groups_of_classes
 from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison import BASELINE, Comparison, Curve
+from logn.evaluate.comparison import BASELINE, Comparison, Curve, evaluated_classes
 from logn.evaluate.decode import decode_chunks, decode_many
 from logn.evaluate.detection_metrics import evaluate_detections
 from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import FIXED_LIMIT, fixed_protocol, why_fixed_cannot_move
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth
 from logn.evaluate.matching import verified_rows
-from logn.evaluate.method_maps import fit_for_store
+from logn.evaluate.method_maps import aligned_counts, fit_for_store
 from logn.evaluate.method_result import Measurement, MethodDetections, MethodResult
-from logn.evaluate.protocol import EvaluationProtocol
 from logn.evaluate.store import PredictionStore
 from logn.evaluate.sweep import Sweep, first_half
 
@@ -57,8 +56,8 @@ def compare(
         settings: What is measured, and how.
         sweeps: Parameters to vary, such as "margin=-12:4:1". With `split` the best value by the first half of
             the images is reported on the second half; without it all values are reported, none is chosen.
-        group_counts: Training images of each class, for the groups; by default the field `frequency` says
-            them.
+        group_counts: Training images of each class, for the groups; by default the field `frequency` of the
+            annotations says them, and without it `counts`.
         mask_maker: Makes the masks of the detections of each method, for mask AP.
         progress: Called with the number of images that were decoded since the last call.
         fit_inputs: What the specifications need: `moments`, `counts` and so on, as
@@ -69,6 +68,8 @@ def compare(
     varied = [Sweep.parse(sweep) if isinstance(sweep, str) else sweep for sweep in sweeps]
     clock = _Clock()
     truth = _ground_truth(store, annotations, settings, masks=mask_maker is not None)
+    if group_counts is None and truth.frequency is None and fit_inputs.get("counts") is not None:
+        group_counts = aligned_counts(fit_inputs["counts"], store.header).image_counts
     groups, group_source = groups_of_classes(truth, group_counts, settings.bounds)
     clock.lap("ground truth")
     asked = _named(methods)
@@ -93,7 +94,8 @@ def compare(
     return Comparison(
         rows=tuple(replace(row, seconds=row.seconds + share) for row in kept),
         protocol=protocol,
-        protocols=_protocols(measurement, settings, masks=mask_maker is not None),
+        classes=evaluated_classes(truth, groups),
+        protocols=measurement.protocols(masks=mask_maker is not None, fixed=settings.fixed),
         curves=curves,
         seconds=clock.seconds,
         draws=settings.draws,
@@ -256,16 +258,6 @@ def _differences(
         )
         for name, value in result.values.items()
     }
-
-
-def _protocols(measurement: Measurement, settings: CompareSettings, *, masks: bool) -> dict[str, EvaluationProtocol]:
-    pool = measurement.fixed_protocol if settings.fixed else measurement.protocol
-    own = {"AP-Pool": pool}
-    if settings.fixed:
-        own["AP-Fixed"] = measurement.fixed_protocol
-    if masks:
-        own["mask"] = replace(measurement.protocol, iou_type="segm")
-    return own
 
 
 def _notes(store: PredictionStore, settings: CompareSettings) -> tuple[str, ...]:

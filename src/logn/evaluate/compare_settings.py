@@ -40,14 +40,14 @@ class CompareSettings:
     only_predicted: bool = False
     objective: str = "AP"
 
-    def protocol(self, truth: GroundTruth, group_source: str | None) -> EvaluationProtocol:
-        """Give the protocol of AP under these settings."""
+    def protocol(self, truth: GroundTruth, group_source: str | None, *, decoded: bool = True) -> EvaluationProtocol:
+        """Give the protocol of AP under these settings; detections that we did not decode hide theirs."""
         part = ", one half of them" if self.split else ""
         return EvaluationProtocol(
             style=self.style,
             max_detections=self.decode.max_detections if self.style == "lvis" else COCO_CAP,
-            score_threshold=self.decode.score_threshold,
-            nms_iou=self.decode.nms_iou,
+            score_threshold=self.decode.score_threshold if decoded else None,
+            nms_iou=self.decode.nms_iou if decoded else None,
             groups=group_source,
             images=f"{truth.num_images:,} images{part}",
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval
+from logn.evaluate.class_groups import Groups
+from logn.evaluate.ground_truth import GroundTruth
 from logn.evaluate.method_result import MethodResult
 from logn.evaluate.protocol import EvaluationProtocol
 from logn.evaluate.sweep import Sweep
@@ -45,6 +47,16 @@ class Curve:
         }
 
 
+@dataclass(frozen=True)
+class EvaluatedClass:
+    """A class as the annotations know it; `boxes` are those of the evaluated images."""
+
+    id: int
+    name: str
+    group: str | None
+    boxes: int
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Methods measured on the same proposals and images; the first row is the uncorrected model.
@@ -52,6 +64,7 @@ class Comparison:
     Args:
         rows: One per method.
         protocol: Of AP.
+        classes: In the order of `rows[0].metrics.per_class`.
         protocols: Of the metrics that have one of their own: "AP-Fixed", "AP-Pool", "mask".
         curves: Of the sweeps.
         seconds: Time by step: "ground truth", "fit", "decode", "metrics", "bootstrap".
@@ -62,6 +75,7 @@ class Comparison:
 
     rows: tuple[MethodResult, ...]
     protocol: EvaluationProtocol
+    classes: tuple[EvaluatedClass, ...] = ()
     protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
     curves: tuple[Curve, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -98,10 +112,23 @@ class Comparison:
             "draws": self.draws,
             "confidence": self.confidence,
             "methods": [row.to_dict() for row in self.rows],
+            "classes": [
+                {**asdict(known), "AP": {row.name: float(row.metrics.per_class[place]) for row in self.rows}}
+                for place, known in enumerate(self.classes)
+            ],
             "curves": [curve.to_dict() for curve in self.curves],
             "seconds": dict(self.seconds),
             "notes": list(self.notes),
         }
+
+
+def evaluated_classes(truth: GroundTruth, groups: Groups | None) -> tuple[EvaluatedClass, ...]:
+    """List the classes with their group and their number of boxes."""
+    columns = zip(truth.category_ids.tolist(), truth.class_names, truth.boxes_per_class.tolist(), strict=True)
+    return tuple(
+        EvaluatedClass(number, name, None if groups is None else str(groups[place]), boxes)
+        for place, (number, name, boxes) in enumerate(columns)
+    )
 
 
 def describe_changes(name: str, differences: Mapping[str, Interval]) -> str:

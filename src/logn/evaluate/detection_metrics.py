@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,13 @@ class DetectionMetrics:
     values: Mapping[str, float]
     per_class: npt.NDArray[np.float64]
     protocol: EvaluationProtocol
-    notes: Sequence[str] = field(default_factory=tuple)
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Give the values with their protocol, for JSON."""
-        return {"values": dict(self.values), "protocol": self.protocol.to_dict(), "notes": list(self.notes)}
+        return {"values": dict(self.values), "protocol": self.protocol.to_dict()}
 
 
 def evaluate_detections(
@@ -74,14 +73,13 @@ def evaluate_detections(
     rows = rows_within_limits(detections, protocol)
     # The limits come before the federated filter: what is filtered out has used up the budget.
     rows = rows[verified_rows(detections.image_index[rows], detections.labels[rows], truth)]
-    precision = _precision(detections, rows, truth, masks)
-    return summarize_precision(precision, protocol, groups)
+    return _summary(_precision(detections, rows, truth, masks), protocol, groups)
 
 
 def _precision(
     detections: Detections, rows: npt.NDArray[np.intp], truth: GroundTruth, masks: Sequence[Any] | None
 ) -> npt.NDArray[np.float64]:
-    """Precision `(thresholds, recalls, classes, area ranges)`, NaN where nothing is annotated."""
+    """AP per threshold, class and size, `(10, F, 4)`; NaN where nothing is annotated."""
     import hotcoco
 
     dataset = truth.evaluator_dataset
@@ -103,8 +101,9 @@ def _precision(
     evaluation.evaluate()
     evaluation.accumulate()
     result: Any = evaluation.eval
-    precision: npt.NDArray[np.float64] = result["precision"][..., -1]
-    return np.where(precision < 0, np.nan, precision)
+    # A class is there with all its recall points or, marked by -1, with none.
+    averaged: npt.NDArray[np.float64] = result["precision"][..., -1].mean(axis=1)
+    return np.where(averaged < 0, np.nan, averaged)
 
 
 def result_table(detections: Detections, truth: GroundTruth) -> npt.NDArray[np.float64]:
@@ -119,18 +118,16 @@ def result_table(detections: Detections, truth: GroundTruth) -> npt.NDArray[np.f
     return table
 
 
-def summarize_precision(
+def _summary(
     precision: npt.NDArray[np.float64], protocol: EvaluationProtocol, groups: Groups | None
 ) -> DetectionMetrics:
-    """Average a `(10, 101, F, 4)` array of precisions: a class is there with all its cells or not at all."""
-    per_threshold = precision.mean(axis=1)  # (thresholds, classes, areas)
-    per_area = per_threshold.mean(axis=0)
-    per_class = per_area[:, 0]
+    per_size = precision.mean(axis=0)
+    per_class = per_size[:, 0]
     values = {
         "AP": mean_of_present(per_class),
-        "AP50": mean_of_present(per_threshold[0, :, 0]),
-        "AP75": mean_of_present(per_threshold[5, :, 0]),
-        **{f"AP{size}": mean_of_present(per_area[:, area]) for area, size in enumerate("sml", start=1)},
+        "AP50": mean_of_present(precision[0, :, 0]),
+        "AP75": mean_of_present(precision[5, :, 0]),
+        **{f"AP{size}": mean_of_present(per_size[:, place]) for place, size in enumerate("sml", start=1)},
         **{f"AP{group}": value for group, value in mean_per_group(per_class, groups).items()},
     }
     return DetectionMetrics(values, per_class, protocol)

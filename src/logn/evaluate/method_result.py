@@ -160,3 +160,12 @@ class Measurement:
     def draw(self, matched: MatchedDetections, weights: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[np.float64]]:
         """AP over draws of images."""
         return bootstrap_metrics(matched, self.truth, weights, groups=self.groups)
+
+    def protocols(self, *, masks: bool, fixed: bool) -> dict[str, EvaluationProtocol]:
+        """Give the protocols of the metrics that have one of their own."""
+        own = {"AP-Pool": self.fixed_protocol if fixed else self.protocol}
+        if fixed:
+            own["AP-Fixed"] = self.fixed_protocol
+        if masks:
+            own["mask"] = replace(self.protocol, iou_type="segm")
+        return own

@@ -1,0 +1,196 @@
+"""Ten methods, decoded and measured, against the `lvis` package on one result file; what a further method costs.
+
+Run it with `python benchmarks/compare.py` (LVIS size, some minutes, nearly all of them the reference) or with
+`--images 200`. Times of a shared machine say little, ratios within one run more. `--classes file.csv` takes real
+training counts (a column `image_count`) in place of the formula.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn.evaluate.compare import CompareSettings, compare
+from logn.evaluate.comparison import Comparison
+from logn.evaluate.decode import decode
+from logn.evaluate.detection_metrics import result_table
+from logn.evaluate.ground_truth import load_ground_truth
+from logn.evaluate.store import PredictionStore
+from logn.evaluate.store_format import StoreHeader
+from logn.evaluate.store_writer import PredictionWriter
+from logn.logits.proposals import Proposals
+from logn.statistics.class_counts import ClassCounts, frequency_groups
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+
+CLASSES, PROPOSALS, BOXES, NEGATIVES, SIDE = 1203, 300, 12, 12, 640
+METHODS = (
+    "none",
+    "logn",
+    "logn:balanced",
+    "logn:margin=0",
+    "loga",
+    "norcal",
+    "norcal:gamma=0.3",
+    "fracal",
+    "iif",
+    "temperature:value=1.5",
+)
+
+
+def training_counts(path: str | None) -> np.ndarray:
+    """Images of each class: about 28 % up to 10, 38 % up to 100, the rest up to 1,900, as in LVIS; shuffled."""
+    if path:
+        with open(path, newline="", encoding="utf-8") as file:
+            return np.array([float(row["image_count"]) for row in csv.DictReader(file)])
+    place = (np.arange(CLASSES) + 0.5) / CLASSES
+    counts = np.round(10 ** (0.25 + 2.55 * place + 0.48 * place**6))
+    return np.random.default_rng(0).permutation(counts)
+
+
+def made_image(rng: np.random.Generator, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, Proposals]:
+    """Boxes, labels and proposals: logits lean to frequent classes, the background column is the last."""
+    share = counts / counts.sum()
+    number = max(1, rng.poisson(BOXES))
+    present = rng.choice(len(counts), max(1, number // 3), p=share)
+    labels = rng.choice(present, number)
+    corner = rng.uniform(0, SIDE - 60, (number, 2))
+    boxes = np.hstack([corner, corner + np.exp(rng.normal(4, 0.8, (number, 2))).clip(8, 300)]).clip(0, SIDE)
+    source = rng.integers(0, number, PROPOSALS)
+    near = rng.random(PROPOSALS) < 0.6
+    size = np.tile(boxes[source, 2:] - boxes[source, :2], 2)
+    proposals = boxes[source] + rng.normal(0, 0.1, (PROPOSALS, 4)) * size
+    corner = rng.uniform(0, SIDE - 60, (PROPOSALS, 2))
+    proposals[~near] = np.hstack([corner, corner + rng.uniform(10, 200, (PROPOSALS, 2))])[~near]
+    proposals = np.sort(proposals.reshape(-1, 2, 2), axis=1).reshape(-1, 4).clip(0, SIDE)
+    logits = 1.2 * rng.standard_normal((PROPOSALS, len(counts) + 1), np.float32) - 5.5
+    logits[:, :-1] += 0.5 * np.log(share * len(counts))
+    logits[:, -1] = rng.normal(5, 1.5, PROPOSALS)
+    rows = np.flatnonzero(near)
+    logits[rows, labels[source[rows]]] += rng.normal(8, 2, len(rows))
+    logits[rows, -1] -= 2
+    return boxes, labels, Proposals(proposals.astype(np.float32), logits, height=SIDE, width=SIDE)
+
+
+def made_split(folder: Path, images: int, counts: np.ndarray) -> tuple[PredictionStore, Path, ClassMoments]:
+    """A store of predictions, the annotations of its images, and the statistics of its logits."""
+    groups = frequency_groups(counts)
+    categories = [
+        {"id": place + 1, "name": f"class {place}", "frequency": str(group), "image_count": int(count)}
+        for place, (group, count) in enumerate(zip(groups, counts, strict=True))
+    ]
+    listed: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    header = StoreHeader(num_columns=len(counts) + 1, background=-1)
+    metadata = StatisticsMetadata(background=-1, activation="softmax")
+    moments = ClassMoments(len(counts) + 1, sample_rows=1024, metadata=metadata)
+    with PredictionWriter(folder / "store", header) as writer:
+        for image in range(1, images + 1):
+            rng = np.random.default_rng([7, image])
+            boxes, labels, proposals = made_image(rng, counts)
+            writer.append(image, proposals)
+            moments.update(proposals.logits)
+            present = np.unique(labels)
+            absent = np.setdiff1d(rng.choice(len(counts), NEGATIVES, replace=False), present)
+            unsure = present[rng.random(len(present)) < 0.1]
+            listed.append(
+                {
+                    "id": image,
+                    "width": SIDE,
+                    "height": SIDE,
+                    "neg_category_ids": (absent + 1).tolist(),
+                    "not_exhaustive_category_ids": (unsure + 1).tolist(),
+                }
+            )
+            for (left, top, right, bottom), label in zip(boxes.round(2).tolist(), labels.tolist(), strict=True):
+                box = [left, top, right - left, bottom - top]
+                annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1}
+                annotations.append({**annotation, "bbox": box, "area": box[2] * box[3]})
+    path = folder / "annotations.json"
+    path.write_text(json.dumps({"images": listed, "annotations": annotations, "categories": categories}))
+    return PredictionStore(folder / "store"), path, moments
+
+
+def write_results(store: PredictionStore, annotations: Path, path: Path) -> None:
+    """The detections of the uncorrected model as a result file."""
+    table = result_table(decode(store), load_ground_truth(annotations))
+    entries = [
+        {"image_id": int(row[0]), "bbox": row[1:5], "score": row[5], "category_id": int(row[6])}
+        for row in table.tolist()
+    ]
+    path.write_text(json.dumps(entries))
+
+
+def run_reference(annotations: Path, results: Path) -> dict[str, float]:
+    """What the `lvis` package says of one result file."""
+    setattr(np, "float", float)  # noqa: B010 - gone since NumPy 1.24, and the package still asks for it
+    from lvis import LVISEval
+
+    logging.disable()
+    evaluation = LVISEval(str(annotations), str(results), "bbox")
+    evaluation.run()
+    return dict(evaluation.get_results())
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    result = run()
+    return time.perf_counter() - start, result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--classes", help="a table with the column image_count")
+    parser.add_argument("--draws", type=int, default=0, help="also time this many bootstrap draws")
+    parser.add_argument("--without-reference", action="store_true", help="leave the `lvis` package out")
+    arguments = parser.parse_args()
+    counts = training_counts(arguments.classes)
+    inputs = {"counts": ClassCounts(counts, num_images=100_170)}
+
+    with tempfile.TemporaryDirectory() as name:
+        store, annotations, moments = made_split(Path(name), arguments.images, counts)
+
+        def run(methods: tuple[str, ...], draws: int = 0) -> Comparison:
+            return compare(
+                store, annotations, methods, settings=CompareSettings(draws=draws), moments=moments, **inputs
+            )
+
+        run(METHODS[:1])  # the first run pays for imports and for reading the files from disk
+        first, _ = timed(lambda: run(METHODS[:1]))
+        ten, comparison = timed(lambda: run(METHODS))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        further = (ten - first) / (len(METHODS) - 1)
+        result: dict[str, Any] = {
+            "images": arguments.images,
+            "seconds, one method": first,
+            f"seconds, {len(METHODS)} methods": ten,
+            "seconds by step": dict(comparison.seconds),
+            "further method, share of the first": further / first,
+            "peak memory in MB, before the reference": memory,
+        }
+        if arguments.draws:
+            result["seconds by step, with draws"] = dict(run(METHODS, arguments.draws).seconds)
+        if not arguments.without_reference:
+            results = Path(name) / "results.json"
+            write_results(store, annotations, results)
+            seconds, values = timed(lambda: run_reference(annotations, results))
+            own = comparison["none"].values
+            result["seconds, lvis package on one result file"] = seconds
+            result["ten methods, share of the lvis package on one"] = ten / seconds
+            result["largest difference of a metric"] = max(abs(values[key] - own[key]) for key in own if key in values)
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A comparison as files: for programs, for a README, for a spreadsheet and for a paper."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from logn.evaluate.comparison import Comparison
+from logn.evaluate.tables import Table, exact, write_comparison
+from logn.files import atomic_path
+
+
+def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> None:
+    """Write `comparison.json`, `.md`, `.csv`, `.tex` and `per_class.csv` into `folder`, which must exist."""
+    content = {
+        "comparison.json": json.dumps(without_nan(comparison.to_dict()), indent=1, ensure_ascii=False) + "\n",
+        "comparison.md": write_comparison(comparison, "markdown") + "\n",
+        "comparison.csv": write_comparison(comparison, "csv"),
+        "comparison.tex": write_comparison(comparison, "latex") + "\n",
+        "per_class.csv": per_class_table(comparison).to_csv(),
+    }
+    for name, text in content.items():
+        with atomic_path(Path(folder) / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def per_class_table(comparison: Comparison) -> Table:
+    """AP of every class under every method, in points; empty where a class has no box."""
+    header = ("id", "name", "group", "boxes", *(row.name for row in comparison.rows))
+    rows = tuple(
+        (
+            str(known.id),
+            known.name,
+            known.group or "",
+            str(known.boxes),
+            *(exact(float(row.metrics.per_class[place])) for row in comparison.rows),
+        )
+        for place, known in enumerate(comparison.classes)
+    )
+    return Table(comparison.protocol.describe(), header, rows)
+
+
+def without_nan(value: Any) -> Any:
+    """Replace what is not a finite number by None, since strict readers of JSON refuse NaN.
+
+    Example:
+        >>> without_nan({"AP": [0.5, float("nan")]})
+        {'AP': [0.5, None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return value

@@ -1,0 +1,119 @@
+"""COCO-style result files: the detections of any other tool, ready for the same metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.evaluate.bootstrap import Interval
+from logn.evaluate.class_groups import groups_of_classes
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison import Comparison, evaluated_classes
+from logn.evaluate.detections import Detections
+from logn.evaluate.fixed_and_pool import fixed_protocol
+from logn.evaluate.ground_truth import GroundTruth, load_ground_truth
+from logn.evaluate.method_result import Measurement, MethodDetections
+
+
+def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Detections, list[dict[str, Any]] | None]:
+    """Read a list of `image_id, category_id, bbox, score` and, where all have one, the segmentations.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from logn.evaluate.ground_truth import load_ground_truth
+        >>> toy = {"images": [{"id": 4}], "categories": [{"id": 7}], "annotations": []}
+        >>> truth = load_ground_truth(toy, style="coco")
+        >>> file = Path(tempfile.mkdtemp()) / "results.json"
+        >>> _ = file.write_text('[{"image_id": 4, "category_id": 7, "bbox": [1, 2, 3, 4], "score": 0.5}]')
+        >>> read_results(file, truth)[0].boxes.tolist()
+        [[1.0, 2.0, 4.0, 6.0]]
+    """
+    entries = _entries(path)
+    images = _positions(path, entries, "image_id", truth.image_ids)
+    labels = _positions(path, entries, "category_id", truth.category_ids)
+    boxes = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    scores = np.array([entry["score"] for entry in entries], np.float64)
+    order = np.lexsort((-scores, images))
+    # Full precision, unlike what the decoder gives: the file says exactly this.
+    columns: dict[str, Any] = {"scores": scores[order], "boxes": boxes[order]}
+    detections = Detections(
+        image_index=images[order].astype(np.int32),
+        labels=labels[order].astype(np.int32),
+        proposal=order.astype(np.int32),
+        **columns,
+    )
+    has_masks = bool(entries) and all(entry.get("segmentation") for entry in entries)
+    return detections, [entries[place]["segmentation"] for place in order.tolist()] if has_masks else None
+
+
+def evaluate_results(
+    path: str | os.PathLike[str],
+    annotations: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    settings: CompareSettings | None = None,
+    group_counts: npt.ArrayLike | None = None,
+) -> Comparison:
+    """Measure a result file of any tool; the one row has the file's name.
+
+    Args:
+        path: The result file.
+        annotations: LVIS or COCO ground truth: a file or its content.
+        settings: What is measured; what concerns decoding, draws and halves does not apply.
+        group_counts: Training images of each class, for the groups; by default the field `frequency` says them.
+    """
+    settings = settings or CompareSettings()
+    truth = load_ground_truth(annotations, style=settings.style, masks=True)
+    detections, masks = read_results(path, truth)
+    if settings.only_predicted:
+        truth = truth.part(np.bincount(detections.image_index, minlength=truth.num_images) > 0)
+        detections, masks = read_results(path, truth)
+    groups, source = groups_of_classes(truth, group_counts, settings.bounds)
+    protocol = settings.protocol(truth, source, decoded=False)
+    measurement = Measurement(truth, protocol, fixed_protocol(protocol), groups, settings.errors)
+    fixed = detections if settings.fixed else None
+    row, _ = measurement.measure(MethodDetections(Path(path).name, detections, fixed, masks))
+    return Comparison(
+        rows=(replace(row, differences={name: Interval(0.0, math.nan, math.nan) for name in row.values}),),
+        protocol=protocol,
+        classes=evaluated_classes(truth, groups),
+        protocols=measurement.protocols(masks=masks is not None, fixed=settings.fixed),
+        seconds={"metrics": row.seconds},
+    )
+
+
+def _entries(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            entries = json.load(file)
+    except FileNotFoundError as error:
+        raise InputError(f"Expected `{path}` to be a file, but there is none.") from error
+    except ValueError as error:
+        raise InputError(f"Expected `{path}` to be JSON, but it cannot be read ({error}).") from error
+    if not isinstance(entries, list):
+        raise InputError(f"Expected `{path}` to hold a list of results, but it holds a {type(entries).__name__}.")
+    for place, entry in enumerate(entries):
+        for field in ("image_id", "category_id", "bbox", "score"):
+            if not isinstance(entry, dict) or field not in entry:
+                raise InputError(f"Expected every result of `{path}` to have `{field}`, but entry {place} has none.")
+    return entries
+
+
+def _positions(
+    path: str | os.PathLike[str], entries: Sequence[dict[str, Any]], field: str, known: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    position = {value: place for place, value in enumerate(known.tolist())}
+    unknown = next((entry[field] for entry in entries if entry[field] not in position), None)
+    if unknown is not None:
+        raise InputError(f"Expected every `{field}` of `{path}` to be annotated, but {unknown} is not.")
+    return np.array([position[entry[field]] for entry in entries], np.int64)
