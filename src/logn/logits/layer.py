@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ACTIVATIONS = ("softmax", "sigmoid")
+FINAL_PARTS = (None, "call", "slice")
 # Wrappers that hold the model in an attribute and prefix every path with its name.
 WRAPPERS = {
     "DistributedDataParallel": "module",
@@ -42,9 +43,15 @@ class LogitLayer:
         num_classes: How many columns a row of logits has, the background included; read from the module by default.
         population: What a row of logits stands for: "test proposals", "all anchors", "queries", "images".
         stages: Whether every module keeps statistics and a map of its own (the stages of a cascade) instead of
-            sharing one (the levels of a pyramid, the two heads of a distilled transformer).
+            sharing one (the levels of a pyramid, the two heads of a distilled transformer). Or the number of each
+            path's stage, from 0 on, where a stage has several modules (the levels of YOLO's two heads).
         unused: Columns that the model has but never trains, such as column 0 of torchvision's RetinaNet; they must
             not take part in the correction.
+        extra_columns: How many columns at the end are no classes, such as the objectness pair of the Seesaw loss;
+            they are neither recorded nor mapped, and `num_classes` does not count them.
+        final_only: Which part of the output the prediction uses, where a decoder predicts after each of its layers:
+            None (all of it), "call" (the last call of a forward pass) or "slice" (the last along axis 0). Only that
+            part is recorded; the map applies to all of it, which changes no prediction.
 
     Example:
         >>> layer = LogitLayer("roi_heads.box_predictor.cls_score", background=0, activation="softmax")
@@ -59,8 +66,10 @@ class LogitLayer:
     anchors: int | tuple[int, ...] = 1
     num_classes: int | None = None
     population: str | None = None
-    stages: bool = False
+    stages: bool | tuple[int, ...] = False
     unused: tuple[int, ...] = ()
+    extra_columns: int = 0
+    final_only: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "background", check_background(self.background))
@@ -68,6 +77,8 @@ class LogitLayer:
             object.__setattr__(self, "path", tuple(self.path))
         if not isinstance(self.anchors, int):
             object.__setattr__(self, "anchors", tuple(int(number) for number in self.anchors))
+        if not isinstance(self.stages, bool):
+            object.__setattr__(self, "stages", tuple(int(stage) for stage in self.stages))
         object.__setattr__(self, "unused", tuple(int(column) for column in self.unused))
         self._check()
 
@@ -82,6 +93,15 @@ class LogitLayer:
             )
         if min(self.anchors_of(index) for index in range(len(self.paths))) < 1:
             raise InputError(f"Expected `anchors` to be at least 1, but got {self.anchors}.")
+        if self.extra_columns < 0:
+            raise InputError(f"Expected `extra_columns` to be at least 0, but got {self.extra_columns}.")
+        if self.final_only not in FINAL_PARTS:
+            raise InputError(f"Expected `final_only` to be one of {FINAL_PARTS}, but got {self.final_only!r}.")
+        if len(self.stage_of) != len(self.paths) or {*self.stage_of} != {*range(self.num_stages)}:
+            raise InputError(
+                f"Expected `stages` to be True, False or the stage of each of the {len(self.paths)} paths, numbered "
+                f"from 0, but got {self.stages}."
+            )
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -92,6 +112,18 @@ class LogitLayer:
     def name(self) -> str:
         """The paths as one text, for metadata and messages."""
         return ", ".join(self.paths)
+
+    @property
+    def stage_of(self) -> tuple[int, ...]:
+        """The stage of each path: all 0 where the modules share one map."""
+        if isinstance(self.stages, bool):
+            return tuple(range(len(self.paths))) if self.stages else (0,) * len(self.paths)
+        return self.stages
+
+    @property
+    def num_stages(self) -> int:
+        """How many sets of statistics, and maps, the layer has."""
+        return max(self.stage_of, default=-1) + 1
 
     def anchors_of(self, index: int) -> int:
         """How many anchors the module at `paths[index]` has per location."""
@@ -110,22 +142,25 @@ class LogitLayer:
         anchors = self.anchors_of(index)
         columns = self.columns_in(shape[axis], index)
         if anchors > 1:
-            output = output.reshape((*shape[:axis], anchors, columns, *shape[axis + 1 :]))
+            output = output.reshape((*shape[:axis], anchors, columns + self.extra_columns, *shape[axis + 1 :]))
             axis += 1
         last = output.ndim - 1
-        if axis == last:
-            return output
-        order = [*range(axis), *range(axis + 1, last + 1), axis]
-        return output.permute(*order) if hasattr(output, "permute") else output.transpose(*order)
+        if axis != last:
+            order = [*range(axis), *range(axis + 1, last + 1), axis]
+            output = output.permute(*order) if hasattr(output, "permute") else output.transpose(*order)
+        return output[..., :columns] if self.extra_columns else output
 
-    def channels(self, per_class: npt.ArrayLike, index: int = 0) -> npt.NDArray[Any]:
-        """Repeat one value per class for every anchor, in the order of the module's output channels.
+    def channels(self, per_class: npt.ArrayLike, index: int = 0, *, elsewhere: float = 0.0) -> npt.NDArray[Any]:
+        """One value per output channel of the module: those of the classes for every anchor, `elsewhere` for the rest.
 
         Example:
             >>> LogitLayer("head", class_axis=1, anchors=2).channels([0.1, 0.2, 0.3]).tolist()
             [0.1, 0.2, 0.3, 0.1, 0.2, 0.3]
+            >>> LogitLayer("head", extra_columns=2).channels([0.1, 0.2, 0.3], elsewhere=1.0).tolist()
+            [0.1, 0.2, 0.3, 1.0, 1.0]
         """
-        return np.tile(np.asarray(per_class), self.anchors_of(index))
+        row = np.append(np.asarray(per_class), [elsewhere] * self.extra_columns)
+        return np.tile(row, self.anchors_of(index))
 
     def axis_in(self, output: Any) -> int:
         """The class axis of `output`, counted from the front."""
@@ -140,9 +175,11 @@ class LogitLayer:
     def columns_in(self, width: int, index: int = 0) -> int:
         """How many columns a row of logits has when the module at `paths[index]` has `width` output channels."""
         anchors = self.anchors_of(index)
-        columns = width // anchors if self.num_classes is None else self.num_classes
-        if columns * anchors != width:
-            per_class = "num_classes" if self.num_classes is None else self.num_classes
+        extra = self.extra_columns
+        columns = width // anchors - extra if self.num_classes is None else self.num_classes
+        if columns < 1 or (columns + extra) * anchors != width:
+            per_class = "num_classes" if self.num_classes is None else str(self.num_classes)
+            per_class = f"({per_class} + {extra})" if extra else per_class
             raise InputError(
                 f"Expected `{self.paths[index]}` to have {anchors} x {per_class} output channels, but got {width}."
             )

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError
 from logn.logits.fingerprint import fingerprint as fingerprint_of
-from logn.logits.layer import LogitLayer, count_columns, find_modules
+from logn.logits.forward_passes import ForwardPasses
+from logn.logits.layer import LogitLayer, count_columns, find_modules, unwrap
+from logn.logits.shared_slots import give_own_slots
 from logn.statistics.across_processes import merge_across_processes
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
@@ -64,8 +66,7 @@ def record(
         [10.0, 10.0, 10.0]
     """
     columns = count_columns(model, layer)
-    modules = find_modules(model, layer)
-    _check_stages(layer, modules)
+    _check_stages(layer, find_modules(model, layer))
     if model.training:
         warnings.warn(
             f"The model is in training mode, so the logits of `{layer.name}` are not those of inference; call .eval().",
@@ -81,13 +82,18 @@ def record(
             sample_rows=rows,
             metadata=_metadata(layer, name, class_names, digest),
         )
-        for name in (layer.paths if layer.stages else (layer.name,))
+        for name in _stage_names(layer)
     )
     with contextlib.ExitStack() as hooks:
-        for index, module in _distinct(modules):
-            moments = recorded[index if layer.stages else 0]
+        for slot in give_own_slots(model, layer):
+            hooks.callback(slot.restore)
+        passes = ForwardPasses(unwrap(model)) if layer.final_only == "call" else None
+        if passes is not None:
+            hooks.callback(passes.remove)
+        for index, module in _distinct(find_modules(model, layer)):
+            hook = _recorder(layer, index, recorded[layer.stage_of[index]], passes)
             # First of all hooks, so that a map attached to the layer is not recorded.
-            handle = module.register_forward_hook(_recorder(layer, index, moments), prepend=True)
+            handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
         yield recorded if layer.stages else recorded[0]
     if across_processes:
@@ -105,9 +111,15 @@ def default_sample_rows(num_classes: int) -> int:
     return max(1, min(SAMPLE_ROWS, SAMPLE_BYTES // (2 * num_classes)))
 
 
-def _recorder(layer: LogitLayer, index: int, moments: ClassMoments) -> Callable[..., None]:
+def _recorder(
+    layer: LogitLayer, index: int, moments: ClassMoments, passes: ForwardPasses | None
+) -> Callable[..., None]:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        moments.update(layer.rows(output, index))
+        rows = layer.rows(output[-1] if layer.final_only == "slice" else output, index)
+        if passes is None:
+            moments.update(rows)
+        else:
+            passes.at_the_end(index, lambda: moments.update(rows))
 
     return hook
 
@@ -121,8 +133,20 @@ def _distinct(modules: Sequence[nn.Module]) -> list[tuple[int, nn.Module]]:
 
 
 def _check_stages(layer: LogitLayer, modules: Sequence[nn.Module]) -> None:
-    if layer.stages and len(_distinct(modules)) < len(modules):
-        raise InputError(f"Expected the stages of `{layer.name}` to be different modules, but some are the same one.")
+    stage_of: dict[int, int] = {}
+    for stage, module in zip(layer.stage_of, modules, strict=True):
+        if stage_of.setdefault(id(module), stage) != stage:
+            raise InputError(
+                f"Expected the stages of `{layer.name}` to be different modules, but some are the same one."
+            )
+
+
+def _stage_names(layer: LogitLayer) -> list[str]:
+    """The paths of each stage as one text."""
+    return [
+        ", ".join(path for path, number in zip(layer.paths, layer.stage_of, strict=True) if number == stage)
+        for stage in range(layer.num_stages)
+    ]
 
 
 def _metadata(
