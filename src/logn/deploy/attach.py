@@ -1,0 +1,204 @@
+"""attach: apply a map to a model's logits while it runs, and take it off again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.fracal import FracalSigmoid
+from logn.deploy.fold_mark import refuse_folded
+from logn.errors import InputError
+from logn.logits.layer import LogitLayer, count_columns, find_modules
+from logn.logits.shared_slots import OwnSlot, give_own_slots
+
+LogitMap = Callable[[Any], Any]
+
+
+class AttachedMap:
+    """The handle of an attached map: `remove()` takes the map off; as a context manager it does so at the end."""
+
+    def __init__(self, hooks: Sequence[Any], slots: Sequence[OwnSlot] = ()) -> None:
+        self._hooks = tuple(hooks)
+        self._slots = list(slots)
+
+    def remove(self) -> None:
+        """Take the map off; the model is then exactly as before. Removing twice does nothing."""
+        for hook in self._hooks:
+            hook.remove()
+        while self._slots:
+            self._slots.pop().restore()
+
+    def __enter__(self) -> AttachedMap:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def attach(
+    model: nn.Module, layer: LogitLayer, affine: LogitMap | Sequence[LogitMap], *, again: bool = False
+) -> AttachedMap:
+    """Map the class logits of `model` from now on, without changing its weights.
+
+    The map is a forward hook on the modules of `layer`: it goes with copies of the model, is differentiable, survives
+    tracing and `torch.compile` (attach first, then compile), and is not part of the state dict.
+
+    Args:
+        model: A torch module.
+        layer: Where the logits are (`logn.locate_logits`).
+        affine: A ClassAffine, or any function of logits (…, C) that returns new ones. For a layer with `stages=True`
+            one per stage, or one for all. FRACAL for sigmoid heads comes back as the logits of its scores, so that
+            the model's own sigmoid gives the scores.
+        again: Attach even to a layer that has a map folded into its weights.
+
+    Returns:
+        The handle, whose `remove()` undoes it.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2))
+        >>> features = torch.rand(3, 4)
+        >>> plain = model(features)
+        >>> with attach(model, LogitLayer("0"), ClassAffine([2.0, 1.0], [0.0, 1.0])):
+        ...     mapped = model(features)
+        >>> torch.allclose(mapped, plain * torch.tensor([2.0, 1.0]) + torch.tensor([0.0, 1.0]))
+        True
+        >>> torch.equal(model(features), plain)
+        True
+    """
+    maps = maps_of_modules(model, layer, affine)
+    for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
+        refuse_attached(path, module)
+        if not again:
+            refuse_folded(path, module)
+    slots = give_own_slots(model, layer)
+    hooks: dict[int, Any] = {}
+    for index, (module, logit_map) in enumerate(zip(find_modules(model, layer), maps, strict=True)):
+        # A module that has two paths runs its hooks once per call, so it gets one.
+        if id(module) not in hooks:
+            hooks[id(module)] = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
+    return AttachedMap(tuple(hooks.values()), slots)
+
+
+def maps_of_modules(model: nn.Module, layer: LogitLayer, affine: LogitMap | Sequence[LogitMap]) -> tuple[LogitMap, ...]:
+    """One map per module, checked against the width and the background of the layer."""
+    maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
+    if isinstance(affine, Sequence) and not layer.stages:
+        raise InputError(f"Expected `affine` to be one map, since `{layer.name}` has no stages, but got {len(maps)}.")
+    if len(maps) != layer.num_stages:
+        raise InputError(f"Expected `affine` to have one map per stage ({layer.num_stages}), but got {len(maps)}.")
+    columns = count_columns(model, layer)
+    for logit_map in maps:
+        _check_map(layer, columns, logit_map)
+    return tuple(maps[stage] for stage in layer.stage_of)
+
+
+def _check_map(layer: LogitLayer, columns: int, logit_map: LogitMap) -> None:
+    if not callable(logit_map):
+        raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
+    width = getattr(logit_map, "num_classes", columns)
+    if width != columns:
+        raise InputError(
+            f"Expected `affine` to have {columns} classes, the columns of `{layer.name}`, but got {width}."
+        )
+    background = getattr(logit_map, "background", None)
+    if None not in (background, layer.background) and background != layer.background:
+        raise InputError(
+            f"Expected `affine` to have its background at {layer.background}, as `{layer.name}` has, "
+            f"but got {background}."
+        )
+    if isinstance(logit_map, FracalSigmoid) and layer.activation != "sigmoid":
+        raise InputError(f"Expected `{layer.name}` to feed a sigmoid for FracalSigmoid, but got {layer.activation!r}.")
+
+
+def refuse_attached(path: str, module: nn.Module) -> None:
+    """Refuse a module that has a map attached."""
+    if any(isinstance(hook, _MapHook | _FunctionHook) for hook in module._forward_hooks.values()):
+        raise InputError(
+            f"Expected `{path}` to have no map attached, but it has one; call .remove() on its handle first."
+        )
+
+
+def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: LogitMap) -> _MapHook | _FunctionHook:
+    if not isinstance(logit_map, ClassAffine):
+        return _FunctionHook(layer, index, logit_map)
+    hook = _MapHook(layer, index, logit_map)
+    weight = getattr(module, "weight", None)
+    if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
+        # Made before the first call, so that a compiled or traced model finds constants.
+        hook.constants(weight.dtype, weight.device, weight.ndim)
+    return hook
+
+
+class _MapHook:
+    """A forward hook for an affine map; holds it as tensors of the precision and device of the output."""
+
+    def __init__(self, layer: LogitLayer, index: int, affine: ClassAffine) -> None:
+        self._layer = layer
+        self._scale = layer.channels(affine.scale, index, elsewhere=1.0).tolist()
+        self._shift = layer.channels(affine.shift, index).tolist()
+        self._cache: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise InputError(f"Expected `{self._layer.name}` to give a tensor, but got {type(output).__name__}.")
+        scale, shift = self.constants(output.dtype, output.device, output.dim())
+        # One pass over the logits. Half precision is mapped in float32 and rounded once.
+        return torch.addcmul(shift, output.to(scale.dtype), scale).to(output.dtype)
+
+    def constants(self, dtype: torch.dtype, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
+        """Scale and shift, shaped to broadcast along the class axis."""
+        key = (dtype, device, dimensions)
+        if key not in self._cache:
+            shape = [1] * dimensions
+            shape[self._layer.class_axis] = len(self._scale)
+            working = torch.float32 if dtype.itemsize < 4 else dtype
+            # Made outside inference mode, which may be on now, since autograd may need them later.
+            with torch.inference_mode(False):
+                scale = torch.tensor(self._scale, dtype=working, device=device).reshape(shape)
+                shift = torch.tensor(self._shift, dtype=working, device=device).reshape(shape)
+            self._cache[key] = (scale, shift)
+        return self._cache[key]
+
+
+class _FunctionHook:
+    """A forward hook for any function of logits (…, C)."""
+
+    def __init__(self, layer: LogitLayer, index: int, function: LogitMap) -> None:
+        self._layer = layer
+        self._index = index
+        self._function = function
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        rows = self._layer.rows(output, self._index)
+        if isinstance(self._function, FracalSigmoid):
+            mapped = _fracal_logits(self._function, rows)
+        else:
+            mapped = self._function(rows)
+        if tuple(mapped.shape) != tuple(rows.shape):
+            raise InputError(
+                f"Expected `affine` to return logits of shape {tuple(rows.shape)}, but got {tuple(mapped.shape)}."
+            )
+        if self._layer.extra_columns:
+            # The columns that are no classes stay as they are, around those that the view writes to.
+            whole = output.clone()
+            self._layer.rows(whole, self._index).copy_(mapped)
+            return whole
+        # Anchors, if any, are an axis of their own, just before that of the classes.
+        axis = self._layer.axis_in(output) + (rows.dim() - output.dim())
+        return mapped.movedim(-1, axis).reshape(output.shape)
+
+
+def _fracal_logits(fracal: FracalSigmoid, rows: Tensor) -> Tensor:
+    """The logit of FRACAL's score: `-log(exp(-x) + exp(-y) + exp(-x-y))` with `y = x + shift`."""
+    first = rows.float() if rows.element_size() < 4 else rows
+    second = first + first.new_tensor(fracal.shift.tolist())
+    either = torch.logaddexp(-first, -second)
+    return -torch.logaddexp(either, -first - second).to(rows.dtype)

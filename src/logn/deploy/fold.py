@@ -1,0 +1,260 @@
+"""fold: write a map into the weights of a model, which then costs nothing."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.attach import maps_of_modules, refuse_attached
+from logn.deploy.fold_mark import mark_module, marked, refuse_folded
+from logn.deploy.untie import keep_untied
+from logn.errors import InputError
+from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap
+from logn.logits.shared_slots import give_own_slots
+
+# How far the folded layer may be off in float64, relative to the largest logit of the trial.
+TOLERANCE = 1e-9
+WAY_OUT = "use logn.attach instead"
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """What is to be written: the new tensors of one module, in the precision they will have."""
+
+    path: str
+    module: nn.Module
+    tensors: dict[str, Tensor]
+
+
+def fold(
+    model: nn.Module, layer: LogitLayer, affine: ClassAffine | Sequence[ClassAffine], *, again: bool = False
+) -> None:
+    """Write `affine` into the weights and biases of `layer`, in place; the model's speed and state dict keys stay.
+
+    A missing bias is made. The arithmetic is float64, rounded once to the precision of the weights. All modules are
+    tried out on random input before any is changed, so that a layer which does not follow its weights (a cosine head
+    normalises them) is refused and the model left as it was. A module that is there under several names is folded
+    once; a weight tied to a module outside `layer` is given to the layer as its own copy first, with a warning.
+
+    The weights carry a mark afterwards (`logn.deploy.fold_mark`), and folding once more is refused.
+
+    Args:
+        model: A torch module.
+        layer: Where the logits are (`logn.locate_logits`).
+        affine: The map; for a layer with `stages=True` one per stage, or one for all.
+        again: Fold on top of a map that is folded already. With `affine.inverse()` this undoes it, up to rounding.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False))
+        >>> features = torch.rand(3, 4)
+        >>> affine = ClassAffine([2.0, 1.0], [0.0, 1.0])
+        >>> expected = affine(model(features))
+        >>> fold(model, LogitLayer("0"), affine)
+        >>> torch.allclose(model(features), expected)
+        True
+    """
+    maps = maps_of_modules(model, layer, affine)
+    # Tensors made in inference mode could never be trained again.
+    with torch.inference_mode(False), torch.no_grad():
+        slots = give_own_slots(model, layer)
+        try:
+            folds = _prepare_all(layer, find_modules(model, layer), maps, again)
+        except InputError:
+            for slot in slots:
+                slot.restore()
+            raise
+        outside = _parameters_outside(model, folds)
+        written: dict[int, Tensor] = {}
+        for item in folds.values():
+            if _write(item, outside, written):
+                keep_untied(model)
+
+
+def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[Any], again: bool) -> dict[int, _Fold]:
+    """The fold of every distinct module, by identity; whatever is wrong is found before anything changes."""
+    folds: dict[int, _Fold] = {}
+    for index, (path, module, logit_map) in enumerate(zip(layer.paths, modules, maps, strict=True)):
+        _check_foldable(path, module, logit_map)
+        if not again:
+            refuse_folded(path, module)
+        if id(module) not in folds:
+            folds[id(module)] = _prepare(layer, index, module, logit_map)
+        elif logit_map != maps[list(modules).index(module)]:
+            raise InputError(f"Expected one map for `{path}`, which is the same module in several stages, but got two.")
+    return folds
+
+
+def _check_foldable(path: str, module: nn.Module, logit_map: Any) -> None:
+    """Refuse what cannot be folded, with the reason and the way out."""
+    if not isinstance(logit_map, ClassAffine):
+        raise InputError(
+            f"Expected `affine` to be a ClassAffine to fold, but got {type(logit_map).__name__}, which is not affine; "
+            f"{WAY_OUT}."
+        )
+    refuse_attached(path, module)
+    kind = type(module).__name__
+    weight = module._parameters.get("weight")
+    if weight is None:
+        raise InputError(
+            f"Expected `{path}` to have a weight of its own, but got {kind}, whose weight is computed or quantised; "
+            f"{WAY_OUT}."
+        )
+    if not _is_plain(weight):
+        raise InputError(
+            f"Expected `{path}` to have floating point weights, but got {weight.dtype} ({type(weight).__name__}, "
+            f"{weight.device.type}), which are quantised, sharded or not loaded; {WAY_OUT}."
+        )
+    if output_width(module) != len(weight):
+        raise InputError(
+            f"Expected `{path}` to have one row of weights per output, but got {kind} with {tuple(weight.shape)}; "
+            f"{WAY_OUT}."
+        )
+
+
+def _is_plain(weight: Tensor) -> bool:
+    kinds = (Tensor, nn.Parameter)
+    return (
+        type(weight) in kinds and weight.is_floating_point() and weight.itemsize >= 2 and weight.device.type != "meta"
+    )
+
+
+def _prepare(layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffine) -> _Fold:
+    """Compute the new tensors in float64, try them out, round them; nothing is changed yet."""
+    path = layer.paths[index]
+    scale = torch.tensor(layer.channels(affine.scale, index, elsewhere=1.0), dtype=torch.float64)
+    shift = torch.tensor(layer.channels(affine.shift, index), dtype=torch.float64)
+    exact = _folded_tensors(module, scale, shift)
+    _try_out(path, module, exact, scale, shift)
+    weight = module._parameters["weight"]
+    assert weight is not None  # noqa: S101 - _check_foldable saw it
+    rounded = {name: tensor.to(weight) for name, tensor in exact.items()}
+    for name, tensor in rounded.items():
+        if not torch.isfinite(tensor).all():
+            raise InputError(f"Expected the folded {name} of `{path}` to fit into {weight.dtype}, but it overflows.")
+    rounded["weight"] = marked(rounded.get("weight", weight))
+    return _Fold(path, module, rounded)
+
+
+def _folded_tensors(module: nn.Module, scale: Tensor, shift: Tensor) -> dict[str, Tensor]:
+    """Weight and bias after the fold, in float64; a temperature per class takes the scale instead of the weight."""
+    factor = "temperature" if _has_temperature(module, len(scale)) else "weight"
+    tensor: Tensor = getattr(module, factor).detach().double().cpu()
+    bias = module._parameters.get("bias")
+    start = torch.zeros_like(shift) if bias is None else bias.detach().double().cpu()
+    return {factor: tensor * scale.reshape(-1, *[1] * (tensor.dim() - 1)), "bias": start * scale + shift}
+
+
+def _has_temperature(module: nn.Module, width: int) -> bool:
+    temperature = getattr(module, "temperature", None)
+    return isinstance(temperature, Tensor) and tuple(temperature.shape) == (width,)
+
+
+def _try_out(path: str, module: nn.Module, exact: dict[str, Tensor], scale: Tensor, shift: Tensor) -> None:
+    """Run a float64 copy with the old and the new tensors and compare: what does not follow them is refused."""
+    kind = type(module).__name__
+    try:
+        trial = _float64_copy(module)
+        inputs = _trial_input(trial)
+        before = trial.forward(inputs)
+        for name, tensor in exact.items():
+            _assign(trial, name, tensor)
+        after = trial.forward(inputs)
+        shape = [-1] + [1] * (inputs.dim() - 2)
+        expected = before * scale.reshape(shape) + shift.reshape(shape)
+        error = float((after - expected).abs().max() / expected.abs().max().clamp(min=1.0))
+    except (RuntimeError, TypeError, ValueError, AttributeError) as problem:
+        raise InputError(
+            f"Expected `{path}` to run by itself for a trial, but {kind} does not ({problem}); {WAY_OUT}."
+        ) from problem
+    if not error <= TOLERANCE:
+        raise InputError(
+            f"Expected `{path}` to give weight * input + bias, but {kind} does not (a cosine head normalises its "
+            f"weight in every pass, so scaling it has no effect); {WAY_OUT}."
+        )
+
+
+def _float64_copy(module: nn.Module) -> nn.Module:
+    """A copy on the CPU for one pass. Its hooks are neither copied nor run: they may hold anything."""
+    trial = copy.copy(module)
+    trial._parameters = {
+        name: None if tensor is None else nn.Parameter(tensor.detach().to("cpu", torch.float64), requires_grad=False)
+        for name, tensor in module._parameters.items()
+    }
+    trial._buffers = {
+        name: tensor.to("cpu", torch.float64) if tensor is not None and tensor.is_floating_point() else tensor
+        for name, tensor in module._buffers.items()
+    }
+    trial._modules = {
+        name: None if child is None else copy.deepcopy(child).to("cpu", torch.float64)
+        for name, child in module._modules.items()
+    }
+    return trial.eval()
+
+
+def _trial_input(module: Any) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    weight = module.weight
+    channels = weight.shape[1] * getattr(module, "groups", 1)
+    kernel = weight.shape[2:]
+    dilation = getattr(module, "dilation", (1,) * len(kernel))
+    sizes = [step * (size - 1) + 4 for step, size in zip(dilation, kernel, strict=True)]
+    return torch.randn(4, channels, *sizes, generator=generator, dtype=torch.float64)
+
+
+def _assign(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Put `tensor` in the place of the parameter or buffer `name`, also where there is none yet."""
+    current = getattr(module, name, None)
+    if isinstance(current, nn.Parameter) or current is None:
+        trainable = current.requires_grad if current is not None else _is_trainable(module)
+        setattr(module, name, nn.Parameter(tensor, requires_grad=trainable))
+    else:
+        setattr(module, name, tensor)
+
+
+def _is_trainable(module: nn.Module) -> bool:
+    weight = module._parameters.get("weight")
+    return weight is not None and weight.requires_grad
+
+
+def _parameters_outside(model: nn.Module, folds: dict[int, _Fold]) -> dict[int, str]:
+    """Names of the parameters that modules outside the fold hold, by identity."""
+    return {
+        id(parameter): f"{path}.{name}" if path else name
+        for path, module in unwrap(model).named_modules()
+        if id(module) not in folds
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+    }
+
+
+def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> bool:
+    """Write the new tensors; say whether any was tied. Storage is not written to, so what shares only memory stays."""
+    tied = False
+    for name, tensor in item.tensors.items():
+        current = getattr(item.module, name, None)
+        if current is not None and id(current) in outside:
+            warnings.warn(
+                f"`{item.path}.{name}` was tied to `{outside[id(current)]}`; it now has a copy of its own, so do not "
+                "tie them again when loading.",
+                UserWarning,
+                stacklevel=3,
+            )
+            _assign(item.module, name, tensor)
+            tied = True
+        elif not isinstance(current, nn.Parameter):
+            _assign(item.module, name, tensor)
+        elif id(current) not in written:
+            # The parameter itself stays, for optimizers and for modules of the layer that share it.
+            written[id(current)] = tensor
+            current.data = tensor
+        elif not torch.equal(written[id(current)], tensor):
+            _assign(item.module, name, tensor)
+    mark_module(item.module)
+    return tied

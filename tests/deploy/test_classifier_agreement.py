@@ -1,0 +1,104 @@
+"""A few classifiers, random weights: the recorded, attached and folded logits agree with the model's own."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.attach import attach
+from logn.deploy.fold import fold
+from logn.logits.locate import locate_logits
+from logn.statistics.record import record
+
+CLASSIFIERS = {
+    "resnet18": (64, {}),
+    "vit_b_16": (32, {"image_size": 32}),
+    "mobilenet_v3_small": (64, {}),
+    "densenet121": (64, {}),
+}
+
+
+def random_map(columns):
+    generator = np.random.default_rng(0)
+    return ClassAffine(generator.uniform(0.5, 2.0, columns), generator.normal(size=columns))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_torchvision_classifiers(name):
+    size, options = CLASSIFIERS[name]
+    torch.manual_seed(0)
+    model = torchvision.models.get_model(name, num_classes=7, **options).eval()
+    layer = locate_logits(model, num_classes=7)
+    images = torch.rand(6, 3, size, size)
+    affine = random_map(7)
+    with torch.inference_mode():
+        with record(model, layer) as moments:
+            plain = model(images)
+        with attach(model, layer, affine):
+            attached = model(images)
+        fold(model, layer, affine)
+        folded = model(images)
+    rows = plain.double().numpy()
+    np.testing.assert_allclose(moments.mean, rows.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(moments.variance, rows.var(axis=0, ddof=1), atol=1e-6)
+    np.testing.assert_allclose(attached, affine(plain), atol=1e-4, rtol=0)
+    np.testing.assert_allclose(folded, affine(plain), atol=1e-4, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:ReLU follows")
+def test_squeezenet_ends_in_a_convolution():
+    torch.manual_seed(0)
+    model = torchvision.models.squeezenet1_1(num_classes=4).eval()
+    layer = locate_logits(model)
+    images, affine = torch.rand(2, 3, 64, 64), random_map(4)
+    seen = []
+    model.classifier[1].register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+    with torch.inference_mode():
+        with record(model, layer) as moments:
+            model(images)
+        with attach(model, layer, affine):
+            attached = model(images)
+        fold(model, layer, affine)
+        folded = model(images)
+    plain, _, folded_map = seen
+    rows = plain.double().permute(0, 2, 3, 1).reshape(-1, 4).numpy()
+    assert moments.count.tolist() == [len(rows)] * 4
+    np.testing.assert_allclose(moments.mean, rows.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(folded_map, affine(plain, axis=1), atol=1e-4, rtol=0)
+    np.testing.assert_allclose(attached, folded, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(folded, affine(plain, axis=1).relu().mean(dim=(2, 3)), atol=1e-4, rtol=0)
+
+
+class Distilled(nn.Module):
+    """As in timm's distilled DeiT: two heads, whose logits are averaged at test time."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.head_dist = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def get_classifier(self):
+        return self.head, self.head_dist
+
+    def forward(self, features):
+        return (self.head(features) + self.head_dist(features)) / 2
+
+
+def test_two_heads_that_are_averaged_take_the_same_map():
+    torch.manual_seed(0)
+    model, features, affine = Distilled().eval(), torch.rand(5, 6), random_map(3)
+    layer = locate_logits(model)
+    with record(model, layer) as moments, torch.inference_mode():
+        plain = model(features)
+    assert moments.count.tolist() == [10.0] * 3
+    np.testing.assert_allclose(moments.mean, plain.double().mean(dim=0), atol=1e-6)
+    folded = copy.deepcopy(model)
+    fold(folded, layer, affine)
+    with torch.inference_mode(), attach(model, layer, affine):
+        np.testing.assert_allclose(model(features), affine(plain), atol=1e-5)
+        np.testing.assert_allclose(folded(features), affine(plain), atol=1e-5)

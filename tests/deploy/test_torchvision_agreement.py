@@ -1,0 +1,135 @@
+"""Every torchvision detector, random weights: the recorded, attached and folded logits against torchvision's own."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.attach import attach
+from logn.deploy.calibrate import calibrate
+from logn.deploy.fold import fold
+from logn.logits.layer import find_modules
+from logn.logits.locate import locate_logits
+from logn.statistics.record import record
+
+COLUMNS = 5
+SMALL = {"min_size": 64, "max_size": 96}
+# No box scores above 1, so that no time goes into masks and keypoints.
+REGIONS = {**SMALL, "rpn_post_nms_top_n_test": 40, "box_score_thresh": 1.1}
+DETECTORS = {
+    "fasterrcnn_mobilenet_v3_large_320_fpn": REGIONS,
+    "maskrcnn_resnet50_fpn": REGIONS,
+    "keypointrcnn_resnet50_fpn": REGIONS,
+    "retinanet_resnet50_fpn": SMALL,
+    "fcos_resnet50_fpn": SMALL,
+    "ssd300_vgg16": {},
+    "ssdlite320_mobilenet_v3_large": {},
+}
+
+
+@functools.lru_cache(maxsize=1)
+def original(name):
+    torch.manual_seed(0)
+    options = {"weights": None, "weights_backbone": None, "num_classes": COLUMNS, **DETECTORS[name]}
+    model = getattr(torchvision.models.detection, name)(**options).eval()
+    layer = locate_logits(model)
+    with torch.no_grad():
+        for module in find_modules(model, layer):
+            # Larger than the initial weights, so that anchors and classes give clearly different logits.
+            module.weight.normal_(std=0.05)
+            module.bias.normal_()
+    return model, layer
+
+
+def images(number=2):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.rand(3, 60 + 8 * index, 72, generator=generator) for index in range(number)]
+
+
+@torch.inference_mode()
+def torchvision_logits(model):
+    """The logits as torchvision itself lays them out: (rows, columns)."""
+    seen = []
+    region_based = hasattr(model, "roi_heads")
+    module = model.roi_heads.box_predictor if region_based else model.head
+    handle = module.register_forward_hook(
+        lambda module, inputs, output: seen.append(output[0] if region_based else output["cls_logits"])
+    )
+    # The backbone of SSD300 takes the time of all the others.
+    model(images(1 if isinstance(model.backbone, SSDFeatureExtractorVGG) else 2))
+    handle.remove()
+    assert len(seen) == 1
+    return seen[0].reshape(-1, COLUMNS).numpy()
+
+
+def random_map(background):
+    generator = np.random.default_rng(2)
+    return ClassAffine(generator.uniform(0.5, 2.0, COLUMNS), generator.normal(size=COLUMNS), background)
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_recorded_attached_and_folded_agree_with_torchvision(name):
+    model, layer = original(name)
+    weights = copy.deepcopy(model.state_dict())
+    with record(model, layer) as moments:
+        plain = torchvision_logits(model)
+    assert moments.count.tolist() == [len(plain)] * COLUMNS
+    np.testing.assert_allclose(moments.mean, plain.mean(axis=0, dtype=np.float64), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(moments.variance, plain.astype(np.float64).var(axis=0, ddof=1), rtol=1e-5)
+    assert moments.metadata.activation == layer.activation
+    assert moments.metadata.population == layer.population
+
+    affine = random_map(layer.background)
+    expected = affine(plain)
+    with attach(model, layer, affine):
+        attached = torchvision_logits(model)
+
+    folded_model = copy.deepcopy(model)
+    fold(folded_model, layer, affine)
+    folded = torchvision_logits(folded_model)
+    np.testing.assert_allclose(attached, expected, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(folded, expected, atol=1e-4, rtol=0)
+
+    assert folded_model.state_dict().keys() == weights.keys()
+    assert all(torch.equal(tensor, weights[key]) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"])
+def test_the_other_order_of_anchors_would_be_seen(name):
+    model, layer = original(name)
+    affine = random_map(layer.background)
+    expected = affine(torchvision_logits(model))
+    wrong = copy.deepcopy(model)
+    with torch.no_grad():
+        for index, module in enumerate(find_modules(wrong, layer)):
+            scale = torch.tensor(affine.scale).float().repeat_interleave(layer.anchors_of(index))
+            shift = torch.tensor(affine.shift).float().repeat_interleave(layer.anchors_of(index))
+            module.weight.mul_(scale[:, None, None, None])
+            module.bias.mul_(scale).add_(shift)
+    assert np.abs(torchvision_logits(wrong) - expected).max() > 1.0
+
+
+@pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "fcos_resnet50_fpn"])
+def test_calibrate_moves_the_means_together(name):
+    model = copy.deepcopy(original(name)[0])
+    model.train()
+    model.backbone.eval()
+    targets = [{"boxes": torch.zeros(0, 4)}, {"boxes": torch.zeros(0, 4)}]
+    affine, handle = calibrate(model, [(tuple(images()), targets)], margin=0.0)
+    assert model.training
+    assert not model.backbone.training
+    mapped = torchvision_logits(model.eval())
+    corrected = list(range(1, COLUMNS))
+    np.testing.assert_allclose(mapped[:, corrected].mean(axis=0), 0.0, atol=1e-4)
+    np.testing.assert_allclose(mapped[:, corrected].std(axis=0, ddof=1), 1.0, atol=1e-3)
+    handle.remove()
+    # Column 0 is the background of the one and never trained in the other: left alone in both.
+    np.testing.assert_allclose(mapped[:, 0], torchvision_logits(model)[:, 0], atol=1e-6)
+    assert (affine.scale[0], affine.shift[0]) == (1.0, 0.0)
