@@ -1,0 +1,94 @@
+"""What the statistics are said to mean."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logn.errors import InputError
+from logn.statistics.class_counts import ClassCounts
+from logn.statistics.diagnosis import diagnose, pearson, spearman
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+
+values = st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=12)
+
+
+def _moments(means, spreads, rows=400, **metadata):
+    random = np.random.default_rng(0)
+    moments = ClassMoments(len(means), metadata=StatisticsMetadata(**metadata))
+    moments.update(random.standard_normal((rows, len(means))) * spreads + means)
+    return moments
+
+
+@given(st.data())
+def test_correlations_agree_with_numpy(data):
+    first = np.array(data.draw(values))
+    second = np.array(data.draw(st.lists(st.floats(-9, 9), min_size=len(first), max_size=len(first))))
+    if np.ptp(first) == 0 or second.std() < 1e-6:
+        return
+    assert pearson(first, second) == pytest.approx(np.corrcoef(first, second)[0, 1], abs=1e-9)
+
+
+def test_rank_correlation_shares_ranks_between_equal_values():
+    # Ranks 1, 2.5, 2.5, 4 and 1, 2, 3.5, 3.5.
+    assert spearman([1, 2, 2, 3], [1, 2, 3, 3]) == pytest.approx(np.corrcoef([1, 2.5, 2.5, 4], [1, 2, 3.5, 3.5])[0, 1])
+    assert np.isnan(spearman([1, 1, 1], [1, 2, 3]))
+    assert np.isnan(pearson([1.0], [2.0]))
+
+
+def test_the_background_is_left_out_and_gives_a_margin():
+    diagnosis = diagnose(_moments([9.0, -1.0, -3.0], 1.0, background=0, class_names=("bg", "cup", "spoon")))
+    assert diagnosis.names == ("cup", "spoon")
+    assert diagnosis.margins["min"] == pytest.approx(-3, abs=0.2)
+    assert diagnosis.margins["max"] == pytest.approx(-1, abs=0.2)
+    assert diagnosis.margins["background"] == diagnosis.background_mean == pytest.approx(9, abs=0.2)
+    assert "give the counts" in diagnosis.conclusion
+
+
+def test_dead_classes_set_no_margin_and_no_correlation():
+    diagnosis = diagnose(_moments([0.0, -50.0, -1.0, -2.0], [1.0, 0.0, 1.0, 1.0]), [1000, 500, 100, 10])
+    assert diagnosis.dead == ("class 1",)
+    assert diagnosis.margins["min"] == pytest.approx(-2, abs=0.2)
+    assert diagnosis.mean_with_count.spearman == pytest.approx(1.0)
+
+
+def test_a_file_of_nothing_has_only_dead_classes():
+    diagnosis = diagnose(ClassMoments(3), [5, 5, 5])
+    assert diagnosis.dead == ("class 0", "class 1", "class 2")
+    assert diagnosis.margins == {}
+    assert np.isnan(diagnosis.mean_with_count.pearson)
+    assert "little" in diagnosis.conclusion
+
+
+COUNTS = np.geomspace(2000, 1, 40).round()
+
+
+@pytest.mark.parametrize(
+    ("means", "words"),
+    [
+        (np.log(COUNTS), "strongly follow"),
+        (-np.log(COUNTS), "reverse"),
+        (np.tile([0.0, 1.0], 20), "beyond chance"),
+        (np.log(COUNTS) / 4 + np.tile([0.0, 1.5], 20), "partly follow"),
+    ],
+)
+def test_the_conclusion_says_what_the_numbers_say(means, words):
+    diagnosis = diagnose(_moments(means, 0.5), COUNTS)
+    assert words in diagnosis.conclusion
+    assert f"{diagnosis.mean_with_count.spearman:+.2f}" in diagnosis.conclusion
+
+
+def test_counts_are_matched_by_name_and_sorted_for_show():
+    moments = _moments([0.0, 1.0, 2.0, 5.0], 1.0, background=-1, class_names=("a", "b", "c", "background"))
+    counts = ClassCounts(np.array([500.0, 50.0, 5.0]), names=("c", "a", "b"))
+    diagnosis = diagnose(moments, counts)
+    assert diagnosis.image_counts.tolist() == [50, 5, 500]
+    assert diagnosis.groups.tolist() == ["c", "r", "f"]
+    assert diagnosis.order().tolist() == [2, 0, 1]
+    assert diagnose(moments).order().tolist() == [2, 1, 0]
+
+
+def test_counts_of_another_length_are_refused():
+    with pytest.raises(InputError, match="3 foreground classes, but got 2"):
+        diagnose(_moments([0.0, 1.0, 2.0], 1.0), [1, 2])
