@@ -163,17 +163,14 @@ def collect_shards(
         statistics.restore(earlier.arrays)
         advance(sum(done))
     blocks = _remaining_blocks(shards, done, batch_rows)
-    try:
-        for (index, block), result in in_order(blocks, lambda item: _compute(statistics, item[1]), threads):
-            statistics.merge(result)
-            done.extend([0] * (index + 1 - len(done)))
-            done[index] = block.stop
-            advance(block.stop - block.start)
-            if book.due():
-                book.save(Progress(statistics.arrays(), tuple(done)))
-    except KeyboardInterrupt:
-        book.save(Progress(statistics.arrays(), tuple(done)))
-        raise
+    for (index, block), result in in_order(blocks, lambda item: _compute(statistics, item[1]), threads):
+        statistics.merge(result)
+        done.extend([0] * (index + 1 - len(done)))
+        done[index] = block.stop
+        advance(block.stop - block.start)
+        # Only here do statistics and rows surely belong together: an interrupt saves nothing by itself.
+        if book.due():
+            book.save(Progress(statistics.arrays(), tuple(done)))
     return book
 
 

@@ -1,0 +1,234 @@
+"""`logn collect` and `logn merge`: from files of logits to statistics, in real processes where it matters."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from logn.files import read_safetensors
+from logn.statistics.moments import ClassMoments
+from logn.statistics.shard_collection import DEFAULT_SAMPLE_ROWS
+
+
+def _assert_bit_equal(one, two):
+    first, second = ClassMoments.load(one).to_file(), ClassMoments.load(two).to_file()
+    for name in ("count", "mean", "m2", "within_variance_sum", "batches", "skipped", "sample_rows", "sample_keys"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
+
+
+def test_statistics_of_shards(run, logits, tmp_path):
+    output = tmp_path / "stats.safetensors"
+    result = run("collect", tmp_path / "shards/*.npy", "-o", output, "--background", "last", "--json")
+    assert result.code == 0
+    assert result.json["rows"] == 300
+    assert result.json["files"] == 3
+    moments = ClassMoments.load(output)
+    np.testing.assert_allclose(moments.mean, logits.mean(0, dtype=float), rtol=1e-6)
+    np.testing.assert_allclose(moments.std, logits.astype(float).std(0, ddof=1), rtol=1e-6)
+    assert moments.metadata.background == -1
+    assert moments.sample_rows == DEFAULT_SAMPLE_ROWS
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shards", "stats.safetensors"]
+
+
+def test_a_folder_means_its_files_and_the_output_is_replaced(run, logits, tmp_path):
+    output = tmp_path / "stats.safetensors"
+    output.write_text("something old")
+    result = run("collect", tmp_path / "shards", "-o", output)
+    assert result.code == 0
+    assert "300 rows of 4 classes from 3 files" in result.out
+    assert ClassMoments.load(output).count.tolist() == [300] * 4
+
+
+def test_metadata_is_kept(run, logits, tmp_path):
+    (tmp_path / "names.txt").write_text("cup\nspoon\nfork\n")
+    options = ("--background", "first", "--activation", "softmax", "--layer", "head", "--population", "anchors")
+    run(
+        "collect",
+        tmp_path / "shards",
+        "-o",
+        tmp_path / "a.safetensors",
+        *options,
+        "--class-names",
+        tmp_path / "names.txt",
+    )
+    metadata = ClassMoments.load(tmp_path / "a.safetensors").metadata
+    assert metadata.class_names == ("background", "cup", "spoon", "fork")
+    assert (metadata.background, metadata.activation) == (0, "softmax")
+    assert (metadata.layer, metadata.population, metadata.estimator) == ("head", "anchors", "exact")
+
+
+def test_the_moving_average(run, logits, tmp_path):
+    output = tmp_path / "a.safetensors"
+    options = ("--estimator", "moving-average", "--momentum", "0.1", "--batch-rows", "50", "--bias-correction")
+    assert run("collect", tmp_path / "shards", "-o", output, *options).code == 0
+    moments = ClassMoments.load(output)
+    assert moments.metadata.estimator == "moving-average"
+    np.testing.assert_allclose(moments.mean, logits.mean(0), atol=0.5)
+
+
+def test_skipping_values_that_are_not_finite(run, tmp_path):
+    np.save(tmp_path / "a.npy", np.array([[1.0, np.nan], [2.0, 1.0], [3.0, 0.0]]))
+    result = run("collect", tmp_path / "a.npy", "-o", tmp_path / "a.safetensors", "--nonfinite", "skip")
+    assert "Skipped 1 values" in result.err
+    assert ClassMoments.load(tmp_path / "a.safetensors").count.tolist() == [3, 2]
+
+
+def test_progress_is_drawn_on_stderr_only(run, logits, tmp_path):
+    result = run("collect", tmp_path / "shards", "-o", tmp_path / "a.safetensors", "--progress")
+    assert "Collecting" in result.err
+    assert "Collecting" not in result.out
+
+
+def test_the_inputs_that_users_get_wrong(refused, logits, tmp_path):
+    output = tmp_path / "a.safetensors"
+
+    def sentence(*arguments):
+        return refused("collect", *arguments, "-o", output)
+
+    np.save(tmp_path / "wide.npy", np.zeros((3, 9)))
+    assert "to have 4 classes like" in sentence(tmp_path / "shards", tmp_path / "wide.npy")
+    np.save(tmp_path / "nan.npy", np.array([[0.0, np.nan]]))
+    assert "nan.npy" in sentence(tmp_path / "nan.npy")
+    assert "nan for class 1" in sentence(tmp_path / "nan.npy")
+    (tmp_path / "a.safetensors.partial").unlink(missing_ok=True)
+    np.save(tmp_path / "empty.npy", np.zeros((0, 4)))
+    assert "at least one row" in sentence(tmp_path / "empty.npy")
+    (tmp_path / "text.npy").write_text("logits")
+    assert "text.npy` to be a .npy file" in sentence(tmp_path / "text.npy")
+    assert "no-such.npy" in sentence(tmp_path / "no-such.npy")
+    assert "matches none" in sentence(tmp_path / "no*such.npy")
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--momentum", "0.1"], "`--momentum` only with `--estimator moving-average`"),
+        (["--estimator", "moving-average", "--sample-rows", "9"], "`--sample-rows` only with `--estimator exact`"),
+        (["--estimator", "moving-average", "--momentum", "7"], "`momentum` to be above 0 and at most 1"),
+        (["--batch-rows", "0"], "`batch_rows` to be at least 1"),
+        (["--threads", "0"], "`threads` to be at least 1"),
+        (["--sample-rows", "-1"], "`sample_rows` to be at least 0"),
+        (["--background", "middle"], "middle"),
+        (["--class-names", "no-such.txt"], "no-such.txt"),
+    ],
+)
+def test_options_that_do_not_fit(refused, logits, tmp_path, options, sentence):
+    assert sentence in refused("collect", tmp_path / "shards", "-o", tmp_path / "a.safetensors", *options)
+
+
+def test_class_names_must_be_as_many_as_classes(refused, logits, tmp_path):
+    (tmp_path / "names.json").write_text('["cup", "spoon"]')
+    arguments = ("collect", tmp_path / "shards", "-o", tmp_path / "a.safetensors", "--class-names")
+    assert "to name 4 classes, but it names 2" in refused(*arguments, tmp_path / "names.json")
+    (tmp_path / "names.json").write_text('{"cup": 1}')
+    assert "something else" in refused(*arguments, tmp_path / "names.json")
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(refused, logits, tmp_path):
+    assert "to exist" in refused("collect", tmp_path / "shards", "-o", tmp_path / "no/such/a.safetensors")
+    assert "is a folder" in refused("collect", tmp_path / "shards", "-o", tmp_path)
+
+
+def _start(folder, *options):
+    command = [sys.executable, "-m", "logn.cli.main", "collect", f"{folder}/shards", *options]
+    return subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
+    """SIGKILL a real process in the middle, twice, then let it finish."""
+    (tmp_path / "shards").mkdir()
+    random = np.random.default_rng(0)
+    for index in range(400):
+        np.save(tmp_path / "shards" / f"{index:03}.npy", random.standard_normal((64, 50), dtype=np.float32))
+    whole, resumed = tmp_path / "whole.safetensors", tmp_path / "resumed.safetensors"
+    journal = tmp_path / "resumed.safetensors.partial"
+    options = ("--sample-rows", "100", "--threads", "2")
+    assert _start(tmp_path, "-o", whole, *options).wait() == 0
+
+    done = 0
+    for _ in range(2):
+        process = _start(tmp_path, "-o", resumed, *options, "--journal-seconds", "0")
+        before = journal.stat().st_mtime_ns if journal.exists() else 0
+        while process.poll() is None and not (journal.exists() and journal.stat().st_mtime_ns > before):
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "the run ended before it could be killed"
+        assert not resumed.exists()
+        _, text = read_safetensors(journal, expected_format="logn.collect-journal", schema=1)
+        reached = text["rows"].count("64")
+        assert done < reached < 400
+        done = reached
+
+    assert _start(tmp_path, "-o", resumed, *options).wait() == 0
+    _assert_bit_equal(whole, resumed)
+    assert ClassMoments.load(resumed).count.tolist() == [400 * 64] * 50
+    assert not journal.exists()
+
+
+def test_a_changed_input_is_noticed_when_resuming(refused, logits, tmp_path):
+    """An error in the last shard leaves a journal; a changed first shard then may not be counted on."""
+    output = tmp_path / "a.safetensors"
+    np.save(tmp_path / "shards" / "9.npy", np.full((5, 4), np.nan))
+    arguments = ("collect", tmp_path / "shards", "-o", output, "--journal-seconds", "0", "--threads", "1")
+    assert "9.npy" in refused(*arguments)
+    os.utime(tmp_path / "shards" / "0.npy", ns=(1, 1))
+    assert "has changed; delete" in refused(*arguments)
+
+
+def test_interrupting_leaves_one_sentence_and_code_130(tmp_path):
+    (tmp_path / "shards").mkdir()
+    random = np.random.default_rng(0)
+    for index in range(400):
+        np.save(tmp_path / "shards" / f"{index:03}.npy", random.standard_normal((64, 50), dtype=np.float32))
+    output, journal = tmp_path / "a.safetensors", tmp_path / "a.safetensors.partial"
+    process = _start(tmp_path, "-o", output, "--journal-seconds", "0")
+    while process.poll() is None and not journal.exists():
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.decode() == "Error: Interrupted.\n"
+
+
+def _collect(run, folder, pattern, output, *options):
+    assert run("collect", folder / "shards" / pattern, "-o", output, *options).code == 0
+
+
+def test_merging_equals_one_run(run, logits, tmp_path):
+    parts = [tmp_path / f"part{index}.safetensors" for index in range(3)]
+    for index, part in enumerate(parts):
+        _collect(run, tmp_path, f"{index}.npy", part)
+    _collect(run, tmp_path, "*.npy", tmp_path / "whole.safetensors")
+    result = run("merge", *parts, "-o", tmp_path / "all.safetensors", "--json")
+    assert result.code == 0
+    assert (result.json["rows"], result.json["files"]) == (300, 3)
+    merged, whole = (ClassMoments.load(tmp_path / f"{name}.safetensors") for name in ("all", "whole"))
+    np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(merged.variance, whole.variance, rtol=1e-7)
+    np.testing.assert_array_equal(merged.sample, whole.sample)
+
+
+def test_what_does_not_merge_is_refused(run, refused, logits, tmp_path):
+    one, other, average = (tmp_path / f"{name}.safetensors" for name in ("one", "other", "average"))
+    _collect(run, tmp_path, "0.npy", one, "--population", "anchors")
+    _collect(run, tmp_path, "1.npy", other, "--population", "queries")
+    _collect(run, tmp_path, "1.npy", average, "--estimator", "moving-average")
+    sentence = refused("merge", one, other, "-o", tmp_path / "all.safetensors")
+    assert "`population`" in sentence
+    assert "'anchors' and 'queries'" in sentence
+    assert str(other) in sentence
+    assert "listed twice" in refused("merge", one, tmp_path / "." / one.name, "-o", tmp_path / "all.safetensors")
+    assert "moving" in refused("merge", average, one, "-o", tmp_path / "all.safetensors")
+    np.save(tmp_path / "wide.npy", np.zeros((3, 9)))
+    assert run("collect", tmp_path / "wide.npy", "-o", tmp_path / "wide.safetensors").code == 0
+    assert "4 classes, but got 9" in refused(
+        "merge", one, tmp_path / "wide.safetensors", "-o", tmp_path / "b.safetensors"
+    )
+    assert "0.npy" in refused("merge", one, tmp_path / "shards" / "0.npy", "-o", tmp_path / "all.safetensors")
+    assert not (tmp_path / "all.safetensors").exists()

@@ -1,0 +1,70 @@
+"""`logn inspect`: the table, the sentence, the figure, and what programs read."""
+
+import numpy as np
+import pytest
+
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+
+
+@pytest.fixture
+def stats(tmp_path):
+    """Statistics of forty classes whose means fall with their counts, one of them dead."""
+    names = (*(f"class[{index}]" for index in range(40)), "background")
+    moments = ClassMoments(41, nonfinite="skip", metadata=StatisticsMetadata(background=-1, class_names=names))
+    rows = np.random.default_rng(0).standard_normal((60, 41)) * 0.5 + np.append(-np.arange(40) / 5, 9)
+    rows[:, 3] = 1.0
+    rows[0, 5] = np.nan
+    moments.update(rows)
+    moments.save(tmp_path / "stats.safetensors")
+    (tmp_path / "counts.json").write_text(str([2000 // (index + 1) for index in range(40)]))
+    return tmp_path / "stats.safetensors"
+
+
+def test_the_table_and_the_sentence(run, stats, tmp_path):
+    result = run("inspect", stats, "--counts", tmp_path / "counts.json", "--top", "4")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["class", "group", "images", "logits", "mean", "std"]
+    assert lines[1].split()[:4] == ["class[0]", "f", "2,000", "60"]
+    assert lines[4].split()[1] == "(dead)"
+    assert lines[5].split() == ["…", "32", "more"]
+    assert lines[9].split()[:3] == ["class[39]", "c", "50"]
+    assert "strongly follow the training counts" in result.out
+    assert "Dead: 1 of 40 classes" in result.out
+    assert "Skipped: 1 values" in result.out
+    assert f"background {ClassMoments.load(stats).mean[-1]:.3f}" in result.out
+
+
+def test_all_classes_are_shown_on_request(run, stats):
+    result = run("inspect", stats, "--top", "0")
+    assert sum("class[" in line for line in result.out.split("Recorded:")[0].splitlines()) == 40
+    assert "give the counts" in result.out
+
+
+def test_what_programs_read(run, stats, tmp_path):
+    result = run("inspect", stats, "--counts", tmp_path / "counts.json", "--plot", tmp_path / "p.png", "--json").json
+    assert len(result["classes"]) == len(result["mean"]) == len(result["std"]) == 40
+    assert result["dead"] == ["class[3]"]
+    assert result["groups"][0] == "f"
+    assert result["correlation_with_log_count"]["mean"]["spearman"] > 0.9
+    assert set(result["margins"]) == {"min", "mean", "max", "background"}
+    assert result["metadata"]["background"] == -1
+    assert (tmp_path / "p.png").exists()
+
+
+def test_classes_never_seen_become_null(run, tmp_path):
+    ClassMoments(3).save(tmp_path / "a.safetensors")
+    result = run("inspect", tmp_path / "a.safetensors", "--json").json
+    assert result["std"] == [None, None, None]
+    assert run("inspect", tmp_path / "a.safetensors").code == 0
+
+
+def test_mistakes_are_named(refused, stats, tmp_path):
+    (tmp_path / "short.json").write_text("[1, 2]")
+    assert "40 foreground classes, but got 2" in refused("inspect", stats, "--counts", tmp_path / "short.json")
+    assert ".png, .svg, .pdf" in refused("inspect", stats, "--plot", tmp_path / "p.gif")
+    assert "to exist" in refused("inspect", stats, "--plot", tmp_path / "no/p.png")
+    assert "counts.json" in refused("inspect", tmp_path / "counts.json")
+    assert "no-such" in refused("inspect", tmp_path / "no-such.safetensors")
+    assert "--top" in refused("inspect", stats, "--top", "-1")
