@@ -13,7 +13,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer, count_columns, find_modules
+from logn.logits.layer import LogitLayer, count_columns, find_modules, output_width
 from logn.logits.shared_slots import OwnSlot, give_own_slots
 
 LogitMap = Callable[[Any], Any]
@@ -129,7 +129,8 @@ def refuse_attached(path: str, module: nn.Module) -> None:
 def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: LogitMap) -> _MapHook | _FunctionHook:
     if not isinstance(logit_map, ClassAffine):
         return _FunctionHook(layer, index, logit_map)
-    hook = _MapHook(layer, index, logit_map)
+    # A width that is not known beforehand has to be looked at in each pass, lest a narrow output be broadcast.
+    hook = _MapHook(layer, index, logit_map, check_width=output_width(module) is None)
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
         # Made before the first call, so that a compiled or traced model finds constants.
@@ -140,8 +141,10 @@ def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: LogitM
 class _MapHook:
     """A forward hook for an affine map; holds it as tensors of the precision and device of the output."""
 
-    def __init__(self, layer: LogitLayer, index: int, affine: ClassAffine) -> None:
+    def __init__(self, layer: LogitLayer, index: int, affine: ClassAffine, check_width: bool) -> None:
         self._layer = layer
+        self._index = index
+        self._check_width = check_width
         self._scale = layer.channels(affine.scale, index, elsewhere=1.0).tolist()
         self._shift = layer.channels(affine.shift, index).tolist()
         self._cache: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
@@ -149,6 +152,8 @@ class _MapHook:
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
         if not isinstance(output, Tensor):
             raise InputError(f"Expected `{self._layer.name}` to give a tensor, but got {type(output).__name__}.")
+        if self._check_width:
+            self._layer.columns_in(output.shape[self._layer.axis_in(output)], self._index)
         scale, shift = self.constants(output.dtype, output.device, output.dim())
         # One pass over the logits. Half precision is mapped in float32 and rounded once.
         return torch.addcmul(shift, output.to(scale.dtype), scale).to(output.dtype)
@@ -188,7 +193,7 @@ class _FunctionHook:
             )
         if self._layer.extra_columns:
             # The columns that are no classes stay as they are, around those that the view writes to.
-            whole = output.clone()
+            whole: Tensor = output.clone()
             self._layer.rows(whole, self._index).copy_(mapped)
             return whole
         # Anchors, if any, are an axis of their own, just before that of the classes.

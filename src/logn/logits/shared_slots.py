@@ -58,8 +58,9 @@ def give_own_slots(model: nn.Module, layer: LogitLayer) -> list[OwnSlot]:
         if type(parent).__name__ != "ModuleList":
             continue
         module = parent._modules[name]
-        holders = [f"{parent_path}.{other}" for other, child in parent._modules.items() if child is module]
-        if not set(holders) <= set(layer.paths):
+        prefix = f"{parent_path}." if parent_path else ""
+        holders = {f"{prefix}{other}" for other, child in parent._modules.items() if child is module}
+        if not holders <= set(layer.paths):
             parent._modules[name] = _twin(module)
             slots.append(OwnSlot(parent, name, module))
     return slots

@@ -1,0 +1,217 @@
+"""attach: reversible, differentiable, and the same as calling the map."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.fracal import FracalSigmoid
+from logn.deploy.attach import attach
+from logn.errors import InputError
+from logn.logits.layer import LogitLayer
+from logn.statistics.record import record
+
+LAYER = LogitLayer("0")
+AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, 0.0, -1.0])
+
+
+def linear_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3))
+
+
+def hooks_of(model):
+    return [hook for module in model.modules() for hook in module._forward_hooks]
+
+
+def test_attached_is_the_map_of_the_output_and_removing_restores_it():
+    model, features = linear_model(), torch.rand(5, 4)
+    plain = model(features)
+    handle = attach(model, LAYER, AFFINE)
+    torch.testing.assert_close(model(features), AFFINE(plain))
+    handle.remove()
+    handle.remove()
+    assert torch.equal(model(features), plain)
+    assert hooks_of(model) == []
+
+
+def test_the_handle_is_a_context_manager_also_after_an_error():
+    model = linear_model()
+    with pytest.raises(RuntimeError, match="stop"), attach(model, LAYER, AFFINE):
+        raise RuntimeError("stop")
+    assert hooks_of(model) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_mapped_in_float32(dtype):
+    model, features = linear_model().to(dtype), torch.rand(5, 4).to(dtype)
+    plain = model(features)
+    with attach(model, LAYER, AFFINE):
+        mapped = model(features)
+    assert mapped.dtype == dtype
+    assert torch.equal(mapped, AFFINE(plain))
+
+
+def test_the_model_may_change_its_precision_while_the_map_is_attached():
+    model, features = linear_model(), torch.rand(5, 4).double()
+    plain = copy.deepcopy(model).double()(features)
+    attach(model, LAYER, AFFINE)
+    torch.testing.assert_close(model.double()(features), AFFINE(plain), rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_pass_also_when_the_first_pass_was_in_inference_mode():
+    model, features = linear_model().double(), torch.rand(5, 4, dtype=torch.float64)
+    attach(model, LAYER, AFFINE)
+    # float64 so far, float32 for the first time in inference mode.
+    model, features = model.float(), features.float()
+    with torch.inference_mode():
+        model(features)
+    model(features).sum().backward()
+    expected = torch.tensor(AFFINE.scale).float()[:, None] * features.sum(dim=0)
+    torch.testing.assert_close(model[0].weight.grad, expected)
+
+
+def test_attaching_twice_is_refused():
+    model = linear_model()
+    handle = attach(model, LAYER, AFFINE)
+    with pytest.raises(InputError, match="no map attached, but it has one"):
+        attach(model, LAYER, AFFINE)
+    with pytest.raises(InputError, match="no map attached"):
+        attach(copy.deepcopy(model), LAYER, AFFINE)
+    handle.remove()
+    attach(model, LAYER, AFFINE)
+
+
+def test_nothing_is_attached_when_one_module_of_several_is_refused():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 3))
+    attach(model, LogitLayer("1"), AFFINE)
+    with pytest.raises(InputError, match="`1`"):
+        attach(model, LogitLayer(("0", "1")), AFFINE)
+    assert not model[0]._forward_hooks
+
+
+def test_one_module_under_two_names_is_mapped_once():
+    linear = nn.Linear(4, 3)
+    model, features = nn.ModuleList([linear, linear]), torch.rand(5, 4)
+    plain = linear(features)
+    with attach(model, LogitLayer(("0", "1")), AFFINE):
+        torch.testing.assert_close(linear(features), AFFINE(plain))
+
+
+def test_stages_take_a_map_each():
+    model, features = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)]), torch.rand(5, 4)
+    plain = [module(features) for module in model]
+    maps = [AFFINE, AFFINE.inverse()]
+    with attach(model, LogitLayer(("0", "1"), stages=True), maps):
+        for module, affine, logits in zip(model, maps, plain, strict=True):
+            torch.testing.assert_close(module(features), affine(logits))
+
+
+def test_maps_go_with_copies_and_pickles():
+    model, features = linear_model(), torch.rand(5, 4)
+    expected = AFFINE(model(features))
+    handle = attach(model, LAYER, AFFINE)
+    other = copy.deepcopy(model)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer, weights_only=False)
+    handle.remove()
+    torch.testing.assert_close(other(features), expected)
+    torch.testing.assert_close(loaded(features), expected)
+
+
+def test_the_state_dict_does_not_know():
+    model = linear_model()
+    keys = model.state_dict().keys()
+    attach(model, LAYER, AFFINE)
+    assert model.state_dict().keys() == keys
+
+
+def test_compiled_models_are_one_graph():
+    model, features = linear_model(), torch.rand(5, 4)
+    expected = AFFINE(model(features))
+    attach(model, LAYER, AFFINE)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(features), expected)
+
+
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_traced_models_keep_the_map_for_any_batch_size():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 6, 1)).eval()
+    layer, features = LogitLayer("0", class_axis=1, anchors=2), torch.rand(3, 2, 5, 4)
+    expected = AFFINE(layer.rows(model(features)))
+    attach(model, layer, AFFINE)
+    traced = torch.jit.trace(model, torch.rand(1, 2, 3, 3))
+    torch.testing.assert_close(layer.rows(traced(features)), expected)
+
+
+def test_any_function_of_rows_can_be_attached_to_a_convolution():
+    torch.manual_seed(0)
+    model, features = nn.Sequential(nn.Conv2d(2, 6, 1)), torch.rand(3, 2, 5, 4)
+    layer = LogitLayer("0", class_axis=1, anchors=2)
+    plain = model(features)
+    with attach(model, layer, lambda rows: rows.square() + torch.arange(3)):
+        mapped = model(features)
+    assert mapped.shape == plain.shape
+    torch.testing.assert_close(layer.rows(mapped), layer.rows(plain).square() + torch.arange(3))
+    with attach(model, layer, lambda rows: rows[..., :2]), pytest.raises(InputError, match="`affine` to return logits"):
+        model(features)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fracal_for_sigmoids_comes_back_as_the_logits_of_its_scores(dtype):
+    model, features = linear_model().to(dtype), torch.randn(50, 4).to(dtype) * 8
+    fracal = FracalSigmoid.fit([60, 20, 1], 100, [1.8, 1.0, 1.0])
+    expected = fracal(model(features).double())
+    with attach(model, LogitLayer("0", activation="sigmoid"), fracal):
+        scores = model(features).double().sigmoid()
+    torch.testing.assert_close(scores, expected, atol=1e-6 if dtype == torch.float32 else 0.02, rtol=0)
+    assert scores.isfinite().all()
+    with pytest.raises(InputError, match="feed a sigmoid"):
+        attach(model, LogitLayer("0"), fracal)
+
+
+def test_recording_sees_the_logits_before_the_map_in_any_order():
+    model, features = linear_model().eval(), torch.rand(50, 4)
+    plain = model(features).detach().double().numpy()
+    with attach(model, LAYER, AFFINE), record(model, LAYER) as after, torch.inference_mode():
+        model(features)
+    with record(model, LAYER) as before, attach(model, LAYER, AFFINE), torch.inference_mode():
+        model(features)
+    np.testing.assert_allclose(after.mean, plain.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(before.mean, plain.mean(axis=0), atol=1e-6)
+
+
+def test_wrong_maps_and_outputs_are_refused():
+    model = linear_model()
+    with pytest.raises(InputError, match="`affine` to have 3 classes, the columns of `0`, but got 2"):
+        attach(model, LAYER, ClassAffine.identity(2))
+    with pytest.raises(InputError, match="`affine` to be a ClassAffine, but got int"):
+        attach(model, LAYER, 3)
+    with pytest.raises(InputError, match=r"no `head`"):
+        attach(model, LogitLayer("head"), AFFINE)
+
+    class Tuple(nn.Module):
+        def forward(self, inputs):
+            return (inputs,)
+
+    odd = nn.Sequential(Tuple())
+    attach(odd, LogitLayer("0", num_classes=3), AFFINE)
+    with pytest.raises(InputError, match="`0` to give a tensor, but got tuple"):
+        odd(torch.rand(2, 3))
+
+
+def test_a_module_of_unknown_width_is_checked_when_it_runs():
+    model = nn.Sequential(nn.Identity())
+    attach(model, LogitLayer("0", num_classes=3), AFFINE)
+    torch.testing.assert_close(model(torch.ones(2, 3)), AFFINE(torch.ones(2, 3)))
+    with pytest.raises(InputError, match="`0` to have 1 x 3 output channels, but got 1"):
+        model(torch.ones(2, 1))

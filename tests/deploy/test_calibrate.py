@@ -1,0 +1,208 @@
+"""calibrate: any loader, one call, and the model otherwise as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import logn
+from logn.deploy.calibrate import calibrate, run_on_batch
+from logn.errors import InputError
+from logn.logits.layer import LogitLayer
+
+
+def classifier():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 4))
+    with torch.no_grad():
+        model[4].weight.mul_(torch.tensor([[4.0], [2.0], [1.0], [0.5]]))
+        model[4].bias.copy_(torch.tensor([3.0, 1.0, -1.0, -3.0]))
+    return model
+
+
+def batches():
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(32, 6, generator=generator) for _ in range(4)]
+
+
+def logits(model):
+    with torch.inference_mode():
+        return torch.cat([model(batch) for batch in batches()]).double().numpy()
+
+
+def test_the_paper_for_a_classifier_makes_every_class_standard():
+    model = classifier()
+    calibrate(model, batches(), margin=None)
+    mapped = logits(model.eval())
+    np.testing.assert_allclose(mapped.mean(axis=0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(mapped.std(axis=0, ddof=1), 1.0, atol=2e-3)
+
+
+def test_the_default_is_balanced_and_keeps_the_common_scale():
+    model = classifier().eval()
+    before = logits(model)
+    affine, _ = calibrate(model, batches())
+    spread = logits(model).std(axis=0, ddof=1)
+    np.testing.assert_allclose(spread, before.std(axis=0, ddof=1).mean(), rtol=1e-3)
+    assert affine.settings["margin"] == "balance"
+    assert affine.settings["relative_std"]
+
+
+def test_folding_gives_the_same_model():
+    attached, folded = classifier().eval(), classifier().eval()
+    affine, handle = calibrate(attached, batches())
+    same, nothing = calibrate(folded, batches(), fold=True)
+    assert nothing is None
+    assert same == affine
+    np.testing.assert_allclose(logits(folded), logits(attached), atol=1e-4)
+    handle.remove()
+    np.testing.assert_allclose(affine(logits(attached)), logits(folded), atol=1e-4)
+
+
+def test_modes_weights_and_buffers_stay():
+    model = classifier().train()
+    model[1].eval()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    calibrate(model, batches())
+    assert [module.training for module in model] == [True, False, True, True, True]
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_modes_and_hooks_are_restored_after_an_error():
+    model = classifier().train()
+
+    def failing():
+        yield torch.rand(2, 6)
+        raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        calibrate(model, failing())
+    assert model.training
+    assert all(not module._forward_hooks for module in model.modules())
+
+
+class Seen(nn.Module):
+    """Notes what it is called with."""
+
+    def forward(self, *arguments, **named):
+        return arguments, named
+
+
+IMAGES = torch.rand(2, 3, 4, 5)
+RAGGED = [torch.rand(3, 4, 5), torch.rand(3, 6, 7)]
+LABELS = torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (IMAGES, IMAGES),
+        ([IMAGES, LABELS], IMAGES),
+        ((IMAGES, LABELS, ["a", "b"]), IMAGES),
+        (RAGGED, RAGGED),
+        ((tuple(RAGGED), ({"boxes": LABELS}, {"boxes": LABELS})), RAGGED),
+        ([RAGGED, [{}, {}]], RAGGED),
+        ({"image": IMAGES, "label": LABELS}, IMAGES),
+        ({"images": RAGGED, "targets": []}, RAGGED),
+    ],
+)
+def test_batches_are_unpacked(batch, expected):
+    (argument,), named = run_on_batch(Seen(), batch)
+    assert named == {}
+    if isinstance(expected, list):
+        assert all(one is other for one, other in zip(argument, expected, strict=True))
+    else:
+        assert argument is expected
+
+
+def test_hugging_face_batches_go_by_name_without_their_labels():
+    arguments, named = run_on_batch(Seen(), {"pixel_values": IMAGES, "pixel_mask": LABELS, "labels": LABELS})
+    assert arguments == ()
+    assert set(named) == {"pixel_values", "pixel_mask"}
+
+
+@pytest.mark.parametrize("batch", ["text", ["text"], [], 3, {"audio": IMAGES}, {}, ({"a": 1}, 2)])
+def test_other_batches_are_refused(batch):
+    with pytest.raises(InputError, match="`loader` to give images"):
+        run_on_batch(Seen(), batch)
+
+
+def test_a_forward_function_takes_any_batch():
+    affine, _ = calibrate(
+        classifier(), [{"a": batch} for batch in batches()], forward=lambda model, batch: model(batch["a"])
+    )
+    assert affine == calibrate(classifier(), batches())[0]
+
+
+def test_batches_go_to_the_device_with_their_containers():
+    seen = []
+    calibrate(
+        classifier(),
+        [(batch, {"more": [LABELS, "text"]}) for batch in batches()],
+        device="cpu",
+        forward=lambda model, batch: (seen.append(batch), model(batch[0])),
+    )
+    assert isinstance(seen[0], tuple)
+    assert seen[0][1]["more"][1] == "text"
+
+
+def test_nothing_to_record_is_refused():
+    with pytest.warns(UserWarning, match="No logits"), pytest.raises(InputError, match="`loader` to bring logits"):
+        calibrate(classifier(), [])
+
+
+def test_not_a_number_is_refused_or_skipped():
+    broken = [*batches(), torch.full((1, 6), torch.nan)]
+    with pytest.raises(InputError, match=r"to be finite, but got nan for class 0"):
+        calibrate(classifier(), broken)
+    affine, _ = calibrate(classifier(), broken, nonfinite="skip")
+    expected, _ = calibrate(classifier(), batches())
+    np.testing.assert_allclose(affine.scale, expected.scale)
+
+
+def test_unused_columns_are_left_alone():
+    affine, _ = calibrate(classifier(), batches(), layer=LogitLayer("4", activation="sigmoid", unused=(1,)), margin=0.0)
+    assert (affine.scale[1], affine.shift[1]) == (1.0, 0.0)
+    assert (affine.scale[[0, 2, 3]] != 1.0).all()
+
+
+def test_a_model_that_has_a_map_is_refused_before_the_pass():
+    model = classifier()
+    calibrate(model, batches())
+    with pytest.raises(InputError, match="no map attached"):
+        calibrate(model, iter(()))
+
+
+class TwoStages(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Linear(6, 4), nn.Linear(6, 4)])
+
+    def forward(self, features):
+        return torch.stack([stage(features) for stage in self.stages])
+
+
+def test_stages_get_a_map_each():
+    torch.manual_seed(0)
+    model = TwoStages()
+    layer = LogitLayer(("stages.0", "stages.1"), stages=True)
+    maps, handle = calibrate(model, batches(), layer=layer, margin=None)
+    assert len(maps) == 2
+    assert maps[0] != maps[1]
+    with torch.inference_mode():
+        mapped = torch.cat([model(batch) for batch in batches()], dim=1)
+    np.testing.assert_allclose(mapped.mean(dim=1), 0.0, atol=1e-5)
+    handle.remove()
+
+
+def test_it_is_a_public_name():
+    assert logn.calibrate is calibrate
+
+
+def test_progress_goes_to_stderr(capsys):
+    calibrate(classifier(), batches(), progress=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Recording logits" in captured.err
