@@ -18,13 +18,15 @@ from logn.evaluate.method_result import MethodResult
 TEXT_WIDTH = 250
 
 MAIN_COLUMNS = ("AP", "APr", "APc", "APf")
-MORE_COLUMNS = ("AP50", "AP75", "AP-mask", "APr-mask", "APc-mask", "APf-mask", "AP-Fixed", "APr-Fixed", "AP-Pool")
-LAST_COLUMNS = ("APr-Pool", "ECE")
+OTHER_COLUMNS = (
+    *("AP50", "AP75", "AP-mask", "APr-mask", "APc-mask", "APf-mask"),
+    *("AP-Fixed", "APr-Fixed", "AP-Pool", "APr-Pool", "ECE"),
+)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A header, rows of text and what they mean.
+    """A header, rows of text and what they mean; a cell may have two lines.
 
     Example:
         >>> print(Table("Cups", ("method", "AP"), (("none", "25.4"),)).to_markdown())
@@ -45,7 +47,7 @@ class Table:
         from rich.console import Console
         from rich.table import Table as RichTable
 
-        table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+        table = RichTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for place, name in enumerate(self.header):
             table.add_column(name, justify="right" if place else "left", no_wrap=True)
         for row in self.rows:
@@ -57,10 +59,11 @@ class Table:
 
     def to_markdown(self) -> str:
         """Write the table for a README or a pull request."""
-        widths = [max(len(row[place]) for row in (self.header, *self.rows)) for place in range(len(self.header))]
+        lines = [[cell.replace("\n", " ") for cell in row] for row in (self.header, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         rule = "|".join([":" + "-" * (widths[0] + 1), *("-" * (width + 1) + ":" for width in widths[1:])])
-        lines = [_markdown_line(row, widths) for row in (self.header, *self.rows)]
-        return "\n".join([lines[0], f"|{rule}|", *lines[1:], "", self.caption])
+        written = [_markdown_line(row, widths) for row in lines]
+        return "\n".join([written[0], f"|{rule}|", *written[1:], "", self.caption])
 
     def to_csv(self) -> str:
         """Write the table as comma-separated values, without the caption.
@@ -98,6 +101,7 @@ def _markdown_line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _latex(text: str) -> str:
+    text = text.replace("\n", " ")
     for character in "&%#_$":
         text = text.replace(character, "\\" + character)
     return text
@@ -112,21 +116,15 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 
 
 def metric_table(comparison: Comparison) -> Table:
-    """One row per method: the main metrics with their difference to the first row, then the others."""
-    names = [name for name in MAIN_COLUMNS if name in comparison.metric_names]
-    others = [name for name in (*MORE_COLUMNS, *LAST_COLUMNS) if name in comparison.metric_names]
-    header = ["method"]
-    for name in names:
-        header += [name, f"{name} - none"] if len(comparison.rows) > 1 else [name]
+    """One row per method: the main metrics, below each its difference to the first row, then the others."""
+    main = [name for name in MAIN_COLUMNS if name in comparison.metric_names]
+    others = [name for name in OTHER_COLUMNS if name in comparison.metric_names]
     rows = []
     for place, row in enumerate(comparison.rows):
-        cells = [row.name]
-        for name in names:
-            cells.append(points(row[name]))
-            if len(comparison.rows) > 1:
-                cells.append(change_text(row.differences[name]) if place else "")
-        rows.append((*cells, *(points(row[name]) for name in others), f"{row.seconds:.2f}"))
-    return Table(caption(comparison), (*header, *others, "s"), tuple(rows))
+        changes = [f"\n{change_text(row.differences[name])}" if place else "" for name in main]
+        cells = [points(row[name]) + change for name, change in zip(main, changes, strict=True)]
+        rows.append((row.name, *cells, *(points(row[name]) for name in others), f"{row.seconds:.2f}"))
+    return Table(caption(comparison), ("method", *main, *others, "s"), tuple(rows))
 
 
 def error_table(comparison: Comparison) -> Table:
