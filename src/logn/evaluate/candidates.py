@@ -12,6 +12,8 @@ from logn.evaluate.nms import Suppression
 
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+# Below this there is no point in lowering a level step by step: the next one is the threshold itself.
+_LOWEST_GUESS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -110,4 +112,4 @@ def best_candidates(
                 return kept, 0.5 * float(kept.scores[-1])
             if level <= threshold:
                 return kept, 0.0
-        level = max(threshold, level * 0.25)
+        level = level * 0.25 if level * 0.25 > max(threshold, _LOWEST_GUESS) else threshold

@@ -161,17 +161,20 @@ def _decode_chunks(
 ) -> Iterator[list[Detections]]:
     decoder = _Decoder(store, transforms, settings, floors)
     workers = threads or available_processors()
-    waiting: deque[Future[list[Detections]]] = deque()
+    waiting: deque[tuple[int, Future[list[Detections]]]] = deque()
     starts = iter(range(0, len(store), _IMAGES_AT_ONCE))
     with ThreadPoolExecutor(workers) as pool:
         while True:
+            # Not all at once: results that nobody has taken yet would fill the memory.
             while len(waiting) < 2 * workers and (start := next(starts, None)) is not None:
-                waiting.append(pool.submit(decoder.decode_images, start, start + _IMAGES_AT_ONCE))
+                stop = min(start + _IMAGES_AT_ONCE, len(store))
+                waiting.append((stop - start, pool.submit(decoder.decode_images, start, stop)))
             if not waiting:
                 return
-            yield waiting.popleft().result()
+            images, chunk = waiting.popleft()
+            yield chunk.result()
             if progress:
-                progress(_IMAGES_AT_ONCE)
+                progress(images)
 
 
 def available_processors() -> int:
@@ -213,7 +216,6 @@ class _Decoder:
 
     def decode_images(self, start: int, stop: int) -> list[Detections]:
         """Decode the images from `start` up to `stop`: one set of detections per method."""
-        stop = min(stop, len(self._store))
         found: list[list[Detections]] = [[] for _ in self._functions]
         for index in range(start, stop):
             for number, detections in enumerate(self._decode_image(index, self._store[index])):
