@@ -41,7 +41,8 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
     entries = _entries(path)
     images = _positions(path, entries, "image_id", truth.image_ids)
     labels = _positions(path, entries, "category_id", truth.category_ids)
-    boxes = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
+    masks = _masks(entries, truth)
+    boxes = _boxes(path, entries, masks)
     boxes[:, 2:] += boxes[:, :2]
     scores = np.array([entry["score"] for entry in entries], np.float64)
     order = np.lexsort((-scores, images))
@@ -53,8 +54,31 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
         proposal=order.astype(np.int32),
         **columns,
     )
-    has_masks = bool(entries) and all(entry.get("segmentation") for entry in entries)
-    return detections, [entries[place]["segmentation"] for place in order.tolist()] if has_masks else None
+    return detections, None if masks is None else [masks[place] for place in order.tolist()]
+
+
+def _masks(entries: Sequence[dict[str, Any]], truth: GroundTruth) -> list[dict[str, Any]] | None:
+    """The mask of each result, run-length encoded; None unless all have one."""
+    if not entries or not all(entry.get("segmentation") for entry in entries):
+        return None
+    return [
+        mask if isinstance(mask := entry["segmentation"], dict) else truth.evaluator_dataset.ann_to_rle(entry)
+        for entry in entries
+    ]
+
+
+def _boxes(
+    path: str | os.PathLike[str], entries: Sequence[dict[str, Any]], masks: list[dict[str, Any]] | None
+) -> npt.NDArray[np.float64]:
+    """The box of each result, or where there is none that of its mask."""
+    from hotcoco.mask import to_bbox
+
+    missing = next((place for place, entry in enumerate(entries) if "bbox" not in entry), None)
+    if missing is not None and masks is not None:
+        return np.asarray(to_bbox(masks), np.float64).reshape(-1, 4)
+    if missing is not None:
+        raise InputError(f"Expected every result of `{path}` to have `bbox`, but entry {missing} has none.")
+    return np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
 
 
 def evaluate_results(
@@ -103,7 +127,7 @@ def _entries(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not isinstance(entries, list):
         raise InputError(f"Expected `{path}` to hold a list of results, but it holds a {type(entries).__name__}.")
     for place, entry in enumerate(entries):
-        for field in ("image_id", "category_id", "bbox", "score"):
+        for field in ("image_id", "category_id", "score"):
             if not isinstance(entry, dict) or field not in entry:
                 raise InputError(f"Expected every result of `{path}` to have `{field}`, but entry {place} has none.")
     return entries

@@ -1,0 +1,166 @@
+"""Made detections on made LVIS annotations: the same numbers as the `lvis` and `tidecv` packages, to 1e-6."""
+
+import json
+import logging
+
+import hotcoco
+import numpy as np
+import pytest
+
+from logn.evaluate.average_precision import average_precision_per_class
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.detection_metrics import evaluate_detections
+from logn.evaluate.fixed_and_pool import average_precision_fixed
+from logn.evaluate.ground_truth import load_ground_truth
+from logn.evaluate.matching import match_detections
+from logn.evaluate.result_file import evaluate_results, read_results
+
+CLASSES, SIDE = 14, 300
+
+
+def rectangle(box):
+    x, y, w, h = box
+    return [[x, y, x + w, y, x + w, y + h, x, y + h]]
+
+
+def run_lengths(box):
+    mask = hotcoco.mask.fr_poly(rectangle(box)[0], SIDE, SIDE)
+    return {**mask, "counts": mask["counts"].decode()}
+
+
+def made_files(folder, seed, images=25):
+    """Federated annotations, and a result file with masks, written to `folder`."""
+    rng = np.random.default_rng(seed)
+    listed, annotations, results = [], [], []
+    share = 1.0 / np.arange(1, CLASSES + 1)
+    share /= share.sum()
+    for image in range(1, images + 1):
+        number = int(rng.poisson(6))
+        labels = rng.choice(CLASSES - 1, number, p=share[1:] / share[1:].sum())  # the last class has no box at all
+        boxes = np.hstack([rng.uniform(0, 200, (number, 2)), rng.uniform(8, 120, (number, 2))]).round(1)
+        absent = np.setdiff1d(rng.choice(CLASSES, 5, replace=False), labels)
+        unsure = np.unique(labels)[rng.random(len(np.unique(labels))) < 0.3]
+        entry = {"id": image, "width": SIDE, "height": SIDE, "coco_url": f"{image}.jpg"}
+        entry |= {"neg_category_ids": (absent + 1).tolist(), "not_exhaustive_category_ids": (unsure + 1).tolist()}
+        listed.append(entry)
+        for label, box in zip(labels.tolist(), boxes.tolist(), strict=True):
+            annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1, "bbox": box}
+            annotations.append(annotation | {"area": box[2] * box[3], "segmentation": rectangle(box), "iscrowd": 0})
+        for _ in range(40):
+            near = number and rng.random() < 0.7
+            chosen = int(rng.integers(number)) if near else 0
+            box = boxes[chosen] * rng.normal(1, 0.12, 4) if near else rng.uniform(5, 140, 4)
+            box = np.abs(box).clip(1, 150).round(2)
+            label = labels[chosen] if near and rng.random() < 0.7 else rng.integers(CLASSES)
+            result = {"image_id": image, "category_id": int(label) + 1, "bbox": box.tolist()}
+            results.append(result | {"score": float(rng.random()), "segmentation": run_lengths(box.tolist())})
+    categories = [
+        {"id": number, "name": f"c{number}", "synset": f"c{number}", "frequency": "fffcccrrrr"[number % 10]}
+        for number in range(1, CLASSES + 1)
+    ]
+    content = {"images": listed, "annotations": annotations, "categories": categories, "info": {}, "licenses": []}
+    (folder / "annotations.json").write_text(json.dumps(content))
+    (folder / "results.json").write_text(json.dumps(results))
+    return folder / "annotations.json", folder / "results.json"
+
+
+@pytest.fixture(params=[0, 1])
+def files(tmp_path, request):
+    return made_files(tmp_path, request.param)
+
+
+@pytest.fixture
+def lvis_package(monkeypatch):
+    """The package, with the alias that NumPy dropped."""
+    monkeypatch.setattr(np, "float", float, raising=False)
+    lvis = pytest.importorskip("lvis")
+    logging.getLogger("lvis").setLevel(logging.ERROR)
+    return lvis
+
+
+def reference(lvis, files, *, iou_type="bbox", limit=300):
+    annotations, results = files
+    truth = lvis.LVIS(str(annotations))
+    entries = json.loads(results.read_text())
+    if iou_type == "segm":  # else the size of a detection is that of its box
+        entries = [{key: value for key, value in entry.items() if key != "bbox"} for entry in entries]
+    evaluation = lvis.LVISEval(truth, lvis.LVISResults(truth, entries, max_dets=limit), iou_type)
+    evaluation.run()
+    values = evaluation.get_results()
+    return {name: np.nan if value == -1 else value for name, value in values.items() if name.startswith("AP")}
+
+
+def test_box_and_mask_metrics_equal_the_lvis_package(files, lvis_package):
+    row = evaluate_results(files[1], files[0]).rows[0]
+    boxes = reference(lvis_package, files)
+    assert len(boxes) == 9
+    assert {name: row[name] for name in boxes} == pytest.approx(boxes, abs=1e-6, nan_ok=True)
+    masks = reference(lvis_package, files, iou_type="segm")
+    assert {name: row[f"{name}-mask"] for name in masks} == pytest.approx(masks, abs=1e-6, nan_ok=True)
+    assert masks["AP"] != pytest.approx(boxes["AP"], abs=1e-4)
+
+
+@pytest.mark.parametrize("limit", [12, -1])
+def test_limits_equal_the_lvis_package(files, lvis_package, limit):
+    truth = load_ground_truth(files[0])
+    detections, _ = read_results(files[1], truth)
+    expected = reference(lvis_package, files, limit=limit)
+    if limit == -1:
+        found = average_precision_fixed(detections, truth, groups=truth.frequency)
+    else:
+        from logn.evaluate.protocol import EvaluationProtocol
+
+        found = evaluate_detections(detections, truth, EvaluationProtocol(max_detections=limit), groups=truth.frequency)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
+
+
+def test_own_matching_gives_the_same_average_precision_as_hotcoco(files):
+    truth = load_ground_truth(files[0], masks=True)
+    detections, masks = read_results(files[1], truth)
+    for given in (None, masks):
+        matched = match_detections(detections, truth, masks=given)
+        own = [
+            average_precision_per_class(matched.labels, correct, counted, truth.boxes_per_class)
+            for correct, counted in zip(matched.correct, matched.counted, strict=True)
+        ]
+        theirs = evaluate_detections(detections, truth, masks=given).per_class
+        np.testing.assert_allclose(np.mean(own, axis=0), theirs, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["bbox", "mask"])
+def test_error_types_equal_tidecv(files, mode):
+    tidecv = pytest.importorskip("tidecv")
+    from logn.evaluate.error_types import error_types
+
+    truth = load_ground_truth(files[0], masks=True)
+    detections, masks = read_results(files[1], truth)
+    own = error_types(detections, truth, masks=masks if mode == "mask" else None)
+    run = tidecv.TIDE().evaluate(
+        tidecv.datasets.LVIS(str(files[0])), tidecv.datasets.LVISResult(str(files[1])), mode=mode
+    )
+    gains = {error.short_name: gain for error, gain in run.fix_main_errors().items()}
+    special = {error.short_name: gain for error, gain in run.fix_special_errors().items()}
+    gains |= {"FP": special["FalsePos"], "FN": special["FalseNeg"]}
+    assert 100 * own.base == pytest.approx(run.ap, abs=1e-6)
+    assert {name: 100 * gain for name, gain in own.gains.items()} == pytest.approx(gains, abs=1e-6)
+    assert own.counts == {error.short_name: count for error, count in run.count_errors().items()}
+
+
+def test_coco_metrics_equal_pycocotools(files, capsys):
+    pycocotools = pytest.importorskip("pycocotools.coco")
+    from pycocotools.cocoeval import COCOeval
+
+    content = json.loads(files[0].read_text())
+    for annotation in content["annotations"][::7]:
+        annotation["iscrowd"] = 1
+    files[0].write_text(json.dumps(content))
+    row = evaluate_results(files[1], files[0], settings=CompareSettings(style="coco")).rows[0]
+    truth = pycocotools.COCO(str(files[0]))
+    results = [{k: v for k, v in entry.items() if k != "segmentation"} for entry in json.loads(files[1].read_text())]
+    evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    names = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+    assert [row[name] for name in names] == pytest.approx(evaluation.stats[:6].tolist(), abs=1e-6)
+    assert row.metrics.protocol.describe().startswith("COCO box AP, not federated, at most 100 detections")
