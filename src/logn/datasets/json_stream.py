@@ -20,6 +20,7 @@ from logn.errors import InputError
 _CHUNK_BYTES = 4 << 20
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER_LISTS = re.compile(r"\s*:\s*(\[[-+0-9.eE,\s\[\]]*\])")
+_NUMBER_CHARACTERS = frozenset("0123456789+-.eE")
 _HEAD_CHARACTERS = 1024  # how far into an element the skipped field is looked for
 
 
@@ -139,20 +140,27 @@ class _Reader:
     def value(self) -> tuple[Any, int, int]:
         self._skip_whitespace()
         while True:
-            try:
-                value, stop = self._scan_without_field() or self._scan(self._text, self._position)
-            except json.JSONDecodeError:
-                if not self._more():
-                    self.fail("a whole value")
-                continue
-            # A number that touches the end of the window may go on behind it.
-            if stop < len(self._text) or not self._more():
+            scanned = self._scan_whole()
+            if scanned is not None:
                 break
+            if not self._more():
+                self.fail("a whole value")
+        value, stop = scanned
         start, self._position = self._position, stop
         source = self._text[start:stop]
         if not source.isascii():
             value = self._decode_utf8(source)
         return value, self._offset + start, self._offset + stop
+
+    def _scan_whole(self) -> tuple[Any, int] | None:
+        """Scan the next value and tell where it ends; None where it may go on behind the window."""
+        try:
+            value, stop = self._scan_without_field() or self._scan(self._text, self._position)
+        except json.JSONDecodeError:
+            return None
+        # A cut number still scans: `0` of `0.5`, and `0.` of it too, up to the point.
+        following = self._text[stop : stop + 1]
+        return None if not following or following in _NUMBER_CHARACTERS else (value, stop)
 
     def _scan_without_field(self) -> tuple[Any, int] | None:
         """Scan an object with the skipped field cut out; None where it is not as simple as that."""

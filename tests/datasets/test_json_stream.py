@@ -1,0 +1,115 @@
+"""The streaming reader must see exactly what `json.loads` sees, wherever the window ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from logn.datasets import json_stream
+from logn.datasets.json_stream import read_element, stream_elements
+from logn.errors import InputError
+
+scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.text(max_size=6)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+polygons = st.lists(st.lists(st.floats(0, 999, width=32), max_size=8), max_size=3)
+annotations = st.fixed_dictionaries(
+    {"id": st.integers(0, 99)}, optional={"segmentation": polygons | values, "x": values}
+)
+documents = st.dictionaries(st.text(max_size=6), st.lists(values | annotations, max_size=5) | values, max_size=4)
+
+
+def elements_by_json(document):
+    return [(key, element) for key, part in document.items() if isinstance(part, list) for element in part]
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(document=documents, chunk=st.integers(1, 40), indent=st.sampled_from([None, 1]))
+def test_equals_json_for_any_window(tmp_path, monkeypatch, ascii_only, document, chunk, indent):
+    monkeypatch.setattr(json_stream, "_CHUNK_BYTES", chunk)
+    file = tmp_path / "any.json"
+    file.write_text(json.dumps(document, ensure_ascii=ascii_only, indent=indent), encoding="utf-8")
+    found = list(stream_elements(file))
+    assert [(element.section, element.value) for element in found] == elements_by_json(document)
+    with file.open("rb") as opened:
+        assert [read_element(opened, element.start, element.stop) for element in found] == [
+            element.value for element in found
+        ]
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(entries=st.lists(annotations, max_size=6), chunk=st.integers(1, 60))
+def test_a_skipped_field_changes_nothing_else(tmp_path, monkeypatch, entries, chunk):
+    monkeypatch.setattr(json_stream, "_CHUNK_BYTES", chunk)
+    file = tmp_path / "skip.json"
+    file.write_text(json.dumps({"annotations": entries}))
+    found = [dict(element.value) for element in stream_elements(file, skip="segmentation")]
+    for entry, wanted in zip(found, entries, strict=True):
+        skipped = entry.pop("segmentation", None)
+        assert skipped is None or skipped == wanted["segmentation"]
+        assert entry == {key: value for key, value in wanted.items() if key != "segmentation"}
+
+
+def test_numeric_lists_are_left_unparsed_and_found_again(tmp_path):
+    file = tmp_path / "polygons.json"
+    entry = {"id": 1, "segmentation": [[1.5, 2, 3, 4, 5, 6], [7, 8]], "bbox": [1, 2, 3, 4]}
+    file.write_text(json.dumps({"annotations": [entry, {"id": 2}]}))
+    first, second = stream_elements(file, skip="segmentation")
+    assert first.value == {"id": 1, "segmentation": None, "bbox": [1, 2, 3, 4]}
+    assert second.value == {"id": 2}
+    with file.open("rb") as opened:
+        assert read_element(opened, first.start, first.stop) == entry
+
+
+@pytest.mark.parametrize("number", ["0.5", "-1e-5", "12", "1E+2"])
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7])
+def test_numbers_on_the_edge_of_the_window(tmp_path, monkeypatch, number, chunk):
+    monkeypatch.setattr(json_stream, "_CHUNK_BYTES", chunk)
+    file = tmp_path / "numbers.json"
+    file.write_text(f'{{"a": [{number}, {number}], "b": {number}}}')
+    assert [element.value for element in stream_elements(file)] == [float(number)] * 2
+
+
+def test_byte_order_mark_is_skipped(tmp_path):
+    file = tmp_path / "mark.json"
+    file.write_bytes(b'\xef\xbb\xbf{"a": [1]}')
+    assert [element.value for element in stream_elements(file)] == [1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[1, 2]",
+        '{"a": [1, 2',
+        '{"a": [1 2]}',
+        '{"a" [1]}',
+        '{"a": [{"b": }]}',
+        "{1: [2]}",
+        '{"a": [1]',
+        '{"a": [1-]}',
+        '{"a": 1',
+    ],
+)
+def test_broken_files_are_named(tmp_path, content):
+    file = tmp_path / "broken.json"
+    file.write_text(content)
+    with pytest.raises(InputError, match=r"Expected `.*broken\.json` to be valid JSON .* at byte \d+"):
+        list(stream_elements(file))
+
+
+def test_other_encodings_are_refused(tmp_path):
+    file = tmp_path / "latin.json"
+    file.write_bytes('{"a": ["\u00e9"]}'.encode("latin-1"))
+    with pytest.raises(InputError, match="UTF-8"):
+        list(stream_elements(file))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(InputError, match="there is none"):
+        list(stream_elements(tmp_path / "none.json"))
