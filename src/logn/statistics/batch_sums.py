@@ -49,6 +49,7 @@ class BatchSummer:
         self._block_rows = max(1, BLOCK_VALUES // num_classes)
         # The pilot is laid out as a whole block: one long loop is twice as fast as a broadcast over short rows.
         self._pilot: npt.NDArray[Any] | None = None
+        self._stale = False
         self._scratch: npt.NDArray[Any] = np.empty(0)
         self._ones: npt.NDArray[Any] = np.empty(0)
 
@@ -57,9 +58,9 @@ class BatchSummer:
         exact = rows.dtype == np.float64 or rows.size <= SMALL_BATCH
         working = np.dtype(np.float64 if exact else np.float32)
         rows_needed = min(len(rows), self._block_rows)
-        if self._pilot is None or self._pilot.dtype != working or len(self._pilot) < rows_needed:
-            first = rows[: self._block_rows].astype(np.float64)
-            self._set_pilot(first.mean(axis=0), working, rows_needed)
+        if self._pilot is None or self._stale or self._pilot.dtype != working or len(self._pilot) < rows_needed:
+            first = rows[: self._block_rows].mean(axis=0, dtype=np.float64)
+            self._set_pilot(first, working, rows_needed)
         offset, m2 = self._centred(rows)
         if (offset * offset * len(rows) > FAR_PILOT * m2).any():
             self._set_pilot(self._pilot_mean() + offset, working, rows_needed)
@@ -70,7 +71,15 @@ class BatchSummer:
         count = np.full(self._num_classes, float(len(rows)))
         return BatchSums(count, self._pilot_mean() + offset, m2, np.zeros(self._num_classes))
 
+    def forget(self) -> None:
+        """Start afresh, so that the next sums depend on nothing that came before; the scratch memory is kept."""
+        self._stale = True
+
     def _set_pilot(self, mean: FloatArray, working: np.dtype[Any], rows: int) -> None:
+        self._stale = False
+        if self._pilot is not None and self._pilot.dtype == working and len(self._pilot) >= rows:
+            self._pilot[:] = mean  # fresh memory would cost more than the sums of a batch
+            return
         self._pilot = np.tile(mean.astype(working), (rows, 1))
         self._scratch = np.empty_like(self._pilot)
         self._ones = np.ones(rows, dtype=working)

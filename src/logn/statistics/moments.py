@@ -100,6 +100,15 @@ class ClassMoments:
         self._merge_sample(other._sample)
         return self
 
+    def clear(self) -> None:
+        """Forget everything that was seen; cheaper than a new object, since the scratch memory is kept."""
+        self._check_open()
+        for values in (self._count, self._mean, self._m2, self._skipped, self._within_sum, self._batches):
+            values.fill(0.0)
+        self._summer.forget()
+        if self._sample is not None:
+            self._sample = RowSample(self.num_classes, self._sample.capacity)
+
     @property
     def count(self) -> FloatArray:
         """How many values of each class were seen."""

@@ -80,7 +80,6 @@ class RowSample:
         """Take over the rows of another sample; the smaller capacity wins."""
         self.capacity = min(self.capacity, other.capacity)
         self._offer(other.rows, other.keys)
-        self._settle()
 
     def _offer(self, rows: npt.NDArray[np.float16], keys: npt.NDArray[np.uint64]) -> None:
         if len(rows) == 0:

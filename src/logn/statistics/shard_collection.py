@@ -7,6 +7,7 @@ does not depend on the number of threads, nor on where an earlier run was killed
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,6 +72,7 @@ class ExactStatistics:
         # The sample is kept apart from the moments, so that blocks can skip rows that it would drop.
         self._moments = ClassMoments(num_classes, nonfinite=nonfinite, metadata=metadata)
         self._nonfinite: Nonfinite = nonfinite
+        self._threads = threading.local()
         self._sample = RowSample(num_classes, sample_rows) if sample_rows else None
 
     def settings(self) -> dict[str, Any]:
@@ -81,13 +83,22 @@ class ExactStatistics:
     def compute(self, block: LogitBlock) -> tuple[ClassMoments, RowSample | None]:
         """Moments and sample of one block."""
         classes, limit = self._moments.num_classes, self._sample.limit if self._sample else None
-        moments = ClassMoments(classes, nonfinite=self._nonfinite, metadata=self._moments.metadata)
+        moments = self._moments_of_thread()
         sample = RowSample(classes, self._sample.capacity) if self._sample else None
         for batch in block.read_batches():
             moments.update(batch)
             if sample is not None:
                 sample.update(batch, limit)
-        return moments, sample
+        return ClassMoments.from_file(moments.to_file()), sample
+
+    def _moments_of_thread(self) -> ClassMoments:
+        """Empty moments; each thread has its own and keeps their scratch memory from block to block."""
+        moments: ClassMoments | None = getattr(self._threads, "moments", None)
+        if moments is None:
+            classes, metadata = self._moments.num_classes, self._moments.metadata
+            moments = self._threads.moments = ClassMoments(classes, nonfinite=self._nonfinite, metadata=metadata)
+        moments.clear()
+        return moments
 
     def merge(self, result: tuple[ClassMoments, RowSample | None]) -> None:
         """Add a block."""
