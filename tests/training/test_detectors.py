@@ -251,7 +251,7 @@ def test_wrong_backbone_weights_get_a_sentence(tmp_path):
     (tmp_path / "bad.pth").write_bytes(b"not weights")
     with pytest.raises(InputError, match=r"bad\.pth` to hold weights, but it cannot be read"):
         read_backbone_weights(tmp_path / "bad.pth")
-    with pytest.raises(InputError, match="of the ResNet, but .* are missing"):
+    with pytest.raises(InputError, match=r"of the ResNet, but .* are missing"):
         load_backbone(resnet50(weights=None), dict(resnet18(weights=None).state_dict()))
     with pytest.raises(InputError, match="no backbone `weights` for the small"):
         build_detector(DetectorSettings("small", 3, pretrained=True), weights={})

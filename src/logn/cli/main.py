@@ -40,6 +40,7 @@ VERBS = (
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
     Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
     Verb("data", "data:data", "Make and look at long-tailed detection data.", DATA),
+    Verb("train", "train:train", "Train one of the detectors, or go on with a run that was stopped.", DATA),
     Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
 )

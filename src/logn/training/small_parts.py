@@ -63,8 +63,6 @@ class SmallBackbone(nn.Module):
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-        # oneDNN's kernels take this layout without reordering: a third quicker.
-        self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Pyramid features of a batch of images."""
@@ -165,7 +163,6 @@ class SmallMaskHead(nn.Sequential):
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
                 nn.init.zeros_(torch.as_tensor(layer.bias))
-        self.to(memory_format=torch.channels_last)
 
 
 class KeepSizeTransform(GeneralizedRCNNTransform):  # type: ignore[misc]

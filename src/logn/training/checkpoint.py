@@ -1,0 +1,141 @@
+"""Checkpoints: everything that a run needs to go on as if nothing had happened, in one safetensors file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from logn.errors import InputError
+from logn.files import read_safetensors, write_safetensors
+from logn.training.detectors import Detector, DetectorSettings, build_detector
+
+FORMAT, SCHEMA = "logn-checkpoint", 1
+FILE_NAME = "checkpoint.safetensors"
+MODEL, MOMENTUM = "model.", "momentum."
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a checkpoint file.
+
+    The random state needs no place in it: every iteration draws from a generator that is seeded by the run's seed
+    and the iteration's number.
+
+    Args:
+        settings: Of the detector.
+        iteration: How many iterations were done.
+        model: Weights and running statistics.
+        momentum: State of the optimizer, per weight.
+        run: Settings that a resumed run must share.
+        class_names: Names of the foreground classes.
+        extra: Other state, such as that of the gradient scaler.
+    """
+
+    settings: DetectorSettings
+    iteration: int
+    model: Mapping[str, Tensor]
+    momentum: Mapping[str, Tensor] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+    class_names: tuple[str, ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; a kill half-way leaves the one before."""
+        arrays = {MODEL + name: _array(tensor) for name, tensor in self.model.items()}
+        arrays |= {MOMENTUM + name: _array(tensor) for name, tensor in self.momentum.items()}
+        metadata = {
+            "format": FORMAT,
+            "schema": str(SCHEMA),
+            "iteration": str(self.iteration),
+            "detector": json.dumps(self.settings.as_dict()),
+            "run": json.dumps(dict(self.run)),
+            "class_names": json.dumps(self.class_names),
+            "extra": json.dumps(dict(self.extra)),
+        }
+        write_safetensors(path, arrays, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """Read the file, or the file `checkpoint.safetensors` of a folder."""
+        file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+        arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        names = json.loads(metadata["class_names"])
+        return cls(
+            settings=DetectorSettings.from_dict(json.loads(metadata["detector"])),
+            iteration=int(metadata["iteration"]),
+            model=_part(tensors, MODEL),
+            momentum=_part(tensors, MOMENTUM),
+            run=json.loads(metadata["run"]),
+            class_names=None if names is None else tuple(names),
+            extra=json.loads(metadata["extra"]),
+        )
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().contiguous().numpy()
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def optimizer_momentum(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The momentum of each weight that has one, by name."""
+    buffers = {name: optimizer.state[weight].get("momentum_buffer") for name, weight in model.named_parameters()}
+    return {name: buffer for name, buffer in buffers.items() if buffer is not None}
+
+
+def restore_momentum(model: nn.Module, optimizer: torch.optim.Optimizer, momentum: Mapping[str, Tensor]) -> None:
+    """Put the momentum back where it was."""
+    for name, weight in model.named_parameters():
+        if name in momentum:
+            # The layout of the weight, so that sums run in the same order as before.
+            optimizer.state[weight]["momentum_buffer"] = torch.empty_like(weight.data).copy_(momentum[name])
+
+
+def restore_weights(model: Detector, checkpoint: Checkpoint) -> None:
+    """Put the weights of a checkpoint into a detector; they must be of the same detector and class count."""
+    wanted, found = model.settings, checkpoint.settings
+    if found.num_classes != wanted.num_classes:
+        raise InputError(
+            f"Expected a checkpoint for {wanted.num_classes} classes, but it holds {found.num_classes} classes."
+        )
+    if found != wanted:
+        raise InputError(f"Expected a checkpoint of {wanted}, but it holds {found}.")
+    own = model.state_dict()
+    # State of a training loss may lie in the file; it has no place in a detector that is only used.
+    # A number without axes comes back from the file as an array of one.
+    weights = {name: tensor.reshape(own[name].shape) for name, tensor in checkpoint.model.items() if name in own}
+    missing = sorted(set(own) - set(weights))
+    if missing:
+        raise InputError(f"Expected the checkpoint to hold every weight of the detector, but {missing[0]} is missing.")
+    model.load_state_dict(weights)
+
+
+def load_detector(path: str | os.PathLike[str], *, num_classes: int | None = None) -> Detector:
+    """Build the detector that a run trained, in evaluation mode.
+
+    Args:
+        path: Folder of the run, or its checkpoint file.
+        num_classes: How many foreground classes the data has that the detector is for; another number is refused.
+    """
+    checkpoint = Checkpoint.load(path)
+    found = checkpoint.settings.num_classes
+    if num_classes is not None and num_classes != found:
+        raise InputError(
+            f"Expected `{path}` to hold a detector for {num_classes} classes, but it holds one for {found} classes."
+        )
+    model = build_detector(checkpoint.settings)
+    restore_weights(model, checkpoint)
+    model.class_names = checkpoint.class_names
+    model.eval()
+    return model

@@ -1,0 +1,124 @@
+"""Training a detector: the same run whether it is killed and resumed or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from logn.datasets.detection_dataset import DetectionDataset
+from logn.datasets.samplers import make_sampler
+from logn.errors import InputError
+from logn.training.batches import ImageStream, IterationBatches, SampleCache
+from logn.training.plan import TrainingPlan, find_annotations
+from logn.training.presets import make_schedule
+from logn.training.processes import Team, run_together
+from logn.training.region_sampling import ClassificationLoss
+from logn.training.run import Run
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run did.
+
+    Args:
+        output: Folder of the run.
+        iterations: How many iterations the detector has been trained.
+        resumed_from: How many of them were done before this call.
+        seconds: Time of the iterations of this call.
+        losses: Means of the last few iterations; empty when there was nothing left to do.
+        num_classes: Foreground classes.
+        num_images: Images in the annotation file.
+        processes: How many processes trained together.
+    """
+
+    output: Path
+    iterations: int
+    resumed_from: int
+    seconds: float
+    losses: Mapping[str, float]
+    num_classes: int
+    num_images: int
+    processes: int
+
+    @property
+    def seconds_per_iteration(self) -> float:
+        """Mean time of an iteration of this call; NaN when there was none."""
+        done = self.iterations - self.resumed_from
+        return self.seconds / done if done else math.nan
+
+
+def train(
+    plan: TrainingPlan,
+    *,
+    resume: bool = True,
+    processes: int = 1,
+    device: str = "auto",
+    workers: int | None = None,
+    classification_loss: ClassificationLoss | None = None,
+    progress: bool | None = None,
+) -> TrainingResult:
+    """Train a detector, or go on with a run that was stopped.
+
+    A resumed run does what the uninterrupted one would have done, to the bit on a CPU.
+
+    Args:
+        plan: What to train.
+        resume: Go on from the checkpoint in the folder of the run, if there is one; False starts anew.
+        processes: How many processes to start; leave it 1 under torchrun, which starts them itself.
+        device: `auto`, `cpu` or `cuda`.
+        workers: Processes that read images ahead; by default none on a CPU, whose cores are busy, else 4.
+        classification_loss: Takes logits `(N, F + 1)` and class columns `(N,)` with background 0; cross entropy by
+            default. A module's buffers are kept in the checkpoint.
+        progress: Whether to draw a progress bar on stderr; None does so on a terminal.
+    """
+    work = partial(
+        _train,
+        plan,
+        resume=resume,
+        workers=workers,
+        classification_loss=classification_loss,
+        progress=progress,
+    )
+    return run_together(work, processes=processes, device=device)
+
+
+def _train(
+    plan: TrainingPlan,
+    team: Team,
+    *,
+    resume: bool,
+    workers: int | None,
+    classification_loss: ClassificationLoss | None,
+    progress: bool | None,
+) -> TrainingResult:
+    dataset = DetectionDataset(find_annotations(plan.data), plan.images)
+    sampler = make_sampler(plan.sampler, dataset)
+    schedule = make_schedule(
+        plan.recipe,
+        images_per_epoch=len(sampler.indices(0, plan.seed)),
+        batch=plan.images_per_iteration,
+        iterations=plan.iterations,
+        epochs=plan.epochs,
+        learning_rate=plan.learning_rate,
+    )
+    if plan.images_per_iteration < team.world:
+        raise InputError(
+            f"Expected `batch` to be at least the {team.world} processes, but got {plan.images_per_iteration}."
+        )
+    stream = ImageStream(sampler, plan.images_per_iteration, plan.seed)
+    batches = IterationBatches(
+        stream, SampleCache(dataset).__getitem__, plan.augmentation, rank=team.rank, world=team.world
+    )
+    run = Run(plan, team, schedule, dataset.class_names, classification_loss)
+    start = run.resume() if resume else 0
+    ahead = workers if workers is not None else (0 if team.device.type == "cpu" else 4)
+    with torch.random.fork_rng(devices=[team.device] if team.device.type == "cuda" else []):
+        seconds, losses = run.go(batches, start, workers=ahead, progress=progress if team.is_leader else False)
+    return TrainingResult(
+        Path(plan.output), schedule.total, start, seconds, losses, dataset.num_classes, len(dataset), team.world
+    )

@@ -1,0 +1,195 @@
+"""One or several processes that train together: alone, under torchrun, or started from here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from logn.errors import InputError
+
+Result = TypeVar("Result")
+WAIT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class Team:
+    """This process among those that train together."""
+
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def mean(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """The mean of each value over all processes.
+
+        Example:
+            >>> Team(torch.device("cpu")).mean({"loss": torch.tensor(0.5)})
+            {'loss': 0.5}
+        """
+        joined = torch.stack([value.detach().float() for value in values.values()])
+        if self.world > 1:
+            dist.all_reduce(joined)
+            joined /= self.world
+        return dict(zip(values, joined.tolist(), strict=True))
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of every process, in the order of their numbers."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda` or `cuda:1` into a device that is there.
+
+    Example:
+        >>> choose_device("cpu")
+        device(type='cpu')
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"Expected `device` to be there, but got {name!r} and torch finds no CUDA device.")
+    return device
+
+
+def run_together(work: Callable[[Team], Result], *, processes: int = 1, device: str = "auto") -> Result:
+    """Run `work` in this process and in as many more as wanted, and give this one's result.
+
+    Under torchrun the processes are there already and `processes` must stay 1. On a CPU, two processes with one
+    thread each train the small detector nearly twice as fast as one with two threads.
+
+    Args:
+        work: A function at the top level of a module (or a partial of one), since other processes must find it.
+        processes: How many processes.
+        device: `auto`, `cpu` or `cuda`.
+    """
+    if processes < 1:
+        raise InputError(f"Expected `processes` to be at least 1, but got {processes}.")
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        if processes > 1:
+            raise InputError(f"Expected `processes` to be 1 under torchrun, but got {processes}.")
+        return _run_under_torchrun(work, device)
+    if processes == 1:
+        return work(Team(choose_device(device)))
+    return _run_with_children(work, processes, device)
+
+
+def _run_under_torchrun(work: Callable[[Team], Result], device: str) -> Result:
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=WAIT)
+    try:
+        return work(Team(chosen, rank, world))
+    finally:
+        dist.destroy_process_group()
+
+
+def _run_with_children(work: Callable[[Team], Result], processes: int, device: str) -> Result:
+    chosen = choose_device(device)
+    if chosen.type == "cuda" and processes > torch.cuda.device_count():
+        raise InputError(
+            f"Expected `processes` to be at most the {torch.cuda.device_count()} CUDA devices, but got {processes}."
+        )
+    context = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = Path(folder) / "meeting"
+        errors = context.SimpleQueue()
+        children = [
+            context.Process(target=_child, args=(work, rank, processes, str(meeting), chosen.type, errors), daemon=True)
+            for rank in range(1, processes)
+        ]
+        for child in children:
+            child.start()
+        try:
+            return _member(work, 0, processes, str(meeting), chosen.type)
+        except RuntimeError as error:
+            # When another process stops, this one only sees the line go dead; what that one said is the reason.
+            for child in children:
+                child.join(timeout=10)
+            if not errors.empty():
+                raise InputError(errors.get()) from error
+            raise
+        finally:
+            for child in children:
+                child.join(timeout=10)
+                if child.is_alive():
+                    child.terminate()
+
+
+def _child(work: Callable[[Team], Any], rank: int, world: int, meeting: str, kind: str, errors: Any) -> None:
+    try:
+        _member(work, rank, world, meeting, kind)
+    except InputError as error:
+        errors.put(str(error))
+        raise SystemExit(2) from error
+    except (RuntimeError, KeyboardInterrupt) as error:
+        # The leader stopped and says why itself.
+        raise SystemExit(1) from error
+
+
+def _member(work: Callable[[Team], Result], rank: int, world: int, meeting: str, kind: str) -> Result:
+    device = torch.device(kind, rank) if kind == "cuda" else torch.device(kind)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    with _share_of_threads(world), _local_network():
+        dist.init_process_group(
+            "nccl" if kind == "cuda" else "gloo",
+            init_method=f"file://{meeting}",
+            rank=rank,
+            world_size=world,
+            timeout=WAIT,
+        )
+        try:
+            return work(Team(device, rank, world))
+        finally:
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _share_of_threads(world: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // world))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _local_network() -> Iterator[None]:
+    """Let gloo talk over the loopback device, where a host name that does not resolve cannot stop it."""
+    name = "GLOO_SOCKET_IFNAME"
+    if name in os.environ or not Path("/sys/class/net/lo").exists():
+        yield
+        return
+    os.environ[name] = "lo"
+    try:
+        yield
+    finally:
+        del os.environ[name]
