@@ -20,7 +20,7 @@ Groups = npt.NDArray[np.str_]
 def groups_of_classes(
     truth: GroundTruth, counts: npt.ArrayLike | None = None, bounds: tuple[int, int] = LVIS_BOUNDS
 ) -> tuple[Groups | None, str | None]:
-    """The group of each class and where it comes from; both None when nothing says it.
+    """The group of each class and where it comes from; both None for COCO annotations without counts.
 
     Args:
         truth: Its `frequency` field is used when there are no counts.
@@ -37,6 +37,12 @@ def groups_of_classes(
         if bounds[0] >= bounds[1]:
             raise InputError(f"Expected `bounds` to ascend, but got {bounds[0]} and {bounds[1]}.")
         return frequency_groups(values, bounds), f"training counts up to {bounds[0]}, up to {bounds[1]}, above"
+    if truth.frequency is None and truth.style == "lvis":
+        lacking = next(item["id"] for item in truth.dataset["categories"] if item.get("frequency") not in GROUPS)
+        raise InputError(
+            f"Expected the categories of `{truth.source}` to have `frequency` (r, c or f) for the LVIS protocol, but "
+            f"category {lacking} has none; give training counts, or evaluate as COCO."
+        )
     if truth.frequency is None:
         return None, None
     return truth.frequency, "the field `frequency`"
