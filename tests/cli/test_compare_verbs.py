@@ -1,0 +1,163 @@
+"""`logn evaluate` and `logn compare`: what they print, what they write, and what they refuse."""
+
+import json
+
+import numpy as np
+import pytest
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.cli.main import execute
+from logn.evaluate.store_format import StoreHeader
+from logn.evaluate.store_writer import PredictionWriter
+from logn.logits.proposals import Proposals
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+
+COUNTS = [500, 40, 3]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Twelve images with two boxes each; the store, the annotations, statistics and counts."""
+    rng = np.random.default_rng(0)
+    images, annotations = [], []
+    moments = ClassMoments(4, metadata=StatisticsMetadata(background=-1, activation="softmax"))
+    with PredictionWriter(tmp_path / "store", StoreHeader(num_columns=4, background=-1)) as writer:
+        for image in range(1, 13):
+            labels = rng.integers(0, 3, 2)
+            boxes = np.array([[0, 0, 20, 20], [40, 40, 80, 70]])[rng.integers(0, 2, 8)] + rng.normal(0, 1, (8, 4))
+            logits = rng.normal(0, 1, (8, 4)) + np.log([*COUNTS, 100])
+            moments.update(logits)
+            writer.append(image, Proposals(boxes.astype(np.float32), logits.astype(np.float32), 100, 100))
+            images.append({"id": image, "neg_category_ids": [1, 2, 3], "not_exhaustive_category_ids": []})
+            for label, box in zip(labels.tolist(), [[0, 0, 20, 20], [40, 40, 40, 30]], strict=True):
+                annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1}
+                annotations.append(annotation | {"bbox": box, "area": box[2] * box[3]})
+    categories = [{"id": n + 1, "name": f"c{n}", "frequency": "fcr"[n]} for n in range(3)]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (tmp_path / "gt.json").write_text(json.dumps(content))
+    (tmp_path / "counts.json").write_text(json.dumps(COUNTS))
+    moments.save(tmp_path / "stats.safetensors")
+    return tmp_path
+
+
+def common(files):
+    return ["-p", str(files / "store"), "-a", str(files / "gt.json")]
+
+
+def compare(files, *more):
+    return ["compare", *common(files), "-s", str(files / "stats.safetensors"), "--bootstrap", "20", *more]
+
+
+def test_compare_prints_a_table_with_its_protocol_and_a_verdict(files, capsys):
+    methods = ["--methods", "none,logn,logn:margin=0,use_std=false,loga", "--counts", str(files / "counts.json")]
+    assert execute(compare(files, *methods, "--method", "norcal:gamma=0.3")) == 0
+    printed = capsys.readouterr().out
+    for name in ("none", "logn", "logn:margin=0,use_std=false", "loga", "norcal:gamma=0.3"):
+        assert f"\n {name} " in printed
+    assert "federated, at most 300 detections an image, score threshold 0.0001, NMS 0.5" in printed
+    assert "20 paired draws of images" in printed
+
+
+def test_compare_as_json_and_as_files(files, capsys):
+    output = files / "result"
+    assert execute(compare(files, "--json", "-o", str(output), "--fixed", "--errors")) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in content["methods"]] == ["none", "logn"]
+    assert content["methods"][1]["errors"]["gains"].keys() >= {"Cls", "Miss", "FP", "FN"}
+    assert content["protocols"]["AP-Fixed"]["per_class_limit"] == 10_000
+    assert (
+        json.loads((output / "comparison.json").read_text())["methods"][1]["metrics"]
+        == content["methods"][1]["metrics"]
+    )
+
+
+def test_compare_chooses_on_one_half(files, capsys):
+    more = ["--sweep", "margin=-1:1:1", "--split", "--methods", "none", "--format", "markdown"]
+    assert execute(compare(files, *more)) == 0
+    assert "the other half of the images chose logn:margin=" in capsys.readouterr().out
+
+
+def test_a_saved_correction_is_a_method(files, capsys):
+    affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], -1, method="mine")
+    affine.save(files / "mine.safetensors")
+    assert execute(compare(files, "--correction", str(files / "mine.safetensors"), "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["methods"][2]["method"].endswith("mine.safetensors")
+
+
+def test_evaluate_equals_the_first_row_of_compare(files, capsys):
+    assert execute(["evaluate", *common(files), "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert execute(compare(files, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["methods"][0]["metrics"] == alone["methods"][0]["metrics"]
+
+
+def test_evaluate_a_result_file_as_coco(files, capsys):
+    results = [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 20, 20], "score": 0.9}]
+    (files / "results.json").write_text(json.dumps(results))
+    command = ["evaluate", "-r", str(files / "results.json"), "-a", str(files / "gt.json"), "--coco", "--json"]
+    assert execute(command) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["protocol"]["style"] == "coco"
+    assert content["protocol"]["score_threshold"] is None
+    assert content["methods"][0]["method"] == "results.json"
+
+
+def change_annotations(files, change):
+    content = json.loads((files / "gt.json").read_text())
+    change(content)
+    (files / "gt.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda gt: gt["images"][0].pop("neg_category_ids"), "to have `neg_category_ids` for the LVIS protocol"),
+        (lambda gt: gt["categories"][1].pop("frequency"), "category 2 has none; give training counts"),
+        (
+            lambda gt: gt["categories"].append({"id": 9, "name": "x", "frequency": "r"}),
+            "the 3 classes of the predictions",
+        ),
+        (lambda gt: gt["images"].pop(), "image 12 for one, are not annotated"),
+    ],
+)
+def test_annotations_that_do_not_fit_are_refused_in_one_sentence(files, capsys, change, sentence):
+    change_annotations(files, change)
+    assert execute(compare(files)) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--methods", "norcl"], "`method` to be one of none, logn"),
+        (["--methods", "use_std=false"], "`methods` to begin with a method"),
+        (["--methods", "loga"], "`counts` for the method `loga`"),
+        (["--bootstrap", "-1"], "`--bootstrap` to be at least 0"),
+        (["--confidence", "95"], "`--confidence` to lie between 0 and 1"),
+        (["--bounds", "10"], "two numbers like 10,100"),
+        (["--bounds", "5,50"], "`--counts` with `--bounds`"),
+        (["--nms", "2"], "`nms_iou` to be from 0 to 1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_in_one_sentence(files, capsys, more, sentence):
+    assert execute(compare(files, *more)) == 2
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert printed.count("\n") == 1
+
+
+def test_evaluate_needs_predictions_or_results(files, capsys):
+    assert execute(["evaluate", "-a", str(files / "gt.json")]) == 2
+    assert "one of `--predictions` and `--results`" in capsys.readouterr().err
+
+
+def test_groups_by_counts_with_own_bounds(files, capsys):
+    more = ["--counts", str(files / "counts.json"), "--bounds", "2,600", "--json"]
+    assert execute(compare(files, *more)) == 0
+    metrics = json.loads(capsys.readouterr().out)["methods"][0]["metrics"]
+    assert metrics["APr"] is None
+    assert metrics["APc"] == pytest.approx(metrics["AP"])

@@ -1,0 +1,231 @@
+"""Comparing methods: the same numbers as each alone, honest choices, and what is said about them."""
+
+import csv
+import io
+import json
+import re
+
+import hotcoco
+import numpy as np
+import pytest
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.errors import InputError
+from logn.evaluate.compare import compare
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison_files import save_comparison
+from logn.evaluate.decode import DecodeSettings, decode
+from logn.evaluate.detection_metrics import evaluate_detections
+from logn.evaluate.ground_truth import load_ground_truth
+from logn.evaluate.method_maps import fit_for_store
+from logn.evaluate.sweep import Sweep, first_half
+from logn.evaluate.tables import FORMATS, full_table, write_comparison
+
+METHODS = ["logn", "logn:margin=0,use_std=false", "loga", "norcal", "fracal", "iif", "temperature:value=2"]
+QUICK = CompareSettings(draws=0)
+
+
+def run(split, methods, settings=QUICK, **options):
+    options = {"moments": split.moments, "counts": split.counts, **options}
+    return compare(split.store, split.annotations, methods, settings=settings, **options)
+
+
+@pytest.fixture(scope="module")
+def comparison(softmax_split):
+    return run(softmax_split, METHODS, CompareSettings(draws=50, errors=True, fixed=True))
+
+
+def test_every_row_equals_evaluating_that_method_alone(softmax_split, comparison):
+    truth = load_ground_truth(softmax_split.annotations, image_ids=softmax_split.store.image_ids.tolist())
+    assert [row.name for row in comparison.rows] == ["none", *METHODS]
+    for row in comparison.rows:
+        transform = fit_for_store(
+            row.name, softmax_split.store.header, moments=softmax_split.moments, counts=softmax_split.counts
+        )
+        alone = evaluate_detections(decode(softmax_split.store, transform), truth, groups=truth.frequency)
+        assert dict(row.metrics.values) == pytest.approx(dict(alone.values), abs=1e-12, nan_ok=True)
+
+
+def test_differences_are_to_the_uncorrected_model_and_lie_in_their_intervals(comparison):
+    first = comparison.rows[0]
+    assert all(change.difference == 0 for change in first.differences.values() if not np.isnan(change.difference))
+    changed = comparison["logn"]
+    for name in ("AP", "APr", "APc", "APf", "AP50"):
+        change = changed.differences[name]
+        assert change.difference == pytest.approx(changed[name] - first[name])
+        assert change.low <= change.high
+    assert np.isnan(changed.differences["ECE"].low)
+
+
+def test_the_metrics_and_their_protocols_are_all_there(comparison):
+    names = {"AP", "AP50", "AP75", "APs", "APm", "APl", "APr", "APc", "APf", "AP-Fixed", "APr-Fixed", "AP-Pool", "ECE"}
+    assert names <= set(comparison.metric_names)
+    assert comparison.rows[0].errors.per_group.keys() == {"r", "c", "f"}
+    assert comparison.protocol.max_detections == 300
+    assert comparison.protocols["AP-Fixed"].per_class_limit == 10_000
+    assert comparison.protocols["AP-Pool"].max_detections is None
+    assert comparison.to_dict()["protocol"]["evaluator"].startswith("hotcoco ")
+    assert all(row.seconds > 0 for row in comparison.rows)
+
+
+def test_own_maps_and_the_baseline(softmax_split):
+    shift = ClassAffine.over_foreground(np.ones(10), np.arange(10.0), -1, method="mine")
+    found = run(softmax_split, {"mine": shift, "none": None}, moments=None, counts=None)
+    assert [row.name for row in found.rows] == ["none", "mine"]
+    with pytest.raises(InputError, match="a list of specifications, but got the text 'logn'"):
+        run(softmax_split, "logn")
+    with pytest.raises(InputError, match="one of none, mine, but got 'yours'"):
+        _ = found["yours"]
+
+
+def test_groups_from_counts_with_own_bounds(softmax_split):
+    settings = CompareSettings(draws=0, bounds=(60, 400))
+    found = run(softmax_split, [], settings, group_counts=softmax_split.counts.image_counts)
+    per_class = found.rows[0].metrics.per_class
+    assert found.rows[0]["APr"] == pytest.approx(np.nanmean(per_class[4:]))
+    assert found.rows[0]["APf"] == pytest.approx(per_class[0])
+    assert "training counts up to 60, up to 400, above" in found.protocol.describe()
+
+
+def test_masks_made_by_the_caller_give_mask_metrics(softmax_split):
+    seen = []
+
+    def boxes_as_masks(methods):
+        seen.append(len(methods))
+        made = []
+        for detections in methods:
+            corners = detections.boxes.astype(float)
+            sizes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
+            made.append([hotcoco.mask.fr_bbox(box, 200, 200) for box in sizes.tolist()])
+        return made
+
+    found = run(softmax_split, ["logn"], mask_maker=boxes_as_masks)
+    assert seen == [2]
+    for row in found.rows:
+        assert row["AP-mask"] == pytest.approx(row["AP"], abs=0.1)
+        assert row["AP-mask"] != row["AP"]
+    assert found.protocols["mask"].iou_type == "segm"
+
+
+def test_with_sigmoids_fixed_ap_cannot_move_and_the_result_says_so(sigmoid_split):
+    settings = CompareSettings(draws=0, fixed=True, decode=DecodeSettings(score_threshold=0.0, max_detections=12))
+    found = run(sigmoid_split, ["logn", "loga", "fracal"], settings)
+    first, logn, loga, fracal = found.rows
+    assert logn["AP"] != pytest.approx(first["AP"], abs=1e-3)
+    assert logn["AP-Fixed"] == pytest.approx(first["AP-Fixed"], abs=1e-9)
+    assert loga["AP-Fixed"] == pytest.approx(first["AP-Fixed"], abs=1e-9)
+    assert logn["AP-Pool"] != pytest.approx(first["AP-Pool"], abs=1e-3)
+    assert any("AP-Fixed cannot move" in note for note in logn.notes)
+    assert not fracal.notes  # a product of two sigmoids is no affine map
+    assert "AP-Fixed cannot move" in write_comparison(found)
+
+
+def test_sweeps_without_a_split_choose_nothing(softmax_split):
+    found = run(softmax_split, [], sweeps=["gamma=0:1:0.5"])
+    (curve,) = found.curves
+    assert curve.chosen is None
+    assert [row.name for row in found.rows] == ["none", *curve.sweep.specs]
+    assert curve.metrics["AP"] == tuple(found[spec]["AP"] for spec in curve.sweep.specs)
+    assert found.rows[0]["AP"] == pytest.approx(curve.metrics["AP"][0])  # a power of 0 changes nothing
+
+
+def test_a_choice_is_made_on_one_half_and_reported_on_the_other(softmax_split):
+    found = run(softmax_split, ["loga"], CompareSettings(draws=0, split=True), sweeps=["gamma=0:1.2:0.4"])
+    (curve,) = found.curves
+    assert [row.name for row in found.rows] == ["none", "loga", curve.chosen]
+    assert curve.chosen == curve.sweep.specs[int(np.argmax(curve.choosing))]
+    ids = softmax_split.store.image_ids
+    truth = load_ground_truth(softmax_split.annotations, image_ids=ids.tolist())
+    for half, values in ((first_half(ids), curve.choosing), (~first_half(ids), curve.metrics["AP"])):
+        part = truth.part(half)
+        for spec, value in zip(curve.sweep.specs, values, strict=True):
+            transform = fit_for_store(spec, softmax_split.store.header, counts=softmax_split.counts)
+            whole = decode(softmax_split.store, transform)
+            kept = whole.take(half[whole.image_index])
+            kept = type(kept)(
+                np.cumsum(half)[kept.image_index] - 1, kept.labels, kept.scores, kept.boxes, kept.proposal
+            )
+            assert value == pytest.approx(evaluate_detections(kept, part)["AP"], abs=1e-12)
+    assert 0.2 < first_half(np.arange(1000)).mean() < 0.8
+    assert f"{part.num_images} images, one half of them" in found.protocol.describe()
+
+
+def test_an_unknown_objective_is_refused(softmax_split):
+    settings = CompareSettings(draws=0, split=True, objective="mAP")
+    with pytest.raises(InputError, match=r"`objective` to be one of AP, .* but got 'mAP'"):
+        run(softmax_split, [], settings, sweeps=["gamma=0:1:1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("margin", "like margin=-12:4:1"),
+        ("width=0:1:1", "name a method for `width`"),
+        ("gamma=a:1:1", "three numbers"),
+        ("gamma=0:1:0", "1 to 200 values"),
+        ("gamma=0:1:-1", "1 to 200 values"),
+    ],
+)
+def test_sweeps_that_make_no_sense_are_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        Sweep.parse(text)
+
+
+def test_a_sweep_has_its_last_value():
+    assert Sweep.parse("gamma=0:1.2:0.1").values[-1] == 1.2
+    assert len(Sweep.parse("margin=-12:4:1").values) == 17
+
+
+def test_statistics_and_counts_of_another_model_are_refused(softmax_split, sigmoid_split):
+    with pytest.raises(InputError, match="the 11 columns of the predictions, but they have 10"):
+        run(softmax_split, ["logn"], moments=sigmoid_split.moments)
+    with pytest.raises(InputError, match="the 10 foreground classes of the predictions, but got 3"):
+        run(softmax_split, ["loga"], counts=[1, 2, 3])
+
+
+def test_all_formats_show_every_method(comparison):
+    for form in FORMATS:
+        text = write_comparison(comparison, form)
+        for row in comparison.rows:
+            name = row.name.replace("_", r"\_") if form == "latex" else row.name
+            assert name in text
+    with pytest.raises(InputError, match="`format` to be one of table, markdown, csv, latex, but got 'html'"):
+        write_comparison(comparison, "html")
+
+
+def test_csv_holds_the_numbers_in_points(comparison):
+    rows = list(csv.DictReader(io.StringIO(full_table(comparison).to_csv())))
+    assert rows[1]["method"] == "logn"
+    assert float(rows[1]["AP"]) == pytest.approx(100 * comparison["logn"]["AP"], abs=1e-4)
+    change = comparison["logn"].differences["APr"]
+    assert float(rows[1]["APr low"]) == pytest.approx(100 * change.low, abs=1e-4)
+
+
+def test_markdown_and_latex_are_well_formed(comparison):
+    table = write_comparison(comparison, "markdown").split("\n\n")[0].splitlines()
+    assert len({line.count("|") for line in table}) == 1
+    latex = write_comparison(comparison, "latex")
+    body = re.findall(r"\\midrule\n(.*?)\\bottomrule", latex, re.S)[0]
+    assert len({line.count(" & ") for line in body.strip().splitlines()}) == 1
+
+
+def test_the_verdict_names_what_is_clear_and_what_is_not(comparison):
+    for row in comparison.rows[1:]:
+        sentence = comparison.verdict(row.name)
+        for name, change in row.differences.items():
+            if name in ("AP", "APr", "APc", "APf"):
+                unclear = sentence.partition("no clear change of")[2]
+                assert (f"{name} (" in unclear) == (not change.is_clear)
+    assert comparison.verdict() == comparison.verdict("logn")
+
+
+def test_saved_files_are_strict_json_and_list_every_class(comparison, tmp_path):
+    save_comparison(comparison, tmp_path)
+    content = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=pytest.fail)
+    assert [method["method"] for method in content["methods"]] == ["none", *METHODS]
+    assert content["methods"][1]["metrics"]["AP"] == comparison["logn"]["AP"]
+    rows = list(csv.DictReader((tmp_path / "per_class.csv").open()))
+    assert len(rows) == 10
+    assert {row["group"] for row in rows} == {"r", "c", "f"}
+    names = {path.suffix for path in tmp_path.iterdir()}
+    assert names == {".json", ".md", ".csv", ".tex"}
