@@ -40,7 +40,7 @@ bench: $(INSTALLED)  ## speed and memory against peers; the figures are in docs/
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/moments.py
 
 lock: $(INSTALLED)  ## pin the newest packages that fit pyproject.toml
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra frameworks --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements.txt
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

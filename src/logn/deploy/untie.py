@@ -26,16 +26,17 @@ def keep_untied(model: nn.Module) -> None:
         (False, False)
     """
     for module in unwrap(model).modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if getattr(config, "tie_word_embeddings", False) is not True:
             continue
         config.tie_word_embeddings = False
         for name in getattr(module, "all_tied_weights_keys", None) or {}:
             _give_own_parameter(module, name)
     # Of outer and inner models alike; they share one configuration.
-    for module in unwrap(model).modules():
-        if getattr(module, "all_tied_weights_keys", None):
-            module.all_tied_weights_keys = {}
+    tying: Any
+    for tying in unwrap(model).modules():
+        if getattr(tying, "all_tied_weights_keys", None):
+            tying.all_tied_weights_keys = {}
 
 
 def _give_own_parameter(model: nn.Module, path: str) -> None:

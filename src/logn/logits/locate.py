@@ -6,20 +6,40 @@ from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError
 from logn.logits.classifiers import locate_in_classifier
+from logn.logits.detectron2 import locate_in_detectron2
 from logn.logits.layer import LogitLayer, count_columns, output_width, unwrap
+from logn.logits.mmdetection import locate_in_mmdetection
+from logn.logits.origin import class_names
 from logn.logits.torchvision import locate_in_torchvision
+from logn.logits.transformers import locate_in_transformers
+from logn.logits.ultralytics import locate_in_ultralytics
 
 if TYPE_CHECKING:
     from torch import nn
 
 LISTED = 12
+KNOWN = (
+    "a detector of torchvision, MMDetection, Detectron2, Hugging Face or Ultralytics, a timm model or a classifier "
+    "that ends in a Linear or 1x1 Conv"
+)
+# A new framework is one more function here.
+LOCATORS = (
+    locate_in_torchvision,
+    locate_in_mmdetection,
+    locate_in_detectron2,
+    locate_in_transformers,
+    locate_in_ultralytics,
+)
+# Their models are known by name; one that is not known is no plain classifier whose last layer could be guessed.
+NEVER_GUESSED = ("mmdet", "detectron2", "transformers", "ultralytics")
 
 
 def locate_logits(model: nn.Module, num_classes: int | None = None) -> LogitLayer:
     """Find where `model` gives its class logits.
 
-    Knows torchvision's detectors, timm's models, any classifier that ends in a Linear or 1x1 Conv, and models that
-    say it themselves in an attribute `logit_layer`. Wrappers of torch (data parallel, compiled) are looked through.
+    Knows the detectors of torchvision, MMDetection, Detectron2, Hugging Face's transformers and Ultralytics, timm's
+    models, any classifier that ends in a Linear or 1x1 Conv, and models that say it themselves in an attribute
+    `logit_layer`. Wrappers of torch (data parallel, compiled) are looked through.
 
     Args:
         model: A torch module.
@@ -36,8 +56,7 @@ def locate_logits(model: nn.Module, num_classes: int | None = None) -> LogitLaye
     if not callable(getattr(model, "named_modules", None)):
         raise InputError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
     inner = unwrap(model)
-    # A new framework is one more function here.
-    for locate in (_declared, locate_in_torchvision, locate_in_classifier):
+    for locate in (_declared, *LOCATORS, _guessed):
         layer = locate(inner, num_classes)
         if layer is not None:
             _check_columns(inner, layer, num_classes)
@@ -48,6 +67,12 @@ def locate_logits(model: nn.Module, num_classes: int | None = None) -> LogitLaye
 def _declared(model: nn.Module, num_classes: int | None) -> LogitLayer | None:
     layer = getattr(model, "logit_layer", None)
     return layer if isinstance(layer, LogitLayer) else None
+
+
+def _guessed(model: nn.Module, num_classes: int | None) -> LogitLayer | None:
+    if any(class_names(model, package) for package in NEVER_GUESSED):
+        return None
+    return locate_in_classifier(model, num_classes)
 
 
 def _check_columns(model: nn.Module, layer: LogitLayer, num_classes: int | None) -> None:
@@ -63,7 +88,7 @@ def _not_found(model: Any, num_classes: int | None) -> str:
     candidates = [(path, type(module).__name__, width) for path, module, width in reversed(seen) if width and path]
     candidates.sort(key=lambda candidate: candidate[2] != num_classes)
     wanted = "" if num_classes is None else f" with {num_classes} columns"
-    known = f"a torchvision detector, a timm model or a classifier that ends in a Linear or 1x1 Conv{wanted}"
+    known = f"{KNOWN}{wanted}"
     if not candidates:
         return f"Expected `model` to be {known}, but got {type(model).__name__}, which has no Linear and no Conv."
     listed = ", ".join(f"{path} ({kind}, {width})" for path, kind, width in candidates[:LISTED])

@@ -1,0 +1,135 @@
+"""What every framework's test does with a model: record, attach and fold against the model's own logits."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.attach import attach
+from logn.deploy.fold import fold
+from logn.errors import InputError
+from logn.logits.layer import count_columns, find_modules
+from logn.logits.locate import locate_logits
+from logn.statistics.record import record
+
+# No framework may look for files or updates on a network, or write outside the tests' own folders.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("YOLO_OFFLINE", "true")
+os.environ.setdefault("YOLO_AUTOINSTALL", "false")
+os.environ.setdefault("YOLO_CONFIG_DIR", tempfile.mkdtemp(prefix="yolo-settings-"))
+
+
+def random_map(columns, background=None, seed=0):
+    generator = np.random.default_rng(seed)
+    return ClassAffine(generator.uniform(0.5, 2.0, columns), generator.normal(size=columns), background)
+
+
+def spread_out(model, layer):
+    """Larger weights than the initial ones, so that classes, anchors and queries give clearly different logits."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for module in find_modules(model, layer):
+            fan_in = module.weight[0].numel()
+            module.weight.copy_(torch.randn(module.weight.shape, generator=generator) * 3 / fan_in**0.5)
+            if module.bias is not None:
+                module.bias.copy_(torch.randn(module.bias.shape, generator=generator))
+
+
+@pytest.fixture
+def spread():
+    return spread_out
+
+
+@pytest.fixture
+def class_map():
+    return random_map
+
+
+@pytest.fixture
+def agreement():
+    """Check a model: `own_logits(model)` runs it and gives each stage's logits (rows, columns) by its own means."""
+
+    def check(model, own_logits, *, fold_refused=None, tolerance=1e-4):
+        layer = locate_logits(model)
+        columns = count_columns(model, layer)
+        weights = copy.deepcopy(model.state_dict())
+        with torch.inference_mode():
+            plain = [np.asarray(rows, dtype=np.float64) for rows in own_logits(model)]
+            with record(model, layer) as moments:
+                own_logits(model)
+        moments = moments if layer.stages else (moments,)
+        assert len(moments) == layer.num_stages == len(plain)
+        for recorded, rows in zip(moments, plain, strict=True):
+            assert rows.std() > 0.1
+            assert recorded.count.tolist() == [len(rows)] * columns
+            np.testing.assert_allclose(recorded.mean, rows.mean(axis=0), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(recorded.variance, rows.var(axis=0, ddof=1), rtol=1e-4, atol=1e-9)
+            assert recorded.metadata.background == layer.background
+            assert recorded.metadata.activation == layer.activation
+
+        maps = [random_map(columns, layer.background, seed) for seed in range(layer.num_stages)]
+        affine = maps if layer.stages else maps[0]
+        expected = [affine_of(rows) for affine_of, rows in zip(maps, plain, strict=True)]
+        with torch.inference_mode():
+            with attach(model, layer, affine):
+                attached = own_logits(model)
+            after = own_logits(model)
+        assert all(torch.equal(tensor, weights[key]) for key, tensor in model.state_dict().items())
+        for rows, mapped, again, wanted in zip(plain, attached, after, expected, strict=True):
+            np.testing.assert_allclose(mapped, wanted, atol=tolerance, rtol=0)
+            np.testing.assert_array_equal(again, rows)
+
+        folded = copy.deepcopy(model)
+        if fold_refused is not None:
+            with pytest.raises(InputError, match=fold_refused):
+                fold(folded, layer, affine)
+            return layer, None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* was tied to ")
+            fold(folded, layer, affine)
+        assert folded.state_dict().keys() == weights.keys()
+        with torch.inference_mode():
+            for mapped, wanted in zip(own_logits(folded), expected, strict=True):
+                np.testing.assert_allclose(mapped, wanted, atol=tolerance, rtol=0)
+        with pytest.raises(InputError, match="no map folded into it"):
+            fold(folded, layer, affine)
+        return layer, folded
+
+    return check
+
+
+def rename(model, layer, new_name):
+    """Move the class layer to another attribute, as in a fork that we cannot know."""
+    for path in layer.paths:
+        parent_path, _, name = path.rpartition(".")
+        parent = model.get_submodule(parent_path)
+        module = parent._modules.pop(name)
+        parent.add_module(new_name, module)
+
+
+@pytest.fixture
+def refusal():
+    """The message for a model whose class layer was renamed."""
+
+    def check(model, columns):
+        layer = locate_logits(model)
+        path = layer.paths[0]
+        renamed = f"{path.rpartition('.')[0]}.labels".lstrip(".")
+        rename(model, layer, "labels")
+        with pytest.raises(InputError) as caught:
+            locate_logits(model, num_classes=columns)
+        message = str(caught.value)
+        kind = type(model.get_submodule(renamed)).__name__
+        assert f"with {columns} columns, but got {type(model).__name__}" in message
+        assert f'logn.LogitLayer("{renamed}"' in message
+        assert f"{renamed} ({kind}, " in message
+        assert "\n" not in message
+
+    return check
