@@ -61,16 +61,12 @@ EXTRAS = {
 class LazyVerbs(TyperGroup):
     """A group that lists its verbs from the table above and imports only the one that is called."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Give the verbs in the order of the table, which is the order of work."""
-        return [verb.name for verb in VERBS]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Give a stand-in that has the help line only; `resolve_command` puts the real verb in its place."""
-        for verb in VERBS:
-            if verb.name == cmd_name:
-                return TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel)
-        return None
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # Stand-ins that have the help line only; `resolve_command` puts the real verb in their place.
+        self.commands = {
+            verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel) for verb in VERBS
+        }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
