@@ -65,3 +65,20 @@ def test_mask_predictor_doubles_the_resolution(classifier):
     predictor = MaskPredictor(8, 4, 3, classifier=classifier, temperature=20.0)
     assert predictor(torch.randn(2, 8, 14, 14)).shape == (2, 3, 28, 28)
     assert isinstance(predictor.mask_fcn_logits, NormedConv2d) == (classifier == "cosine")
+
+
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_masks_of_chosen_classes_equal_those_of_all_classes_with_gradients(classifier):
+    torch.manual_seed(0)
+    predictor = MaskPredictor(8, 4, 5, classifier=classifier, temperature=20.0)
+    features, columns = torch.randn(3, 8, 7, 7), torch.tensor([4, 1, 4])
+    every = predictor(features)[torch.arange(3), columns]
+    chosen = predictor(features, columns)
+    torch.testing.assert_close(chosen, every, atol=1e-4, rtol=1e-4)
+    weights = list(predictor.parameters())
+    for ours, theirs in zip(
+        torch.autograd.grad(chosen.square().sum(), weights),
+        torch.autograd.grad(every.square().sum(), weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-2, rtol=1e-3)

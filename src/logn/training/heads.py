@@ -142,8 +142,11 @@ class BoxPredictor(nn.Module):
         return self.cls_score(features), self.bbox_pred(features)
 
 
-class MaskPredictor(nn.Sequential):
+class MaskPredictor(nn.Module):
     """Double the resolution, then one mask logit per position and class (or one for all classes).
+
+    Asked for certain classes, it computes only their masks: with LVIS's 1,203 classes that saves nearly all of the
+    work and gigabytes of memory, and changes neither the result nor the gradient.
 
     Args:
         in_channels: Channels of the mask features.
@@ -153,15 +156,30 @@ class MaskPredictor(nn.Sequential):
         temperature: Of the normalised convolution.
     """
 
+    mask_fcn_logits: nn.Conv2d | NormedConv2d
+
     def __init__(self, in_channels: int, hidden: int, columns: int, *, classifier: str, temperature: float) -> None:
-        upscale = nn.ConvTranspose2d(in_channels, hidden, 2, 2)
-        nn.init.kaiming_normal_(upscale.weight, mode="fan_out", nonlinearity="relu")
-        nn.init.zeros_(torch.as_tensor(upscale.bias))
-        if classifier == "cosine":
-            logits: nn.Module = NormedConv2d(hidden, columns, temperature=temperature)
-        else:
-            logits = nn.Conv2d(hidden, columns, 1)
         super().__init__()
-        self.add_module("conv5_mask", upscale)
-        self.add_module("relu", nn.ReLU(inplace=True))
-        self.add_module("mask_fcn_logits", logits)
+        self.conv5_mask = nn.ConvTranspose2d(in_channels, hidden, 2, 2)
+        nn.init.kaiming_normal_(self.conv5_mask.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(torch.as_tensor(self.conv5_mask.bias))
+        if classifier == "cosine":
+            self.mask_fcn_logits = NormedConv2d(hidden, columns, temperature=temperature)
+        else:
+            self.mask_fcn_logits = nn.Conv2d(hidden, columns, 1)
+
+    def forward(self, features: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Mask logits `(N, columns, 2H, 2W)`, or `(N, 2H, 2W)` of the given column of each region."""
+        hidden = functional.relu(self.conv5_mask(features), inplace=True)
+        layer = self.mask_fcn_logits
+        if columns is None:
+            logits: Tensor = layer(hidden)
+            return logits
+        if layer.weight.shape[0] == 1:
+            return layer(hidden)[:, 0]  # type: ignore[no-any-return]
+        weight, bias = layer.weight[columns].flatten(start_dim=1), torch.as_tensor(layer.bias)[columns]
+        if isinstance(layer, NormedConv2d):
+            weight = _unit(weight, dim=1, power=layer.power, eps=layer.eps) * layer.temperature[columns, None]
+            hidden = _unit(hidden, dim=1, power=layer.power, eps=layer.eps)
+        chosen = torch.bmm(weight[:, None], hidden.flatten(start_dim=2))
+        return chosen.reshape(len(hidden), *hidden.shape[2:]) + bias[:, None, None]

@@ -15,7 +15,6 @@ from logn.training.region_sampling import (
     ClassificationLoss,
     Target,
     box_losses,
-    mask_columns,
     mask_loss,
     sample_regions,
 )
@@ -97,11 +96,12 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
             logits, offsets, samples, self.box_coder, self.classification_loss, beta=self.beta
         )
         boxes, labels, rows = self.limit_masks(samples.positives())
-        mask_logits = self.mask_predictor(self.mask_head(self.mask_roi_pool(features, boxes, image_shapes)))
+        pooled = self.mask_roi_pool(features, boxes, image_shapes)
+        mask_logits = self.mask_predictor(self.mask_head(pooled), torch.cat(labels))
         return {
             "loss_classifier": class_loss,
             "loss_box_reg": box_loss,
-            "loss_mask": mask_loss(mask_logits, labels, boxes, rows, targets),
+            "loss_mask": mask_loss(mask_logits, boxes, rows, targets),
         }
 
     def limit_masks(
@@ -129,8 +129,8 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
     ) -> list[Tensor]:
         """Mask probabilities `(M, R, R)` of each image for the given boxes and class columns."""
         pooled = self.mask_roi_pool(features, boxes, image_shapes)
-        chosen = mask_columns(self.mask_predictor(self.mask_head(pooled)), torch.cat(labels))
-        return list(torch.split(chosen.sigmoid(), [len(rows) for rows in boxes]))
+        logits = self.mask_predictor(self.mask_head(pooled), torch.cat(labels))
+        return list(torch.split(logits.sigmoid(), [len(rows) for rows in boxes]))
 
 
 # The usual cascade: each stage asks for a tighter match, corrects smaller errors and counts half of the one before.
@@ -171,10 +171,10 @@ class CascadeRegionHeads(RegionHeads):
             )
             boxes, labels, rows = samples.positives()
             pooled = self.mask_roi_pool(features, boxes, image_shapes)
-            mask_logits = self.mask_predictor[stage](self.mask_head[stage](pooled))
+            mask_logits = self.mask_predictor[stage](self.mask_head[stage](pooled), torch.cat(labels))
             losses[f"loss_classifier_{stage}"] = weight * class_loss
             losses[f"loss_box_reg_{stage}"] = weight * box_loss
-            losses[f"loss_mask_{stage}"] = weight * mask_loss(mask_logits, labels, boxes, rows, targets)
+            losses[f"loss_mask_{stage}"] = weight * mask_loss(mask_logits, boxes, rows, targets)
             refined = self.refine(stage, offsets, samples.boxes, image_shapes)
             # The true boxes join again in the next stage, so their refined copies would count twice.
             proposals = [b[~truth] for b, truth in zip(refined, samples.is_truth, strict=True)]
@@ -211,7 +211,7 @@ class CascadeRegionHeads(RegionHeads):
         pooled = self.mask_roi_pool(features, boxes, image_shapes)
         columns = torch.cat(labels)
         stages = [
-            mask_columns(predictor(head(pooled)), columns).sigmoid()
+            predictor(head(pooled), columns).sigmoid()
             for head, predictor in zip(self.mask_head, self.mask_predictor, strict=True)
         ]
         return list(torch.split(torch.stack(stages).mean(0), [len(rows) for rows in boxes]))

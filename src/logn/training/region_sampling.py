@@ -107,23 +107,10 @@ def mask_targets(
 
 
 def mask_loss(
-    logits: Tensor,
-    labels: Sequence[Tensor],
-    boxes: Sequence[Tensor],
-    truth_index: Sequence[Tensor],
-    targets: Sequence[Target],
+    logits: Tensor, boxes: Sequence[Tensor], truth_index: Sequence[Tensor], targets: Sequence[Target]
 ) -> Tensor:
-    """Binary cross entropy between the true masks and the masks of the true classes."""
+    """Binary cross entropy between the true masks and the mask logits `(N, R, R)` of the true classes."""
     if len(logits) == 0:
         return logits.sum() * 0.0
-    columns = torch.cat(list(labels))
-    chosen = mask_columns(logits, columns)
     wanted = mask_targets(boxes, truth_index, targets, logits.shape[-1])
-    return functional.binary_cross_entropy_with_logits(chosen.float(), wanted)
-
-
-def mask_columns(logits: Tensor, columns: Tensor) -> Tensor:
-    """Pick for each region the mask of its class; a class-agnostic predictor has only one."""
-    if logits.shape[1] == 1:
-        return logits[:, 0]
-    return logits[torch.arange(len(columns), device=columns.device), columns]
+    return functional.binary_cross_entropy_with_logits(logits.float(), wanted)
