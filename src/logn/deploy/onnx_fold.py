@@ -1,0 +1,201 @@
+"""fold_onnx: write a map into an ONNX file, prove it, and only then put the new file in its place."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.onnx_mark import refuse_folded_file, refuse_folded_weights, write_fold
+from logn.deploy.onnx_proof import Proof, prove
+from logn.errors import InputError
+from logn.logits.onnx_file import OnnxFile, read_onnx
+from logn.logits.onnx_graph import OnnxGraph
+from logn.logits.onnx_locate import OnnxLogits, Wanted, locate_onnx_logits
+from logn.logits.onnx_session import Arrays
+from logn.logits.onnx_weights import add_initializer, insert_after, map_layers
+
+
+@dataclass(frozen=True)
+class FoldReport:
+    """What `fold_onnx` did.
+
+    Attributes:
+        output_path: The file that was written.
+        tensors: The tensors that hold the logits.
+        axis: Their class axis, counted from the end.
+        activation: What the model applies to them: "softmax", "sigmoid", or None.
+        way: "weights" when the map is in the weights, "nodes" when it is two nodes (Mul, Add) behind the layer.
+        layers: The weights that changed; empty for "nodes".
+        reason: Why it is "nodes"; None for "weights".
+        largest_difference: Largest distance between new logits and scale * old logits + shift, in onnxruntime.
+        largest_logit: Largest magnitude of the latter.
+        rows: How many rows of logits were compared.
+    """
+
+    output_path: Path
+    tensors: tuple[str, ...]
+    axis: int
+    activation: str | None
+    way: str
+    layers: tuple[str, ...]
+    reason: str | None
+    largest_difference: float
+    largest_logit: float
+    rows: int
+
+
+def fold_onnx(
+    model_path: str | os.PathLike[str],
+    affine: ClassAffine,
+    output_path: str | os.PathLike[str],
+    *,
+    tensor: str | Sequence[str] | None = None,
+    activation: str | None = None,
+    axis: int | None = None,
+    inputs: Mapping[str, npt.NDArray[Any]] | None = None,
+    insert: bool = False,
+    again: bool = False,
+) -> FoldReport:
+    '''Write `affine` into the class layer of an ONNX model; inputs, outputs and speed stay.
+
+    The class layer is found by walking back from the class activation (or from an output that has none) to the Gemm,
+    MatMul or Conv behind it, and which channel is which class is measured by a run with numbered channels. Where the
+    weights cannot take the map (a cosine head that normalises them as it runs), a Mul and an Add are put behind the
+    logits. Weights in external data stay there. The file gets its name only after both models ran in onnxruntime and
+    the new logits were the map of the old ones.
+
+    Args:
+        model_path: The ONNX file; it does not change.
+        affine: The map, one column per class and for the background.
+        output_path: The file to write; weights in external data go to a file of that name plus `.data`.
+        tensor: Name of the tensor that holds the logits, or of the output behind their activation, or several such;
+            needed only where the search finds none or several.
+        activation: "softmax" or "sigmoid", to search only for that.
+        axis: The class axis of the logits, needed only where it cannot be told.
+        inputs: What to run the models on, by the name of the input; by default random values.
+        insert: Put in nodes even where the weights could take the map.
+        again: Fold on top of a map that is folded already.
+
+    Example:
+        >>> import onnx.parser
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 2] x) => (float[N, 2] y)
+        ... <float[2, 2] w = {1.0, 0.5, 0.0, 1.0}> { y = Gemm(x, w) }"""
+        >>> onnx.save_model(onnx.parser.parse_model(text), str(folder / "model.onnx"))
+        >>> report = fold_onnx(folder / "model.onnx", ClassAffine([2.0, 1.0], [0.0, -3.0]), folder / "corrected.onnx")
+        >>> report.way, report.layers, report.largest_difference < 1e-6
+        ('weights', ('w',), True)
+    '''
+    if not isinstance(affine, ClassAffine):
+        raise InputError(f"Expected `affine` to be a ClassAffine to fold, but got {type(affine).__name__}.")
+    target = _check_paths(Path(model_path), Path(output_path))
+    file = read_onnx(model_path)
+    if not again:
+        refuse_folded_file(file.model, file.path)
+    names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
+    wanted = Wanted(affine.num_classes, names, activation, axis, affine.background is not None)
+    logits, used = locate_onnx_logits(file, wanted, None if inputs is None else dict(inputs))
+    if not again:
+        refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
+    _refuse_quantised(logits, file.path, insert)
+    way = "nodes" if insert or logits.layout is None else "weights"
+    folded = _insert_map(file.model, logits, affine) if way == "nodes" else _fold_weights(file.model, logits, affine)
+    write_fold(folded, affine, logits.tensors, way)
+    proof = _write(file, folded, target, logits, affine, used)
+    return FoldReport(
+        output_path=target,
+        tensors=logits.tensors,
+        axis=logits.axis,
+        activation=logits.activation,
+        way=way,
+        layers=tuple(dict.fromkeys(layer.weight for layer in logits.layers)) if way == "weights" else (),
+        reason=None if way == "weights" else logits.reason or "nodes were asked for",
+        largest_difference=proof.largest_difference,
+        largest_logit=proof.largest_logit,
+        rows=proof.rows,
+    )
+
+
+def _check_paths(source: Path, target: Path) -> Path:
+    if source.exists() and target.exists() and source.samefile(target):
+        raise InputError(f"Expected `output_path` to be another file than the model, but both are `{source}`.")
+    if target.is_dir():
+        raise InputError(f"Expected `{target}` to be a file to write, but it is a folder.")
+    if not target.parent.is_dir():
+        raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
+    return target
+
+
+def _refuse_quantised(logits: OnnxLogits, path: Path, insert: bool) -> None:
+    for layer in logits.layers:
+        if layer.quantised and not insert:
+            raise InputError(
+                f"Expected the class layer of `{path}` to have floating-point weights, but {layer.reason}, and their "
+                "scales would no longer fit: fold the model before it is quantised, or put the map behind the layer "
+                "with insert=True."
+            )
+
+
+def _fold_weights(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
+    layout = logits.layout
+    assert layout is not None  # noqa: S101 - the caller looked
+    maps = {node: (affine.scale[classes], affine.shift[classes]) for node, classes in layout.classes.items()}
+    return map_layers(model, logits.layers, maps)
+
+
+def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
+    """Put Mul and Add behind the logits, so that everything that reads them sees the map."""
+    copy = type(model)()
+    copy.CopyFrom(model)
+    graph = OnnxGraph(copy)
+    shape = (affine.num_classes, *[1] * (-logits.axis - 1))
+    kind = logits.dtype
+    for position, tensor in enumerate(logits.tensors):
+        scale = add_initializer(graph, f"logn_scale_{position}", affine.scale.reshape(shape).astype(kind))
+        shift = add_initializer(graph, f"logn_shift_{position}", affine.shift.reshape(shape).astype(kind))
+        insert_after(graph, tensor, "Add", shift)
+        # The node before the Add makes the logits now, under a new name.
+        insert_after(graph, graph.producers[tensor].input[0], "Mul", scale)
+    return copy
+
+
+def _write(file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine: ClassAffine, inputs: Arrays) -> Proof:
+    """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
+    import onnx
+
+    data_name = f"{target.name}.data"
+    if file.data_files and (target.parent / data_name).resolve() in {
+        (file.path.parent / name).resolve() for name in file.data_files
+    }:
+        raise InputError(f"Expected `{target}` not to share its data file `{data_name}` with the model, but it would.")
+    with tempfile.TemporaryDirectory(prefix=f".{target.stem}.", suffix=".partial", dir=target.parent) as folder:
+        written = Path(folder) / target.name
+        for tensor in folded.graph.initializer:
+            if tensor.name in file.external:
+                onnx.external_data_helper.set_external_data(tensor, data_name)
+        onnx.save_model(folded, str(written))
+        proof = prove(file.model, written, logits.tensors, logits.axis, affine, inputs)
+        _check_proof(proof, file.path)
+        data = written.parent / data_name
+        if data.exists():
+            data.chmod(written.stat().st_mode)  # onnx makes it readable for its owner only
+            os.replace(data, target.parent / data_name)
+        os.replace(written, target)
+    return proof
+
+
+def _check_proof(proof: Proof, path: Path) -> None:
+    if proof.rows == 0:
+        raise InputError(f"Expected `{path}` to give logits on the trial input, but it gave none; pass other `inputs`.")
+    if not proof.holds:
+        raise InputError(
+            f"Expected the folded `{path}` to give scale * logit + shift, but it is off by "
+            f"{proof.largest_difference:.3g} at logits of up to {proof.largest_logit:.3g}; nothing was written."
+        )

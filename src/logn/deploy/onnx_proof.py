@@ -1,0 +1,102 @@
+"""Proving that a folded ONNX model does what it should: both models run in onnxruntime and are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.errors import InputError
+from logn.logits.onnx_file import read_onnx
+from logn.logits.onnx_session import Arrays, OnnxSession, exposing
+
+# How far a logit may be off, relative to the largest one (or to 1).
+TOLERANCE = 1e-4
+HALF_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the comparison of two models gave.
+
+    Attributes:
+        largest_difference: Largest distance between the new logits and scale * old logits + shift.
+        largest_logit: Largest magnitude of the latter.
+        tolerance: What the difference may be at most.
+        rows: How many rows of logits were compared.
+    """
+
+    largest_difference: float
+    largest_logit: float
+    tolerance: float
+    rows: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is within the tolerance."""
+        return self.largest_difference <= self.tolerance
+
+
+def prove(
+    original: Any, written: Path, tensors: Sequence[str], axis: int, affine: ClassAffine, inputs: Arrays
+) -> Proof:
+    """Run the original model and the file that was written, and compare their logits.
+
+    Args:
+        original: The `onnx.ModelProto` before the fold.
+        written: The file after it.
+        tensors: The tensors that hold the logits.
+        axis: The class axis, counted from the end.
+        affine: The map.
+        inputs: What to run them on.
+    """
+    session = OnnxSession(written, str(written.name))
+    before = OnnxSession(exposing(original, tensors), "the model")
+    _check_interface(before, session, original)
+    after = OnnxSession(exposing(read_onnx(written).model, tensors), "the folded model")
+    return compare_logits(before.run(inputs), after.run(inputs), tensors, axis, affine)
+
+
+def compare_logits(
+    before: Mapping[str, Any], after: Mapping[str, Any], tensors: Sequence[str], axis: int, affine: ClassAffine
+) -> Proof:
+    """Compare logits after the fold with the map of those before it, in float64.
+
+    Example:
+        >>> logits, affine = np.array([[1.0, 2.0]]), ClassAffine([2.0, 1.0], [0.0, 1.0])
+        >>> compare_logits({"z": logits}, {"z": affine(logits)}, ["z"], -1, affine).holds
+        True
+    """
+    difference, largest, rows, half = 0.0, 0.0, 0, False
+    for tensor in tensors:
+        old, new = before[tensor], after[tensor]
+        if old.shape != new.shape:
+            raise InputError(f"Expected `{tensor}` to keep its shape {old.shape}, but it became {new.shape}.")
+        expected = affine(old.astype(np.float64), axis=axis)
+        difference = max(difference, float(np.abs(new.astype(np.float64) - expected).max(initial=0.0)))
+        largest = max(largest, float(np.abs(expected).max(initial=0.0)))
+        rows += old.size // affine.num_classes
+        half = half or old.dtype.itemsize < 4
+    tolerance = (HALF_TOLERANCE if half else TOLERANCE) * max(1.0, largest)
+    return Proof(difference, largest, tolerance, rows)
+
+
+def _check_interface(before: OnnxSession, after: OnnxSession, original: Any) -> None:
+    """Refuse a model whose inputs or outputs changed."""
+    names = [value.name for value in original.graph.output]
+    if after.outputs != names:
+        raise InputError(f"Expected the outputs {names} to stay, but they became {after.outputs}.")
+    for kind in ("inputs", "outputs"):
+        old, new = (_described(session, kind) for session in (before, after))
+        changed = [name for name, shape in new.items() if old.get(name) != shape]
+        if changed or (kind == "inputs" and set(old) != set(new)):
+            raise InputError(f"Expected the {kind} to stay as they are, but {changed or sorted(set(old))} changed.")
+
+
+def _described(session: OnnxSession, kind: str) -> dict[str, tuple[Any, ...]]:
+    values = session.inputs if kind == "inputs" else session.output_values
+    return {value.name: (value.type, tuple(value.shape)) for value in values}

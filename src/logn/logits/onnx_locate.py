@@ -1,0 +1,273 @@
+"""Finding the class logits of an ONNX model: what goes into the class activation, or an output that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn.errors import InputError
+from logn.logits.onnx_file import OnnxFile
+from logn.logits.onnx_graph import OnnxGraph, attribute
+from logn.logits.onnx_layers import MOVES, LinearLayer, Origin, find_layers
+from logn.logits.onnx_layout import Layout, measure_layout
+from logn.logits.onnx_session import Arrays, OnnxSession, exposing, model_inputs, run_somehow
+
+ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tensor that may hold class logits.
+
+    Attributes:
+        tensor: Its name.
+        activation: "softmax", "sigmoid", or None for an output without activation.
+        activated: The tensor behind the activation, or None.
+        axis: The axis that the activation itself names, or None.
+        origin: The layers behind the tensor.
+    """
+
+    tensor: str
+    activation: str | None
+    activated: str | None
+    axis: int | None
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class OnnxLogits:
+    """Where the class logits of an ONNX model are.
+
+    Attributes:
+        tensors: The tensors that hold them: one, or one per level of a pyramid.
+        axis: The class axis, counted from the end.
+        num_classes: Its length.
+        dtype: Their precision.
+        activation: What follows: "softmax", "sigmoid", or None when the model gives the logits out.
+        layers: The layers that compute them.
+        layout: Which channel of which layer becomes which class; None where that is not one to one.
+        reason: Why it is not, else None.
+    """
+
+    tensors: tuple[str, ...]
+    axis: int
+    num_classes: int
+    dtype: np.dtype[Any]
+    activation: str | None
+    layers: tuple[LinearLayer, ...]
+    layout: Layout | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is known about the logits beforehand.
+
+    Attributes:
+        num_classes: Length of the class axis, the background included; None when unknown.
+        tensors: Names given by the user; empty to search.
+        activation: "softmax" or "sigmoid"; None when unknown.
+        axis: The class axis; None when unknown.
+        has_background: Whether one column is the background, which speaks for a softmax where the choice is open.
+    """
+
+    num_classes: int | None = None
+    tensors: tuple[str, ...] = ()
+    activation: str | None = None
+    axis: int | None = None
+    has_background: bool = False
+
+    def __post_init__(self) -> None:
+        if self.activation not in (None, "softmax", "sigmoid"):
+            raise InputError(f"Expected `activation` to be 'softmax' or 'sigmoid', but got {self.activation!r}.")
+
+
+def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = None) -> tuple[OnnxLogits, Arrays]:
+    """Find the class logits; what was run to find them is returned too.
+
+    Args:
+        file: The model.
+        wanted: What is known about the logits.
+        inputs: What to run the model on; by default random values.
+    """
+    graph = OnnxGraph(file.model)
+    candidates = _named(graph, wanted.tensors, file.path) if wanted.tensors else _candidates(graph, wanted.activation)
+    names = [candidate.tensor for candidate in candidates]
+    if not names:
+        raise InputError(f"Expected `{file.path}` to have class logits, but no {_sought(wanted)} was found in it.")
+    session = OnnxSession(exposing(file.model, names, only=True), str(file.path))
+    inputs, values = run_somehow(session, model_inputs(file.model), inputs)
+    shapes = {name: values[name].shape for name in names}
+    chosen = _choose(graph, candidates, shapes, wanted, file.path)
+    return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, inputs), inputs
+
+
+def _candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]:
+    """All activations but gates, and the outputs that a layer gives without one."""
+    found: dict[str, Candidate] = {}
+    for node in graph.nodes:
+        kind = ACTIVATIONS.get(node.op_type)
+        if kind is not None and activation in (None, kind) and not _is_gate(graph, node):
+            found.setdefault(node.input[0], _of_activation(graph, node))
+    for output in graph.outputs:
+        origin = find_layers(graph, output)
+        # What is computed from scores (boxes and scores side by side) is no layer's output.
+        if origin.layers and not origin.stops and output not in found:
+            found[output] = Candidate(output, None, None, None, origin)
+    return list(found.values())
+
+
+def _of_activation(graph: OnnxGraph, node: Any) -> Candidate:
+    axis = None
+    if node.op_type != "Sigmoid" and graph.opset >= 13:  # before that the axis meant something else
+        axis = int(attribute(node, "axis", -1))
+    tensor = node.input[0]
+    return Candidate(tensor, ACTIVATIONS[node.op_type], node.output[0], axis, find_layers(graph, tensor))
+
+
+def _is_gate(graph: OnnxGraph, node: Any) -> bool:
+    """Whether this is the sigmoid of x * sigmoid(x), which is an activation inside of networks."""
+    readers = graph.readers.get(node.output[0], [])
+    return node.op_type == "Sigmoid" and any(
+        reader.op_type == "Mul" and node.input[0] in reader.input for reader, _ in readers
+    )
+
+
+def _named(graph: OnnxGraph, tensors: Sequence[str], path: Path) -> list[Candidate]:
+    """The tensors that the user named; of one behind an activation, what goes into it."""
+    found = []
+    for name in tensors:
+        if name not in graph.producers:
+            listed = ", ".join(graph.outputs)
+            raise InputError(
+                f"Expected `tensor` to be a tensor of `{path}`, but it has no `{name}`; outputs: {listed}."
+            )
+        place = name
+        while graph.producers.get(place) is not None and graph.producers[place].op_type in MOVES - {"Concat"}:
+            place = graph.producers[place].input[0]
+        node = graph.producers.get(place)
+        if node is not None and node.op_type in ACTIVATIONS:
+            found.append(_of_activation(graph, node))
+            continue
+        reader = next((user for user, _ in graph.readers.get(name, []) if user.op_type in ACTIVATIONS), None)
+        given = Candidate(name, None, None, None, find_layers(graph, name))
+        found.append(_of_activation(graph, reader) if reader is not None else given)
+    return found
+
+
+def _choose(
+    graph: OnnxGraph, candidates: Sequence[Candidate], shapes: dict[str, tuple[int, ...]], wanted: Wanted, path: Path
+) -> list[Candidate]:
+    """The candidates that are the class logits; when several sets of them could be, the user has to say which."""
+    fitting = [item for item in candidates if _fits(item, shapes[item.tensor], wanted.num_classes)]
+    if not fitting:
+        widths = sorted({shapes[item.tensor][item.axis or -1] for item in candidates if shapes[item.tensor]})
+        raise InputError(
+            f"Expected `{path}` to have class logits that fit {_sought(wanted)}, but the last axes of what could be "
+            f"logits are {', '.join(map(str, widths)) or 'none'} long."
+        )
+    if wanted.tensors:
+        return fitting
+    behind = {item.tensor: graph.ancestors([item.tensor], across_selections=False) for item in fitting}
+    last = [item for item in fitting if not _is_upstream(item, fitting, behind)]
+    known = [item for item in last if item.origin.layers] or last
+    groups = _groups(known)
+    if len(groups) > 1 and wanted.has_background:
+        groups = _groups([item for item in known if item.activation == "softmax"]) or groups
+    if len(groups) > 1:
+        listed = ", ".join(f"`{item.tensor}` ({item.activation or 'output'} {shapes[item.tensor]})" for item in known)
+        raise InputError(f"Expected one set of class logits in `{path}`, but several fit: {listed}; name its `tensor`.")
+    return groups[0]
+
+
+def _fits(candidate: Candidate, shape: tuple[int, ...], num_classes: int | None) -> bool:
+    if not shape:
+        return False
+    axes = range(len(shape)) if candidate.axis is None else [candidate.axis]
+    lengths = [shape[axis] for axis in axes]
+    return num_classes in lengths if num_classes is not None else max(lengths) > 1
+
+
+def _is_upstream(candidate: Candidate, others: Sequence[Candidate], behind: dict[str, set[str]]) -> bool:
+    """Whether another candidate is computed from this one: then this one is inside of the network (attention)."""
+    result = candidate.activated or candidate.tensor
+    return any(result in behind[other.tensor] for other in others if other is not candidate and other.tensor != result)
+
+
+def _groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Sets of candidates that share layers, or their weights: the levels of a pyramid."""
+    groups: list[tuple[set[str], list[Candidate]]] = []
+    for item in candidates:
+        marks = {name for layer in item.origin.layers for name in (layer.node, layer.weight)} or {item.tensor}
+        joined = [group for group in groups if group[0] & marks]
+        members = [member for group in joined for member in group[1]] + [item]
+        groups = [group for group in groups if group not in joined]
+        groups.append((marks.union(*(group[0] for group in joined)), members))
+    return [members for _, members in groups]
+
+
+def _describe(
+    file: OnnxFile, chosen: Sequence[Candidate], values: Sequence[Any], wanted: Wanted, inputs: Arrays
+) -> OnnxLogits:
+    shapes = [array.shape for array in values]
+    order = OnnxGraph(file.model).order
+    found = {layer.node: layer for item in chosen for layer in item.origin.layers}
+    layers = tuple(sorted(found.values(), key=lambda layer: order[layer.node]))
+    tensors = tuple(item.tensor for item in chosen)
+    axis = _known_axis(chosen, shapes, wanted)
+    layout: Layout | str | None = _why_not(chosen, layers)
+    if layout is None:
+        layout = measure_layout(file.model, layers, tensors, inputs, axis, wanted.num_classes)
+    reason = layout if isinstance(layout, str) else None
+    measured = layout if isinstance(layout, Layout) else None
+    if measured is not None:
+        axis, layers = measured.axis, tuple(layer for layer in layers if layer.node in measured.classes)
+    elif axis is None:
+        axis = _likely_axis(shapes, wanted, file.path)
+    length = shapes[0][axis]
+    return OnnxLogits(tensors, axis, length, values[0].dtype, chosen[0].activation, layers, measured, reason)
+
+
+def _why_not(chosen: Sequence[Candidate], layers: Sequence[LinearLayer]) -> str | None:
+    """Why no layer can take the map, as far as the graph shows."""
+    stops = [stop for item in chosen for stop in item.origin.stops]
+    reasons = [layer.reason for layer in layers if layer.reason is not None]
+    if stops:
+        return f"the logits do not come straight from a layer but from {stops[0]}"
+    kinds: dict[str, tuple[float, float]] = {}
+    for item in chosen:
+        for layer in item.origin.layers:
+            if kinds.setdefault(layer.node, (layer.factor, layer.offset)) != (layer.factor, layer.offset):
+                return "one layer gives logits on two scales"
+    return reasons[0] if reasons else (None if layers else "no layer was found behind the logits")
+
+
+def _known_axis(chosen: Sequence[Candidate], shapes: Sequence[tuple[int, ...]], wanted: Wanted) -> int | None:
+    """The class axis, counted from the end, if the user or the activation says which it is."""
+    axis = wanted.axis if wanted.axis is not None else chosen[0].axis
+    if axis is None:
+        return None
+    rank = len(shapes[0])
+    if not -rank <= axis < rank:
+        raise InputError(f"Expected `axis` to be an axis of logits of shape {shapes[0]}, but got {axis}.")
+    return axis if axis < 0 else axis - rank
+
+
+def _likely_axis(shapes: Sequence[tuple[int, ...]], wanted: Wanted, path: Path) -> int:
+    """The only axis that has the length of the map."""
+    rank = min(len(shape) for shape in shapes)
+    axes = [-1 - place for place in range(rank) if all(shape[-1 - place] == wanted.num_classes for shape in shapes)]
+    if len(axes) != 1:
+        raise InputError(
+            f"Expected `axis` to say which axis of the logits in `{path}` (shape {shapes[0]}) is the class."
+        )
+    return axes[0]
+
+
+def _sought(wanted: Wanted) -> str:
+    classes = f"{wanted.num_classes} classes" if wanted.num_classes is not None else "any number of classes"
+    return f"{wanted.activation} or output of {classes}" if wanted.activation else f"class layer of {classes}"

@@ -1,0 +1,183 @@
+"""record_onnx: run an ONNX model over images and collect the moments of its class logits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.logits.image_folder import Preprocessing, find_images, read_prepared
+from logn.logits.onnx_file import onnx_digest, read_onnx
+from logn.logits.onnx_locate import OnnxLogits, Wanted, locate_onnx_logits
+from logn.logits.onnx_session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments, Nonfinite
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """How images become the inputs of one model.
+
+    Attributes:
+        image: The input that takes images.
+        others: The other inputs, which get ones.
+        preprocessing: What is done to each image.
+        size: Images per run; 0 for a model without a batch axis.
+        fixed: Whether the model takes no other number of images.
+    """
+
+    image: InputSpec
+    others: tuple[InputSpec, ...]
+    preprocessing: Preprocessing
+    size: int
+    fixed: bool
+
+    def read(self, paths: Sequence[Path]) -> Iterator[tuple[Arrays, int]]:
+        """The inputs of each run, and how many of their images are real: a last batch may be filled up."""
+        step = self.size or 1
+        for start in range(0, len(paths), step):
+            images = [read_prepared(path, self.preprocessing) for path in paths[start : start + step]]
+            real = len(images)
+            if self.fixed:
+                images += [images[-1]] * (step - real)
+            stacked = np.stack(images) if self.size else images[0]
+            yield {self.image.name: stacked, **self._ones(stacked.shape)}, real
+
+    def _ones(self, shape: tuple[int, ...]) -> Arrays:
+        lengths = {name: length for name, length in zip(self.image.shape, shape, strict=True) if isinstance(name, str)}
+        return {
+            spec.name: np.ones(
+                [length if isinstance(length, int) else lengths.get(str(length), 1) for length in spec.shape],
+                spec.dtype,
+            )
+            for spec in self.others
+        }
+
+
+def record_onnx(
+    model_path: str | os.PathLike[str],
+    images: str | os.PathLike[str],
+    preprocessing: Preprocessing | None = None,
+    *,
+    tensor: str | Sequence[str] | None = None,
+    num_classes: int | None = None,
+    activation: str | None = None,
+    axis: int | None = None,
+    background: int | None = None,
+    class_names: Sequence[str] | None = None,
+    population: str | None = None,
+    batch_size: int = 1,
+    sample_rows: int = 4096,
+    nonfinite: Nonfinite = "error",
+    provider: str = "CPUExecutionProvider",
+    advance: Callable[[float], None] = lambda amount: None,
+) -> ClassMoments:
+    """Collect the moments of the class logits of an ONNX model over a folder of images.
+
+    The logits are recorded where `logn.fold_onnx` will change them: at the input of the class activation.
+
+    Args:
+        model_path: The ONNX file.
+        images: Folder of images.
+        preprocessing: How they become inputs; size, layout and type are taken from the model where it tells them.
+        tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
+        num_classes: Columns of the logits, the background included, where the search finds several.
+        activation: "softmax" or "sigmoid", to search only for that.
+        axis: The class axis of the logits, needed only where it cannot be told.
+        background: Place of the background column: None, 0 or -1.
+        class_names: Name of each column, for the record.
+        population: What a row of logits stands for, for the record.
+        batch_size: Images per run, where the model leaves it open.
+        sample_rows: How many rows to keep as a sample.
+        nonfinite: "error" refuses NaN and infinity, "skip" leaves them out.
+        provider: Where the model runs, by onnxruntime's name.
+        advance: Called with the number of images after each run.
+    """
+    file, paths = read_onnx(model_path), find_images(images)
+    batches = _plan(model_inputs(file.model), preprocessing, batch_size)
+    names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
+    wanted = Wanted(num_classes, names, activation, axis, background is not None)
+    first, _ = next(batches.read(paths))
+    logits, _ = locate_onnx_logits(file, wanted, first)
+    metadata = StatisticsMetadata(
+        class_names=None if class_names is None else tuple(class_names),
+        background=background,
+        activation=logits.activation or activation,
+        layer=", ".join(logits.tensors),
+        population=population,
+        fingerprint=onnx_digest(file),
+    )
+    moments = ClassMoments(logits.num_classes, nonfinite=nonfinite, sample_rows=sample_rows, metadata=metadata)
+    session = OnnxSession(exposing(file.model, logits.tensors, only=True), str(file.path), provider=provider)
+    for inputs, real in batches.read(paths):
+        moments.update(_rows(session.run(inputs, logits.tensors), logits, real, batches))
+        advance(real)
+    return moments
+
+
+def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: _Batches) -> npt.NDArray[Any]:
+    """The logits of one run as rows, without those of images that only filled the batch up."""
+    parts = []
+    for tensor in logits.tensors:
+        array = np.moveaxis(values[tensor], logits.axis, -1)
+        if real < batches.size and batches.fixed:
+            if array.ndim < 2 or len(array) != batches.size:
+                raise InputError(
+                    f"Expected a number of images that is a multiple of the model's batch of {batches.size}, since "
+                    f"`{tensor}` does not tell its images apart."
+                )
+            array = array[:real]
+        parts.append(array.reshape(-1, logits.num_classes))
+    return np.concatenate(parts)
+
+
+def _plan(specs: Sequence[InputSpec], preprocessing: Preprocessing | None, batch_size: int) -> _Batches:
+    """Match the images with the inputs of the model."""
+    fitting = [spec for spec in specs if _takes_images(spec)]
+    if not fitting:
+        listed = ", ".join(f"{spec.name} {spec.shape}" for spec in specs)
+        raise InputError(f"Expected the model to have an input for images, but its inputs are {listed}.")
+    image = fitting[0]
+    settings = _completed(preprocessing, image)
+    if settings.size is None and batch_size > 1:
+        raise InputError("Expected `size` for batches of several images, but the model leaves it open.")
+    batched = len(image.shape) == 4
+    declared = image.shape[0] if batched else 1
+    fixed = batched and isinstance(declared, int)
+    if not batched and batch_size > 1:
+        raise InputError(f"Expected `batch_size` to be 1, since `{image.name}` takes one image, but got {batch_size}.")
+    size = int(declared or 1) if fixed else batch_size if batched else 0
+    return _Batches(image, tuple(spec for spec in specs if spec is not image), settings, size, fixed)
+
+
+def _takes_images(spec: InputSpec) -> bool:
+    channels = [spec.shape[axis] for axis in (-1, -3)] if len(spec.shape) in (3, 4) else []
+    return any(length == 3 or not isinstance(length, int) for length in channels) and (
+        np.issubdtype(spec.dtype, np.floating) or spec.dtype == np.uint8
+    )
+
+
+def _completed(given: Preprocessing | None, image: InputSpec) -> Preprocessing:
+    """Fill in what the model tells, and refuse what contradicts it."""
+    given = given or Preprocessing()
+    channels_last = image.shape[-1] == 3 and image.shape[-3] != 3
+    colours = (given.layout or ("HWC" if channels_last else "CHW")).removeprefix("N")
+    layout = f"N{colours}" if len(image.shape) == 4 else colours
+    if given.dtype not in (None, str(image.dtype)):
+        raise InputError(f"Expected `dtype` to be {image.dtype}, which `{image.name}` takes, but got {given.dtype}.")
+    given = replace(given, layout=layout, dtype=str(image.dtype))
+    axes = (-2, -1) if layout.endswith("CHW") else (-3, -2)
+    declared = tuple(image.shape[axis] for axis in axes)
+    if given.size is None:
+        if isinstance(declared[0], int) and isinstance(declared[1], int):
+            return replace(given, size=(declared[0], declared[1]))
+        return given
+    if any(isinstance(length, int) and length != want for length, want in zip(declared, given.size, strict=True)):
+        raise InputError(f"Expected `size` to be {declared}, which `{image.name}` takes, but got {given.size}.")
+    return given
