@@ -12,14 +12,12 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_number
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
+from logn.statistics.active_classes import active_classes as active_classes
 from logn.statistics.moments import ClassMoments
 
 MarginName = Literal["min", "mean", "max", "background", "balance"]
 VarianceName = Literal["pooled", "within-batch"]
 MARGIN_NAMES = ("min", "mean", "max", "background", "balance")
-
-# A class whose standard deviation is this small beside the median one was not learnt; its column says nothing.
-DEAD_STD_SHARE = 1e-3
 
 
 def logit_normalization(
@@ -100,26 +98,6 @@ def logit_normalization(
     return ClassAffine.over_foreground(
         np.where(alive, scale, 1.0), np.where(alive, shift, 0.0), place, method="logn", settings=settings
     )
-
-
-def active_classes(moments: ClassMoments, background: int | None) -> npt.NDArray[np.bool_]:
-    """Which columns were seen and vary; the background column always counts as active.
-
-    Example:
-        >>> moments = ClassMoments(3)
-        >>> moments.update(np.array([[1.0, -9.0, 2.0], [0.0, -9.0, 3.0]]))
-        >>> active_classes(moments, background=None)
-        array([ True, False,  True])
-    """
-    std, count = moments.std, moments.count
-    known = std[foreground_columns(len(std), background)]
-    known = known[np.isfinite(known) & (known > 0)]
-    threshold = DEAD_STD_SHARE * float(np.median(known)) if len(known) else 0.0
-    # A single value has no variance but is no sign of death: its standard deviation falls back to 1.
-    alive: npt.NDArray[np.bool_] = (count == 1) | ((count > 1) & (np.nan_to_num(std) > threshold))
-    if background is not None:
-        alive[background] = True
-    return alive
 
 
 def _divisor(

@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, foreground_columns
+from logn.statistics.active_classes import active_classes
 from logn.statistics.class_counts import ClassCounts, frequency_groups
 from logn.statistics.moments import ClassMoments
 
 GROUP_NAMES = {"r": "rare", "c": "common", "f": "frequent"}
-# A class whose standard deviation is this small beside the median one was not learnt.
-_DEAD_STD_SHARE = 1e-3
 
 
 class Correlation(NamedTuple):
@@ -88,7 +87,7 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
     foreground = foreground_columns(moments.num_classes, place)
     names = moments.metadata.class_names or tuple(f"class {column}" for column in range(moments.num_classes))
     mean, std, seen = moments.mean[foreground], moments.std[foreground], moments.count[foreground]
-    alive = _alive(seen, std)
+    alive = active_classes(moments, place)[foreground]
     image_counts = None if counts is None else _image_counts(counts, moments, foreground)
     mean_link = std_link = None
     if image_counts is not None:
@@ -142,13 +141,6 @@ def _ranks(values: npt.NDArray[np.generic]) -> FloatArray:
     last = np.cumsum(sizes)
     ranks: FloatArray = (last - (sizes - 1) / 2.0)[group]
     return ranks
-
-
-def _alive(seen: FloatArray, std: FloatArray) -> npt.NDArray[np.bool_]:
-    known = std[np.isfinite(std) & (std > 0)]
-    threshold = _DEAD_STD_SHARE * float(np.median(known)) if len(known) else 0.0
-    alive: npt.NDArray[np.bool_] = (seen == 1) | ((seen > 1) & (np.nan_to_num(std) > threshold))
-    return alive
 
 
 def _image_counts(counts: ClassCounts | npt.ArrayLike, moments: ClassMoments, foreground: slice) -> FloatArray:
