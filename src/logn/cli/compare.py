@@ -12,6 +12,7 @@ from logn.cli.console import JsonOption, ProgressOption, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
+    from logn.evaluate.store import PredictionStore
     from logn.statistics.class_counts import ClassCounts
 
 
@@ -29,6 +30,10 @@ def compare(
     counts: options.CountsOption = None,
     dimensions: Annotated[Path | None, typer.Option(help="fracal: .npy, JSON list, or a .csv column.")] = None,
     weights: Annotated[Path | None, typer.Option(help="tau-norm: the classifier's weight, .npy.")] = None,
+    detector: Annotated[
+        Path | None, typer.Option(help="Folder of a trained detector, for mask AP: it makes masks for what is kept.")
+    ] = None,
+    images: Annotated[Path | None, typer.Option(help="With --detector: folder of the images.")] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Such as margin=-12:4:1 or gamma=0:1.2:0.1.")] = None,
     split: Annotated[
         bool, typer.Option("--split", help="Choose a sweep's value on one half of the images, report on the other.")
@@ -89,6 +94,8 @@ def compare(
     chosen = _methods(methods, method or [], correction or [])
     inputs = _fit_inputs(statistics, table, dimensions, weights)
     groups = options.group_counts(table, bounds, store.header.class_names)
+    if detector is not None:
+        inputs["mask_maker"] = _mask_maker(detector, annotations, images, store)
     with progress("Decoding", len(store) * (1 + fixed), shown=show_progress) as advance:
         comparison = run(
             store,
@@ -101,6 +108,15 @@ def compare(
             **inputs,
         )
     options.present(comparison, form, output, as_json=json)
+
+
+def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: PredictionStore) -> Any:
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.evaluate.masks import mask_maker
+    from logn.training.checkpoint import load_detector
+
+    model = load_detector(detector, num_classes=store.num_classes)
+    return mask_maker(model, DetectionDataset(annotations, images), store)
 
 
 def _check_numbers(bootstrap: int, confidence: float) -> None:
