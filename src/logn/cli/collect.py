@@ -67,6 +67,8 @@ def collect(
     `logn collect dumps/ --background last --activation softmax --population 'test proposals' -o stats.safetensors`
 
     `logn collect big.npz --key cls_score --class-names names.txt -o stats.safetensors --json`
+
+    `logn collect model.onnx --images train/ -o stats.safetensors` (its options: `logn collect model.onnx --help`)
     """
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -39,11 +39,15 @@ VERBS = (
     ),
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
     Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
+    Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", LOGITS),
     Verb("data", "data:data", "Make and look at long-tailed detection data.", DATA),
     Verb("train", "train:train", "Train one of the detectors, or go on with a run that was stopped.", DATA),
     Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
 )
+
+# Running a model takes other options than reading logits, so `logn collect model.onnx --help` shows those.
+COLLECT_ONNX = Verb("collect", "collect_onnx:collect_onnx", "Run an ONNX model over images.", LOGITS)
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -71,7 +75,10 @@ class LazyVerbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
         name, stand_in, rest = super().resolve_command(ctx, args)
-        return name, stand_in and load_verb(next(verb for verb in VERBS if verb.name == name)), rest
+        verb = next((verb for verb in VERBS if verb.name == name), None)
+        if name == "collect" and any(argument.lower().endswith(".onnx") for argument in rest):
+            verb = COLLECT_ONNX
+        return name, stand_in and verb and load_verb(verb), rest
 
 
 def load_verb(verb: Verb) -> Any:

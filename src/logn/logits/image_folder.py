@@ -136,6 +136,5 @@ def _scaled(image: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArra
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
-        raise InputError(
-            f"Expected `{name}` to be one of {', '.join(str(choice) for choice in choices if choice)}, but got {value!r}."
-        )
+        listed = ", ".join(str(choice) for choice in choices if choice)
+        raise InputError(f"Expected `{name}` to be one of {listed}, but got {value!r}.")

@@ -16,6 +16,7 @@ from logn.logits.image_folder import Preprocessing, find_images, read_prepared
 from logn.logits.onnx_file import onnx_digest, read_onnx
 from logn.logits.onnx_locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.logits.onnx_session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
+from logn.statistics.class_names import read_class_names
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 
@@ -70,7 +71,7 @@ def record_onnx(
     activation: str | None = None,
     axis: int | None = None,
     background: int | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | str | os.PathLike[str] | None = None,
     population: str | None = None,
     batch_size: int = 1,
     sample_rows: int = 4096,
@@ -91,7 +92,7 @@ def record_onnx(
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be told.
         background: Place of the background column: None, 0 or -1.
-        class_names: Name of each column, for the record.
+        class_names: Name of each column, for the record, or a file of them.
         population: What a row of logits stands for, for the record.
         batch_size: Images per run, where the model leaves it open.
         sample_rows: How many rows to keep as a sample.
@@ -106,7 +107,7 @@ def record_onnx(
     first, _ = next(batches.read(paths))
     logits, _ = locate_onnx_logits(file, wanted, first)
     metadata = StatisticsMetadata(
-        class_names=None if class_names is None else tuple(class_names),
+        class_names=_names(class_names, logits.num_classes, background),
         background=background,
         activation=logits.activation or activation,
         layer=", ".join(logits.tensors),
@@ -119,6 +120,14 @@ def record_onnx(
         moments.update(_rows(session.run(inputs, logits.tensors), logits, real, batches))
         advance(real)
     return moments
+
+
+def _names(
+    names: Sequence[str] | str | os.PathLike[str] | None, num_classes: int, background: int | None
+) -> tuple[str, ...] | None:
+    if isinstance(names, str | os.PathLike):
+        return read_class_names(names, num_classes, background)
+    return None if names is None else tuple(names)
 
 
 def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: _Batches) -> npt.NDArray[Any]:
