@@ -80,6 +80,9 @@ def why_fixed_cannot_move(activation: str, transform: Any) -> str | None:
         >>> why_fixed_cannot_move("softmax", ClassAffine([2.0, 1.0], [0.0, -3.0])) is None
         True
     """
-    if activation != "sigmoid" or not isinstance(transform, ClassAffine) or (transform.scale < 0).any():
+    increasing = getattr(transform, "increasing", False)
+    if isinstance(transform, ClassAffine):
+        increasing = bool((transform.scale > 0).all())
+    if activation != "sigmoid" or not increasing:
         return None
     return "AP-Fixed cannot move: the head is a sigmoid and the map increases within each class, so no order changes."

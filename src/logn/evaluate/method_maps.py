@@ -82,12 +82,17 @@ def aligned_counts(counts: ClassCounts | npt.ArrayLike, header: StoreHeader) -> 
 class ScoresAsLogits:
     """A map to scores as a map to logits, so that the sigmoid that follows gives the scores back.
 
+    Args:
+        to_scores: From logits to scores between 0 and 1.
+        increasing: Whether the score of each class grows with its logit and depends on no other.
+
     Example:
         >>> ScoresAsLogits(lambda logits: np.full_like(logits, 0.5))(np.array([3.0]))
         array([0.])
     """
 
     to_scores: Any
+    increasing: bool = False
 
     def __call__(self, logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Logits whose sigmoid is the score of `logits`."""
@@ -106,4 +111,4 @@ def _fracal_for_sigmoid(spec: str, counts: ClassCounts | None, dimensions: npt.A
     num_images = options.pop("num_images", counts.num_images)
     if num_images is None:
         raise InputError("Expected `num_images` for the method `fracal`, since the counts do not say it, but got none.")
-    return ScoresAsLogits(FracalSigmoid.fit(values, num_images, dimensions, **options))
+    return ScoresAsLogits(FracalSigmoid.fit(values, num_images, dimensions, **options), increasing=True)
