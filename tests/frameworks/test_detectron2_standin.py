@@ -1,4 +1,4 @@
-"""Detectron2 by a stand-in: modules with the same class names, attributes and paths, since it has no packages to install.
+"""Detectron2 by a stand-in: modules with the same class names, attributes and paths, since it cannot be installed.
 
 What the forward passes do with the logits follows its documented behaviour; nothing of its code is here.
 """
