@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from logn.calibrators.logit_normalization import logit_normalization
 from logn.errors import InputError
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import LogitLayer
@@ -158,3 +159,21 @@ def test_wrong_widths_and_paths_are_refused():
     with pytest.raises(InputError, match="`class_names`"), record(model, LogitLayer("0"), class_names=["a"]):
         pass
     assert no_hooks(model)
+
+
+def test_unused_columns_are_recorded_and_never_corrected(tmp_path):
+    model = model_of(nn.Linear(4, 3))
+    with record(model, LogitLayer("0", activation="sigmoid", unused=(0,))) as moments:
+        model[0](torch.rand(30, 4))
+    moments.save(tmp_path / "statistics.safetensors")
+    loaded = ClassMoments.load(tmp_path / "statistics.safetensors")
+    assert loaded.metadata == moments.metadata
+    assert loaded.metadata.unused == (0,)
+    affine = logit_normalization(loaded)
+    assert (affine.scale[0], affine.shift[0]) == (1.0, 0.0)
+    assert (affine.scale[1:] != 1.0).all()
+    with (
+        pytest.raises(InputError, match="`unused` to be columns from 0 to 2"),
+        record(model, LogitLayer("0", unused=(3,))),
+    ):
+        pass

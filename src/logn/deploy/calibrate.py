@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import MarginName, active_classes, logit_normalization
+from logn.calibrators.logit_normalization import MarginName, logit_normalization
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
 from logn.deploy.fold_mark import refuse_folded
@@ -86,7 +86,7 @@ def calibrate(
             run(model, _moved(batch, target))
     options.setdefault("relative_std", margin == "balance")
     stages: tuple[ClassMoments, ...] = recorded if layer.stages else (recorded,)
-    maps = tuple(_normalization(moments, layer, margin, options) for moments in stages)
+    maps = tuple(_normalization(moments, margin, options) for moments in stages)
     affine = maps if layer.stages else maps[0]
     if fold:
         fold_into(model, layer, affine)
@@ -144,17 +144,10 @@ def _describe(batch: Any) -> str:
     return type(batch).__name__
 
 
-def _normalization(
-    moments: ClassMoments, layer: LogitLayer, margin: MarginName | float | None, options: Mapping[str, Any]
-) -> ClassAffine:
+def _normalization(moments: ClassMoments, margin: MarginName | float | None, options: Mapping[str, Any]) -> ClassAffine:
     if not moments.count.any():
         raise InputError(f"Expected `loader` to bring logits through `{moments.metadata.layer}`, but none came.")
-    chosen = dict(options)
-    if layer.unused and chosen.get("active") is None:
-        active = active_classes(moments, layer.background)
-        active[list(layer.unused)] = False
-        chosen["active"] = active
-    return logit_normalization(moments, margin=margin, **chosen)
+    return logit_normalization(moments, margin=margin, **options)
 
 
 def _device_of(model: nn.Module) -> torch.device:

@@ -13,7 +13,7 @@ DEAD_STD_SHARE = 1e-3
 
 
 def active_classes(moments: ClassMoments, background: int | None) -> npt.NDArray[np.bool_]:
-    """Which columns were seen and vary; the background column always counts as active.
+    """Which columns were seen, vary and are not recorded as unused; the background column always counts as active.
 
     Example:
         >>> moments = ClassMoments(3)
@@ -27,6 +27,7 @@ def active_classes(moments: ClassMoments, background: int | None) -> npt.NDArray
     threshold = DEAD_STD_SHARE * float(np.median(known)) if len(known) else 0.0
     # A single value has no variance but is no sign of death: its standard deviation falls back to 1.
     alive: npt.NDArray[np.bool_] = (count == 1) | ((count > 1) & (np.nan_to_num(std) > threshold))
+    alive[list(moments.metadata.unused)] = False
     if background is not None:
         alive[background] = True
     return alive

@@ -26,6 +26,7 @@ class StatisticsMetadata:
             means of one model differ between them.
         estimator: "exact", "moving-average" or "positives".
         fingerprint: Digest of the model's weights.
+        unused: Columns that the model has but never trains for a class; no method may correct them or lean on them.
 
     Example:
         >>> here, there = StatisticsMetadata(population="anchors"), StatisticsMetadata(population="queries")
@@ -42,11 +43,13 @@ class StatisticsMetadata:
     population: str | None = None
     estimator: str = "exact"
     fingerprint: str | None = None
+    unused: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_background(self.background)
         if self.class_names is not None:
             object.__setattr__(self, "class_names", tuple(str(name) for name in self.class_names))
+        object.__setattr__(self, "unused", tuple(int(column) for column in self.unused))
         if self.activation is not None and self.activation not in ACTIVATIONS:
             raise InputError(f"Expected `activation` to be one of {ACTIVATIONS}, but got {self.activation!r}.")
 
@@ -55,11 +58,13 @@ class StatisticsMetadata:
         return replace(self, **changes)
 
     def check_width(self, num_classes: int) -> None:
-        """Refuse class names that are not one per column."""
+        """Refuse class names that are not one per column, and unused columns that there are not."""
         if self.class_names is not None and len(self.class_names) != num_classes:
             raise InputError(
                 f"Expected `class_names` to have one name per column ({num_classes}), but got {len(self.class_names)}."
             )
+        if any(not 0 <= column < num_classes for column in self.unused):
+            raise InputError(f"Expected `unused` to be columns from 0 to {num_classes - 1}, but got {self.unused}.")
 
     def check_mergeable(self, other: StatisticsMetadata) -> None:
         """Refuse statistics that differ in anything listed here, naming it."""

@@ -159,6 +159,7 @@ def _metadata(
         layer=name,
         population=layer.population,
         fingerprint=digest,
+        unused=layer.unused,
     )
 
 
