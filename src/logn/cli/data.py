@@ -14,6 +14,7 @@ from logn.errors import InputError
 
 data = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -76,6 +77,9 @@ def inspect(
     sampler: Annotated[
         str, typer.Option(help="`random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.")
     ] = "random",
+    threshold: Annotated[
+        float, typer.Option(help="Share of images below which repeat factor sampling repeats a class.")
+    ] = 0.001,
     as_json: JsonOption = False,
 ) -> None:
     """Count the images, the classes and their groups, and what a sampler makes of them.
@@ -84,31 +88,33 @@ def inspect(
 
         logn data inspect lvis_v1_train.json --sampler repeat-factor-ceil --json
     """
-    _show(_summary(annotations, sampler=sampler), as_json=as_json)
+    _show(_summary(annotations, sampler, threshold), as_json=as_json)
 
 
 @data.command()
 def preview(
-    annotations: Annotated[Path, typer.Argument(help="An LVIS or COCO JSON file.")],
+    annotations: Annotated[Path, typer.Argument(help="An LVIS or COCO JSON file, or a folder with a `train.json`.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
     images: Annotated[Path | None, typer.Option(help="Folder of the images; by default that of the file.")] = None,
     columns: Annotated[int, typer.Option(min=1, help="Pictures in a row.")] = 4,
     rows: Annotated[int, typer.Option(min=1, help="Rows of pictures.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Which pictures are drawn.")] = 0,
+    colours: Annotated[int | None, typer.Option(help="Use so few colours, for a small file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw some images with their boxes and masks; rare classes red, common ones yellow, frequent ones blue.
 
     **Example**
 
-        logn data preview glyphs/train.json -o sheet.png
+        logn data preview glyphs -o sheet.png
     """
     from logn.datasets.contact_sheet import draw_contact_sheet
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.image_file import write_image
 
-    sheet = draw_contact_sheet(DetectionDataset(annotations, images), rows=rows, columns=columns, seed=seed)
-    write_image(output, sheet)
+    file = annotations / "train.json" if annotations.is_dir() else annotations
+    sheet = draw_contact_sheet(DetectionDataset(file, images), rows=rows, columns=columns, seed=seed)
+    write_image(output, sheet, colours=colours)
     _show({"file": output, "height": sheet.shape[0], "width": sheet.shape[1]}, as_json=as_json)
 
 
@@ -120,7 +126,7 @@ def _mask_form(mask: str) -> Literal["rle", "polygon"]:
     raise InputError(f"Expected `--mask` to be one of ('rle', 'polygon'), but got {mask!r}.")
 
 
-def _summary(annotations: Path, sampler: str | None = None) -> dict[str, Any]:
+def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0.001) -> dict[str, Any]:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.samplers import make_sampler
 
@@ -137,7 +143,7 @@ def _summary(annotations: Path, sampler: str | None = None) -> dict[str, Any]:
         "clipped boxes": dataset.clipped_boxes,
     }
     if sampler is not None:
-        chosen = make_sampler(sampler, dataset)
+        chosen = make_sampler(sampler, dataset, threshold=threshold)
         result["sampler"] = sampler
         result["images of an epoch"] = round(float(chosen.expected_repeats().sum()), 1)
         result["label distribution"] = chosen.label_distribution()

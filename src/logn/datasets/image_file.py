@@ -36,13 +36,15 @@ def read_image(path: str | os.PathLike[str]) -> ImageArray:
         raise InputError(f"Expected `{path}` to be a whole image, but it cannot be read ({error}).") from error
 
 
-def write_image(path: str | os.PathLike[str], image: ImageArray) -> None:
-    """Write a picture in one atomic step; the suffix tells the format."""
+def write_image(path: str | os.PathLike[str], image: ImageArray, *, colours: int | None = None) -> None:
+    """Write a picture in one atomic step; the suffix tells the format, and few `colours` make a small file."""
     pillow = import_pillow()
-    try:
-        with atomic_path(path) as temporary:
-            pillow.fromarray(image).save(temporary)
-    except ValueError as error:  # Pillow's word for a suffix it does not know
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"Expected `{path}` to end in .png or another picture format, but got {error}.") from error
+    picture = pillow.fromarray(image)
+    if colours is not None:
+        if not 2 <= colours <= 256:
+            raise InputError(f"Expected `colours` to be from 2 to 256, but got {colours}.")
+        picture = picture.quantize(colours)
+    if Path(path).suffix.lower() not in pillow.registered_extensions():
+        raise InputError(f"Expected `{path}` to end in .png or the suffix of another picture format, but it does not.")
+    with atomic_path(path) as temporary:
+        picture.save(temporary, optimize=True)
