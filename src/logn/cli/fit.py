@@ -52,7 +52,7 @@ def fit(
     count_kind: Annotated[str | None, _option(COUNTS, "Count images or instances.")] = None,
     tau: Annotated[float | None, _option(COUNTS, "Strength of loga, power of tau-norm; default 1.")] = None,
     gamma: Annotated[float | None, _option(COUNTS, "Power of norcal; default 0.6.")] = None,
-    dimensions: Annotated[Path | None, _option(COUNTS, "fracal: .npy, JSON list, or .csv column.")] = None,
+    dimensions: Annotated[Path | None, _option(COUNTS, "fracal: annotations, .csv column, .npy or list.")] = None,
     strength: Annotated[float | None, _option(COUNTS, "fracal: power of the dimension; default 2.")] = None,
     base: Annotated[float | None, _option(COUNTS, "fracal: base of the logarithm; default 10.")] = None,
     num_images: Annotated[float | None, _option(COUNTS, "fracal: images of the training set.")] = None,
@@ -133,7 +133,9 @@ def _check_files(method: str, given: dict[str, Path]) -> None:
 def _read_inputs(
     statistics: Path | None, background: Background | None, key: str | None, files: dict[str, Path | None]
 ) -> dict[str, Any]:
-    from logn.statistics.class_counts import ClassCounts, read_column
+    from logn.statistics.class_counts import ClassCounts
+    from logn.statistics.class_dimensions import read_dimensions
+    from logn.statistics.class_tables import read_column
     from logn.statistics.moments import ClassMoments
 
     inputs: dict[str, Any] = {"moments": ClassMoments.load(statistics) if statistics else None}
@@ -142,12 +144,24 @@ def _read_inputs(
     if files["counts"]:
         inputs["counts"] = _at_least_one(ClassCounts.load(files["counts"]))
     if files["dimensions"]:
-        inputs["dimensions"] = read_column(files["dimensions"], "fractal_dimension")
+        inputs["dimensions"] = read_dimensions(files["dimensions"], _foreground_names(inputs))
     if files["active"]:
         inputs["active"] = read_column(files["active"], "active") != 0
     if files["weights"]:
         inputs["weight"], inputs["bias"] = _read_classifier(files["weights"], key, files["bias"])
     return inputs
+
+
+def _foreground_names(inputs: dict[str, Any]) -> tuple[str, ...] | None:
+    """The names by which counts and dimensions are put in the order of the statistics."""
+    from logn.logits.arrays import foreground_columns
+
+    moments = inputs["moments"]
+    if moments is None or moments.metadata.class_names is None:
+        return None
+    background = inputs.get("background", moments.metadata.background)
+    names: tuple[str, ...] = moments.metadata.class_names[foreground_columns(moments.num_classes, background)]
+    return names
 
 
 def _at_least_one(counts: ClassCounts) -> ClassCounts:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray
+from logn.statistics.class_tables import (
+    column_of,
+    names_of,
+    naming,
+    numbers,
+    place_of,
+    read_json,
+    read_table,
+    read_vector,
+)
+from logn.statistics.class_tables import read_column as read_column
 
-_T = TypeVar("_T")
-
-# Names under which files keep the same thing; the first is ours.
-_NAME_COLUMNS = ("name", "class_name", "class", "category")
+# Names under which tables keep the same thing; the first is ours.
 _IMAGE_COLUMNS = ("image_count", "image_counts", "images", "count", "counts")
 _INSTANCE_COLUMNS = ("instance_count", "instance_counts", "instances", "count", "counts")
 
@@ -70,11 +76,7 @@ class ClassCounts:
         """Put the classes in the order of `names`; nothing changes when either side has no names."""
         if names is None or self.names is None or self.names == tuple(names):
             return self
-        position = {name: index for index, name in enumerate(self.names)}
-        missing = [name for name in names if name not in position]
-        if missing:
-            raise InputError(f"Expected the counts to name the class {missing[0]!r}, but they do not.")
-        order = [position[name] for name in names]
+        order = place_of(names, self.names)
         return ClassCounts(self.image_counts[order], self.instance_counts[order], tuple(names), self.num_images)
 
     def at_least(self, minimum: float = 1.0) -> ClassCounts:
@@ -94,9 +96,8 @@ class ClassCounts:
         readers = {".json": _read_json, ".csv": _read_table, ".tsv": _read_table, ".npy": _read_npy}
         if path.suffix not in readers:
             raise InputError(f"Expected `{path}` to be class counts as {', '.join(readers)}, but it is not.")
-        if not path.is_file():
-            raise InputError(f"Expected `{path}` to be a file, but there is none.")
-        return _naming(path, lambda: readers[path.suffix](path))
+        with naming(path):
+            return readers[path.suffix](path)
 
 
 def frequency_groups(image_counts: npt.ArrayLike, bounds: tuple[int, int] = (10, 100)) -> npt.NDArray[np.str_]:
@@ -113,43 +114,8 @@ def frequency_groups(image_counts: npt.ArrayLike, bounds: tuple[int, int] = (10,
     return np.array(["r", "c", "f"])[np.searchsorted(bounds, _as_counts("image_counts", image_counts), side="left")]
 
 
-def read_column(path: str | os.PathLike[str], column: str) -> FloatArray:
-    r"""Read one number per class: a 1-D `.npy` array, a JSON list, or the named column of a table.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
-        >>> _ = path.write_text("name,fractal_dimension\ncup,1.8\nspoon,1.2\n")
-        >>> read_column(path, "fractal_dimension").tolist()
-        [1.8, 1.2]
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"Expected `{path}` to be a file, but there is none.")
-
-    def read() -> FloatArray:
-        if path.suffix == ".npy":
-            return _load_vector(path)
-        if path.suffix == ".json":
-            return _numbers(column, json.loads(path.read_text(encoding="utf-8")))
-        return _column_of(_table_rows(path), (column,))
-
-    return _naming(path, read)
-
-
-def _naming(path: Path, read: Callable[[], _T]) -> _T:
-    """Run `read` so that its errors say which file is wrong."""
-    try:
-        return read()
-    except InputError as error:
-        message = str(error)
-        raise (error if str(path) in message else InputError(f"In `{path}`: {message}")) from error
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
-        raise InputError(f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {error}.") from error
-
-
 def _as_counts(field: str, values: npt.ArrayLike) -> FloatArray:
-    counts = _numbers(field, values).copy()
+    counts = numbers(field, values).copy()
     if not np.isfinite(counts).all() or (counts < 0).any():
         index = int(np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)))[0])
         raise InputError(f"Expected `{field}` to be at least 0, but got {counts[index]:g} for class {index}.")
@@ -157,43 +123,23 @@ def _as_counts(field: str, values: npt.ArrayLike) -> FloatArray:
     return counts
 
 
-def _numbers(field: str, values: Any) -> FloatArray:
-    try:
-        numbers = np.asarray(values, dtype=np.float64)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"Expected `{field}` to be a list of numbers, but got {type(values).__name__}.") from error
-    if numbers.ndim != 1 or not numbers.size:
-        raise InputError(f"Expected `{field}` to be one number per class, but got shape {numbers.shape}.")
-    return numbers
-
-
-def _load_vector(path: Path) -> FloatArray:
-    try:
-        return _numbers("counts", np.load(path, allow_pickle=False))
-    except (ValueError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"Expected `{path}` to be a .npy file of numbers, but it cannot be read.") from error
-
-
 def _read_npy(path: Path) -> ClassCounts:
-    return ClassCounts(_load_vector(path))
+    return ClassCounts(read_vector(path))
 
 
 def _read_json(path: Path) -> ClassCounts:
-    with path.open(encoding="utf-8") as file:
-        content = json.load(file)
+    content = read_json(path)
     if isinstance(content, list):
-        return ClassCounts(_numbers("counts", content))
+        return ClassCounts(numbers("counts", content))
     if not isinstance(content, dict) or not content:
         raise InputError("Expected a list of counts, a name-to-count object or COCO annotations, but got neither.")
     if "categories" in content:
         return _count_annotations(content)
     if "image_counts" in content or "instance_counts" in content:
-        images = _numbers("image_counts", content.get("image_counts", content.get("instance_counts")))
-        instances = _numbers("instance_counts", content.get("instance_counts", images))
+        images = numbers("image_counts", content.get("image_counts", content.get("instance_counts")))
+        instances = numbers("instance_counts", content.get("instance_counts", images))
         return ClassCounts(images, instances, content.get("names"), content.get("num_images"))
-    return ClassCounts(_numbers("counts", list(content.values())), names=tuple(content))
+    return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
 
 
 def _count_annotations(content: Mapping[str, Any]) -> ClassCounts:
@@ -226,42 +172,12 @@ def _counts_of_categories(
         raise InputError("Expected annotations, or an `image_count` in each category, but got neither.")
     images = [category["image_count"] for category in categories]
     instances = [category.get("instance_count", category["image_count"]) for category in categories]
-    return ClassCounts(_numbers("image_count", images), _numbers("instance_count", instances), names, num_images)
+    return ClassCounts(numbers("image_count", images), numbers("instance_count", instances), names, num_images)
 
 
 def _read_table(path: Path) -> ClassCounts:
-    rows = _table_rows(path)
-    images = _column_of(rows, _IMAGE_COLUMNS + _INSTANCE_COLUMNS)
+    rows = read_table(path)
+    images = column_of(rows, _IMAGE_COLUMNS + _INSTANCE_COLUMNS)
     has_instances = any(column in rows[0] for column in _INSTANCE_COLUMNS)
-    instances = _column_of(rows, _INSTANCE_COLUMNS) if has_instances else images
-    name_column = next((column for column in _NAME_COLUMNS if column in rows[0]), None)
-    names = tuple(row[name_column] for row in rows) if name_column else None
-    return ClassCounts(images, instances, names)
-
-
-def _table_rows(path: Path) -> list[dict[str, str]]:
-    """Read a table with a header line; sorted by its `id` column when there is one."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        reader = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
-        rows = [{str(key).strip().lower(): value or "" for key, value in row.items()} for row in reader]
-    if not rows:
-        raise InputError("Expected a header line and one line per class, but got no classes.")
-    if all(row.get("id", "").strip().isdigit() for row in rows):
-        rows.sort(key=lambda row: int(row["id"]))
-    return rows
-
-
-def _column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatArray:
-    column = next((name for name in names if name in rows[0]), None)
-    if column is None:
-        raise InputError(f"Expected a column `{names[0]}`, but the columns are: {', '.join(rows[0])}.")
-    values = []
-    for index, row in enumerate(rows):
-        try:
-            values.append(float(row[column]))
-        except ValueError:
-            raise InputError(
-                f"Expected `{column}` to be a number, but got {row[column]!r} for class {index}."
-            ) from None
-    return np.array(values)
+    instances = column_of(rows, _INSTANCE_COLUMNS) if has_instances else images
+    return ClassCounts(images, instances, names_of(rows))

@@ -1,0 +1,125 @@
+"""Reading one number per class from tables, arrays and lists, with errors that name the file."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn.errors import InputError
+from logn.logits.arrays import FloatArray
+
+# Names under which tables keep the class names; the first is ours.
+_NAME_COLUMNS = ("name", "class_name", "class", "category")
+
+Rows = list[dict[str, str]]
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let the errors of the block say which file is wrong; a file that is not there is one of them."""
+    if not path.is_file():
+        raise InputError(f"Expected `{path}` to be a file, but there is none.")
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        raise (error if str(path) in message else InputError(f"In `{path}`: {message}")) from error
+    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise InputError(f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {error}.") from error
+
+
+def read_column(path: str | os.PathLike[str], column: str) -> FloatArray:
+    r"""Read one number per class: a 1-D `.npy` array, a JSON list, or the named column of a table.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
+        >>> _ = path.write_text("name,fractal_dimension\ncup,1.8\nspoon,1.2\n")
+        >>> read_column(path, "fractal_dimension").tolist()
+        [1.8, 1.2]
+    """
+    path = Path(path)
+    with naming(path):
+        if path.suffix == ".npy":
+            return read_vector(path)
+        if path.suffix == ".json":
+            return numbers(column, read_json(path))
+        return column_of(read_table(path), (column,))
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file."""
+    with path.open(encoding="utf-8") as file:
+        return json.load(file)
+
+
+def numbers(field: str, values: Any) -> FloatArray:
+    """A list of numbers, one per class, as float64."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"Expected `{field}` to be a list of numbers, but got {type(values).__name__}.") from error
+    if array.ndim != 1 or not array.size:
+        raise InputError(f"Expected `{field}` to be one number per class, but got shape {array.shape}.")
+    return array
+
+
+def read_vector(path: Path) -> FloatArray:
+    """Read a `.npy` array of one axis."""
+    try:
+        return numbers("counts", np.load(path, allow_pickle=False))
+    except (ValueError, EOFError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"Expected `{path}` to be a .npy file of numbers, but it cannot be read.") from error
+
+
+def read_table(path: Path) -> Rows:
+    """Read a table with a header line; sorted by its `id` column when there is one."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        reader = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
+        rows = [{str(key).strip().lower(): value or "" for key, value in row.items()} for row in reader]
+    if not rows:
+        raise InputError("Expected a header line and one line per class, but got no classes.")
+    if all(row.get("id", "").strip().isdigit() for row in rows):
+        rows.sort(key=lambda row: int(row["id"]))
+    return rows
+
+
+def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatArray:
+    """The first column that the table has of `names`."""
+    column = next((name for name in names if name in rows[0]), None)
+    if column is None:
+        raise InputError(f"Expected a column `{names[0]}`, but the columns are: {', '.join(rows[0])}.")
+    values = []
+    for index, row in enumerate(rows):
+        try:
+            values.append(float(row[column]))
+        except ValueError:
+            raise InputError(
+                f"Expected `{column}` to be a number, but got {row[column]!r} for class {index}."
+            ) from None
+    return np.array(values)
+
+
+def names_of(rows: Rows) -> tuple[str, ...] | None:
+    """The class names of a table, if it has a column of them."""
+    column = next((name for name in _NAME_COLUMNS if name in rows[0]), None)
+    return tuple(row[column] for row in rows) if column else None
+
+
+def place_of(names: Sequence[str], known: Sequence[str]) -> list[int]:
+    """Where each of `names` is in `known`."""
+    position = {name: index for index, name in enumerate(known)}
+    missing = [name for name in names if name not in position]
+    if missing:
+        raise InputError(f"Expected the counts to name the class {missing[0]!r}, but they do not.")
+    return [position[name] for name in names]

@@ -1,0 +1,66 @@
+"""Fractal dimensions from files and from annotations."""
+
+import json
+
+import numpy as np
+import pytest
+
+from logn.errors import InputError
+from logn.statistics.class_dimensions import read_dimensions
+
+# The worked example of the method's reference: nine spread centres, four in a corner, two alone.
+CENTRES = {
+    1: [(0.1, 0.1), (0.9, 0.1), (0.1, 0.9), (0.9, 0.9), (0.5, 0.5), (0.3, 0.7), (0.7, 0.3), (0.5, 0.1), (0.1, 0.5)],
+    2: [(0.10, 0.10), (0.12, 0.12), (0.14, 0.10), (0.60, 0.12)],
+    3: [(0.2, 0.2), (0.4, 0.4)],
+}
+
+
+def _annotations():
+    width, height = 200, 100
+    boxes = [
+        {"category_id": label, "image_id": 5, "bbox": [x * width - 2, y * height - 3, 4, 6]}
+        for label, centres in CENTRES.items()
+        for x, y in centres
+    ]
+    crowd = {"category_id": 3, "image_id": 5, "bbox": [0, 0, 1, 1], "iscrowd": 1}
+    return {
+        "images": [{"id": 5, "width": width, "height": height}],
+        "categories": [{"id": 3, "name": "c"}, {"id": 1, "name": "a"}, {"id": 2, "name": "b"}],
+        "annotations": [*boxes, *[crowd] * 9],
+    }
+
+
+def test_annotations_give_the_worked_dimensions(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(_annotations()))
+    np.testing.assert_allclose(read_dimensions(path), [1.795877, 1.0, 1.0], atol=2e-6)
+    np.testing.assert_allclose(read_dimensions(path, ["b", "a"]), [1.0, 1.795877], atol=2e-6)
+
+
+def test_other_files(tmp_path):
+    (tmp_path / "a.csv").write_text("name,fractal_dimension\ncup,1.5\nspoon,1.2\n")
+    (tmp_path / "a.json").write_text("[1.5, 1.2]")
+    np.save(tmp_path / "a.npy", [1.5, 1.2])
+    for name in ("a.csv", "a.json", "a.npy"):
+        assert read_dimensions(tmp_path / name).tolist() == [1.5, 1.2]
+    assert read_dimensions(tmp_path / "a.csv", ["spoon"]).tolist() == [1.2]
+    # Nothing to match by: the order of the file stays.
+    assert read_dimensions(tmp_path / "a.json", ["spoon", "cup"]).tolist() == [1.5, 1.2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("x.csv", "name,count\ncup,1\n", "`fractal_dimension`"),
+        ("x.json", '{"categories": []}', "not complete"),
+        ("x.json", "[[1]]", "one number per class"),
+        ("x.csv", None, "there is none"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, name, content, sentence):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=sentence) as caught:
+        read_dimensions(tmp_path / name)
+    assert name in str(caught.value)
