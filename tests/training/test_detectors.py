@@ -151,6 +151,14 @@ def test_masks_come_in_the_frame_of_the_given_boxes(paper_detector):
         assert 0 <= masks[0].min() <= masks[0].max() <= 1
 
 
+def test_repeated_boxes_get_the_masks_that_they_would_get_alone():
+    model, image = small(5), scene()[0]
+    boxes = np.array([[4.0, 4.0, 30.0, 40.0], [10.0, 10.0, 20.0, 20.0], [4.0, 4.0, 30.0, 40.0]])
+    together = model.predict_masks([image], [boxes], [np.array([0, 1, 2])])[0]
+    alone = [model.predict_masks([image], [boxes[[i]]], [np.array([i])])[0][0] for i in range(3)]
+    np.testing.assert_allclose(together, np.stack(alone), atol=1e-6)
+
+
 def test_detections_in_torchvisions_form():
     image, _ = scene()
     model = small(5).eval()

@@ -167,24 +167,36 @@ class Detector(MaskRCNN):  # type: ignore[misc]
             labels: `(M,)` per image, foreground classes 0..F-1.
         """
         device = next(self.parameters()).device
+        given = [np.asarray(rows, dtype=np.float32).reshape(-1, 4) for rows in boxes]
+        columns = [np.asarray(rows, dtype=np.int64).reshape(-1) + 1 for rows in labels]
+        distinct = [
+            _distinct(b, None if self.settings.model == "small" else c) for b, c in zip(given, columns, strict=True)
+        ]
         with _evaluation_mode(self):
             batch, features = self._features(images)
             regions = [
                 resize_boxes(
-                    torch.as_tensor(np.asarray(b, dtype=np.float32).reshape(-1, 4), device=device),
-                    (int(image.shape[-2]), int(image.shape[-1])),
-                    inner,
+                    torch.as_tensor(b[first], device=device), (int(image.shape[-2]), int(image.shape[-1])), inner
                 )
-                for b, image, inner in zip(boxes, images, batch.image_sizes, strict=True)
+                for b, (first, _), image, inner in zip(given, distinct, images, batch.image_sizes, strict=True)
             ]
-            columns = [torch.as_tensor(np.asarray(c, dtype=np.int64), device=device) + 1 for c in labels]
-            masks = self.roi_heads.mask_probabilities(features, regions, columns, batch.image_sizes)
-        return [mask.float().cpu().numpy() for mask in masks]
+            chosen = [torch.as_tensor(c[first], device=device) for c, (first, _) in zip(columns, distinct, strict=True)]
+            masks = self.roi_heads.mask_probabilities(features, regions, chosen, batch.image_sizes)
+        return [mask.float().cpu().numpy()[back] for mask, (_, back) in zip(masks, distinct, strict=True)]
 
     def _features(self, images: Sequence[Tensor]) -> tuple[Any, dict[str, Tensor]]:
         device = next(self.parameters()).device
         batch, _ = self.transform([image.to(device) for image in images])
         return batch, self.backbone(batch.tensors)
+
+
+def _distinct(
+    boxes: npt.NDArray[np.float32], columns: npt.NDArray[np.int64] | None
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Rows that need a mask of their own, and for each row which of them; class-agnostic masks have no `columns`."""
+    keys = boxes if columns is None else np.column_stack((boxes, columns))
+    _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    return first, back.reshape(-1)
 
 
 class _evaluation_mode:  # noqa: N801 - reads as a verb where it is used
