@@ -6,7 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
@@ -68,6 +68,7 @@ def test_an_image_above_the_limit_is_cut_at_its_own_rows(tmp_path, monkeypatch, 
     assert [len(batch) for batch in batches] == [4, 2, 4, 2, 4, 2]
 
 
+@settings(deadline=None)
 @given(
     rows=st.integers(1, 60),
     batch_rows=st.integers(1, 20),

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import InputError
@@ -36,6 +36,7 @@ def test_coco_annotations_are_counted_in_the_order_of_the_ids(tmp_path):
     assert counts.num_images == 3
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=60))
 def test_counting_agrees_with_sets(tmp_path_factory, pairs):
     content = {

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import InputError
@@ -21,6 +21,7 @@ def _moments(means, spreads, rows=400, **metadata):
     return moments
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_correlations_agree_with_numpy(data):
     first = np.array(data.draw(values))
