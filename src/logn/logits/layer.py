@@ -20,6 +20,7 @@ FINAL_PARTS = (None, "call", "slice")
 # Wrappers that hold the model in an attribute and prefix every path with its name.
 WRAPPERS = {
     "DistributedDataParallel": "module",
+    "MMDistributedDataParallel": "module",
     "DataParallel": "module",
     "FullyShardedDataParallel": "module",
     "OptimizedModule": "_orig_mod",
