@@ -38,6 +38,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Delete the temporary files that killed writers of `path` left (see `atomic_path` for their names)."""
+    target = Path(path)
+    start, end = f".{target.stem}.", f".partial{target.suffix}"
+    for file in target.parent.iterdir():
+        if file.name.startswith(start) and file.name.endswith(end):
+            file.unlink(missing_ok=True)
+
+
 def write_safetensors(
     path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.files import read_safetensors, write_safetensors
+from logn.files import read_safetensors, remove_leftovers, write_safetensors
 from logn.logits.array_files import StoredArray
 
 FILE_FORMAT = "logn.collect-journal"
@@ -84,6 +84,7 @@ class CollectJournal:
         """Delete the file, once the result is written."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+            remove_leftovers(self._path)
 
     def _check(self, settings: Mapping[str, Any], shards: Sequence[Sequence[Any]]) -> None:
         again = f"delete `{self._path}` to start again"
