@@ -23,12 +23,14 @@ class Verb(NamedTuple):
     panel: str
 
 
+START = "Start here"
 LOGITS = "From dumped logits to a correction"
 DATA = "Data"
 EVALUATION = "Believe it"
 
 # A new verb is one line here and a function in a file of its own.
 VERBS = (
+    Verb("demo", "demo:demo", "See the whole story on a detector that is trained here, in minutes.", START),
     Verb("collect", "collect:collect", "Read logits once and write their statistics per class.", LOGITS),
     Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", LOGITS),
     Verb(
