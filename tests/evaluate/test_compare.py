@@ -68,6 +68,14 @@ def test_the_metrics_and_their_protocols_are_all_there(comparison):
     assert all(row.seconds > 0 for row in comparison.rows)
 
 
+def test_a_split_without_any_box_has_no_numbers(softmax_split):
+    content = json.loads(softmax_split.annotations.read_text())
+    content["annotations"] = []
+    found = compare(softmax_split.store, content, [], settings=CompareSettings(draws=5, errors=True))
+    assert np.isnan(found.rows[0]["AP"])
+    assert " -  " in write_comparison(found)
+
+
 def test_own_maps_and_the_baseline(softmax_split):
     shift = ClassAffine.over_foreground(np.ones(10), np.arange(10.0), -1, method="mine")
     found = run(softmax_split, {"mine": shift, "none": None}, moments=None, counts=None)

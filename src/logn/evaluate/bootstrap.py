@@ -18,7 +18,8 @@ from logn.evaluate.ground_truth import GroundTruth
 from logn.evaluate.matching import MatchedDetections
 
 Floats = npt.NDArray[np.float64]
-DRAWS_AT_ONCE = 32
+# Numbers in one array of many draws: enough to be quick, little enough for several threads at once.
+NUMBERS_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,10 @@ def bootstrap_metrics(
         weights: `(draws, I)` how often each image was drawn; the same for all methods makes the draws paired.
         groups: `(F,)` "r", "c" or "f" for each class.
     """
+    at_once = max(1, NUMBERS_AT_ONCE // (len(matched.rows) + truth.num_classes))
     parts = [
-        _metrics_of_draws(matched, truth, weights[first : first + DRAWS_AT_ONCE], groups)
-        for first in range(0, len(weights), DRAWS_AT_ONCE)
+        _metrics_of_draws(matched, truth, weights[first : first + at_once], groups)
+        for first in range(0, len(weights), at_once)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from logn.evaluate.bootstrap import Interval, draw_weights, paired_interval
 from logn.evaluate.class_groups import Groups, groups_of_classes
 from logn.evaluate.compare_settings import CompareSettings
 from logn.evaluate.comparison import BASELINE, Comparison, Curve, evaluated_classes
-from logn.evaluate.decode import decode_chunks, decode_many
+from logn.evaluate.decode import available_processors, decode_chunks, decode_many
 from logn.evaluate.detection_metrics import evaluate_detections
 from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import FIXED_LIMIT, fixed_protocol, why_fixed_cannot_move
@@ -231,17 +232,18 @@ def _measured(
     decoded: Sequence[MethodDetections], measurement: Measurement, settings: CompareSettings, clock: _Clock
 ) -> list[MethodResult]:
     weights = draw_weights(measurement.truth.num_images, settings.draws, settings.seed)
-    rows: list[MethodResult] = []
-    baseline: dict[str, npt.NDArray[np.float64]] = {}
-    for method in decoded:
-        result, matched = measurement.measure(method)
+    with ThreadPoolExecutor(available_processors()) as pool:
+        measured = list(pool.map(measurement.measure, decoded))
         clock.lap("metrics")
-        draws = measurement.draw(matched, weights) if settings.draws else {}
+        draws: list[Mapping[str, npt.NDArray[np.float64]]] = [{}] * len(measured)
+        if settings.draws:
+            draws = list(pool.map(lambda found: measurement.draw(found[1], weights), measured))
         clock.lap("bootstrap")
-        baseline = baseline or draws
-        first = rows[0] if rows else result
-        rows.append(replace(result, differences=_differences(first, result, baseline, draws, settings.confidence)))
-    return rows
+    first = measured[0][0]
+    return [
+        replace(result, differences=_differences(first, result, draws[0], drawn, settings.confidence))
+        for (result, _), drawn in zip(measured, draws, strict=True)
+    ]
 
 
 def _differences(

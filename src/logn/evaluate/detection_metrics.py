@@ -82,28 +82,43 @@ def _precision(
     """AP per threshold, class and size, `(10, F, 4)`; NaN where nothing is annotated."""
     import hotcoco
 
-    dataset = truth.evaluator_dataset
-    table = result_table(detections.take(rows), truth)
-    if masks is None:
-        results = dataset.load_res(table)
-    else:
-        kept = [masks[row] for row in rows]
-        results = dataset.load_res(table, segmentation=kept)
-        # As in the reference for results without boxes: the size of an object is the area of its mask.
-        areas = np.atleast_1d(hotcoco.mask.area(kept)) if kept else np.empty(0)
-        results.update_anns(ids=np.arange(1, len(kept) + 1), area=areas.astype(np.float64))
-    style = truth.style == "lvis"
-    if style:
-        results = results.cap_detections_per_image(None)
-    evaluation = hotcoco.COCOeval(dataset, results, "bbox" if masks is None else "segm", lvis_style=style)
-    if not style:
+    # Only classes with a box have an AP; at LVIS size the others would be half of the work on a small split.
+    annotated = np.flatnonzero(np.bincount(truth.labels, minlength=truth.num_classes))
+    precision = np.full((10, truth.num_classes, 4), np.nan)
+    if not len(annotated):
+        return precision
+    results = _results(detections, rows[np.isin(detections.labels[rows], annotated)], truth, masks)
+    federated = truth.style == "lvis"
+    kind = "bbox" if masks is None else "segm"
+    evaluation = hotcoco.COCOeval(truth.evaluator_dataset, results, kind, lvis_style=federated)
+    evaluation.params.cat_ids = truth.category_ids[annotated].tolist()
+    if not federated:
         evaluation.params.max_dets = [NO_LIMIT]
     evaluation.evaluate()
     evaluation.accumulate()
-    result: Any = evaluation.eval
+    accumulated: Any = evaluation.eval
     # A class is there with all its recall points or, marked by -1, with none.
-    averaged: npt.NDArray[np.float64] = result["precision"][..., -1].mean(axis=1)
-    return np.where(averaged < 0, np.nan, averaged)
+    averaged = accumulated["precision"][..., -1].mean(axis=1)
+    precision[:, annotated] = np.where(averaged < 0, np.nan, averaged)
+    return precision
+
+
+def _results(
+    detections: Detections, rows: npt.NDArray[np.intp], truth: GroundTruth, masks: Sequence[Any] | None
+) -> Any:
+    """The detections as hotcoco holds them, all of them counted: the limits have been applied."""
+    import hotcoco
+
+    table = result_table(detections.take(rows), truth)
+    if masks is None:
+        results = truth.evaluator_dataset.load_res(table)
+    else:
+        kept = [masks[row] for row in rows]
+        results = truth.evaluator_dataset.load_res(table, segmentation=kept)
+        # As in the reference for results without boxes: the size of an object is the area of its mask.
+        areas = np.atleast_1d(hotcoco.mask.area(kept)) if kept else np.empty(0)
+        results.update_anns(ids=np.arange(1, len(kept) + 1), area=areas.astype(np.float64))
+    return results.cap_detections_per_image(None) if truth.style == "lvis" else results
 
 
 def result_table(detections: Detections, truth: GroundTruth) -> npt.NDArray[np.float64]:

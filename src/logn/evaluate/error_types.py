@@ -124,7 +124,7 @@ def _diagnose(detections: Detections, truth: GroundTruth, masks: Sequence[Any] |
     fits = [correct, place, other_iou >= FOREGROUND_IOU, duplicate, away]
     kind = np.select(fits, [-1, 1, 0, 3, 4], default=2).astype(np.int8)
     repairs = np.select([kind == 1, kind == 0], [same_box, other_box], default=-1)
-    repairs[(repairs >= 0) & box_found[repairs]] = -1
+    repairs[np.append(box_found, False)[repairs]] = -1  # no box is the last one, which nobody found
     usable = np.zeros(len(truth.labels), bool)
     usable[repairs[repairs >= 0]] = True
     _keep_first_of_each(repairs)
@@ -206,7 +206,7 @@ def _repaired(found: _Diagnosis, num_classes: int) -> Iterator[tuple[str, _Ranke
         wrong = found.kind == place
         mended = wrong & (found.repairs >= 0)
         keep = (counted & ~wrong) | mended
-        labels = np.where(mended & (name == "Cls"), found.box_labels[found.repairs], found.labels)
+        labels = np.where(mended & (name == "Cls"), np.append(found.box_labels, 0)[found.repairs], found.labels)
         yield name, (labels[keep], found.scores[keep], (found.correct | mended)[keep], total)
     fewer = total - np.bincount(found.box_labels[found.box_missed], minlength=num_classes)
     yield "Miss", (found.labels[counted], found.scores[counted], found.correct[counted], fewer)
