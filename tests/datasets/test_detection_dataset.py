@@ -211,6 +211,8 @@ def broken(**change):
         (broken(annotations=[7]), "`annotations` of `.*` to hold objects, but got 7"),
         (broken(images=[{"id": 1, "height": 2, "width": 2}]), "image 1 .* `file_name` or a `coco_url`"),
         (broken(images=[{"id": 1, "width": 2, "file_name": "a"}]), "`height` .* an integer, but got None"),
+        (broken(images=[{"id": 1, "height": 0, "width": 2, "file_name": "a"}]), "a pixel or more, but got 0 and 2"),
+        (broken(images=[{"id": 2**70, "height": 1, "width": 2, "file_name": "a"}]), "`id` .* an integer"),
         (broken(images=lvis_content()["images"] * 2), "image 30 comes twice"),
         (broken(categories=lvis_content()["categories"] * 2), "category 7 comes twice"),
     ],
@@ -240,6 +242,13 @@ def test_missing_truncated_and_wrong_images_are_named(tmp_path):
         dataset[1]
     with pytest.raises(IndexError):
         dataset[3]
+
+
+def test_gigantic_images_are_refused(tmp_path, monkeypatch):
+    dataset = DetectionDataset(write(tmp_path, lvis_content()))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(InputError, match="to be a whole image"):
+        dataset[1]
 
 
 def test_a_broken_mask_names_its_annotation(tmp_path):

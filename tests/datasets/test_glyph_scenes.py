@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -217,6 +218,18 @@ def test_other_settings_other_versions_and_other_files_are_refused(scenes, tmp_p
         generate_glyph_scenes(tmp_path, SETTINGS)
     with pytest.raises(InputError, match="`workers`"):
         generate_glyph_scenes(tmp_path, SETTINGS, workers=0)
+
+
+def test_an_interruption_ends_all_processes_and_says_nothing_else(tmp_path):
+    folder = tmp_path / "interrupted"
+    command = [sys.executable, "-m", "logn.cli.main", "data", "glyphs", "-o", str(folder), "--train", "2000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and not list(folder.glob("images/train/0*.png")):
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines() == ["Error: Interrupted."]
 
 
 @pytest.mark.parametrize("size", [64, 128])

@@ -54,7 +54,22 @@ def test_nothing_is_an_empty_mask():
     assert not decode_segmentation([[1.0, 2.0, 3.0, 4.0]], 3, 4).any()
 
 
-@pytest.mark.parametrize("segmentation", [5, {"size": [2, 2]}, {"size": [2, 3], "counts": [6]}, [["a"] * 6]])
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        5,
+        None,
+        {"size": [2, 2]},
+        {"size": [2, 3], "counts": [6]},
+        {"size": [10**9, 10**9], "counts": "1"},
+        {"size": [2, 2], "counts": [5]},
+        {"size": [2, 2], "counts": [5, -1]},
+        [["a"] * 6],
+        [[0, 0, 1, 0, 1]] * 2 + [[0.0] * 7],
+        [[0, 0, 1, 0, 1, float("nan")]],
+        [[0, 0, 1, 0, 1, 1e300]],
+    ],
+)
 def test_other_things_are_refused(segmentation):
-    with pytest.raises(InputError, match="Expected `segmentation`"):
+    with pytest.raises(InputError, match="Expected .*`segmentation`"):
         decode_segmentation(segmentation, 2, 2)

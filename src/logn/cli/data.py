@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -130,7 +131,9 @@ def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.samplers import make_sampler
 
-    dataset = DetectionDataset(annotations)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of dropped and clipped boxes, which are told below
+        dataset = DetectionDataset(annotations)
     groups = Counter(category.frequency or "none" for category in dataset.categories)
     result: dict[str, Any] = {
         "images": len(dataset),

@@ -27,7 +27,7 @@ class Category:
     frequency: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ImageRecord:
     """One image; `names` are the paths under which it may lie, best first."""
 
@@ -90,6 +90,11 @@ class _Draft:
         entry = self._entry(element, ("id", "height", "width"))
         if entry["id"] in self.images:
             raise InputError(f"Expected `{self.path}` to list each image once, but image {entry['id']} comes twice.")
+        if min(entry["height"], entry["width"]) < 1:
+            raise InputError(
+                f"Expected image {entry['id']} of `{self.path}` to have a height and a width of a pixel or more, "
+                f"but got {entry['height']} and {entry['width']}."
+            )
         names = _image_names(entry)
         if not names:
             raise InputError(
@@ -104,7 +109,8 @@ class _Draft:
                 f"Expected `{self.path}` to list each category once, but category {entry['id']} comes twice."
             )
         name = str(entry.get("name", entry["id"]))
-        self.categories[entry["id"]] = Category(entry["id"], name, entry.get("frequency"))
+        frequency = entry.get("frequency")
+        self.categories[entry["id"]] = Category(entry["id"], name, frequency if frequency in ("r", "c", "f") else None)
 
     def add_annotation(self, element: Element) -> None:
         entry = self._entry(element, ("image_id", "category_id"))
@@ -115,7 +121,7 @@ class _Draft:
                 f"numbers, "
                 f"but got {box}."
             )
-        self.ids.append(entry.get("id", len(self.ids)))
+        self.ids.append(entry["id"] if _is_integer(entry.get("id")) else -1)  # only for messages
         self.image_ids.append(entry["image_id"])
         self.category_ids.append(entry["category_id"])
         self.corners.extend(box)
@@ -130,7 +136,7 @@ class _Draft:
                 f"but got {entry!r:.40} at byte {element.start}."
             )
         for name in integer_fields:
-            if type(entry.get(name)) is not int:
+            if not _is_integer(entry.get(name)):
                 raise InputError(
                     f"Expected `{name}` of {element.section} entry {entry.get('id', '')} at byte "
                     f"{element.start} "
@@ -181,6 +187,10 @@ class _Draft:
                 f"({len(unknown)} such annotations)."
             )
         return nearest
+
+
+def _is_integer(value: object) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _is_box(box: object) -> bool:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -159,11 +162,19 @@ def _draw_all(shards: list[_Shard], workers: int, advance: Callable[[float], Non
         for shard in waiting:
             advance(_draw_shard(shard))
         return
-    # Fresh processes: a fork of a process that has threads (torch, a progress bar) may hang.
-    with ProcessPoolExecutor(min(workers, max(1, len(waiting))), mp_context=get_context("spawn")) as pool:
+    # Fresh processes: a fork of a process that has threads (torch, a progress bar) may hang. Only the first one hears
+    # an interruption from the keyboard, and tells the others.
+    ignore_interruption = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    number = min(workers, max(1, len(waiting)))
+    with ProcessPoolExecutor(number, mp_context=get_context("spawn"), initializer=ignore_interruption) as pool:
         try:
             for finished in as_completed([pool.submit(_draw_shard, shard) for shard in waiting]):
                 advance(finished.result())
+        except BrokenProcessPool as error:
+            raise InputError(
+                f"Expected `workers` = {workers} processes to draw, but one of them ended; try `workers` = 1, and in a "
+                'script of your own put the call under `if __name__ == "__main__":`.'
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

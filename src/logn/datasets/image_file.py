@@ -32,7 +32,7 @@ def read_image(path: str | os.PathLike[str]) -> ImageArray:
     try:
         with pillow.open(path) as picture:
             return np.array(picture.convert("RGB"), dtype=np.uint8)
-    except (OSError, SyntaxError, ValueError) as error:  # unknown, truncated and broken files
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:  # whatever is wrong with it
         raise InputError(f"Expected `{path}` to be a whole image, but it cannot be read ({error}).") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from hotcoco import mask as hotcoco_mask
 from logn.errors import InputError
 
 BoolArray = npt.NDArray[np.bool_]
+
+_FARTHEST = 1e6  # pixels; a corner out there is a broken file, and would take long to draw
 
 
 def decode_segmentation(segmentation: Any, height: int, width: int) -> BoolArray:
@@ -31,22 +34,34 @@ def decode_segmentation(segmentation: Any, height: int, width: int) -> BoolArray
         if not rles:
             return np.zeros((height, width), np.bool_)
         whole = rles[0] if len(rles) == 1 else hotcoco_mask.merge(rles)
-        mask = np.asarray(hotcoco_mask.decode(whole), dtype=np.bool_)
-    except (ValueError, TypeError, KeyError) as error:
+        return np.asarray(hotcoco_mask.decode(whole), dtype=np.bool_)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"Expected `segmentation` to be polygons or run lengths, but got {error}.") from error
-    if mask.shape != (height, width):
-        raise InputError(f"Expected `segmentation` to have size {(height, width)}, but got {mask.shape}.")
-    return mask
 
 
 def _run_lengths(segmentation: Any, height: int, width: int) -> list[Any]:
     if isinstance(segmentation, list):
         # Fewer than three corners enclose nothing; four numbers would be taken for a box.
         polygons = [polygon for polygon in segmentation if len(polygon) >= 6]
+        for polygon in polygons:
+            _check_polygon(polygon)
         return list(hotcoco_mask.frPyObjects(polygons, height, width)) if polygons else []
-    if isinstance(segmentation["counts"], list):
-        return [hotcoco_mask.frPyObjects(segmentation, *segmentation["size"])]
-    return [segmentation]
+    # hotcoco makes room for whatever size it is told, so what does not fit must not get that far.
+    if list(segmentation["size"]) != [height, width]:
+        raise InputError(f"Expected `segmentation` to have size {[height, width]}, but got {segmentation['size']}.")
+    counts = segmentation["counts"]
+    if not isinstance(counts, list):
+        return [segmentation]
+    if any(type(count) is not int or count < 0 for count in counts) or sum(counts) != height * width:
+        raise InputError(f"Expected the run lengths of `segmentation` to add up to {height * width}, but they don't.")
+    return [hotcoco_mask.frPyObjects(segmentation, height, width)]
+
+
+def _check_polygon(polygon: Sequence[float]) -> None:
+    if len(polygon) % 2 or not all(abs(value) <= _FARTHEST for value in polygon):  # NaN is not less than anything
+        raise InputError("Expected the polygons of `segmentation` to be pairs of finite numbers, but got others.")
 
 
 def encode_mask(mask: BoolArray) -> dict[str, Any]:
