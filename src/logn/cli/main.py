@@ -44,6 +44,7 @@ VERBS = (
     Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", LOGITS),
     Verb("data", "data:data", "Make and look at long-tailed detection data.", DATA),
     Verb("train", "train:train", "Train one of the detectors, or go on with a run that was stopped.", DATA),
+    Verb("predict", "predict:predict", "Run a detector once and keep what it says of every proposal.", EVALUATION),
     Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
 )

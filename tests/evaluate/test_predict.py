@@ -1,0 +1,166 @@
+"""Predicting: each image once, whatever stops the run and however many processes there are."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from logn.errors import InputError
+from logn.evaluate.predict import predict
+from logn.evaluate.store import PredictionStore
+from logn.logits.proposals import Proposals
+
+pytest.importorskip("torch")
+
+
+class MadeData:
+    def __init__(self, count: int = 11) -> None:
+        self.image_ids = np.arange(count)[::-1] * 3 + 1
+        self.class_names = ("ant", "bee")
+        self.category_ids = np.array([4, 8])
+
+    def read_image(self, index: int) -> np.ndarray:
+        return np.full((5 + index, 7, 3), index, np.uint8)
+
+
+class MadeDetector:
+    """Says of an image what its pixels say; may stop after some images, as a killed run does."""
+
+    background, activation, num_classes = -1, "softmax", 2
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.seen: list[int] = []
+        self._stop_after = stop_after
+
+    def propose(self, images):
+        result = []
+        for image in images:
+            if self._stop_after is not None and len(self.seen) >= self._stop_after:
+                raise KeyboardInterrupt
+            value = round(float(image.max()) * 255)
+            self.seen.append(value)
+            rows = np.full((value % 4, 3), value, np.float32)
+            result.append(Proposals(np.zeros((value % 4, 4)), rows, height=image.shape[1], width=image.shape[2]))
+        return result
+
+    def predict_masks(self, images, boxes, labels):
+        raise NotImplementedError
+
+
+def assert_whole(path, data):
+    store = PredictionStore(path)
+    store.verify()
+    assert store.is_complete
+    assert store.image_ids.tolist() == sorted(data.image_ids.tolist())
+    for image_id, proposals in zip(store.image_ids.tolist(), store, strict=True):
+        index = data.image_ids.tolist().index(image_id)
+        assert proposals.height == 5 + index
+        assert proposals.logits.shape == (index % 4, 3)
+        assert (proposals.logits == index).all()
+
+
+@pytest.mark.parametrize("batch", [1, 3, 50])
+def test_all_images_once(tmp_path, batch):
+    data, detector = MadeData(), MadeDetector()
+    steps: list[int] = []
+    assert predict(detector, data, tmp_path, batch=batch, advance=steps.append) == 11
+    assert sorted(detector.seen) == list(range(11))
+    assert sum(steps) == 11
+    assert_whole(tmp_path, data)
+    header = PredictionStore(tmp_path).header
+    assert (header.class_names, header.category_ids, header.background) == (("ant", "bee"), (4, 8), -1)
+
+
+def test_a_stopped_run_goes_on(tmp_path):
+    data = MadeData()
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=5), data, tmp_path, batch=1)
+    assert len(PredictionStore(tmp_path)) == 5
+    assert not PredictionStore(tmp_path).is_complete
+    detector, steps = MadeDetector(), []
+    assert predict(detector, data, tmp_path, batch=4, advance=steps.append) == 6
+    assert sorted(detector.seen) == list(range(5, 11))
+    assert sum(steps) == 11
+    assert_whole(tmp_path, data)
+    assert predict(MadeDetector(stop_after=0), data, tmp_path) == 0
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 20])
+def test_processes_share_the_images(tmp_path, world_size):
+    data = MadeData()
+    seen: list[int] = []
+    for rank in range(world_size):
+        detector = MadeDetector()
+        predict(detector, data, tmp_path, rank=rank, world_size=world_size)
+        seen += detector.seen
+    assert sorted(seen) == list(range(11))
+    assert_whole(tmp_path, data)
+
+
+def test_a_later_run_may_have_another_number_of_processes(tmp_path, monkeypatch):
+    data = MadeData()
+    for rank in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            predict(MadeDetector(stop_after=2), data, tmp_path, rank=rank, world_size=3, batch=1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        predict(MadeDetector(), data, tmp_path)
+    assert_whole(tmp_path, data)
+
+
+def test_other_weights_are_refused(tmp_path):
+    data = MadeData()
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=2), data, tmp_path, batch=1, metadata={"fingerprint": "one"})
+    with pytest.raises(InputError, match="with the same weights"):
+        predict(MadeDetector(), data, tmp_path, metadata={"fingerprint": "two"})
+    predict(MadeDetector(), data, tmp_path, metadata={"fingerprint": "one"})
+    assert_whole(tmp_path, data)
+
+
+def test_another_precision_is_refused(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=2), MadeData(), tmp_path, batch=1)
+    with pytest.raises(InputError, match="to have dtype 'float16', but it has 'float32'"):
+        predict(MadeDetector(), MadeData(), tmp_path, dtype="float32")
+
+
+def test_other_classes_are_refused(tmp_path):
+    data = MadeData()
+    data.category_ids = np.array([4, 8, 9])
+    with pytest.raises(InputError, match="to have the 2 classes of the detector, but it has 3"):
+        predict(MadeDetector(), data, tmp_path)
+    detector = MadeDetector()
+    detector.class_names = ("ant", "cow")
+    with pytest.raises(InputError, match="class 1 is 'bee' instead of 'cow'"):
+        predict(detector, MadeData(), tmp_path)
+    with pytest.raises(InputError, match="Expected `batch`"):
+        predict(MadeDetector(), MadeData(), tmp_path, batch=0)
+
+
+def test_command_line(tmp_path, capsys, monkeypatch):
+    """`logn predict` on a small detector with random weights and three drawn images, then once more."""
+    pytest.importorskip("torchvision")
+    from logn.cli.main import execute
+    from logn.datasets.image_file import write_image
+    from logn.training.detectors import DetectorSettings, build_detector
+
+    images = [{"id": number, "file_name": f"{number}.png", "height": 40, "width": 50} for number in (3, 1, 2)]
+    for image in images:
+        noise = np.random.default_rng(image["id"]).integers(0, 255, (40, 50, 3))
+        write_image(tmp_path / image["file_name"], noise.astype(np.uint8))
+    categories = [{"id": 4, "name": "ant"}, {"id": 8, "name": "bee"}]
+    (tmp_path / "test.json").write_text(json.dumps({"images": images, "categories": categories, "annotations": []}))
+    detector = build_detector(DetectorSettings("small", num_classes=2)).eval()
+    monkeypatch.setattr("logn.training.checkpoint.load_detector", lambda path, num_classes: detector)
+    arguments = ["predict", "-m", str(tmp_path), "-d", str(tmp_path), "-o", str(tmp_path / "store"), "--json"]
+    for expected in (3, 0):
+        assert execute(arguments) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert (result["images"], result["of"], result["run now"]) == (3, 3, expected)
+    assert PredictionStore(tmp_path / "store").header.class_names == ("ant", "bee")
+    assert execute(["predict", "-m", "x", "-d", str(tmp_path / "store"), "-o", "y"]) == 2
+    assert "to hold `test.json`" in capsys.readouterr().err
