@@ -81,7 +81,7 @@ def test_no_metric_moves(seed):
     assert 0.1 < before["AP"] < 0.9
     backwards = dataclasses.replace(corrected, scores=1 - scale(corrected.scores))
     assert evaluate_detections(backwards, truth)["AP"] != before["AP"]
-    assert dict(after.values) == dict(before.values)
+    np.testing.assert_equal(dict(after.values), dict(before.values))  # NaN where there is no object of a size
 
 
 @settings(max_examples=50, deadline=None)
