@@ -107,11 +107,13 @@ def test_masks_made_by_the_caller_give_mask_metrics(softmax_split):
             made.append([hotcoco.mask.fr_bbox(box, 200, 200) for box in sizes.tolist()])
         return made
 
-    found = run(softmax_split, ["logn"], mask_maker=boxes_as_masks)
+    found = run(softmax_split, ["logn"], CompareSettings(draws=20), mask_maker=boxes_as_masks)
     assert seen == [2]
     for row in found.rows:
         assert row["AP-mask"] == pytest.approx(row["AP"], abs=0.1)
         assert row["AP-mask"] != row["AP"]
+    change = found["logn"].differences["AP-mask"]
+    assert change.low <= change.high
     assert found.protocols["mask"].iou_type == "segm"
 
 

@@ -22,6 +22,9 @@ from logn.evaluate.ground_truth import GroundTruth
 from logn.evaluate.matching import MatchedDetections, match_detections
 from logn.evaluate.protocol import EvaluationProtocol
 
+# Matched detections by the suffix of the metrics they give: "" for boxes, "-mask" for masks.
+Matched = Mapping[str, MatchedDetections]
+
 
 @dataclass(frozen=True, eq=False)
 class MethodResult:
@@ -115,8 +118,8 @@ class Measurement:
     groups: Groups | None
     errors: bool = False
 
-    def measure(self, method: MethodDetections) -> tuple[MethodResult, MatchedDetections]:
-        """Compute all metrics of one method; what was matched is needed again for the bootstrap."""
+    def measure(self, method: MethodDetections) -> tuple[MethodResult, Matched]:
+        """Compute all metrics of one method; what was matched, boxes and masks, serves the bootstrap again."""
         started = time.perf_counter()
         metrics = evaluate_detections(method.capped, self.truth, self.protocol, groups=self.groups)
         matched = self._matched(method.capped, self.protocol)
@@ -131,11 +134,17 @@ class Measurement:
             errors = error_types(method.capped, self.truth, self.protocol, groups=self.groups)
         seconds = time.perf_counter() - started
         result = MethodResult(method.name, metrics, others, {}, errors, seconds, method.notes, method.settings)
-        return result, matched
+        together = {"": matched}
+        if method.masks is not None:
+            together["-mask"] = self._matched(method.capped, self.protocol, method.masks)
+        return result, together
 
-    def _matched(self, detections: Detections, protocol: EvaluationProtocol) -> MatchedDetections:
-        limited = detections.take(rows_within_limits(detections, protocol))
-        return match_detections(limited, self.truth)
+    def _matched(
+        self, detections: Detections, protocol: EvaluationProtocol, masks: Sequence[Any] | None = None
+    ) -> MatchedDetections:
+        rows = rows_within_limits(detections, protocol)
+        kept = None if masks is None else [masks[row] for row in rows.tolist()]
+        return match_detections(detections.take(rows), self.truth, masks=kept)
 
     def _mask_metrics(self, method: MethodDetections) -> dict[str, float]:
         if method.masks is None:
@@ -157,9 +166,13 @@ class Measurement:
             matched = self._matched(fixed, self.fixed_protocol)
         return average_precision_pool(matched, self.truth, groups=self.groups)
 
-    def draw(self, matched: MatchedDetections, weights: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[np.float64]]:
-        """AP over draws of images."""
-        return bootstrap_metrics(matched, self.truth, weights, groups=self.groups)
+    def draw(self, matched: Matched, weights: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[np.float64]]:
+        """AP over draws of images, of boxes and, where there are any, of masks."""
+        return {
+            f"{name}{suffix}": values
+            for suffix, found in matched.items()
+            for name, values in bootstrap_metrics(found, self.truth, weights, groups=self.groups).items()
+        }
 
     def protocols(self, *, masks: bool, fixed: bool) -> dict[str, EvaluationProtocol]:
         """Give the protocols of the metrics that have one of their own."""
