@@ -67,21 +67,27 @@ def annotation_file(
         "info": {"description": "LogN glyph scenes", "split": split, "exhaustive": exhaustive},
         "licenses": [],
         "categories": _categories(plan, settings.classes),
-        "images": [
-            {
-                "id": image + 1,
-                "file_name": image_name(split, image),
-                "coco_url": image_name(split, image),
-                "height": settings.size,
-                "width": settings.size,
-                "license": 0,
-                "neg_category_ids": [label + 1 for label in negatives[image]],
-                "not_exhaustive_category_ids": [label + 1 for label in unfinished[image]],
-            }
-            for image in range(len(labels))
-        ],
+        "images": _images(split, settings.size, negatives, unfinished),
         "annotations": annotations,
     }
+
+
+def _images(
+    split: str, size: int, negatives: Sequence[Sequence[int]], unfinished: Sequence[Sequence[int]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": image + 1,
+            "file_name": image_name(split, image),
+            "coco_url": image_name(split, image),
+            "height": size,
+            "width": size,
+            "license": 0,
+            "neg_category_ids": [label + 1 for label in absent],
+            "not_exhaustive_category_ids": [label + 1 for label in partly],
+        }
+        for image, (absent, partly) in enumerate(zip(negatives, unfinished, strict=True))
+    ]
 
 
 def _categories(plan: GlyphPlan, num_classes: int) -> list[dict[str, Any]]:
