@@ -18,6 +18,8 @@ from logn.evaluate.decode import DecodeSettings, decode
 from logn.evaluate.detection_metrics import evaluate_detections
 from logn.evaluate.ground_truth import load_ground_truth
 from logn.evaluate.method_maps import fit_for_store
+from logn.evaluate.store_format import StoreHeader
+from logn.evaluate.store_writer import PredictionWriter
 from logn.evaluate.sweep import Sweep, first_half
 from logn.evaluate.tables import FORMATS, full_table, write_comparison
 
@@ -164,6 +166,23 @@ def test_a_choice_is_made_on_one_half_and_reported_on_the_other(softmax_split):
             assert value == pytest.approx(evaluate_detections(kept, part)["AP"], abs=1e-12)
     assert 0.2 < first_half(np.arange(1000)).mean() < 0.8
     assert f"{part.num_images} images, one half of them" in found.protocol.describe()
+
+
+def test_no_images_and_too_few_for_halves_are_refused(softmax_split, tmp_path):
+    header = StoreHeader(num_columns=11, background=-1)
+    with PredictionWriter(tmp_path / "one", header) as writer:
+        writer.append(1, softmax_split.store[0])
+    with pytest.raises(InputError, match="some in each half, but got 1"):
+        compare(
+            tmp_path / "one",
+            softmax_split.annotations,
+            [],
+            settings=CompareSettings(draws=0, split=True, only_predicted=True),
+        )
+    with PredictionWriter(tmp_path / "none", header):
+        pass
+    with pytest.raises(InputError, match=r"predictions of some images, but it holds none"):
+        compare(tmp_path / "none", softmax_split.annotations, [])
 
 
 def test_an_unknown_objective_is_refused(softmax_split):

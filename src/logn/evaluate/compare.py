@@ -24,7 +24,7 @@ from logn.evaluate.fixed_and_pool import FIXED_LIMIT, fixed_protocol, why_fixed_
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth
 from logn.evaluate.matching import verified_rows
 from logn.evaluate.method_maps import aligned_counts, fit_for_store
-from logn.evaluate.method_result import Measurement, MethodDetections, MethodResult
+from logn.evaluate.method_result import Matched, Measurement, MethodDetections, MethodResult
 from logn.evaluate.store import PredictionStore
 from logn.evaluate.sweep import Sweep, first_half
 
@@ -78,26 +78,27 @@ def compare(
     clock.lap("fit")
     decoded = _decoded(store, maps, truth, settings, mask_maker, progress)
     clock.lap("decode")
-    curves: tuple[Curve, ...] = ()
+    curves = tuple(Curve(sweep, {}) for sweep in varied)
+    reported = set(maps)
     if settings.split:
-        choosing = first_half(truth.image_ids)
+        choosing = _choosing_half(truth)
         curves = tuple(_chosen(sweep, decoded, truth, choosing, settings, groups) for sweep in varied)
         decoded = [method.part(~choosing) for method in decoded]
         truth = truth.part(~choosing)
+        reported = {*asked, *(curve.chosen for curve in curves if curve.chosen)}
         clock.lap("choices")
     protocol = settings.protocol(truth, group_source)
     measurement = Measurement(truth, protocol, fixed_protocol(protocol), groups, settings.errors)
-    rows = _measured(decoded, measurement, settings, clock)
-    curves = tuple(_with_metrics(curve, rows) for curve in curves or map(_unchosen, varied))
-    reported = {*asked, *(curve.chosen for curve in curves)}
-    kept = [row for row in rows if row.name in reported or not settings.split]
+    measured = _measured(decoded, measurement, clock)
+    rows = _with_differences([row for row in measured if row[0].name in reported], measurement, settings)
+    clock.lap("bootstrap")
     share = clock.seconds["decode"] / len(maps)
     return Comparison(
-        rows=tuple(replace(row, seconds=row.seconds + share) for row in kept),
+        rows=tuple(replace(row, seconds=row.seconds + share) for row in rows),
         protocol=protocol,
         classes=evaluated_classes(truth, groups),
         protocols=measurement.protocols(masks=mask_maker is not None, fixed=settings.fixed),
-        curves=curves,
+        curves=tuple(_with_metrics(curve, [row for row, _ in measured]) for curve in curves),
         seconds=clock.seconds,
         draws=settings.draws,
         confidence=settings.confidence,
@@ -119,6 +120,8 @@ class _Clock:
 
 
 def _ground_truth(store: PredictionStore, annotations: Any, settings: CompareSettings, *, masks: bool) -> GroundTruth:
+    if not len(store):
+        raise InputError(f"Expected `{store.path}` to hold the predictions of some images, but it holds none.")
     return load_ground_truth(
         annotations,
         style=settings.style,
@@ -194,6 +197,13 @@ def _method_notes(activation: str, transform: LogitMap) -> tuple[str, ...]:
     return (reason,) if reason else ()
 
 
+def _choosing_half(truth: GroundTruth) -> npt.NDArray[np.bool_]:
+    choosing = first_half(truth.image_ids)
+    if choosing.all() or not choosing.any():
+        raise InputError(f"Expected enough images for `split` to have some in each half, but got {truth.num_images}.")
+    return choosing
+
+
 def _chosen(
     sweep: Sweep,
     decoded: Sequence[MethodDetections],
@@ -218,10 +228,6 @@ def _chosen(
     return Curve(sweep, {}, sweep.specs[best], tuple(objective))
 
 
-def _unchosen(sweep: Sweep) -> Curve:
-    return Curve(sweep, {})
-
-
 def _with_metrics(curve: Curve, rows: Sequence[MethodResult]) -> Curve:
     by_name = {row.name: row for row in rows}
     values = [by_name[spec].metrics.values for spec in curve.sweep.specs]
@@ -229,16 +235,23 @@ def _with_metrics(curve: Curve, rows: Sequence[MethodResult]) -> Curve:
 
 
 def _measured(
-    decoded: Sequence[MethodDetections], measurement: Measurement, settings: CompareSettings, clock: _Clock
-) -> list[MethodResult]:
-    weights = draw_weights(measurement.truth.num_images, settings.draws, settings.seed)
+    decoded: Sequence[MethodDetections], measurement: Measurement, clock: _Clock
+) -> list[tuple[MethodResult, Matched]]:
     with ThreadPoolExecutor(available_processors()) as pool:
         measured = list(pool.map(measurement.measure, decoded))
-        clock.lap("metrics")
-        draws: list[Mapping[str, npt.NDArray[np.float64]]] = [{}] * len(measured)
-        if settings.draws:
+    clock.lap("metrics")
+    return measured
+
+
+def _with_differences(
+    measured: Sequence[tuple[MethodResult, Matched]], measurement: Measurement, settings: CompareSettings
+) -> list[MethodResult]:
+    """Add to each method its differences to the first, over the same draws of images."""
+    draws: list[Mapping[str, npt.NDArray[np.float64]]] = [{}] * len(measured)
+    if settings.draws:
+        weights = draw_weights(measurement.truth.num_images, settings.draws, settings.seed)
+        with ThreadPoolExecutor(available_processors()) as pool:
             draws = list(pool.map(lambda found: measurement.draw(found[1], weights), measured))
-        clock.lap("bootstrap")
     first = measured[0][0]
     return [
         replace(result, differences=_differences(first, result, draws[0], drawn, settings.confidence))
