@@ -72,6 +72,16 @@ def test_compare_as_json_and_as_files(files, capsys):
     )
 
 
+def test_methods_that_need_other_files(files, capsys):
+    np.save(files / "weight.npy", np.random.default_rng(0).normal(size=(4, 6)))
+    np.save(files / "dimensions.npy", np.array([1.8, 1.4, 1.0]))
+    more = ["--weights", str(files / "weight.npy"), "--dimensions", str(files / "dimensions.npy")]
+    methods = ["--methods", "tau-norm:tau=0.5,fracal:num_images=600", "--counts", str(files / "counts.json"), "--json"]
+    assert execute(compare(files, *more, *methods)) == 0
+    names = [method["method"] for method in json.loads(capsys.readouterr().out)["methods"]]
+    assert names == ["none", "tau-norm:tau=0.5", "fracal:num_images=600"]
+
+
 def test_compare_chooses_on_one_half(files, capsys):
     more = ["--sweep", "margin=-1:1:1", "--split", "--methods", "none", "--format", "markdown"]
     assert execute(compare(files, *more)) == 0

@@ -28,8 +28,13 @@ def compare(
     ] = None,
     statistics: Annotated[Path | None, typer.Option("--statistics", "-s", help="What `logn collect` wrote.")] = None,
     counts: options.CountsOption = None,
-    dimensions: Annotated[Path | None, typer.Option(help="fracal: .npy, JSON list, or a .csv column.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="tau-norm: the classifier's weight, .npy.")] = None,
+    dimensions: Annotated[
+        Path | None, typer.Option(help="fracal: annotations, .csv column, .npy or JSON list.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Name of the weight in its file; its bias is found beside it.")
+    ] = None,
     detector: Annotated[
         Path | None, typer.Option(help="Folder of a trained detector, for mask AP: it makes masks for what is kept.")
     ] = None,
@@ -92,7 +97,7 @@ def compare(
     store = PredictionStore(predictions)
     table = options.read_counts(counts)
     chosen = _methods(methods, method or [], correction or [])
-    inputs = _fit_inputs(statistics, table, dimensions, weights)
+    inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
     groups = options.group_counts(table, bounds, store.header.class_names)
     if detector is not None:
         inputs["mask_maker"] = _mask_maker(detector, annotations, images, store)
@@ -136,15 +141,22 @@ def _methods(listed: str, more: list[str], corrections: list[Path]) -> dict[str,
 
 
 def _fit_inputs(
-    statistics: Path | None, counts: ClassCounts | None, dimensions: Path | None, weights: Path | None
+    statistics: Path | None,
+    counts: ClassCounts | None,
+    dimensions: Path | None,
+    classifier: tuple[Path | None, str | None],
+    names: tuple[str, ...] | None,
 ) -> dict[str, Any]:
-    from logn.logits.array_files import read_array
-    from logn.statistics.class_counts import read_column
+    from logn.cli.fit import read_classifier
+    from logn.statistics.class_dimensions import read_dimensions
     from logn.statistics.moments import ClassMoments
 
+    weights, key = classifier
+    weight, bias = read_classifier(weights, key, None) if weights else (None, None)
     return {
         "moments": ClassMoments.load(statistics) if statistics else None,
         "counts": counts,
-        "dimensions": read_column(dimensions, "fractal_dimension") if dimensions else None,
-        "weight": read_array(weights) if weights else None,
+        "dimensions": read_dimensions(dimensions, names) if dimensions else None,
+        "weight": weight,
+        "bias": bias,
     }

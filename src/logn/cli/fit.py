@@ -148,7 +148,7 @@ def _read_inputs(
     if files["active"]:
         inputs["active"] = read_column(files["active"], "active") != 0
     if files["weights"]:
-        inputs["weight"], inputs["bias"] = _read_classifier(files["weights"], key, files["bias"])
+        inputs["weight"], inputs["bias"] = read_classifier(files["weights"], key, files["bias"])
     return inputs
 
 
@@ -171,7 +171,7 @@ def _at_least_one(counts: ClassCounts) -> ClassCounts:
     return counts.at_least(1)
 
 
-def _read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any, Any]:
+def read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any, Any]:
     """Read a weight and, from the same safetensors file or one of its own, its bias."""
     from logn.logits.array_files import array_names, read_array
 
