@@ -113,6 +113,17 @@ def test_evaluate_a_result_file_as_coco(files, capsys):
     assert content["methods"][0]["method"] == "results.json"
 
 
+@pytest.mark.parametrize("source", ["predictions", "results"])
+def test_counts_say_the_groups_where_the_annotations_do_not(files, capsys, source):
+    change_annotations(files, lambda gt: [category.pop("frequency") for category in gt["categories"]])
+    (files / "results.json").write_text("[]")
+    given = common(files) if source == "predictions" else ["-r", str(files / "results.json"), *common(files)[2:]]
+    assert execute(["evaluate", *given, "--counts", str(files / "counts.json"), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["protocol"]["groups"] == "training counts up to 10, up to 100, above"
+    assert [known["group"] for known in content["classes"]] == ["f", "c", "r"]
+
+
 def change_annotations(files, change):
     content = json.loads((files / "gt.json").read_text())
     change(content)

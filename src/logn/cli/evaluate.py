@@ -64,7 +64,8 @@ def evaluate(
     options.make_folder(output)
     table = options.read_counts(counts)
     if results is not None:
-        comparison = _of_results(results, annotations, settings, options.group_counts(table, bounds, None))
+        groups = options.group_counts(table, bounds, None)
+        comparison = _of_results(results, annotations, settings, {"counts": table, **groups})
     else:
         with progress("Decoding", None, shown=show_progress) as advance:
             comparison = _of_predictions(predictions, correction, annotations, settings, (table, bounds), advance)
@@ -88,4 +89,4 @@ def _of_predictions(
     counts, bounds = grouping
     groups = options.group_counts(counts, bounds, store.header.class_names)
     methods = {} if correction is None else {str(correction): ClassAffine.load(correction)}
-    return compare(store, annotations, methods, settings=settings, progress=advance, **groups)
+    return compare(store, annotations, methods, settings=settings, progress=advance, counts=counts, **groups)

@@ -22,6 +22,7 @@ from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import fixed_protocol
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth
 from logn.evaluate.method_result import Measurement, MethodDetections
+from logn.statistics.class_counts import ClassCounts
 
 
 def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Detections, list[dict[str, Any]] | None]:
@@ -87,6 +88,7 @@ def evaluate_results(
     *,
     settings: CompareSettings | None = None,
     group_counts: npt.ArrayLike | None = None,
+    counts: ClassCounts | None = None,
 ) -> Comparison:
     """Measure a result file of any tool; the one row has the file's name.
 
@@ -95,6 +97,7 @@ def evaluate_results(
         annotations: LVIS or COCO ground truth: a file or its content.
         settings: What is measured; what concerns decoding, draws and halves does not apply.
         group_counts: Training images of each class, for the groups; by default the field `frequency` says them.
+        counts: The same, for annotations without that field.
     """
     settings = settings or CompareSettings()
     truth = load_ground_truth(annotations, style=settings.style, masks=True)
@@ -102,6 +105,8 @@ def evaluate_results(
     if settings.only_predicted:
         truth = truth.part(np.bincount(detections.image_index, minlength=truth.num_images) > 0)
         detections, masks = read_results(path, truth)
+    if group_counts is None and truth.frequency is None and counts is not None:
+        group_counts = counts.aligned_to(truth.class_names).image_counts
     groups, source = groups_of_classes(truth, group_counts, settings.bounds)
     protocol = settings.protocol(truth, source, decoded=False)
     measurement = Measurement(truth, protocol, fixed_protocol(protocol), groups, settings.errors)
