@@ -142,6 +142,20 @@ def test_compiled_models_are_one_graph():
     torch.testing.assert_close(compiled(features), expected)
 
 
+def test_a_model_that_was_compiled_and_run_before_takes_the_map_and_loses_it():
+    model, features = linear_model().eval(), torch.rand(5, 4)
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        plain = compiled(features)
+        handle = attach(compiled, LAYER, AFFINE)
+        torch.testing.assert_close(compiled(features), AFFINE(plain))
+        with record(compiled, LAYER) as moments:
+            compiled(features)
+        handle.remove()
+        assert torch.equal(compiled(features), plain)
+    np.testing.assert_allclose(moments.mean, plain.mean(dim=0), atol=1e-6)
+
+
 @pytest.mark.filterwarnings("error::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_traced_models_keep_the_map_for_any_batch_size():
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError
+from logn.logits.compiled import compile_anew
 from logn.logits.layer import LogitLayer, count_columns, find_modules, output_width
 from logn.logits.shared_slots import OwnSlot, give_own_slots
 
@@ -30,6 +31,7 @@ class AttachedMap:
         """Take the map off; the model is then exactly as before. Removing twice does nothing."""
         for hook in self._hooks:
             hook.remove()
+        compile_anew()
         while self._slots:
             self._slots.pop().restore()
 
@@ -48,7 +50,7 @@ def attach(
     """Map the class logits of `model` from now on, without changing its weights.
 
     The map is a forward hook on the modules of `layer`: it goes with copies of the model, is differentiable, survives
-    tracing and `torch.compile` (attach first, then compile), and is not part of the state dict.
+    tracing and `torch.compile` (what is compiled already is compiled again), and is not part of the state dict.
 
     Args:
         model: A torch module.
@@ -84,6 +86,7 @@ def attach(
         # A module that has two paths runs its hooks once per call, so it gets one.
         if id(module) not in hooks:
             hooks[id(module)] = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
+    compile_anew()
     return AttachedMap(tuple(hooks.values()), slots)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from logn.logits.arrays import is_torch_tensor
 from logn.logits.layer import LogitLayer, output_width
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def is_final_layer(module: Any) -> bool:
         >>> [is_final_layer(layer) for layer in (nn.Linear(4, 2), nn.Conv2d(4, 2, 1), nn.Conv2d(4, 2, 3))]
         [True, True, False]
     """
-    weight = getattr(module, "weight", None)
-    if output_width(module) is None or weight is None or type(module).__name__ in NOT_CLASSIFIERS:
+    weight: Any = getattr(module, "weight", None)
+    if output_width(module) is None or not is_torch_tensor(weight) or type(module).__name__ in NOT_CLASSIFIERS:
         return False
     if weight.ndim == 2:
         return hasattr(module, "out_features")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError
+from logn.logits.compiled import compile_anew, never_compiled
 from logn.logits.fingerprint import fingerprint as fingerprint_of
 from logn.logits.forward_passes import ForwardPasses
 from logn.logits.layer import LogitLayer, count_columns, find_modules, unwrap
@@ -38,8 +40,9 @@ def record(
 
     What is recorded is what leaves the modules of `layer` themselves, before any map that is attached to them. Every
     call of a module is one batch. Nothing about the model changes, and the hooks are gone after the block, also after
-    an error. Run the model in `eval()` mode and, to save memory, under `torch.inference_mode()`: in training mode
-    other samples pass through a detector's head, and a warning says so.
+    an error (what torch.compile has compiled is compiled again). Run the model in `eval()` mode and, to save memory,
+    under `torch.inference_mode()`: in training mode other samples pass through a detector's head, and a warning says
+    so.
 
     Under torch.distributed every process ends with the exact statistics of all processes. Until the block ends each
     has its own, and all of them must come to its end.
@@ -85,6 +88,7 @@ def record(
         for name in _stage_names(layer)
     )
     with contextlib.ExitStack() as hooks:
+        hooks.callback(compile_anew)
         for slot in give_own_slots(model, layer):
             hooks.callback(slot.restore)
         passes = ForwardPasses(unwrap(model)) if layer.final_only == "call" else None
@@ -95,6 +99,7 @@ def record(
             # First of all hooks, so that a map attached to the layer is not recorded.
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
+        compile_anew()
         yield recorded if layer.stages else recorded[0]
     if across_processes:
         merge_across_processes(recorded)
@@ -114,14 +119,21 @@ def default_sample_rows(num_classes: int) -> int:
 def _recorder(
     layer: LogitLayer, index: int, moments: ClassMoments, passes: ForwardPasses | None
 ) -> Callable[..., None]:
+    lock = threading.Lock()
+
+    def update(rows: Any) -> None:
+        # Replicas of a data-parallel model run in threads.
+        with lock:
+            moments.update(rows)
+
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         rows = layer.rows(output[-1] if layer.final_only == "slice" else output, index)
         if passes is None:
-            moments.update(rows)
+            update(rows)
         else:
-            passes.at_the_end(index, lambda: moments.update(rows))
+            passes.at_the_end(index, lambda: update(rows))
 
-    return hook
+    return never_compiled(hook)
 
 
 def _distinct(modules: Sequence[nn.Module]) -> list[tuple[int, nn.Module]]:
@@ -166,8 +178,7 @@ def _metadata(
 def _warn_if_empty(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
     if not all(moments.count.any() or moments.skipped.any() for moments in recorded):
         warnings.warn(
-            f"No logits passed through `{layer.name}` while recording (a model that was compiled and run before skips "
-            "the hooks: record before compiling it).",
+            f"No logits passed through `{layer.name}` while recording.",
             UserWarning,
             stacklevel=4,
         )
