@@ -110,7 +110,7 @@ def test_a_finished_run_is_left_alone_and_a_fresh_one_starts_anew(lvis_folder, f
     [
         ({"seed": 1}, "Expected `seed` to be 0 as in"),
         ({"iterations": 9}, "Expected `iterations` to be 6 as in"),
-        ({"classifier": "cosine"}, "classifier='linear'"),
+        ({"classifier": "cosine"}, "detector with `classifier` 'cosine', but it has 'linear'"),
     ],
 )
 def test_another_run_in_the_folder_is_not_resumed(lvis_folder, finished, change, sentence):

@@ -109,8 +109,11 @@ def restore_weights(model: Detector, checkpoint: Checkpoint) -> None:
         raise InputError(
             f"Expected a checkpoint for {wanted.num_classes} classes, but it holds {found.num_classes} classes."
         )
-    if found != wanted:
-        raise InputError(f"Expected a checkpoint of {wanted}, but it holds {found}.")
+    for name, value in wanted.as_dict().items():
+        if getattr(found, name) != value:
+            raise InputError(
+                f"Expected a checkpoint of a detector with `{name}` {value!r}, but it has {getattr(found, name)!r}."
+            )
     own = model.state_dict()
     # State of a training loss may lie in the file; it has no place in a detector that is only used.
     # A number without axes comes back from the file as an array of one.

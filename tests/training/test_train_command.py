@@ -1,0 +1,59 @@
+"""`logn train` answers in JSON, and in one sentence when the input is wrong."""
+
+import json
+
+import pytest
+import torch
+
+from logn.cli.main import execute
+
+TINY = ["--iterations", "1", "--batch", "2", "--image-size", "64", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_summary_is_json_and_a_second_call_has_nothing_to_do(lvis_folder, tmp_path, capsys):
+    arguments = ["train", "--data", str(lvis_folder), "-o", str(tmp_path / "run"), *TINY]
+    assert execute([*arguments, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["iterations"], summary["num_classes"], summary["num_images"]) == (1, 4, 10)
+    assert summary["losses"]["loss_mask"] > 0
+    assert execute(arguments) == 0
+    assert "Nothing was left to do" in capsys.readouterr().out
+
+
+def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder, tmp_path, capsys):
+    make_lvis_folder(tmp_path, images=2, classes=1203)
+    options = ["-m", "mask-rcnn-r50", "--classifier", "cosine", "--sampler", "repeat-factor-ceil"]
+    assert execute(["train", "--data", str(tmp_path), "-o", str(tmp_path / "run"), *options, *TINY, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_classes"] == 1203
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--data", "nowhere"], "Expected `data` to be an annotation file or a folder, but there is no `nowhere`."),
+        (["--data", ".", "--model", "yolo"], "Expected `model` to be one of"),
+        (["--data", ".", "--weights", "none.pth"], "there is no"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, sentence, lvis_folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(lvis_folder)
+    assert execute(["train", *arguments, "-o", str(tmp_path / "run"), *TINY]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_a_missing_image_is_named(make_lvis_folder, tmp_path, capsys):
+    make_lvis_folder(tmp_path, images=2)
+    for image in (tmp_path / "images").iterdir():
+        image.unlink()
+    assert execute(["train", "--data", str(tmp_path), "-o", str(tmp_path / "run"), *TINY]) == 2
+    assert "but there is no file." in capsys.readouterr().err
