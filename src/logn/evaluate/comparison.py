@@ -107,6 +107,7 @@ class Comparison:
         """Give everything as plain values, for JSON."""
         return {
             "verdict": self.verdict(),
+            "verdicts": {row.name: self.verdict(row.name) for row in self.rows if row.name != BASELINE},
             "protocol": {**self.protocol.to_dict(), "description": self.protocol.describe()},
             "protocols": {name: protocol.to_dict() for name, protocol in self.protocols.items()},
             "draws": self.draws,
