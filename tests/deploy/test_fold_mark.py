@@ -120,3 +120,5 @@ def test_chance_does_not_make_marks():
     assert not any(has_mark(torch.randn(6, 4, generator=generator)) for _ in range(2000))
     assert not has_mark(torch.zeros(10, 10))
     assert not has_mark(torch.zeros(10, 10, dtype=torch.int8))
+    assert not has_mark(torch.zeros(10, 10, dtype=torch.float8_e4m3fn))
+    assert not has_mark(torch.zeros(10, 10, device="meta"))

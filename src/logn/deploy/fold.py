@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import maps_of_modules, refuse_attached
-from logn.deploy.fold_mark import mark_module, marked, refuse_folded
+from logn.deploy.fold_mark import is_plain, mark_module, marked, refuse_folded
 from logn.deploy.untie import keep_untied
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap
@@ -106,7 +106,7 @@ def _check_foldable(path: str, module: nn.Module, logit_map: Any) -> None:
             f"Expected `{path}` to have a weight of its own, but got {kind}, whose weight is computed or quantised; "
             f"{WAY_OUT}."
         )
-    if not _is_plain(weight):
+    if not is_plain(weight):
         raise InputError(
             f"Expected `{path}` to have floating point weights, but got {weight.dtype} ({type(weight).__name__}, "
             f"{weight.device.type}), which are quantised, sharded or not loaded; {WAY_OUT}."
@@ -116,13 +116,6 @@ def _check_foldable(path: str, module: nn.Module, logit_map: Any) -> None:
             f"Expected `{path}` to have one row of weights per output, but got {kind} with {tuple(weight.shape)}; "
             f"{WAY_OUT}."
         )
-
-
-def _is_plain(weight: Tensor) -> bool:
-    kinds = (Tensor, nn.Parameter)
-    return (
-        type(weight) in kinds and weight.is_floating_point() and weight.itemsize >= 2 and weight.device.type != "meta"
-    )
 
 
 def _prepare(layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffine) -> _Fold:

@@ -42,14 +42,20 @@ def marked(weight: Tensor) -> Tensor:
 
 def has_mark(weight: Tensor) -> bool:
     """Whether the weights carry the mark."""
-    flat = weight.detach().reshape(-1)
-    if not flat.is_floating_point() or flat.device.type == "meta":
+    if not is_plain(weight):
         return False
+    flat = weight.detach().reshape(-1)
     places, pattern = _places_and_pattern(flat)
     if len(places) < FEWEST_BITS:
         return False
     bits = flat[places].view(_integer_type(flat.dtype))
     return bool(((bits & 1) == pattern.to(bits.dtype)).all())
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Whether `weight` is an ordinary floating point tensor: not quantised, sharded, or without memory."""
+    ordinary = type(weight) in (Tensor, nn.Parameter) and weight.is_floating_point() and weight.element_size() >= 2
+    return ordinary and weight.device.type != "meta"
 
 
 def mark_module(module: Any) -> None:
@@ -60,7 +66,7 @@ def mark_module(module: Any) -> None:
 def is_folded(module: Any) -> bool:
     """Whether the weights of `module` came out of a fold."""
     weight = getattr(module, "weight", None)
-    if weight is None or not hasattr(weight, "is_floating_point"):
+    if not isinstance(weight, Tensor) or not is_plain(weight):
         return False
     if has_mark(weight):
         return True
