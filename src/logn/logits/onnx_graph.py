@@ -14,6 +14,10 @@ _CONSTANT_STEPS = ("Identity", "Transpose", "Cast")
 # Choices by comparing values: what follows depends on which samples were chosen, not smoothly on the values.
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 SELECTIONS = frozenset(("TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "NonZero", "Shape", "Size", *_COMPARISONS))
+# Their other inputs say where to take values from, and are no values themselves.
+_PLACED = frozenset(
+    ("Gather", "GatherND", "GatherElements", "Slice", "Split", "Reshape", "Expand", "Tile", "Pad", "Resize", "RoiAlign")
+)
 
 
 class OnnxGraph:
@@ -91,18 +95,33 @@ class OnnxGraph:
         """Names of the model's inputs."""
         return {value.name for value in self.inputs}
 
-    def ancestors(self, names: Iterable[str], *, across_selections: bool = True) -> set[str]:
-        """All tensors that `names` are computed from, themselves included."""
+    def ancestors(self, names: Iterable[str], *, values_only: bool = False) -> set[str]:
+        """All tensors that `names` are computed from, themselves included.
+
+        Args:
+            names: Where to start.
+            values_only: Leave out what only decides where values are taken from: indices, shapes, boxes.
+        """
         found, waiting = set(names), list(names)
         while waiting:
             node = self.producers.get(waiting.pop())
-            if node is None or (not across_selections and node.op_type in SELECTIONS):
-                continue
-            for name in (*node.input, *captured_names(node)):
+            for name in () if node is None else _value_inputs(node) if values_only else _all_inputs(node):
                 if name and name not in found:
                     found.add(name)
                     waiting.append(name)
         return found
+
+
+def _all_inputs(node: Any) -> Iterator[str]:
+    yield from node.input
+    yield from captured_names(node)
+
+
+def _value_inputs(node: Any) -> Iterator[str]:
+    if node.op_type in _PLACED:
+        yield node.input[0]
+    elif node.op_type not in SELECTIONS:
+        yield from _all_inputs(node)
 
 
 def attribute(node: Any, name: str, default: Any) -> Any:

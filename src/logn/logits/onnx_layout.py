@@ -90,7 +90,7 @@ def _channel_numbers(
             maps[layer.node] = (np.zeros(layer.width), (channel // base**digit % base).astype(np.float64))
             start += layer.width
         probe = exposing(map_layers(model, layers, maps), tensors, only=True)
-        measured = OnnxSession(probe, "the probe").run(inputs, tensors)
+        measured = OnnxSession(probe, "the probe", optimised=False).run(inputs, tensors)
         for index, tensor in enumerate(tensors):
             values = measured[tensor].astype(np.float64)
             rounded = np.rint(values)

@@ -96,14 +96,31 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
     """
     graph = OnnxGraph(file.model)
     candidates = _named(graph, wanted.tensors, file.path) if wanted.tensors else _candidates(graph, wanted.activation)
-    names = [candidate.tensor for candidate in candidates]
-    if not names:
-        raise InputError(f"Expected `{file.path}` to have class logits, but no {_sought(wanted)} was found in it.")
-    session = OnnxSession(exposing(file.model, names, only=True), str(file.path))
-    inputs, values = run_somehow(session, model_inputs(file.model), inputs)
-    shapes = {name: values[name].shape for name in names}
-    chosen = _choose(graph, candidates, shapes, wanted, file.path)
+    fitting, values, inputs = _fitting(file, candidates, wanted, inputs)
+    if not wanted.tensors and not any(item.origin.layers for item in fitting):
+        # No layer of this width: perhaps an output is a sum of several layers' outputs.
+        fitting, values, inputs = _fitting(file, candidates + _loose_outputs(graph), wanted, inputs)
+    if not fitting:
+        raise _nothing_found(file.path, candidates, values, wanted)
+    chosen = fitting if wanted.tensors else _choose(graph, fitting, values, wanted, file.path)
     return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, inputs), inputs
+
+
+def _fitting(
+    file: OnnxFile, candidates: Sequence[Candidate], wanted: Wanted, inputs: Arrays | None
+) -> tuple[list[Candidate], Arrays, Arrays]:
+    """Run the model to see the shapes, and keep the candidates that fit; with all values, and what it ran on."""
+    names = [candidate.tensor for candidate in candidates]
+    session = OnnxSession(exposing(file.model, names, only=bool(names)), str(file.path), optimised=False)
+    inputs, values = run_somehow(session, model_inputs(file.model), inputs)
+    return [item for item in candidates if _fits(item, values[item.tensor].shape, wanted)], values, inputs
+
+
+def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
+    lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
+    listed = ", ".join(map(str, sorted(lengths)))
+    found = f"the last axes of what could be logits are {listed} long" if listed else "nothing in it could be logits"
+    return InputError(f"Expected `{path}` to have class logits, {_sought(wanted)}, but {found}.")
 
 
 def _candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]:
@@ -119,6 +136,16 @@ def _candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]:
         if origin.layers and not origin.stops and output not in found:
             found[output] = Candidate(output, None, None, None, origin)
     return list(found.values())
+
+
+def _loose_outputs(graph: OnnxGraph) -> list[Candidate]:
+    """Outputs that are computed from layers in some way, but are no scores."""
+    origins = {output: find_layers(graph, output) for output in graph.outputs}
+    return [
+        Candidate(output, None, None, -1, origin)
+        for output, origin in origins.items()
+        if origin.stops and not set(origin.stops) & set(ACTIVATIONS)
+    ]
 
 
 def _of_activation(graph: OnnxGraph, node: Any) -> Candidate:
@@ -160,36 +187,32 @@ def _named(graph: OnnxGraph, tensors: Sequence[str], path: Path) -> list[Candida
 
 
 def _choose(
-    graph: OnnxGraph, candidates: Sequence[Candidate], shapes: dict[str, tuple[int, ...]], wanted: Wanted, path: Path
+    graph: OnnxGraph, fitting: Sequence[Candidate], values: Arrays, wanted: Wanted, path: Path
 ) -> list[Candidate]:
     """The candidates that are the class logits; when several sets of them could be, the user has to say which."""
-    fitting = [item for item in candidates if _fits(item, shapes[item.tensor], wanted.num_classes)]
-    if not fitting:
-        widths = sorted({shapes[item.tensor][item.axis or -1] for item in candidates if shapes[item.tensor]})
-        raise InputError(
-            f"Expected `{path}` to have class logits that fit {_sought(wanted)}, but the last axes of what could be "
-            f"logits are {', '.join(map(str, widths)) or 'none'} long."
-        )
-    if wanted.tensors:
-        return fitting
-    behind = {item.tensor: graph.ancestors([item.tensor], across_selections=False) for item in fitting}
+    behind = {item.tensor: graph.ancestors([item.tensor], values_only=True) for item in fitting}
     last = [item for item in fitting if not _is_upstream(item, fitting, behind)]
     known = [item for item in last if item.origin.layers] or last
     groups = _groups(known)
     if len(groups) > 1 and wanted.has_background:
         groups = _groups([item for item in known if item.activation == "softmax"]) or groups
     if len(groups) > 1:
-        listed = ", ".join(f"`{item.tensor}` ({item.activation or 'output'} {shapes[item.tensor]})" for item in known)
+        listed = ", ".join(
+            f"`{item.tensor}` ({item.activation or 'output'} {values[item.tensor].shape})" for item in known
+        )
         raise InputError(f"Expected one set of class logits in `{path}`, but several fit: {listed}; name its `tensor`.")
     return groups[0]
 
 
-def _fits(candidate: Candidate, shape: tuple[int, ...], num_classes: int | None) -> bool:
+def _fits(candidate: Candidate, shape: tuple[int, ...], wanted: Wanted) -> bool:
     if not shape:
         return False
     axes = range(len(shape)) if candidate.axis is None else [candidate.axis]
     lengths = [shape[axis] for axis in axes]
-    return num_classes in lengths if num_classes is not None else max(lengths) > 1
+    if wanted.num_classes is not None:
+        return wanted.num_classes in lengths
+    # When nobody says how many classes there are, only a layer can tell logits from attention.
+    return max(lengths) > 1 and bool(candidate.origin.layers or wanted.tensors)
 
 
 def _is_upstream(candidate: Candidate, others: Sequence[Candidate], behind: dict[str, set[str]]) -> bool:
@@ -269,5 +292,5 @@ def _likely_axis(shapes: Sequence[tuple[int, ...]], wanted: Wanted, path: Path) 
 
 
 def _sought(wanted: Wanted) -> str:
-    classes = f"{wanted.num_classes} classes" if wanted.num_classes is not None else "any number of classes"
-    return f"{wanted.activation} or output of {classes}" if wanted.activation else f"class layer of {classes}"
+    classes = f"of {wanted.num_classes} classes" if wanted.num_classes is not None else "of any number of classes"
+    return f"{classes} before a {wanted.activation} or an output" if wanted.activation else classes

@@ -86,15 +86,20 @@ class OnnxSession:
         model: An `onnx.ModelProto`, or the path of a file.
         name: What error messages call it.
         provider: Where it runs, by onnxruntime's name.
+        optimised: Whether to optimise the graph first, which takes longer than a single run.
     """
 
-    def __init__(self, model: Any, name: str, *, provider: str = "CPUExecutionProvider") -> None:
+    def __init__(
+        self, model: Any, name: str, *, provider: str = "CPUExecutionProvider", optimised: bool = True
+    ) -> None:
         runtime = import_onnxruntime()
         known = runtime.get_available_providers()
         if provider not in known:
             raise InputError(f"Expected `provider` to be one of {', '.join(known)}, but got {provider!r}.")
         options = runtime.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
+        if not optimised:
+            options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.name = name
         try:
             self._session = _start(runtime, model, options, [provider])
