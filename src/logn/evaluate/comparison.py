@@ -97,17 +97,16 @@ class Comparison:
 
     def verdict(self, name: str | None = None) -> str:
         """Say in one sentence what a method changes; by default the first one after the baseline."""
-        others = [row for row in self.rows if row.name != BASELINE]
-        if name is None and not others:
-            return "Nothing was compared: the uncorrected model is the only row."
-        row = others[0] if name is None else self[name]
+        if len(self.rows) == 1:
+            return f"Nothing was compared: {self.rows[0].name} is the only row."
+        row = self.rows[1] if name is None else self[name]
         return describe_changes(row.name, row.differences)
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as plain values, for JSON."""
         return {
             "verdict": self.verdict(),
-            "verdicts": {row.name: self.verdict(row.name) for row in self.rows if row.name != BASELINE},
+            "verdicts": {row.name: self.verdict(row.name) for row in self.rows[1:]},
             "protocol": {**self.protocol.to_dict(), "description": self.protocol.describe()},
             "protocols": {name: protocol.to_dict() for name, protocol in self.protocols.items()},
             "draws": self.draws,
