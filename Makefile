@@ -12,12 +12,13 @@ help:  ## list the targets
 
 install: $(INSTALLED)  ## make .venv with everything that the other targets need
 
-# uv installs in seconds what pip takes minutes for, and shares the files between environments.
+# uv installs in seconds what pip takes minutes for, and shares the files between environments. Compiling once spares
+# every process the half minute that torch and its like take where Python may not write its own byte code.
 $(INSTALLED): pyproject.toml requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "LogN needs Python 3.11 or newer; set PYTHON=…" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -r requirements.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -r requirements.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
 	touch $@
 
@@ -25,7 +26,7 @@ demo: $(INSTALLED)  ## the whole story on data made here
 	$(BIN)/logn demo
 
 test: $(INSTALLED)  ## unit, reference, property and documentation tests
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations=15
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -38,6 +39,10 @@ format: $(INSTALLED)  ## let ruff format and fix
 
 bench: $(INSTALLED)  ## speed and memory against peers; the figures are in docs/performance.md
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/moments.py
+	$(BIN)/python benchmarks/collect_memory.py
+	$(BIN)/python benchmarks/attached_inference.py
+	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/compare.py
 
 lock: $(INSTALLED)  ## pin the newest packages that fit pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra frameworks --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements.txt

@@ -73,3 +73,12 @@ def test_every_public_name_can_be_imported():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'logit_normalisation'"):
         _ = logn.logit_normalisation
+
+
+def test_without_torch_the_error_names_the_extra():
+    code = "import sys; sys.modules['torch'] = None; import logn; logn.fold"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        'MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]".'
+        in result.stderr
+    )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from logn.calibrators.fracal import fracal as fracal
     from logn.calibrators.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
     from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
-    from logn.calibrators.logit_normalization import active_classes as active_classes
     from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
     from logn.calibrators.norcal import norcal as norcal
     from logn.calibrators.tau_norm import tau_norm as tau_norm
@@ -31,11 +30,13 @@ if TYPE_CHECKING:
     from logn.deploy.attach import attach as attach
     from logn.deploy.calibrate import calibrate as calibrate
     from logn.deploy.fold import fold as fold
+    from logn.deploy.onnx_fold import fold_onnx as fold_onnx
     from logn.errors import InputError as InputError
     from logn.errors import MissingExtraError as MissingExtraError
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals
+    from logn.statistics.active_classes import active_classes as active_classes
     from logn.statistics.fractal_dimension import fractal_dimension as fractal_dimension
     from logn.statistics.metadata import StatisticsMetadata as StatisticsMetadata
     from logn.statistics.moments import ClassMoments as ClassMoments
@@ -56,10 +57,11 @@ _HOME = {
     "PositiveMoments": "statistics.positives",
     "Proposals": "logits.proposals",
     "StatisticsMetadata": "statistics.metadata",
-    "active_classes": "calibrators.logit_normalization",
+    "active_classes": "statistics.active_classes",
     "attach": "deploy.attach",
     "calibrate": "deploy.calibrate",
     "fold": "deploy.fold",
+    "fold_onnx": "deploy.onnx_fold",
     "fracal": "calibrators.fracal",
     "fractal_dimension": "statistics.fractal_dimension",
     "inverse_image_frequency": "calibrators.inverse_image_frequency",
@@ -79,7 +81,15 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its module at first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    try:
+        module = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from logn.errors import MissingExtraError
+
+        raise MissingExtraError("torch", extra="torch") from error
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from logn.evaluate.demonstration import DemoResult
 
 
-class Length(str, Enum):
+class Length(StrEnum):
     """How long the demonstration takes."""
 
     quick = "quick"
