@@ -69,7 +69,7 @@ def _small(settings: DetectorSettings) -> Detector:
         # Normalising is for classes that compete; this predictor has one mask for all.
         mask_predictor=MaskPredictor(32, 16, 1, classifier="linear", temperature=1.0),
         regions_per_image=48,
-        mask_regions_per_image=6,
+        mask_regions_per_image=5,
     )
     transform = KeepSizeTransform(side, 2 * side, [0.5] * 3, [0.25] * 3, size_divisible=16)
     model = Detector(settings, backbone=SmallBackbone(), rpn=rpn, roi_heads=heads, transform=transform)
