@@ -235,19 +235,35 @@ def settle(model, run):
         norm.momentum = momentum
 
 
+class Pyramid(nn.Module):
+    """A small backbone for torchvision's detectors."""
+
+    out_channels = 16
+
+    def __init__(self, levels):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(16 if level else 3, 16, 3, 2, 1) for level in range(levels))
+
+    def forward(self, images):
+        features = {}
+        for level, layer in enumerate(self.layers):
+            images = layer(images).relu()
+            features[str(level)] = images
+        return features
+
+
 def faster_rcnn():
     from torchvision.models.detection import FasterRCNN
     from torchvision.models.detection.anchor_utils import AnchorGenerator
-    from torchvision.models.detection.backbone_utils import mobilenet_backbone
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 
     return FasterRCNN(
-        mobilenet_backbone(backbone_name="mobilenet_v3_large", weights=None, fpn=True),
+        Pyramid(3),
         rpn_anchor_generator=AnchorGenerator(((32, 64),) * 3, ((0.5, 1.0, 2.0),) * 3),
-        box_head=TwoMLPHead(256 * 49, 32),
+        box_head=TwoMLPHead(16 * 49, 32),
         box_predictor=FastRCNNPredictor(32, CLASSES),
-        min_size=96,
-        max_size=96,
+        min_size=64,
+        max_size=64,
         rpn_post_nms_top_n_test=20,
         box_score_thresh=0.0,
         box_detections_per_img=10,
@@ -267,25 +283,21 @@ def ssdlite():
 def retinanet():
     from torchvision.models.detection import RetinaNet
     from torchvision.models.detection.anchor_utils import AnchorGenerator
-    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
     from torchvision.models.detection.retinanet import RetinaNetHead
-    from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
-    backbone = resnet_fpn_backbone(
-        backbone_name="resnet18", weights=None, returned_layers=[2, 3, 4], extra_blocks=LastLevelP6P7(256, 256)
-    )
-    anchors = AnchorGenerator(tuple((size,) for size in (16, 32, 64, 128, 256)), ((0.5, 1.0, 2.0),) * 5)
     model = RetinaNet(
-        backbone,
+        Pyramid(5),
         CLASSES,
         min_size=64,
         max_size=64,
-        anchor_generator=anchors,
-        head=RetinaNetHead(256, 3, CLASSES),
+        anchor_generator=AnchorGenerator(tuple((size,) for size in (16, 32, 64, 128, 256)), ((0.5, 1.0, 2.0),) * 5),
+        head=RetinaNetHead(16, 3, CLASSES),
         score_thresh=0.0,
         detections_per_img=10,
     )
-    nn.init.normal_(model.head.classification_head.cls_logits.weight, std=0.1)
+    for module in model.head.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
     return model
 
 
@@ -340,7 +352,7 @@ def test_mask_rcnn_takes_the_boxes_logits_not_the_masks(exported, tmp_path):
         rpn_anchor_generator=boxes.rpn.anchor_generator,
         box_head=boxes.roi_heads.box_head,
         box_predictor=boxes.roi_heads.box_predictor,
-        mask_head=MaskRCNNHeads(256, (8,), 1),
+        mask_head=MaskRCNNHeads(16, (8,), 1),
         mask_predictor=MaskRCNNPredictor(8, 8, CLASSES),
         min_size=64,
         max_size=64,

@@ -245,6 +245,25 @@ def test_gates_and_attention_inside_of_the_network_are_passed_over(folded):
     assert report.layers == ("w",)
 
 
+def test_an_output_that_is_the_mean_of_two_heads(folded):
+    """Distilled transformers: the output is no layer's, and the attention behind it is as wide as the classes."""
+    body = """a = MatMul(x, k) s = Softmax(a) h = MatMul(s, v) p = Gemm(h, w, b) q = Gemm(h, u) m = Add(p, q)
+    y = Div(m, two)"""
+    weights = {"k": random(4, 3), "v": random(3, 4), "w": random(4, 3), "b": random(3), "u": random(4, 3)}
+    weights["two"] = np.array(2, np.float32)
+    report = folded(body, "y", weights=weights, options={"tensor": "y"})
+    assert (report.way, report.tensors) == ("nodes", ("y",))
+
+
+def test_attention_as_wide_as_the_classes_is_passed_over(folded):
+    body = """t = Transpose <perm = [1, 0]> (x) a = MatMul(x, t) s = Softmax(a) h = MatMul(s, x)
+    p = Gemm(h, w) q = Gemm(h, u) y = Add(p, q)"""
+    weights = {"w": random(4, 3), "u": random(4, 3)}
+    model = {"inputs": "float[3, 4] x", "outputs": "float[3, 3] y", "feed": {"x": random(3, 4)}}
+    report = folded(body, "y", weights=weights, **model)
+    assert (report.way, report.tensors) == ("nodes", ("y",))
+
+
 def test_levels_of_a_pyramid_may_be_named_together(tmp_path):
     body = "p = Gemm(x, w) r = Sigmoid(p) q = Gemm(x, v) t = Sigmoid(q) y = Concat <axis = 0> (r, t)"
     source = write(tmp_path / "m.onnx", body, weights={"w": random(4, 3), "v": random(4, 3)})
@@ -336,6 +355,17 @@ def test_quantised_weights_are_refused_with_the_reason_and_the_way_out(tmp_path)
     np.testing.assert_allclose(
         run(tmp_path / "out.onnx", feed, "z"), AFFINE(run(source, feed, "z")), rtol=1e-5, atol=1e-5
     )
+
+
+def test_dynamically_quantised_weights_are_refused(tmp_path):
+    from onnxruntime.quantization import quantize_dynamic
+
+    body = "p = MatMul(x, w) z = Add(p, b) y = Softmax(z)"
+    write(tmp_path / "float.onnx", body, weights={"w": random(4, 3), "b": random(3)})
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "m.onnx")
+    with pytest.raises(InputError, match=r"quantised \(MatMulInteger\)"):
+        fold_onnx(tmp_path / "m.onnx", AFFINE, tmp_path / "out.onnx")
+    assert fold_onnx(tmp_path / "m.onnx", AFFINE, tmp_path / "out.onnx", insert=True).way == "nodes"
 
 
 def test_a_map_of_another_width_is_refused(tmp_path):

@@ -10,6 +10,7 @@ from logn.logits.onnx_graph import OnnxGraph, attribute
 # They move, cut or join values and compute nothing; the first input is the data, except for Concat, where all are.
 _CUTS = ("Concat", "Split", "Slice", "Gather", "GatherND", "GatherElements")
 MOVES = frozenset((*_CUTS, "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Dropout"))
+ARITHMETIC = frozenset(("Mul", "Div", "Add", "Sub"))
 LAYERS = frozenset(("Gemm", "MatMul", "Conv"))
 _QUANTISED_PRODUCTS = ("MatMulInteger", "MatMulIntegerToFloat", "ConvInteger", "MatMulNBits", "DynamicQuantizeMatMul")
 _QLINEAR = ("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearConcat", "QLinearSigmoid", "QLinearSoftmax", "QGemm")
@@ -76,13 +77,14 @@ def find_layers(graph: OnnxGraph, tensor: str) -> Origin:
         name, factor, offset = place
         node = graph.producers.get(name)
         layer = _as_layer(graph, node, factor, offset) if node is not None else None
+        steps = _steps(graph, node, factor, offset) if node is not None and layer is None else None
+        if steps is None and layer is None and node is not None:
+            layer = _quantised_behind(graph, node, factor, offset)
         if layer is not None:
             known = layers.setdefault(layer.node, layer)
             if (known.factor, known.offset) != (factor, offset):
                 stops["two paths with different factors"] = None
-            continue
-        steps = _steps(graph, node, factor, offset) if node is not None else None
-        if steps is None:
+        elif steps is None:
             stops[node.op_type if node is not None else f"the input `{name}`"] = None
         else:
             waiting.extend(steps)
@@ -95,7 +97,7 @@ def _steps(graph: OnnxGraph, node: Any, factor: float, offset: float) -> list[tu
         return [(name, factor, offset) for name in node.input]
     if node.op_type in MOVES:
         return [(node.input[0], factor, offset)]
-    if node.op_type not in ("Mul", "Div", "Add", "Sub"):
+    if node.op_type not in ARITHMETIC:
         return None
     first, second = graph.scalar(node.input[0]), graph.scalar(node.input[1])
     if (first is None) == (second is None):
@@ -139,6 +141,20 @@ def _quantised(node: Any, factor: float, offset: float) -> LinearLayer:
     reason = f"its values are quantised ({node.op_type})"
     output = node.output[0]
     return LinearLayer(output, node.op_type, output, "", None, None, 0, factor, offset, reason, quantised=True)
+
+
+def _quantised_behind(graph: OnnxGraph, node: Any, factor: float, offset: float) -> LinearLayer | None:
+    """A product of whole numbers that is rescaled and gets its bias in floating point (dynamic quantisation)."""
+    waiting = [node.output[0]] if node.op_type in ARITHMETIC else []
+    seen = set(waiting)
+    while waiting:
+        item = graph.producers.get(waiting.pop())
+        if item is not None and item.op_type in QUANTISED:
+            return _quantised(item, factor, offset)
+        if item is not None and (item.op_type in ARITHMETIC or item.op_type in MOVES):
+            waiting.extend(name for name in item.input if name not in seen)
+            seen.update(item.input)
+    return None
 
 
 def _matmul_with_bias(graph: OnnxGraph, add: Any, factor: float, offset: float) -> LinearLayer | None:

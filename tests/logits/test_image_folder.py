@@ -1,0 +1,85 @@
+"""Preparing images for a model: each setting does what it says, and bad files are named."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from logn.errors import InputError
+from logn.logits.image_folder import Preprocessing, find_images, read_prepared
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), dtype=np.uint8)
+
+
+def test_mean_and_standard_deviation_are_per_channel():
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    ready = Preprocessing(mean=mean, std=std).apply(PIXELS)
+    expected = (PIXELS / 255.0 - np.array(mean)) / np.array(std)
+    assert ready.dtype == np.float32
+    np.testing.assert_allclose(ready, expected.transpose(2, 0, 1), rtol=1e-6)
+
+
+def test_the_unit_layout_and_colours_can_be_chosen():
+    ready = Preprocessing(mean=(123.675, 116.28, 103.53), max_value=255.0, layout="NHWC", channels="BGR").apply(PIXELS)
+    np.testing.assert_allclose(ready, PIXELS[..., ::-1] - np.array([123.675, 116.28, 103.53]), rtol=1e-5)
+    np.testing.assert_array_equal(Preprocessing(dtype="uint8", layout="HWC").apply(PIXELS), PIXELS)
+    assert Preprocessing(dtype="float16").apply(PIXELS).dtype == np.float16
+
+
+def test_a_letterbox_keeps_the_proportions_and_pads_both_sides():
+    white = np.full((4, 8, 3), 255, np.uint8)
+    ready = Preprocessing(size=(8, 8), resize="letterbox", pad_value=51).apply(white)[0]
+    np.testing.assert_allclose(ready[:2], 0.2)
+    np.testing.assert_allclose(ready[2:6], 1.0)
+    np.testing.assert_allclose(ready[6:], 0.2)
+
+
+def test_a_crop_takes_the_middle():
+    stripes = np.repeat(np.array([0, 0, 255, 255, 0, 0], np.uint8)[:, None, None], 3, axis=2).repeat(2, axis=1)
+    ready = Preprocessing(size=(2, 2), resize="crop").apply(stripes)
+    np.testing.assert_array_equal(ready, np.ones((3, 2, 2)))
+
+
+@pytest.mark.parametrize("resize", ["stretch", "letterbox", "crop"])
+@pytest.mark.parametrize("size", [(3, 9), (9, 3), (1, 1), (6, 4)])
+def test_the_size_is_always_met(resize, size):
+    assert Preprocessing(size=size, resize=resize).apply(PIXELS).shape == (3, *size)
+
+
+def test_images_are_found_in_the_order_of_their_names(tmp_path):
+    (tmp_path / "b").mkdir()
+    for name in ("b/1.JPG", "a.png", "c.webp"):
+        Image.fromarray(PIXELS).convert("RGB").save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    assert [path.name for path in find_images(tmp_path)] == ["a.png", "1.JPG", "c.webp"]
+
+
+def test_grey_and_transparent_images_become_rgb(tmp_path):
+    Image.fromarray(PIXELS[..., 0]).save(tmp_path / "grey.png")
+    assert read_prepared(tmp_path / "grey.png", Preprocessing()).shape == (3, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"resize": "zoom"}, "`resize` to be one of stretch, letterbox, crop, but got 'zoom'"),
+        ({"layout": "CHWN"}, "`layout` to be one of NCHW, NHWC, CHW, HWC"),
+        ({"dtype": "int8"}, "`dtype` to be one of"),
+        ({"max_value": 127.0}, "`max_value` to be one of 1.0, 255.0"),
+        ({"size": (0, 4)}, "`size` to be a height and a width of at least 1"),
+        ({"mean": (1.0, 2.0)}, "`mean` to be one or three finite numbers"),
+        ({"std": (0.0,)}, "`std` to be above 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        Preprocessing(**settings)
+
+
+def test_wrong_folders_and_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match="to hold images"):
+        find_images(tmp_path)
+    with pytest.raises(InputError, match="to be a folder of images"):
+        find_images(tmp_path / "none")
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(InputError, match=r"broken\.png` to be a whole image"):
+        read_prepared(tmp_path / "broken.png", Preprocessing())

@@ -1,0 +1,124 @@
+"""Collecting statistics of an ONNX model: equal to those of its logits by hand, whatever the batches."""
+
+import hashlib
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from logn.errors import InputError
+from logn.logits.image_folder import Preprocessing, find_images, read_prepared
+from logn.statistics.moments import ClassMoments
+from logn.statistics.record_onnx import record_onnx
+
+PREPROCESSING = Preprocessing(size=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+
+
+def write(path, *, batch="N", body="z = Conv <strides = [4, 4]> (x, w, b) y = Sigmoid(z)", inputs="", kind="float"):
+    generator = np.random.default_rng(1)
+    shape = f"{batch}, " if batch else ""
+    outputs = "float[A, B, C, D] y" if "Sigmoid" in body else "float[A, B] y"
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({kind}[{shape}3, 8, 8] x{inputs}) => ({outputs}) {{ {body} }}'
+    model = onnx.parser.parse_model(text)
+    weights = {"w": generator.normal(size=(5, 3, 4, 4)), "b": generator.normal(size=5)}
+    weights |= {"v": generator.normal(size=(192, 5))}
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    onnx.save_model(model, str(path))
+    return path
+
+
+@pytest.fixture
+def images(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    generator = np.random.default_rng(2)
+    for index in range(5):
+        pixels = generator.integers(0, 256, (9 + index, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+    return folder
+
+
+def by_hand(path, folder):
+    """The logits of all images, (rows, classes)."""
+    model = onnx.load(str(path))
+    model.graph.output.append(onnx.ValueInfoProto(name="z"))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    batch = np.stack([read_prepared(image, PREPROCESSING) for image in find_images(folder)])
+    logits = [session.run(["z"], {"x": image[None]})[0] for image in batch]
+    return np.moveaxis(np.concatenate(logits), 1, -1).reshape(-1, 5)
+
+
+@pytest.mark.parametrize(("batch", "batch_size"), [("N", 1), ("N", 2), ("N", 5), ("1", 1)])
+def test_statistics_equal_those_of_the_logits_by_hand(tmp_path, images, batch, batch_size):
+    source = write(tmp_path / "m.onnx", batch=batch)
+    moments = record_onnx(source, images, PREPROCESSING, batch_size=batch_size, background=-1, population="places")
+    expected = ClassMoments(5)
+    expected.update(by_hand(source, images))
+    assert moments.count.tolist() == [20.0] * 5
+    np.testing.assert_allclose(moments.mean, expected.mean, atol=1e-5)
+    np.testing.assert_allclose(moments.variance, expected.variance, rtol=1e-5)
+    assert len(moments.sample) == 20
+    assert (moments.metadata.layer, moments.metadata.activation) == ("z", "sigmoid")
+    assert (moments.metadata.background, moments.metadata.population) == (-1, "places")
+    assert moments.metadata.fingerprint == hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def test_a_fixed_batch_is_filled_up_and_the_filling_not_counted(tmp_path, images):
+    moments = record_onnx(write(tmp_path / "m.onnx", batch="2"), images, PREPROCESSING)
+    expected = ClassMoments(5)
+    expected.update(by_hand(write(tmp_path / "open.onnx"), images))
+    assert moments.count.tolist() == [20.0] * 5
+    np.testing.assert_allclose(moments.mean, expected.mean, atol=1e-5)
+
+
+def test_a_fixed_batch_of_images_that_cannot_be_told_apart_is_refused(tmp_path, images):
+    body = "c = Conv <strides = [4, 4]> (x, w, b) t = Transpose <perm = [1, 0, 2, 3]> (c) z = Flatten(t)"
+    body += " p = Transpose <perm = [1, 0]> (z) y = Softmax(p)"
+    source = write(tmp_path / "m.onnx", batch="2", body=body.replace("Sigmoid", ""))
+    with pytest.raises(InputError, match="multiple of the model's batch of 2"):
+        record_onnx(source, images, PREPROCESSING)
+
+
+def test_other_inputs_get_ones_of_the_shape_that_the_images_have(tmp_path, images):
+    body = "k = Mul(x, mask) z = Conv <strides = [4, 4]> (k, w, b) y = Sigmoid(z)"
+    plain = record_onnx(write(tmp_path / "plain.onnx"), images, PREPROCESSING, batch_size=2)
+    masked = write(tmp_path / "m.onnx", body=body, inputs=", float[N, 1, 8, 8] mask, int64[N, 2] unused")
+    moments = record_onnx(masked, images, PREPROCESSING, batch_size=2)
+    np.testing.assert_allclose(moments.mean, plain.mean, atol=1e-6)
+
+
+def test_class_names_come_from_a_list_or_a_file(tmp_path, images):
+    source = write(tmp_path / "m.onnx")
+    (tmp_path / "names.txt").write_text("a\nb\nc\nd\n")
+    moments = record_onnx(source, images, PREPROCESSING, class_names=tmp_path / "names.txt", background=0)
+    assert moments.metadata.class_names == ("background", "a", "b", "c", "d")
+    with pytest.raises(InputError, match=r"one name per column \(5\), but got 2"):
+        record_onnx(source, images, PREPROCESSING, class_names=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_classes": 7}, "class logits, of 7 classes"),
+        ({"tensor": "logits"}, "it has no `logits`"),
+        ({"activation": "tanh"}, "`activation` to be 'softmax' or 'sigmoid'"),
+        ({"provider": "NoProvider"}, "`provider` to be one of"),
+        ({"preprocessing": Preprocessing(size=(4, 4))}, r"`size` to be \(8, 8\), which `x` takes, but got \(4, 4\)"),
+        ({"preprocessing": Preprocessing(dtype="uint8")}, "`dtype` to be float32"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused(tmp_path, images, options, message):
+    with pytest.raises(InputError, match=message):
+        record_onnx(write(tmp_path / "m.onnx"), images, **options)
+
+
+def test_a_model_without_an_input_for_images_is_refused(tmp_path, images):
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 4] y) { y = Softmax(x) }'
+    onnx.save_model(onnx.parser.parse_model(text), str(tmp_path / "m.onnx"))
+    with pytest.raises(InputError, match="to have an input for images, but its inputs are x"):
+        record_onnx(tmp_path / "m.onnx", images)
