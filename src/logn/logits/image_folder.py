@@ -107,7 +107,7 @@ def _import_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingExtraError("pillow", extra="torchvision") from error
+        raise MissingExtraError("pillow", extra="onnx") from error
     return Image
 
 

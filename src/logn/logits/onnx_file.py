@@ -72,8 +72,7 @@ def onnx_digest(file: OnnxFile) -> str:
     digest = hashlib.sha256()
     for path in (file.path, *(file.path.parent / name for name in file.data_files)):
         with path.open("rb") as stream:
-            for block in iter(lambda stream=stream: stream.read(1 << 20), b""):  # type: ignore[misc]
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()
 
 
