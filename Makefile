@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench lock clean
+.PHONY: help install demo test test-mmdet lint format bench lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -28,6 +28,24 @@ demo: $(INSTALLED)  ## the whole story on data made here
 test: $(INSTALLED)  ## unit, reference, property and documentation tests
 	$(BIN)/python -m pytest -n auto --dist worksteal --durations=15
 
+# MMDetection needs an older torch and has an environment of its own. Its operators are compiled, which takes about
+# 35 minutes on two cores; MMCV_WHEEL=path installs a wheel that was built before.
+MMDET := .venv-mmdet
+MMDET_PIP := $(MMDET)/bin/python -m pip install --quiet --disable-pip-version-check
+MMCV_WHEEL ?=
+
+$(MMDET)/.installed:
+	test -x $(MMDET)/bin/python || $(PYTHON) -m venv $(MMDET)
+	$(MMDET_PIP) torch==2.13.0
+	$(if $(MMCV_WHEEL),$(MMDET_PIP) $(MMCV_WHEEL),$(MMDET_PIP) setuptools wheel ninja psutil)
+	$(if $(MMCV_WHEEL),,MMCV_WITH_OPS=1 $(MMDET_PIP) --no-build-isolation --no-binary onedl-mmcv onedl-mmcv==2.3.6)
+	$(MMDET_PIP) onedl-mmengine==0.10.12 onedl-mmdetection==3.5.1 lvis==0.5.3 pytest
+	$(MMDET_PIP) --editable .
+	touch $@
+
+test-mmdet: $(MMDET)/.installed  ## the tests on real MMDetection models, in an environment of their own
+	OMP_NUM_THREADS=1 $(MMDET)/bin/python -m pytest tests/frameworks/mmdet
+
 lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,5 +66,5 @@ lock: $(INSTALLED)  ## pin the newest packages that fit pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra frameworks --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements.txt
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MMDET) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

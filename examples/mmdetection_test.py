@@ -1,0 +1,49 @@
+"""Test an MMDetection model with its logits normalised, by the framework's own test loop.
+
+    python examples/mmdetection_test.py CONFIG CHECKPOINT --margin min --save-to maps/logn.safetensors
+
+Several GPUs: `torchrun --nproc-per-node 8 examples/mmdetection_test.py CONFIG CHECKPOINT --launcher pytorch`.
+"""
+
+import argparse
+import json
+
+import numpy
+from mmdet.utils import register_all_modules
+from mmengine.config import Config, DictAction
+from mmengine.runner import Runner
+
+from logn.deploy.mmdetection import LogNHook
+
+
+def main(arguments: list[str] | None = None) -> dict[str, float]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config")
+    parser.add_argument("checkpoint")
+    parser.add_argument("--margin", default="balance", help='"min" is the paper\'s')
+    parser.add_argument("--num-batches", type=int, help="collect from so many batches only")
+    parser.add_argument("--maps", nargs="+", help="use these maps instead of collecting")
+    parser.add_argument("--save-to", help="file to write the map to")
+    parser.add_argument("--plain", action="store_true", help="do not correct the model, for comparison")
+    parser.add_argument("--work-dir", default="runs/mmdetection")
+    parser.add_argument("--launcher", default="none", choices=["none", "pytorch", "slurm", "mpi"])
+    parser.add_argument("--cfg-options", nargs="+", action=DictAction, default={}, help="as in MMDetection's tools")
+    chosen = parser.parse_args(arguments)
+
+    # The released `lvis` package, which evaluates, says numpy.float, which NumPy 1.24 removed.
+    setattr(numpy, "float", float)  # noqa: B010 - as an attribute it would be taken for the old name
+    register_all_modules()
+    config = Config.fromfile(chosen.config)
+    config.merge_from_dict(chosen.cfg_options)
+    config.load_from, config.work_dir, config.launcher = chosen.checkpoint, chosen.work_dir, chosen.launcher
+    runner = Runner.from_cfg(config)
+    if not chosen.plain:
+        hook = LogNHook(margin=chosen.margin, num_batches=chosen.num_batches, maps=chosen.maps, save_to=chosen.save_to)
+        runner.register_hook(hook)
+    metrics = runner.test()
+    print(json.dumps({name: float(value) for name, value in metrics.items()}))
+    return metrics
+
+
+if __name__ == "__main__":
+    main()

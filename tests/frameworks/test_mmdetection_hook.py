@@ -1,0 +1,140 @@
+"""The hook for MMDetection's runner on a stand-in runner; `make test-mmdet` runs it on the real one."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy import mmdetection
+from logn.errors import InputError
+from logn.logits.layer import LogitLayer
+
+
+class Detector(nn.Module):
+    def __init__(self, stages=2):
+        super().__init__()
+        self.fc_cls = nn.ModuleList(nn.Linear(3, 4) for _ in range(stages))
+
+    def test_step(self, batch):
+        return [stage(batch["inputs"]) for stage in self.fc_cls]
+
+
+class Runner:
+    """What of mmengine's runner the hook uses."""
+
+    def __init__(self, model, loader=()):
+        self.model, self.rank, self.logger = model, 0, logging.getLogger("runner")
+        self.loader, self.built = list(loader), []
+        train = {
+            "batch_size": 8,
+            "dataset": {"type": "RepeatDataset", "dataset": {"type": "Set", "ann_file": "train.json"}},
+        }
+        test = {"batch_size": 1, "dataset": {"type": "Set", "ann_file": "test.json", "pipeline": [{"type": "Resize"}]}}
+        self.cfg = {"train_dataloader": train, "test_dataloader": test}
+
+    def build_dataloader(self, config):
+        self.built.append(config)
+        return self.loader
+
+
+@pytest.fixture
+def hook_class(monkeypatch):
+    hooks = types.ModuleType("mmengine.hooks")
+    hooks.Hook = type("Hook", (), {"get_triggered_stages": lambda self: ["before_test"]})
+    monkeypatch.setitem(sys.modules, "mmengine", types.ModuleType("mmengine"))
+    monkeypatch.setitem(sys.modules, "mmengine.hooks", hooks)
+    monkeypatch.delitem(vars(mmdetection), "LogNHook", raising=False)
+    yield mmdetection.LogNHook
+    vars(mmdetection).pop("LogNHook", None)
+
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    return [{"inputs": torch.rand(8, 3, generator=generator), "data_samples": [object()]} for _ in range(3)]
+
+
+LAYER = {"path": ("fc_cls.0", "fc_cls.1"), "background": -1, "stages": True}
+
+
+def test_the_hook_is_one_of_the_frameworks_own(hook_class):
+    assert issubclass(hook_class, sys.modules["mmengine.hooks"].Hook)
+    assert mmdetection.LogNHook is hook_class
+    assert hook_class().get_triggered_stages() == ["before_test"]
+
+
+def test_it_corrects_the_model_before_the_test_and_restores_it_after(hook_class, tmp_path):
+    torch.manual_seed(0)
+    runner = Runner(Detector(), batches())
+    hook = hook_class(margin=0.0, layer=LAYER, save_to=str(tmp_path / "maps" / "map.safetensors"))
+    with torch.inference_mode():
+        plain = torch.cat([runner.model.test_step(batch)[1] for batch in batches()])
+        hook.before_test(runner)
+        mapped = torch.cat([runner.model.test_step(batch)[1] for batch in batches()])
+        hook.after_test(runner)
+        after = torch.cat([runner.model.test_step(batch)[1] for batch in batches()])
+    np.testing.assert_allclose(mapped[:, :3].mean(dim=0), 0.0, atol=1e-4)
+    np.testing.assert_array_equal(mapped[:, 3], plain[:, 3])
+    np.testing.assert_array_equal(after, plain)
+    (built,) = runner.built
+    assert built["dataset"] == {
+        "type": "Set",
+        "ann_file": "train.json",
+        "pipeline": [{"type": "Resize"}],
+        "test_mode": True,
+    }
+    assert (built["batch_size"], built["sampler"]["round_up"]) == (1, False)
+    maps = [str(tmp_path / "maps" / f"map.{stage}.safetensors") for stage in range(2)]
+    np.testing.assert_allclose(ClassAffine.load(maps[1])(plain), mapped, atol=1e-5)
+
+    # The saved maps do the same without collecting; a test that was cut short leaves no map behind for the next.
+    again = hook_class(maps=maps, layer=LogitLayer(**LAYER))
+    again.before_test(runner)
+    again.before_test(runner)
+    with torch.inference_mode():
+        np.testing.assert_allclose(
+            torch.cat([runner.model.test_step(batch)[1] for batch in batches()]), mapped, atol=1e-5
+        )
+    assert len(runner.built) == 1
+
+
+def test_the_number_of_batches_and_the_loader_can_be_given(hook_class):
+    runner = Runner(Detector(stages=1))
+    layer = LogitLayer("fc_cls.0", background=-1)
+    taken = []
+
+    def loader():
+        for batch in batches():
+            taken.append(batch)
+            yield batch
+
+    hook_class(dataloader=loader(), num_batches=2, layer=layer, margin="min").before_test(runner)
+    assert len(taken) == 2
+    assert not runner.built
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (None, {}, "has no training and test loader"),
+        (
+            {"dataset": {"type": "ConcatDataset", "datasets": []}},
+            {"dataset": {}},
+            "the training set is not one data set",
+        ),
+    ],
+)
+def test_a_configuration_without_one_training_set_is_refused(train, test, message):
+    with pytest.raises(InputError, match=f"Expected `dataloader` to be given, since .*{message}"):
+        mmdetection.training_images(train, test)
+
+
+def test_other_names_of_the_module_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'NormCalHook'"):
+        _ = mmdetection.NormCalHook
