@@ -60,14 +60,15 @@ def envelope_per_class(precision: FloatVector, classes_left: npt.NDArray[Any]) -
     """Replace each precision by the best one at the same or a later rank of its class.
 
     A running maximum over all classes at once: the offset grows from the last class to the first, so that
-    no class sees the values of a later one.
+    no class sees the values of a later one. Rows are ranked detections; further axes go along.
 
     Example:
         >>> envelope_per_class(np.array([0.5, 0.75, 0.25]), np.array([2, 2, 1])).tolist()
         [0.75, 0.75, 0.25]
     """
-    offset = 2.0 * classes_left
-    lifted: FloatVector = np.maximum.accumulate((precision + offset)[..., ::-1], axis=-1)[..., ::-1] - offset
+    offset = (2.0 * classes_left).reshape(-1, *[1] * (precision.ndim - 1))
+    lifted: FloatVector = np.maximum.accumulate((precision + offset)[::-1], axis=0)[::-1]
+    lifted -= offset
     return lifted
 
 

@@ -18,8 +18,9 @@ from logn.evaluate.ground_truth import GroundTruth
 from logn.evaluate.matching import MatchedDetections
 
 Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int32]
 # Numbers in one array of many draws: enough to be quick, little enough for several threads at once.
-NUMBERS_AT_ONCE = 2_000_000
+NUMBERS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -105,84 +106,111 @@ def paired_interval(baseline: Floats, other: Floats, difference: float, confiden
 def _metrics_of_draws(
     matched: MatchedDetections, truth: GroundTruth, weights: npt.NDArray[np.int32], groups: Groups | None
 ) -> dict[str, Floats]:
-    boxes = _boxes_per_class(truth, weights)
-    precision = _class_precision(matched, weights, boxes)  # (thresholds, draws, classes)
-    members = {"AP": slice(None)} | {
-        f"AP{group}": np.flatnonzero(groups == group) for group in GROUPS if groups is not None
-    }
+    # Draws are the last axis from here on: picking the rows of images then copies whole runs of memory.
+    by_image = np.ascontiguousarray(weights.T)
+    boxes = _boxes_per_class(truth, by_image)
+    precision = _class_precision(matched, by_image, boxes)  # (thresholds, classes, draws)
+    members: dict[str, Any] = {"AP": slice(None)}
+    if groups is not None:
+        members |= {f"AP{group}": np.flatnonzero(groups == group) for group in GROUPS}
     mean = precision.mean(axis=0)
-    result = {name: _mean_of_annotated(mean[:, rows], boxes[:, rows]) for name, rows in members.items()}
+    result = {name: _mean_of_annotated(mean[rows], boxes[rows]) for name, rows in members.items()}
     return {**result, "AP50": _mean_of_annotated(precision[0], boxes)}
 
 
-def _mean_of_annotated(values: Floats, boxes: npt.NDArray[Any]) -> Floats:
+def _mean_of_annotated(values: Floats, boxes: Counts) -> Floats:
     """Mean over the classes that have a box in the draw; NaN for none."""
     annotated = boxes > 0
-    count = annotated.sum(axis=1)
-    total = np.where(annotated, values, 0.0).sum(axis=1)
+    count = annotated.sum(axis=0)
+    total = np.where(annotated, values, 0.0).sum(axis=0)
     result: Floats = np.full(len(total), np.nan)
     np.divide(total, count, out=result, where=count > 0)
     return result
 
 
-def _boxes_per_class(truth: GroundTruth, weights: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def _boxes_per_class(truth: GroundTruth, weights: Counts) -> Counts:
     rows = np.flatnonzero(~truth.crowd)
     rows = rows[np.argsort(truth.labels[rows], kind="stable")]
-    return _sum_per_class(weights[:, truth.image_index[rows]], truth.labels[rows], truth.num_classes)
-
-
-def _sum_per_class(values: npt.NDArray[Any], labels: npt.NDArray[np.int64], num_classes: int) -> npt.NDArray[Any]:
-    """Sum the columns of each class; columns are sorted by class."""
-    result = np.zeros((len(values), num_classes), values.dtype)
-    present, start = np.unique(labels, return_index=True)
+    boxes = np.zeros((truth.num_classes, weights.shape[1]), np.int32)
+    present, start = np.unique(truth.labels[rows], return_index=True)
     if len(present):
-        result[:, present] = np.add.reduceat(values, start, axis=1)
-    return result
+        boxes[present] = np.add.reduceat(weights[truth.image_index[rows]], start, axis=0)
+    return boxes
 
 
-def _class_precision(matched: MatchedDetections, weights: npt.NDArray[np.int32], boxes: npt.NDArray[Any]) -> Floats:
-    """AP of each class per threshold and draw: `(T, draws, F)`, 0 for a class without a hit."""
+def _class_precision(matched: MatchedDetections, weights: Counts, boxes: Counts) -> Floats:
+    """AP of each class per threshold and draw: `(T, F, draws)`, 0 for a class without a hit."""
     always: npt.NDArray[np.bool_] = np.all(matched.counted, axis=0)
-    running = _running(weights, matched.image_index, always)
+    running = _Running.of(weights, matched.image_index, always)
     result = np.zeros((len(matched.correct), *boxes.shape))
     for place, (correct, counted) in enumerate(zip(matched.correct, matched.counted, strict=True)):
         hits = np.flatnonzero(correct & counted)
-        if not len(hits):
-            continue
-        sometimes = _running(weights, matched.image_index, counted & ~always)
-        result[place] = _precision_of_hits(matched, weights, boxes, hits, (running, sometimes))
+        if len(hits):
+            ranked = _Ranked.of(matched, hits)
+            total = running.within_class(ranked)
+            sometimes = counted & ~always
+            if sometimes.any():
+                total += _Running.of(weights, matched.image_index, sometimes).within_class(ranked)
+            result[place, ranked.classes] = _precision_of_hits(matched, ranked, weights, boxes, total)
     return result
 
 
-_Running = tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """The hits at one threshold, sorted by class, and where each class begins among them."""
+
+    hits: npt.NDArray[np.intp]
+    labels: npt.NDArray[np.int64]
+    classes: npt.NDArray[np.int64]
+    start: npt.NDArray[np.intp]  # of each class, among the hits
+    first_row: npt.NDArray[np.intp]  # of each class, among all ranked detections
+
+    @classmethod
+    def of(cls, matched: MatchedDetections, hits: npt.NDArray[np.intp]) -> _Ranked:
+        labels = matched.labels[hits]
+        classes, start = np.unique(labels, return_index=True)
+        return cls(hits, labels, classes, start, np.searchsorted(matched.labels, classes))
+
+    def spread(self, per_class: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Repeat what each class has for each of its hits."""
+        return np.repeat(per_class, np.diff(np.append(self.start, len(self.hits))), axis=0)
 
 
-def _running(weights: npt.NDArray[np.int32], images: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> _Running:
-    """Running sum of the weights of `rows`, after a leading zero, and how many such rows end before each row."""
-    total = np.zeros((len(weights), int(rows.sum()) + 1), np.int32)
-    np.cumsum(weights[:, images[rows]], axis=1, out=total[:, 1:])
-    return total, np.concatenate([[0], np.cumsum(rows)])
+@dataclass(frozen=True, eq=False)
+class _Running:
+    """Running sum of the weights of some ranked detections."""
+
+    total: Counts  # after a leading zero
+    before: npt.NDArray[np.intp]  # how many of them stand before each ranked detection
+
+    @classmethod
+    def of(cls, weights: Counts, images: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> _Running:
+        total = np.zeros((int(rows.sum()) + 1, weights.shape[1]), np.int32)
+        np.cumsum(weights[images[rows]], axis=0, out=total[1:])
+        return cls(total, np.concatenate([[0], np.cumsum(rows)]))
+
+    def within_class(self, ranked: _Ranked) -> Counts:
+        """Sum from the first detection of a hit's class up to the hit."""
+        result: Counts = self.total[self.before[ranked.hits + 1]]
+        result -= ranked.spread(self.total[self.before[ranked.first_row]])
+        return result
 
 
 def _precision_of_hits(
-    matched: MatchedDetections,
-    weights: npt.NDArray[np.int32],
-    boxes: npt.NDArray[Any],
-    hits: npt.NDArray[np.intp],
-    running: tuple[_Running, _Running],
+    matched: MatchedDetections, ranked: _Ranked, weights: Counts, boxes: Counts, total: Counts
 ) -> Floats:
-    labels = matched.labels[hits]
-    first_row = np.searchsorted(matched.labels, labels)
-    first_hit = np.searchsorted(labels, labels)
-    hit_sum = np.zeros((len(weights), len(hits) + 1), np.int32)
-    np.cumsum(weights[:, matched.image_index[hits]], axis=1, out=hit_sum[:, 1:])
-    true_positives = hit_sum[:, 1:] - hit_sum[:, first_hit]
-    ranked = sum(total[:, place[hits + 1]] - total[:, place[first_row]] for total, place in running)
-    precision = envelope_per_class(true_positives / np.maximum(ranked, 1), boxes.shape[1] - labels)
+    every_hit = np.zeros(len(matched.rows), bool)
+    every_hit[ranked.hits] = True
+    true_positives = _Running.of(weights, matched.image_index, every_hit).within_class(ranked)
+    precision = envelope_per_class(true_positives / np.maximum(total, 1), len(boxes) - ranked.labels)
     # Of the 101 recall points, those reached with this hit and not before it.
-    recall = true_positives / np.maximum(boxes[:, labels], 1)
-    point = (100 * true_positives) // np.maximum(boxes[:, labels], 1)
+    recall = true_positives / ranked.spread(np.maximum(boxes[ranked.classes], 1))
+    covered = (100 * recall + 1e-9).astype(np.int32)
     # At equality the last bit of the recall points decides, here as in the evaluators.
-    covered = np.where(true_positives > 0, point + (RECALL_THRESHOLDS[point] <= recall), 0)
-    covered[:, 1:] -= np.where(first_hit[1:] == np.arange(1, len(hits)), 0, covered[:, :-1])
-    return _sum_per_class(precision * covered, labels, boxes.shape[1]) / 101
+    covered += RECALL_THRESHOLDS[covered] <= recall
+    reached = covered.copy()
+    reached[1:] -= covered[:-1]
+    reached[ranked.start] = covered[ranked.start]
+    precision *= reached
+    area: Floats = np.add.reduceat(precision, ranked.start, axis=0) / len(RECALL_THRESHOLDS)
+    return area
