@@ -117,6 +117,16 @@ def test_the_model_inside_its_wrapper_is_found(spread):
     assert locate_logits(wrapped).paths[0] == f"model.{locate_logits(wrapped.model).paths[0]}"
 
 
+@pytest.mark.parametrize("name", ["yolov5n", "yolov8n-p2", "yolo11n-obb", "yolo11n-pose", "yolo11n-seg"])
+def test_other_heads_have_their_class_layers_at_the_same_place(name):
+    kinds = {"obb": tasks.OBBModel, "pose": tasks.PoseModel, "seg": tasks.SegmentationModel}
+    kind = kinds.get(name.partition("-")[2], tasks.DetectionModel)
+    model = kind(f"{name}.yaml", nc=CLASSES, verbose=False)
+    layer = locate_logits(model, num_classes=CLASSES)
+    assert len(layer.paths) == model.model[-1].nl
+    assert all(".cv3." in path for path in layer.paths)
+
+
 def test_the_other_kinds_of_model():
     classifier = tasks.ClassificationModel("yolo11n-cls.yaml", nc=CLASSES, verbose=False)
     layer = locate_logits(classifier, num_classes=CLASSES)

@@ -18,6 +18,7 @@ from mmengine.config import Config
 
 register_all_modules()
 CONFIGS = Path(__import__("mmdet").__file__).parent / ".mim" / "configs"
+ROOT = Path(__file__).parents[3]
 LVIS = 1203
 # MMDetection has the paper's schedules under the name of another loss; the paper's models have cross-entropy.
 SCHEDULES = "seesaw_loss/{}_fpn_seesaw-loss{}_{}-ms-2x_lvis-v1.py"
@@ -59,6 +60,23 @@ def test_models_of_the_paper(name, sampling, normed_classifier, normed_mask):
     }
     mask_heads = heads_of(model.roi_head.mask_head) if stages == 1 else list(model.roi_head.mask_head)
     assert {type(head.conv_logits).__name__ for head in mask_heads} == {"NormedConv2d" if normed_mask else "Conv2d"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples/mmdetection").glob("*_lvis.py")), ids=lambda path: path.stem)
+def test_the_configurations_of_table_1_have_the_recipe_of_the_paper(path):
+    config = Config.fromfile(path)
+    assert (config.train_dataloader.dataset.type == "ClassBalancedDataset") == ("rfs" in path.stem)
+    assert (config.train_dataloader.batch_size, config.train_cfg.max_epochs) == (2, 24)
+    optimizer = config.optim_wrapper.optimizer
+    assert (optimizer.type, optimizer.lr, optimizer.momentum, optimizer.weight_decay) == ("SGD", 0.02, 0.9, 0.0001)
+    model = build(config)
+    layer = locate_logits(model, num_classes=LVIS + 1)
+    assert layer.num_stages == (3 if "cascade" in path.stem else 1)
+    assert {type(module).__name__ for module in find_modules(model, layer)} == {"NormedLinear"}
+    for head in heads_of(config.model.roi_head.bbox_head):
+        assert head.loss_cls.type == "CrossEntropyLoss"
+    for head in heads_of(config.model.roi_head.mask_head):
+        assert head.predictor_cfg.type == "NormedConv2d"
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "lvis").glob("*v1.py")), ids=lambda path: path.stem)

@@ -1,0 +1,58 @@
+"""The how-to pages of the frameworks show code that runs, and the table of models names tests that exist."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    "mmdetection.md": "mmdetection_test.py",
+    "transformers.md": "transformers_detector.py",
+    "timm.md": "timm_classifier.py",
+    "ultralytics.md": "ultralytics_yolo.py",
+    "detectron2.md": "detectron2_test.py",
+}
+# The others need more than can be installed beside the pinned torch, or data: `make test-mmdet` runs MMDetection's.
+RUNNING = {
+    "transformers_detector.py": ("transformers", "class logits: model.decoder.class_embed.1, background None, sigmoid"),
+    "timm_classifier.py": ("timm", "class logits: head, head_dist"),
+    "ultralytics_yolo.py": ("ultralytics", "folded in 2 maps of 80 classes"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_the_page_is_in_the_example(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to" / page).read_text(), re.DOTALL)
+    script = (ROOT / "examples" / PAGES[page]).read_text()
+    assert blocks
+    for block in blocks:
+        assert block in script
+    assert f"`examples/{PAGES[page]}`" in (ROOT / "docs/how-to" / page).read_text()
+
+
+@pytest.mark.parametrize("script", RUNNING)
+def test_the_examples_run(script, capsys):
+    package, said = RUNNING[script]
+    pytest.importorskip(package, reason="the extra `frameworks` is not installed")
+    runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert float(re.search(r"largest difference .*: (\S+)", printed)[1]) < 1e-2
+
+
+@pytest.mark.parametrize("script", ["mmdetection_test.py", "detectron2_test.py"])
+def test_the_other_examples_compile(script):
+    compile((ROOT / "examples" / script).read_text(), script, "exec")
+
+
+def test_the_table_of_models_names_tests_that_exist():
+    table = (ROOT / "docs/supported-models.md").read_text()
+    paths = set(re.findall(r"`(tests/[^`]+)`", table))
+    assert len(paths) >= 9
+    assert all((ROOT / path).is_file() for path in paths)
+    for row in re.findall(r"^\|.*\| full \|.*$", table, re.MULTILINE):
+        assert row.count("|") == 8
