@@ -56,6 +56,16 @@ def boxes_of(boxes: Float32, candidates: SortedCandidates) -> Float32:
     return boxes[candidates.proposals, candidates.labels]
 
 
+def has_small_boxes(boxes: Float32, size: float) -> bool:
+    """Whether any box `(N, 4)` has a side below `size`.
+
+    Example:
+        >>> has_small_boxes(np.array([[0, 0, 3, 1]], np.float32), 2.0)
+        True
+    """
+    return bool((boxes[:, 2:] - boxes[:, :2] < np.float32(size)).any())
+
+
 class Candidates:
     """The candidates of one image under one method, those with tiny boxes left out.
 

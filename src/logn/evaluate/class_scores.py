@@ -89,7 +89,7 @@ class SoftmaxScores:
     """Scores as numerators and one total per proposal."""
 
     def __init__(self, numerators: Float32, foreground: slice, scratch: Scratch) -> None:
-        self._totals = numerators.sum(axis=1)
+        self._totals: Float32 = np.einsum("ij->i", numerators)  # as exact as needed, and faster than `sum`
         self._numerators = numerators[:, foreground]
         self._scratch = scratch
 

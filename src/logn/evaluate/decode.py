@@ -19,7 +19,7 @@ import numpy as np
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.best_per_class import BestPerClass
-from logn.evaluate.candidates import Candidates, SortedCandidates, best_candidates, boxes_of
+from logn.evaluate.candidates import Candidates, SortedCandidates, best_candidates, boxes_of, has_small_boxes
 from logn.evaluate.class_scores import Float32, ImageLogits, ScoreFunction, Scratch, Transform
 from logn.evaluate.detections import Detections
 from logn.evaluate.nms import AgnosticSuppression, ClassBoxSuppression, Suppression
@@ -229,11 +229,12 @@ class _Decoder:
         boxes: Float32 = proposals.boxes
         suppression = _suppression(boxes, self._settings.nms_iou)
         image = ImageLogits(proposals.logits, scratch)
+        smallest = self._settings.min_box_size
+        if boxes.ndim == 2 and not has_small_boxes(boxes, smallest):
+            smallest = 0.0  # looked at once instead of for each candidate of each method
         for number, function in enumerate(self._functions):
             floor = self._floors[number] if self._floors else None
-            candidates = Candidates(
-                function(image), boxes, self._num_classes, min_box_size=self._settings.min_box_size, floor=floor
-            )
+            candidates = Candidates(function(image), boxes, self._num_classes, min_box_size=smallest, floor=floor)
             kept, guesses[number] = best_candidates(
                 candidates,
                 suppression,

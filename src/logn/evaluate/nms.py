@@ -18,6 +18,8 @@ Indices = npt.NDArray[np.intp]
 
 # Pairs of boxes that are compared at once: some tens of megabytes.
 _PAIRS_AT_ONCE = 1_000_000
+# Candidates between two looks at whether there are enough.
+_BLOCK = 256
 
 
 class Suppression(Protocol):
@@ -52,19 +54,22 @@ class AgnosticSuppression:
     def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
         """See `Suppression.keep`."""
         overlapping, own_bit = self._overlapping, self._own_bit
-        kept_of_class: dict[int, int] = {}
+        kept_of_class = [0] * (int(labels.max(initial=0)) + 1)
         kept: list[int] = []
-        remaining = len(proposals) if limit is None else limit
-        for position, (proposal, label) in enumerate(zip(proposals.tolist(), labels.tolist(), strict=True)):
-            kept_here = kept_of_class.get(label, 0)
-            if kept_here & overlapping[proposal]:
-                continue
-            kept_of_class[label] = kept_here | own_bit[proposal]
-            kept.append(position)
-            remaining -= 1
-            if remaining == 0:
+        keep = kept.append
+        wanted = len(proposals) if limit is None else limit
+        # In blocks, since with a limit the end of the list is seldom reached.
+        for start in range(0, len(proposals), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            pairs = zip(proposals[block].tolist(), labels[block].tolist(), strict=True)
+            for position, (proposal, label) in enumerate(pairs, start):
+                kept_here = kept_of_class[label]
+                if not kept_here & overlapping[proposal]:
+                    kept_of_class[label] = kept_here | own_bit[proposal]
+                    keep(position)
+            if len(kept) >= wanted:
                 break
-        return np.array(kept, dtype=np.intp)
+        return np.array(kept[:wanted], dtype=np.intp)
 
 
 class ClassBoxSuppression:
