@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from logn.errors import InputError
 from logn.training.losses.class_numbers import class_numbers
-from logn.training.losses.classification_loss import ClassificationLoss, HeadLayout, log_odds
+from logn.training.losses.head_loss import HeadLayout, HeadLoss, log_odds
 
 BOUNDARIES = (10.0, 100.0, 1000.0)
 
 
-class BalancedGroupsLoss(ClassificationLoss):
+class BalancedGroupsLoss(HeadLoss):
     """The sum of a cross entropy for each group of classes and one for foreground against background.
 
     A group holds the classes whose counts lie between two boundaries, and an "others" for all else. Of the rows that

@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from logn.calibrators.class_frequencies import checked_number
 from logn.training.losses.class_numbers import class_numbers
-from logn.training.losses.classification_loss import ClassificationLoss
+from logn.training.losses.head_loss import HeadLoss
 
 
-class LogitAdjustedLoss(ClassificationLoss):
+class LogitAdjustedLoss(HeadLoss):
     """Cross entropy of `x + tau log(prior)` (Menon et al., ICLR 2021).
 
     Head: one column per class and one for the background. Test: softmax of `x` itself. State: none.

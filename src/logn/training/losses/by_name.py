@@ -12,17 +12,17 @@ from logn.logits.arrays import FloatArray
 from logn.statistics.class_counts import ClassCounts
 from logn.training.losses.balanced_groups import BalancedGroupsLoss
 from logn.training.losses.balanced_softmax import BalancedSoftmaxLoss, LogitAdjustedLoss
-from logn.training.losses.classification_loss import ClassificationLoss
 from logn.training.losses.cross_entropy import CrossEntropyLoss
 from logn.training.losses.equalization import EqualizationLoss, SoftmaxEqualizationLoss
 from logn.training.losses.equalization_v2 import EqualizationV2Loss
 from logn.training.losses.equilibrium import EquilibriumLoss
 from logn.training.losses.focal import SigmoidFocalLoss, SoftmaxFocalLoss
+from logn.training.losses.head_loss import HeadLoss
 from logn.training.losses.online_logit_normalization import OnlineLogitNormalizationLoss
 from logn.training.losses.seesaw import SeesawLoss
 
 DEFAULT_LOSS = "cross-entropy"
-Make = Callable[..., ClassificationLoss]
+Make = Callable[..., HeadLoss]
 
 
 def parse_loss(spec: str) -> tuple[str, dict[str, Any]]:
@@ -50,7 +50,7 @@ def parse_loss(spec: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def make_loss(spec: str, counts: ClassCounts, *, background: int | None = 0) -> ClassificationLoss:
+def make_loss(spec: str, counts: ClassCounts, *, background: int | None = 0) -> HeadLoss:
     """The loss that `spec` names, for training data with these class counts.
 
     Args:
@@ -67,7 +67,7 @@ def make_loss(spec: str, counts: ClassCounts, *, background: int | None = 0) -> 
     return _LOSSES[name][0](counts, background=background, **options)
 
 
-def layout_of(spec: str, num_classes: int, *, background: int | None = 0) -> ClassificationLoss:
+def layout_of(spec: str, num_classes: int, *, background: int | None = 0) -> HeadLoss:
     """The loss with made-up counts: its `layout` and `test_logits` depend on the number of classes only.
 
     Example:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from logn.training.losses.classification_loss import ClassificationLoss
+from logn.training.losses.head_loss import HeadLoss
 
 
-class CrossEntropyLoss(ClassificationLoss):
+class CrossEntropyLoss(HeadLoss):
     """`-log softmax(x)_y`.
 
     Head: one column per class and one for the background. Test: softmax. State: none.

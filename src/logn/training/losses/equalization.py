@@ -12,13 +12,13 @@ from torch.nn import functional
 from logn.calibrators.class_frequencies import checked_number
 from logn.errors import InputError
 from logn.training.losses.class_numbers import class_numbers
-from logn.training.losses.classification_loss import ClassificationLoss, HeadLayout
+from logn.training.losses.head_loss import HeadLayout, HeadLoss
 
 # The prior probability 0.001 that the sigmoid heads of EQL and EQL v2 start from.
 RARE_PRIOR_BIAS = -math.log(0.999 / 0.001)
 
 
-class EqualizationLoss(ClassificationLoss):
+class EqualizationLoss(HeadLoss):
     """Binary cross entropy per class, in which foreground rows of other classes don't push rare classes down.
 
     Head: one column per class, none for the background, bias at the prior 0.001. Test: sigmoid. State: none.
@@ -62,7 +62,7 @@ class EqualizationLoss(ClassificationLoss):
         return entropy.masked_fill(spared, 0.0).sum(1)
 
 
-class SoftmaxEqualizationLoss(ClassificationLoss):
+class SoftmaxEqualizationLoss(HeadLoss):
     """Cross entropy in whose softmax rare classes are left out at random, unless they are the true one.
 
     Head: one column per class and one for the background. Test: softmax. State: none.

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from logn.training.losses.across_processes import sum_across_processes
-from logn.training.losses.classification_loss import ClassificationLoss, HeadLayout, log_odds
 from logn.training.losses.equalization import RARE_PRIOR_BIAS
+from logn.training.losses.head_loss import HeadLayout, HeadLoss, log_odds
 
 
-class EqualizationV2Loss(ClassificationLoss):
+class EqualizationV2Loss(HeadLoss):
     """Binary cross entropy whose weights follow the ratio of positive to negative gradients of a class so far.
 
     With `g` that ratio and `f(g) = 1 / (1 + exp(-gamma (g - mu)))`, negatives weigh `f(g)` and positives

@@ -8,12 +8,12 @@ from torch.nn import functional
 
 from logn.errors import InputError
 from logn.training.losses.across_processes import sum_across_processes
-from logn.training.losses.classification_loss import ClassificationLoss
+from logn.training.losses.head_loss import HeadLoss
 
 INITIAL_SCORE = 0.01
 
 
-class EquilibriumLoss(ClassificationLoss):
+class EquilibriumLoss(HeadLoss):
     """Cross entropy of `x + log s`, with `s` the running mean of the score that each class gets where it is true.
 
     Each object brings one value, the mean softmax score of its rows at their class. With `k` values of mean `v` a

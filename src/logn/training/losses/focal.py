@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from logn.errors import InputError
-from logn.training.losses.classification_loss import ClassificationLoss, HeadLayout
+from logn.training.losses.head_loss import HeadLayout, HeadLoss
 
 
-class SigmoidFocalLoss(ClassificationLoss):
+class SigmoidFocalLoss(HeadLoss):
     """`-a_t (1 - p_t)^g log p_t` for every class by itself, added up over classes and rows.
 
     Head: one column per class, none for the background (its rows have no positive class), bias at the prior 0.01.
@@ -74,7 +74,7 @@ class SigmoidFocalLoss(ClassificationLoss):
         return self.elements(logits, labels).sum(1)
 
 
-class SoftmaxFocalLoss(ClassificationLoss):
+class SoftmaxFocalLoss(HeadLoss):
     """`-(1 - p_y)^g log p_y` after a softmax, for classifiers and for heads with a background column.
 
     Head: one column per class and one for the background. Test: softmax. State: none.

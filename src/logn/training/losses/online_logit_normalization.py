@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from logn.errors import InputError
 from logn.training.losses.across_processes import sum_across_processes
-from logn.training.losses.classification_loss import ClassificationLoss
+from logn.training.losses.head_loss import HeadLoss
 
 
-class OnlineLogitNormalizationLoss(ClassificationLoss):
+class OnlineLogitNormalizationLoss(HeadLoss):
     """Cross entropy of `x_c sqrt(var_c + eps) + mean_c - margin` for the classes; the background's logit as it is.
 
     Mean and variance are moving averages over the batches of the raw logits `x`, the present one included, and start

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from logn.training.losses.across_processes import sum_across_processes
-from logn.training.losses.classification_loss import ClassificationLoss, HeadLayout
+from logn.training.losses.head_loss import HeadLayout, HeadLoss
 
 
-class SeesawLoss(ClassificationLoss):
+class SeesawLoss(HeadLoss):
     """Cross entropy of `x_j + log(M_yj K_yj)` among the classes, beside an objectness of its own for the background.
 
     Mitigation `M_yj = (N_j / N_y)^p` where class j has been seen less often than class y, else 1; compensation

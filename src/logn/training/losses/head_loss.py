@@ -1,4 +1,4 @@
-"""ClassificationLoss: the frame of all losses, with what they ask of the head and what its logits mean at test time."""
+"""HeadLoss: the frame of all losses, with what they ask of the head and what its logits mean at test time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HeadLayout:
 
     Args:
         columns: How many outputs the layer has.
-        activation: "softmax" or "sigmoid": what turns `ClassificationLoss.test_logits(output)` into scores.
+        activation: "softmax" or "sigmoid": what turns `HeadLoss.test_logits(output)` into scores.
         background: Place of the background among these test logits: None, 0 or -1.
         initial_bias: Where the bias of every output starts.
 
@@ -39,7 +39,7 @@ class HeadLayout:
         return num_classes + (self.background is not None)
 
 
-class ClassificationLoss(nn.Module):
+class HeadLoss(nn.Module):
     """A loss of class logits. Call it with the output of the head `(N, columns)` and labels `(N,)`.
 
     With a background in front (`background=0`, as in torchvision) label 0 is the background and 1..F are the
