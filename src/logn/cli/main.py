@@ -47,6 +47,8 @@ VERBS = (
     Verb("predict", "predict:predict", "Run a detector once and keep what it says of every proposal.", EVALUATION),
     Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
+    Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", EVALUATION),
+    Verb("figure", "figure:figure", "Draw a figure of the paper from your own run.", EVALUATION),
 )
 
 # Running a model takes other options than reading logits, so `logn collect model.onnx --help` shows those.

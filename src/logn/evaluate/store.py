@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 from collections.abc import Iterator
@@ -115,6 +116,12 @@ class PredictionStore:
             first, rows = int(record["first_row"]), int(record["rows"])
             part.logits_map.release(first * self.header.logits_row_bytes, rows * self.header.logits_row_bytes)
             part.boxes_map.release(first * self.header.boxes_row_bytes, rows * self.header.boxes_row_bytes)
+
+    def part(self, rows: npt.NDArray[np.intp]) -> PredictionStore:
+        """A store of some of the images, by position, in that order: for a look at a few of very many."""
+        chosen = copy.copy(self)
+        chosen._part_of, chosen._records = self._part_of[rows], self._records[rows]
+        return chosen
 
     def verify(self) -> None:
         """Read every row and refuse a store whose bytes changed since they were written."""

@@ -1,0 +1,74 @@
+"""`logn report`: one page that shows whether, where and why a correction helped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logn.cli.console import JsonOption, print_json, print_note
+from logn.cli.paths import check_output
+from logn.errors import InputError
+
+RunArgument = Annotated[Path, typer.Argument(help="Folder of the run: what `logn compare -o` or `logn demo` wrote.")]
+MethodOption = Annotated[
+    str | None, typer.Option("--method", "-m", help="The method to look at; by default the first of the comparison.")
+]
+PredictionsOption = Annotated[
+    Path | None, typer.Option("--predictions", "-p", help="Where they are, if not in the run.")
+]
+StatisticsOption = Annotated[Path | None, typer.Option("--statistics", "-s", help="Where they are, if not in the run.")]
+AnnotationsOption = Annotated[Path | None, typer.Option("--annotations", "-a", help="Ground truth of the predictions.")]
+CountsOption = Annotated[Path | None, typer.Option(help="Training annotations, or class counts.")]
+ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images, if not that of the annotations.")]
+
+
+def report(
+    run: RunArgument,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; by default in the run.")] = None,
+    method: MethodOption = None,
+    predictions: PredictionsOption = None,
+    statistics: StatisticsOption = None,
+    annotations: AnnotationsOption = None,
+    counts: CountsOption = None,
+    images: ImagesOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write one HTML file that needs no network: verdict, tables, charts, error types, thresholds, images.
+
+    Only `comparison.json` is necessary. What else is in the run folder (or named by an option) is shown too; a section
+    that lacks its input says what it needs.
+
+    **Examples**
+
+    `logn report runs/demo/standard/seed-0 -o report.html`
+
+    `logn report run -p store -s stats.safetensors -a lvis_v1_val.json --counts lvis_v1_train.json --images coco`
+    """
+    from logn.report.page import write_report
+    from logn.report.run_folder import open_run
+
+    target = output if output is not None else run / "report.html"
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"Expected `{target}` to end in .html, but it does not.")
+    places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
+    opened = open_run(run, images=images, places=places)
+    check_output(target)
+    summary = write_report(opened, target, method=method)
+    size = target.stat().st_size
+    if json:
+        print_json(
+            {
+                "report": target,
+                "bytes": size,
+                "method": summary.method,
+                "verdict": summary.verdict,
+                "missing": summary.missing,
+            }
+        )
+        return
+    for title, reason in summary.missing.items():
+        print_note(f"Not shown: {title}. {reason}")
+    typer.echo(summary.verdict)
+    typer.echo(f"The page is {target} ({size / 1e6:.1f} MB).")

@@ -1,0 +1,152 @@
+"""Where the pieces of a run are, which of them are there, and what to say of those that are not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn.datasets.detection_dataset import DetectionDataset
+from logn.errors import InputError
+from logn.evaluate.store import PredictionStore
+from logn.report.comparison_record import ComparisonRecord, read_comparison
+from logn.statistics.class_counts import ClassCounts
+from logn.statistics.moments import ClassMoments
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One thing that a run may have: where it is looked for, and what makes it."""
+
+    places: tuple[str, ...]
+    maker: str
+
+
+PIECES: Mapping[str, Piece] = {
+    "comparison": Piece(("comparison.json",), "`logn compare -o` writes"),
+    "statistics": Piece(("statistics.safetensors",), "`logn collect` writes"),
+    "predictions": Piece(("predictions",), "`logn predict` writes"),
+    "annotations": Piece(("data/test.json", "annotations.json"), "the ground truth of the predicted images is"),
+    "counts": Piece(("data/train.json", "counts.csv", "counts.json"), "training annotations or class counts are"),
+    "model": Piece(("model",), "`logn train` writes"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run folder and the places of its pieces; what is read is read once, when it is first asked for.
+
+    Args:
+        folder: The folder.
+        paths: Place of each piece that is there, by its name in `PIECES`.
+        images: Folder that the image paths of the annotations start from; by default the folder of the annotations.
+    """
+
+    folder: Path
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    images: Path | None = None
+
+    def has(self, *pieces: str) -> bool:
+        """Whether all these pieces are there."""
+        return all(piece in self.paths for piece in pieces)
+
+    def path(self, piece: str) -> Path:
+        """The place of a piece, or an error that says what is missing and what makes it."""
+        if piece not in self.paths:
+            raise InputError(self.missing(piece))
+        return self.paths[piece]
+
+    def missing(self, piece: str) -> str:
+        """The sentence for a piece that is not there."""
+        wanted = PIECES[piece]
+        places = " or ".join(f"`{place}`" for place in wanted.places)
+        return (
+            f"Expected `{self.folder}` to hold {places}, which {wanted.maker}, or `--{piece}` to name it, "
+            f"but there is none."
+        )
+
+    @cached_property
+    def comparison(self) -> ComparisonRecord:
+        """What `logn compare` found."""
+        return read_comparison(self.path("comparison"))
+
+    @cached_property
+    def moments(self) -> ClassMoments:
+        """Statistics of the logits."""
+        return ClassMoments.load(self.path("statistics"))
+
+    @cached_property
+    def counts(self) -> ClassCounts:
+        """Training counts; a class without a training image counts as 1, since it has no logarithm."""
+        return ClassCounts.load(self.path("counts")).at_least(1)
+
+    @cached_property
+    def store(self) -> PredictionStore:
+        """All proposals."""
+        return PredictionStore(self.path("predictions"))
+
+    @cached_property
+    def training_data(self) -> DetectionDataset:
+        """The training annotations; class counts alone are refused, since samplers need to know each image."""
+        path = self.path("counts")
+        try:
+            return DetectionDataset(path)
+        except (InputError, ValueError) as error:
+            raise InputError(
+                f"Expected `{path}` to be LVIS or COCO training annotations, since a sampler looks at each image, "
+                f"but it cannot be read as such ({error})"
+            ) from error
+
+    @cached_property
+    def test_data(self) -> DetectionDataset:
+        """The evaluated images."""
+        return DetectionDataset(self.path("annotations"), self.images)
+
+    @cached_property
+    def positions(self) -> dict[int, int]:
+        """Position of each image id in `test_data`."""
+        return {int(number): place for place, number in enumerate(self.test_data.image_ids)}
+
+    def fit_inputs(self) -> dict[str, Any]:
+        """What the methods of the comparison are fitted from, as far as it is there."""
+        return {
+            "moments": self.moments if self.has("statistics") else None,
+            "counts": self.counts if self.has("counts") else None,
+        }
+
+    def image_counts(self, names: tuple[str, ...] | None) -> np.ndarray:
+        """Training images of each foreground class, in the order of `names` where the counts have names."""
+        counts: np.ndarray = self.counts.aligned_to(names).image_counts
+        return counts
+
+
+def open_run(
+    folder: str | os.PathLike[str], *, images: Path | None = None, places: Mapping[str, Path | None] | None = None
+) -> Run:
+    """Look for the pieces of a run; `places` names those that are elsewhere.
+
+    Example:
+        >>> import tempfile
+        >>> run = open_run(tempfile.mkdtemp())
+        >>> run.has("comparison")
+        False
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"Expected `{folder}` to be the folder of a run, but there is none.")
+    given = {piece: path for piece, path in (places or {}).items() if path is not None}
+    for piece, path in given.items():
+        if not path.exists():
+            raise InputError(f"Expected `--{piece}` to be a file or folder, but there is no `{path}`.")
+    found = {
+        piece: root / place
+        for piece, wanted in PIECES.items()
+        for place in reversed(wanted.places)  # of several, the first one stays
+        if (root / place).exists()
+    }
+    return Run(root, {**found, **given}, images)

@@ -1,0 +1,165 @@
+"""Charts as inline SVG. Colours and fonts come from the style sheet of the page, so they follow light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from logn.report.markup import Markup, join, number, tag
+
+# Narrow enough that the text stays readable when a phone shows one chart per row.
+WIDTH, HEIGHT = 360, 250
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 12, 38
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear or logarithmic scale from values to places along a line of the chart."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Place of a value.
+
+        Example:
+            >>> Axis(1, 100, 0, 10, logarithmic=True)(10), Axis(0, 4, 100, 0)(1)
+            (5.0, 75.0)
+        """
+        low, high, here = (math.log10(v) if self.logarithmic else v for v in (self.low, self.high, value))
+        return self.start + (self.end - self.start) * (here - low) / ((high - low) or 1.0)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round values to write beside the line."""
+        return log_ticks(self.low, self.high) if self.logarithmic else round_ticks(self.low, self.high)
+
+
+def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round values between two ends.
+
+    Example:
+        >>> round_ticks(-0.3, 2.2)
+        [0.0, 0.5, 1.0, 1.5, 2.0]
+    """
+    span = (high - low) or 1.0
+    magnitude = 10 ** math.floor(math.log10(span / about))
+    step = next(size * magnitude for size in (1, 2, 5, 10) if span / (size * magnitude) <= about)
+    first = math.ceil(low / step - 1e-9)
+    return [round(place * step, 10) for place in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten between two ends; also their doubles and fives where there are few.
+
+    Example:
+        >>> log_ticks(1, 600), log_ticks(2, 40)
+        ([1.0, 10.0, 100.0], [2.0, 5.0, 10.0, 20.0])
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for sizes in ((1,), (1, 2, 5)):
+        ticks = [float(size * 10.0**power) for power in powers for size in sizes]
+        ticks = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        if len(ticks) >= 3:
+            break
+    return ticks
+
+
+def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
+    """Ends of an axis with some room beyond the values.
+
+    Example:
+        >>> padded([0.0, 10.0], 0.1)
+        (-1.0, 11.0)
+    """
+    low, high = min(values), max(values)
+    room = share * (high - low) or 1.0
+    return low - room, high + room
+
+
+def compact(value: float) -> str:
+    """A number as short as a tick can say it.
+
+    Example:
+        >>> [compact(value) for value in (0.0001, 0.5, 20.0, 1500.0)]
+        ['0.0001', '0.5', '20', '1,500']
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+def chart(*content: Markup, label: str, width: int = WIDTH, height: int = HEIGHT, **attributes: str) -> Markup:
+    """The frame of a chart; `label` says in words what it shows."""
+    return tag(
+        "svg", *content, viewBox=f"0 0 {width} {height}", role="img", aria_label=label, class_="chart", **attributes
+    )
+
+
+def axes(x: Axis, y: Axis, x_label: str, y_label: str, *, tick_text: Callable[[float], str] = compact) -> Markup:
+    """Grid lines, ticks and labels of both axes."""
+    grid = [tag("line", x1=x.start, x2=x.end, y1=y(tick), y2=y(tick), class_="grid") for tick in y.ticks]
+    marks = [
+        tag("text", compact(tick), x=x.start - 6, y=y(tick) + 4, text_anchor="end", class_="tick") for tick in y.ticks
+    ]
+    marks += [
+        tag("text", tick_text(tick), x=x(tick), y=y.start + 15, text_anchor="middle", class_="tick") for tick in x.ticks
+    ]
+    base = tag("line", x1=x.start, x2=x.end, y1=y.start, y2=y.start, class_="axis")
+    middle = (x.start + x.end) / 2
+    titles = [
+        tag("text", x_label, x=middle, y=y.start + 32, text_anchor="middle", class_="label"),
+        tag("text", y_label, x=x.start - 36, y=9, class_="label"),
+    ]
+    return join([*grid, base, *marks, *titles])
+
+
+def symbol_path(shape: str, points: Sequence[tuple[float, float]], size: float) -> str:
+    """One path that draws the same symbol at many points: a thousand elements would make the page slow.
+
+    Example:
+        >>> symbol_path("square", [(10, 20)], 2)
+        'M8,18h4v4h-4z'
+    """
+    r, d = number(size), number(2 * size)
+    if shape == "circle":
+        return "".join(f"M{number(x - size)},{number(y)}a{r},{r} 0 1 0 {d},0a{r},{r} 0 1 0 -{d},0z" for x, y in points)
+    if shape == "square":
+        return "".join(f"M{number(x - size)},{number(y - size)}h{d}v{d}h-{d}z" for x, y in points)
+    return "".join(f"M{number(x)},{number(y - 1.2 * size)}l{r},{d}h-{d}z" for x, y in points)
+
+
+def step_path(x: Axis, y: Axis, edges: Sequence[float], counts: Sequence[float]) -> str:
+    """The outline of a histogram, from the base line and back to it."""
+    base = number(y.start)
+    steps = "".join(
+        f"L{number(x(low))},{number(y(max(count, y.low)))}L{number(x(high))},{number(y(max(count, y.low)))}"
+        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    )
+    return f"M{number(x(edges[0]))},{base}{steps}L{number(x(edges[-1]))},{base}"
+
+
+def donut(shares: Sequence[tuple[str, float]], *, radius: float = 70, hole: float = 42) -> Markup:
+    """A ring whose parts are as large as their shares; `shares` has a class of the style sheet for each."""
+    total = sum(value for _, value in shares) or 1.0
+    parts, angle = [], 0.0
+    for name, value in shares:
+        sweep = min(value / total, 0.99999) * 2 * math.pi
+        if value > 0:
+            parts.append(tag("path", d=_ring_part(angle, angle + sweep, radius, hole), class_=name))
+        angle += sweep
+    return join(parts)
+
+
+def _ring_part(start: float, end: float, radius: float, hole: float) -> str:
+    corners = [
+        f"{number(size * math.sin(angle))},{number(-size * math.cos(angle))}"
+        for size, angle in ((radius, start), (radius, end), (hole, end), (hole, start))
+    ]
+    large = int(end - start > math.pi)
+    return (
+        f"M{corners[0]}A{number(radius)},{number(radius)} 0 {large} 1 {corners[1]}"
+        f"L{corners[2]}A{number(hole)},{number(hole)} 0 {large} 0 {corners[3]}Z"
+    )
