@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from logn.cli import evaluation_options as options
-from logn.cli.console import JsonOption, ProgressOption, progress
+from logn.cli.console import JsonOption, ProgressOption, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,6 +114,15 @@ def compare(
             **inputs,
         )
     options.present(comparison, form, output, as_json=json)
+    if output is not None:
+        inputs_of_report = {
+            "-p": predictions,
+            "-s": statistics,
+            "-a": annotations,
+            "--counts": counts,
+            "--images": images,
+        }
+        print_note(f"For one page with charts and images: {_report_command(output, inputs_of_report)}")
 
 
 def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: PredictionStore) -> Any:
@@ -122,6 +132,20 @@ def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: P
 
     model = load_detector(detector, num_classes=store.num_classes)
     return mask_maker(model, DetectionDataset(annotations, images), store)
+
+
+def _report_command(folder: Path, inputs: Mapping[str, Path | None]) -> str:
+    """The command that shows this comparison; what lies in the folder under its usual name need not be said."""
+    import shlex
+
+    usual = {"-p": "predictions", "-s": "statistics.safetensors", "-a": "data/test.json", "--counts": "data/train.json"}
+    named = [
+        word
+        for option, path in inputs.items()
+        if path is not None and (option not in usual or path != folder / usual[option])
+        for word in (option, str(path))
+    ]
+    return " ".join(["logn report", *map(shlex.quote, [str(folder), *named])])
 
 
 def _check_numbers(bootstrap: int, confidence: float) -> None:

@@ -63,8 +63,10 @@ def demo(
         folder = output / length.value / f"seed-{number}"
         result = run_demo(folder, LENGTHS[length.value], seed=number, step=_step(show_progress))
         results.append(result)
+        page = _write_page(result)
         if not json:
             _tell(result, number)
+            typer.echo(f"Look at it: {page}")
     if json:
         print_json({f"seed {seed + place}": _summary(result) for place, result in enumerate(results)})
     elif seeds > 1:
@@ -86,6 +88,14 @@ def _step(
         print_note(f"{name}: {time.perf_counter() - start:.0f} s")
 
     return step
+
+
+def _write_page(result: DemoResult) -> Path:
+    """Write the report of a run; it looks closely at the label-free form that keeps the detector's scale."""
+    from logn.report.page import write_report
+    from logn.report.run_folder import open_run
+
+    return write_report(open_run(result.folder), result.folder / "report.html", method="logn:balanced").path
 
 
 def _tell(result: DemoResult, seed: int) -> None:
@@ -116,7 +126,12 @@ def sentences(result: DemoResult) -> list[str]:
 
 
 def _summary(result: DemoResult) -> dict[str, object]:
-    return {"folder": result.folder, "correlation": result.correlation, **result.comparison.to_dict()}
+    return {
+        "folder": result.folder,
+        "report": result.folder / "report.html",
+        "correlation": result.correlation,
+        **result.comparison.to_dict(),
+    }
 
 
 def _tell_all(results: list[DemoResult]) -> None:

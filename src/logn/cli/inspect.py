@@ -144,3 +144,6 @@ def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
                 f"Correlation of {label} with log count: Pearson {link.pearson:+.3f}, rank {link.spearman:+.3f}."
             )
     typer.echo(diagnosis.conclusion)
+    typer.echo(
+        "To look at it: --plot here, `logn figure logit-statistics` for a paper, `logn report` after a comparison."
+    )

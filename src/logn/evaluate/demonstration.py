@@ -16,6 +16,7 @@ from logn.datasets.glyph_settings import GlyphSettings
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
 from logn.evaluate.comparison import Comparison
+from logn.evaluate.comparison_files import save_comparison
 from logn.evaluate.detector_statistics import collect_detector_statistics
 from logn.evaluate.masks import mask_maker
 from logn.evaluate.predict import predict
@@ -67,7 +68,7 @@ class DemoResult:
 
     Args:
         comparison: All methods on the test images.
-        folder: Where everything is: data, model, statistics, predictions.
+        folder: Where everything is: data, model, statistics, predictions, comparison.
         correlation: Correlation of the mean logit with the logarithm of the training images, over the classes.
     """
 
@@ -108,6 +109,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step)
             moments=moments,
             counts=_counts(training),
         )
+    save_comparison(comparison, folder)
     return DemoResult(comparison, folder, _correlation(moments, training))
 
 
