@@ -141,8 +141,62 @@ def yolos():
     return hf.YolosForObjectDetection(config)
 
 
-def mask2former():
-    backbone = hf.SwinConfig(
+def table_transformer():
+    return hf.TableTransformerForObjectDetection(hf.TableTransformerConfig(**detr_options(["stage4"])))
+
+
+def dab_detr():
+    options = detr_options(["stage4"])
+    return hf.DabDetrForObjectDetection(hf.DabDetrConfig(hidden_size=options.pop("d_model"), **options))
+
+
+def lw_detr():
+    backbone = hf.LwDetrViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=64,
+        patch_size=16,
+        pretrain_image_size=64,
+        num_windows=4,
+        window_block_indices=[0],
+        out_indices=[1],
+        out_features=None,
+    )
+    config = hf.LwDetrConfig(
+        backbone_config=backbone,
+        d_model=16,
+        decoder_layers=2,
+        decoder_self_attention_heads=2,
+        decoder_cross_attention_heads=2,
+        decoder_ffn_dim=16,
+        num_queries=6,
+        group_detr=2,
+        num_labels=LABELS,
+        projector_scale_factors=[1.0],
+    )
+    return hf.LwDetrForObjectDetection(config)
+
+
+def eomt():
+    config = hf.EomtConfig(
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=64,
+        patch_size=16,
+        num_queries=6,
+        num_labels=LABELS,
+        num_blocks=2,
+        num_upscale_blocks=1,
+        num_register_tokens=1,
+    )
+    return hf.EomtForUniversalSegmentation(config)
+
+
+def swin():
+    return hf.SwinConfig(
         image_size=64,
         embed_dim=8,
         depths=[1] * 4,
@@ -150,9 +204,24 @@ def mask2former():
         window_size=2,
         out_features=["stage1", "stage2", "stage3", "stage4"],
     )
+
+
+def maskformer(use_auxiliary_loss=False):
+    config = hf.MaskFormerConfig(
+        fpn_feature_size=32,
+        mask_feature_size=32,
+        backbone_config=swin(),
+        decoder_config=hf.DetrConfig(**detr_options(["stage4"], width=32)),
+        num_labels=LABELS,
+        use_auxiliary_loss=use_auxiliary_loss,
+    )
+    return hf.MaskFormerForInstanceSegmentation(config)
+
+
+def mask2former():
     # Its group normalisation needs 32 channels.
     config = hf.Mask2FormerConfig(
-        backbone_config=backbone,
+        backbone_config=swin(),
         feature_size=32,
         mask_feature_size=32,
         hidden_dim=32,
@@ -180,6 +249,11 @@ MODELS = {
     "d_fine": (d_fine, "model.decoder.class_embed.2", None, None),
     "yolos": (yolos, "class_labels_classifier.layers.2", -1, None),
     "mask2former": (mask2former, "class_predictor", -1, "call"),
+    "eomt": (eomt, "class_predictor", -1, "call"),
+    "maskformer": (maskformer, "class_predictor", -1, None),
+    "table_transformer": (table_transformer, "class_labels_classifier", -1, None),
+    "dab_detr": (dab_detr, "class_embed", None, None),
+    "lw_detr": (lw_detr, "class_embed", None, None),
 }
 TWO_STAGE = ["deformable_detr_two_stage", "deformable_detr_untied", "rt_detr", "rt_detr_v2", "d_fine"]
 PROPOSALS = ("init_reference_points", "enc_outputs_class", "enc_topk_logits", "enc_outputs_coord_logits")
@@ -215,6 +289,19 @@ def test_recorded_attached_and_folded_agree_with_the_model(name, agreement, spre
     assert (layer.path, layer.background, layer.final_only) == (path, background, final_only)
     assert layer.activation == ("sigmoid" if background is None else "softmax")
     assert layer.population == "queries"
+
+
+def test_maskformer_with_a_loss_for_every_decoder_layer_stacks_them(agreement, spread):
+    torch.manual_seed(0)
+    model = maskformer(use_auxiliary_loss=True).eval()
+    spread(model, locate_logits(model))
+
+    def own(model):
+        logits = model(pixel_values=images(), output_hidden_states=True)["class_queries_logits"]
+        return [logits.reshape(-1, LABELS + 1)]
+
+    layer, _ = agreement(model, own)
+    assert (layer.path, layer.final_only) == ("class_predictor", "slice")
 
 
 def test_d_fine_is_read_before_the_quality_of_the_query_is_added(agreement, spread):

@@ -213,6 +213,7 @@ def test_seesaw_has_two_columns_that_are_no_classes(agreement, class_map):
         ("atss/atss_r50_fpn_1x_coco.py", "bbox_head.atss_cls", 1),
         ("gfl/gfl_r50_fpn_1x_coco.py", "bbox_head.gfl_cls", 1),
         ("fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py", "bbox_head.conv_cls", 1),
+        ("vfnet/vfnet_r50_fpn_1x_coco.py", "bbox_head.vfnet_cls", 1),
     ],
 )
 def test_dense_heads(path, layer_path, anchors, agreement, class_map):
@@ -259,6 +260,34 @@ def test_detr(agreement, class_map):
     layer, folded = agreement(model, query_logits)
     assert (layer.path, layer.background, layer.final_only) == ("bbox_head.fc_cls", -1, "slice")
     check_detections(model, (folded, CLASSES + 1), class_map)
+
+
+@pytest.mark.parametrize(
+    "path", ["conditional_detr/conditional-detr_r50_8xb2-50e_coco.py", "dab_detr/dab-detr_r50_8xb2-50e_coco.py"]
+)
+def test_conditional_detr_and_dab_detr(path, agreement, class_map):
+    model = build(small(path, transformer=transformer))
+    layer, folded = agreement(model, query_logits)
+    assert (layer.path, layer.background, layer.activation) == ("bbox_head.fc_cls", None, "sigmoid")
+    check_detections(model, (folded, CLASSES), class_map)
+
+
+def test_sparse_rcnn_predicts_with_its_last_stage(agreement, class_map):
+    config = small("sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py")
+    config.rpn_head.num_proposals = 20
+    config.test_cfg.rcnn.max_per_img = 10
+    for head in config.roi_head.bbox_head:
+        head.update(num_classes=CLASSES, feedforward_channels=64)
+    model = build(config)
+    # Untrained boxes may be turned inside out; these are the whole image at every stage.
+    model.rpn_head.init_weights()
+    with torch.no_grad():
+        for head in box_heads(model):
+            head.fc_reg.weight.zero_()
+            head.fc_reg.bias.zero_()
+    layer, folded = agreement(model, lambda model: [region_logits(model)[-1].flatten(0, 1)])
+    assert (layer.path, layer.background, layer.activation) == ("roi_head.bbox_head.5.fc_cls", None, "sigmoid")
+    check_detections(model, (folded, CLASSES), class_map)
 
 
 @pytest.mark.parametrize(
