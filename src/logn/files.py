@@ -51,7 +51,7 @@ def write_safetensors(
     path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
     """Write arrays and text metadata to `path` in one atomic step."""
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    contiguous = {name: np.require(array, requirements="C") for name, array in tensors.items()}
     with atomic_path(path) as temporary:
         # Not save_file: it makes files that only their owner may read.
         temporary.write_bytes(save(contiguous, metadata=dict(metadata)))

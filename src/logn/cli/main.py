@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from logn.cli.console import print_error
+from logn.cli.console import print_error, print_note
 from logn.errors import InputError, MissingExtraError
 
 
@@ -180,8 +181,14 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     return 2
 
 
+def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
+    """A warning is for the user: the sentence, without the line of code that raised it."""
+    print_note(f"Warning: {message}")
+
+
 def run() -> None:
     """Run `logn` with the arguments of this process, then leave it."""
+    warnings.showwarning = _show_warning
     sys.exit(execute(sys.argv[1:]))
 
 
