@@ -47,6 +47,15 @@ def train(
     ] = None,
     image_size: Annotated[int | None, typer.Option(help="Shorter side of the images.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Iterations between checkpoints.")] = None,
+    loss: Annotated[
+        str,
+        typer.Option(help="Classification loss, with options: `seesaw`, `eql:threshold=0.005`; see docs/losses.md."),
+    ] = "cross-entropy",
+    start: Annotated[Path | None, typer.Option(help="Run of the same detector whose weights to begin with.")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Train `classifier`, `new-classifier` or `heads` and freeze the rest; with --start."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in the folder, or start anew.")
     ] = True,
@@ -65,6 +74,8 @@ def train(
     **Examples**
 
         logn train --data glyphs -o runs/glyphs --processes 2
+
+        logn train --data glyphs -o runs/bags --loss bags --start runs/glyphs --only classifier
 
         logn train --data lvis_v1_train.json --images coco -m mask-rcnn-r101 --weights resnet101.pth -o runs/lvis
 
@@ -90,6 +101,9 @@ def train(
         weights=weights,
         image_size=image_size,
         checkpoint_every=checkpoint_every,
+        loss=loss,
+        start=start,
+        only=only,
     )
     result = run_training(
         plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar

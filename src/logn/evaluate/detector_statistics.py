@@ -45,7 +45,9 @@ def collect_detector_statistics(
             f"{dataset.num_classes}."
         )
     order = np.random.default_rng(seed).permutation(len(dataset))[:images]
-    names = ("background", *(class_names or dataset.class_names))
+    names = tuple(class_names or dataset.class_names)
+    if detector.background is not None:
+        names = ("background", *names) if detector.background == 0 else (*names, "background")
     with record(detector.eval(), detector.logit_layer, class_names=names) as moments:
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]

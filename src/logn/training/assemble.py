@@ -18,6 +18,7 @@ from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 from logn.errors import InputError
 from logn.training.detectors import Detector, DetectorSettings
 from logn.training.heads import BoxPredictor, MaskPredictor
+from logn.training.losses.by_name import layout_of
 from logn.training.region_heads import STAGE_IOU, CascadeRegionHeads, RegionHeads
 from logn.training.small_parts import (
     PYRAMID_CHANNELS,
@@ -59,17 +60,17 @@ def _small(settings: DetectorSettings) -> Detector:
         post_nms_top_n={"training": 100, "testing": 300},
         nms_thresh=0.7,
     )
-    head: dict[str, Any] = {"classifier": settings.classifier, "temperature": settings.temperature}
     heads = RegionHeads(
         box_roi_pool=RegionSampler(7),
         box_head=SmallBoxHead(PYRAMID_CHANNELS, 7, 256, 512),
-        box_predictor=BoxPredictor(512, settings.num_classes, class_agnostic=True, **head),
+        box_predictor=_box_predictor(settings, 512, class_agnostic=True),
         mask_roi_pool=RegionSampler(14),
         mask_head=SmallMaskHead(PYRAMID_CHANNELS, 32),
         # Normalising is for classes that compete; this predictor has one mask for all.
         mask_predictor=MaskPredictor(32, 16, 1, classifier="linear", temperature=1.0),
         regions_per_image=48,
         mask_regions_per_image=5,
+        read_as=layout_of(settings.loss, settings.num_classes),
     )
     transform = KeepSizeTransform(side, 2 * side, [0.5] * 3, [0.25] * 3, size_divisible=16)
     model = Detector(settings, backbone=SmallBackbone(), rpn=rpn, roi_heads=heads, transform=transform)
@@ -97,7 +98,8 @@ def _paper(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> Det
     if settings.model == "cascade-r101":
         heads: RegionHeads = _cascade_heads(settings)
     else:
-        heads = RegionHeads(**_poolers(), **_stage(settings, class_agnostic=False))
+        loss = layout_of(settings.loss, settings.num_classes)
+        heads = RegionHeads(**_poolers(), **_stage(settings, class_agnostic=False), read_as=loss)
     side = settings.image_size or SHORTER_SIDE
     transform = GeneralizedRCNNTransform(
         side,
@@ -153,13 +155,26 @@ def _stage(settings: DetectorSettings, *, class_agnostic: bool) -> dict[str, Any
     head: dict[str, Any] = {"classifier": settings.classifier, "temperature": settings.temperature}
     return {
         "box_head": TwoMLPHead(256 * 7 * 7, 1024),
-        "box_predictor": BoxPredictor(1024, settings.num_classes, class_agnostic=class_agnostic, **head),
+        "box_predictor": _box_predictor(settings, 1024, class_agnostic=class_agnostic),
         "mask_head": MaskRCNNHeads(256, (256, 256, 256, 256), 1),
         "mask_predictor": MaskPredictor(256, 256, columns, **head),
     }
 
 
+def _box_predictor(settings: DetectorSettings, in_features: int, *, class_agnostic: bool) -> BoxPredictor:
+    layout = layout_of(settings.loss, settings.num_classes).layout
+    return BoxPredictor(
+        in_features,
+        settings.num_classes,
+        classifier=settings.classifier,
+        temperature=settings.temperature,
+        class_agnostic=class_agnostic,
+        logits=layout.columns,
+        initial_bias=layout.initial_bias,
+    )
+
+
 def _cascade_heads(settings: DetectorSettings) -> CascadeRegionHeads:
     stages = [_stage(settings, class_agnostic=True) for _ in STAGE_IOU]
     modules = {name: nn.ModuleList(stage[name] for stage in stages) for name in stages[0]}
-    return CascadeRegionHeads(**_poolers(), **modules)
+    return CascadeRegionHeads(**_poolers(), **modules, read_as=layout_of(settings.loss, settings.num_classes))

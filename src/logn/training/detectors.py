@@ -18,7 +18,9 @@ from logn.errors import InputError
 from logn.logits.layer import LogitLayer
 from logn.logits.proposals import Proposals
 from logn.training.heads import CLASSIFIERS
-from logn.training.region_heads import clip
+from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
+from logn.training.region_boxes import clip
+from logn.training.region_heads import RegionHeads
 
 MODELS = ("small", "mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
 
@@ -35,6 +37,7 @@ class DetectorSettings:
         pretrained: Whether the backbone starts from given weights. Then its normalisation and its first two stages
             stay frozen, as in the paper; otherwise all of it is trained.
         image_size: Shorter side of a test image; None takes the model's own (800, small: 128).
+        loss: Name of the loss it is trained with, which decides how many logits there are and what they mean.
 
     Example:
         >>> DetectorSettings("small", num_classes=3, classifier="svm")
@@ -49,8 +52,10 @@ class DetectorSettings:
     temperature: float = 20.0
     pretrained: bool = False
     image_size: int | None = None
+    loss: str = DEFAULT_LOSS
 
     def __post_init__(self) -> None:
+        parse_loss(self.loss)
         if self.model not in MODELS:
             raise InputError(f"Expected `model` to be one of {MODELS}, but got {self.model!r}.")
         if self.classifier not in CLASSIFIERS:
@@ -85,11 +90,13 @@ class Detector(MaskRCNN):  # type: ignore[misc]
 
     Attributes:
         settings: What it was built from.
+        background: Place of the background among the logits that it proposes; None where there is none.
+        activation: `softmax` or `sigmoid`: what makes scores of these logits.
         class_names: Names of the foreground classes, where they are known.
     """
 
-    background: int | None = 0
-    activation = "softmax"
+    background: int | None
+    activation: str
     class_names: tuple[str, ...] | None = None
 
     def __init__(
@@ -98,12 +105,13 @@ class Detector(MaskRCNN):  # type: ignore[misc]
         *,
         backbone: nn.Module,
         rpn: nn.Module,
-        roi_heads: nn.Module,
+        roi_heads: RegionHeads,
         transform: nn.Module,
     ) -> None:
         # MaskRCNN's own constructor would build its heads only for us to replace them.
         GeneralizedRCNN.__init__(self, backbone, rpn, roi_heads, transform)
         self.settings = settings
+        self.background, self.activation = roi_heads.layout.background, roi_heads.layout.activation
 
     @property
     def num_classes(self) -> int:
@@ -124,7 +132,7 @@ class Detector(MaskRCNN):  # type: ignore[misc]
             paths[0] if len(paths) == 1 else paths,
             background=self.background,
             activation=self.activation,
-            num_classes=self.num_classes + 1,
+            num_classes=self.roi_heads.layout.test_columns(self.num_classes),
             population="test proposals",
             stages=len(paths) > 1,
         )

@@ -125,19 +125,30 @@ class BoxPredictor(nn.Module):
         classifier: `linear` or `cosine`.
         temperature: Of the cosine classifier.
         class_agnostic: One box per region instead of one per column.
+        logits: How many logits the loss wants, instead of one per column.
+        initial_bias: Where the bias of the logits starts.
     """
 
     def __init__(
-        self, in_features: int, num_classes: int, *, classifier: str, temperature: float, class_agnostic: bool
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        classifier: str,
+        temperature: float,
+        class_agnostic: bool,
+        logits: int | None = None,
+        initial_bias: float = 0.0,
     ) -> None:
         super().__init__()
-        self.cls_score = class_layer(classifier, in_features, num_classes + 1, temperature=temperature)
+        self.cls_score = class_layer(classifier, in_features, logits or num_classes + 1, temperature=temperature)
+        nn.init.constant_(self.cls_score.get_parameter("bias"), initial_bias)
         self.bbox_pred = nn.Linear(in_features, 4 if class_agnostic else 4 * (num_classes + 1))
         nn.init.normal_(self.bbox_pred.weight, std=0.001)
         nn.init.zeros_(self.bbox_pred.bias)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits `(N, F + 1)` and offsets `(N, 4)` or `(N, 4 (F + 1))`."""
+        """Logits, `(N, F + 1)` unless the loss wants others, and offsets `(N, 4)` or `(N, 4 (F + 1))`."""
         features = features.flatten(start_dim=1)
         return self.cls_score(features), self.bbox_pred(features)
 

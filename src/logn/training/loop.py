@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.samplers import make_sampler
 from logn.errors import InputError
+from logn.statistics.class_counts import ClassCounts
 from logn.training.batches import ImageStream, IterationBatches, SampleCache
+from logn.training.losses.by_name import DEFAULT_LOSS, make_loss
 from logn.training.plan import TrainingPlan, find_annotations
 from logn.training.presets import make_schedule
 from logn.training.processes import Team, run_together
@@ -72,8 +75,8 @@ def train(
         processes: How many processes to start; leave it 1 under torchrun, which starts them itself.
         device: `auto`, `cpu` or `cuda`.
         workers: Processes that read images ahead; by default none on a CPU, whose cores are busy, else 4.
-        classification_loss: Takes logits `(N, F + 1)` and class columns `(N,)` with background 0; cross entropy by
-            default. A module's buffers are kept in the checkpoint.
+        classification_loss: Takes logits `(N, F + 1)` and class columns `(N,)` with background 0; by default the one
+            that the plan names. A module's buffers are kept in the checkpoint.
         progress: Whether to draw a progress bar on stderr; None does so on a terminal.
     """
     work = partial(
@@ -114,7 +117,7 @@ def _train(
     batches = IterationBatches(
         stream, SampleCache(dataset).__getitem__, plan.augmentation, rank=team.rank, world=team.world
     )
-    run = Run(plan, team, schedule, dataset.class_names, classification_loss)
+    run = Run(plan, team, schedule, dataset.class_names, classification_loss or _loss(plan, dataset))
     start = run.resume() if resume else 0
     ahead = workers if workers is not None else (0 if team.device.type == "cpu" else 4)
     with torch.random.fork_rng(devices=[team.device] if team.device.type == "cuda" else []):
@@ -122,3 +125,15 @@ def _train(
     return TrainingResult(
         Path(plan.output), schedule.total, start, seconds, losses, dataset.num_classes, len(dataset), team.world
     )
+
+
+def _loss(plan: TrainingPlan, dataset: DetectionDataset) -> ClassificationLoss | None:
+    if plan.loss == DEFAULT_LOSS:
+        return None  # torch's own, without a module around it
+    annotated = sum(len(labels) > 0 for labels in dataset.labels_per_image())
+    counts = ClassCounts(
+        dataset.image_counts.astype(np.float64),
+        instance_counts=dataset.instance_counts.astype(np.float64),
+        num_images=max(annotated, 1),
+    )
+    return make_loss(plan.loss, counts, background=0)

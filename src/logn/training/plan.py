@@ -10,7 +10,9 @@ from logn.datasets.samplers import SAMPLERS
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
 from logn.training.detectors import DetectorSettings
+from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
 from logn.training.presets import Preset, get_preset
+from logn.training.trained_parts import check_part
 
 ANNOTATION_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
 
@@ -36,6 +38,10 @@ class TrainingPlan:
         weights: Local file with the weights of a ResNet, for the paper's detectors.
         image_size: Shorter side of the images, instead of the model's.
         checkpoint_every: Iterations between checkpoints, instead of the preset's.
+        loss: Name of the classification loss, with options: `seesaw`, `eql:threshold=0.005`.
+        start: Run, or checkpoint file, of the same detector whose weights to begin with.
+        only: Train a part and freeze the rest: `classifier`, `new-classifier` (from random weights) or `heads`
+            (classifier, boxes, proposals and masks); needs `start`.
 
     Example:
         >>> TrainingPlan("data", "runs/a", model="cascade-r101").recipe.milestones
@@ -58,10 +64,14 @@ class TrainingPlan:
     weights: str | Path | None = None
     image_size: int | None = None
     checkpoint_every: int | None = None
+    loss: str = DEFAULT_LOSS
+    start: str | Path | None = None
+    only: str | None = None
 
     def __post_init__(self) -> None:
         self.detector(1)  # refuses unknown models and classifiers now, not after the data is read
         _ = self.recipe
+        check_part(self.only, started=self.start is not None)
         if self.sampler not in SAMPLERS:
             raise InputError(f"Expected `sampler` to be one of {SAMPLERS}, but got {self.sampler!r}.")
         for name in ("iterations", "epochs", "batch", "learning_rate", "checkpoint_every"):
@@ -102,12 +112,16 @@ class TrainingPlan:
             temperature=self.temperature,
             pretrained=self.weights is not None,
             image_size=self.image_size,
+            loss=parse_loss(self.loss)[0],
         )
 
     def run_settings(self, *, total: int, world: int) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
         preset = self.preset or ("small" if self.model == "small" else "paper")
+        # Only where they are used, so that runs from before they existed go on.
+        special = {"loss": self.loss if self.loss != DEFAULT_LOSS else None, "only": self.only}
         return {
+            **{name: value for name, value in special.items() if value is not None},
             "preset": preset,
             "sampler": self.sampler,
             "iterations": total,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,10 @@ from torch.nn import functional
 from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.roi_heads import RoIHeads
 
+from logn.errors import InputError
+from logn.training.losses.cross_entropy import CrossEntropyLoss
+from logn.training.losses.head_loss import HeadLoss
+from logn.training.region_boxes import Sizes, best_boxes, clip
 from logn.training.region_sampling import (
     ClassificationLoss,
     Target,
@@ -19,7 +24,6 @@ from logn.training.region_sampling import (
     sample_regions,
 )
 
-Sizes = Sequence[tuple[int, int]]
 Features = dict[str, Tensor]
 
 
@@ -28,6 +32,7 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
 
     Args:
         box_roi_pool, box_head, box_predictor, mask_roi_pool, mask_head, mask_predictor: Modules.
+        read_as: The loss that says what the class layer's output means at test time.
         regions_per_image: How many regions of an image are sampled in training, a quarter of them positive.
         beta: Corner of the smooth L1 loss of the boxes.
         mask_regions_per_image: At most so many positive regions of an image train the mask head.
@@ -44,6 +49,7 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         mask_roi_pool: nn.Module,
         mask_head: nn.Module,
         mask_predictor: nn.Module,
+        read_as: HeadLoss,
         regions_per_image: int = 512,
         beta: float = 1 / 9,
         mask_regions_per_image: int | None = None,
@@ -69,6 +75,19 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         self.mask_regions_per_image = mask_regions_per_image
         # A module is registered, so that a loss with running counts is saved with the model.
         self.classification_loss: ClassificationLoss = functional.cross_entropy
+        self.layout, self.test_logits = read_as.layout, read_as.test_logits
+        if read_as.layout != CrossEntropyLoss(read_as.num_classes, background=0).layout:
+            self.classification_loss = _no_loss
+        if not isinstance(read_as.test_logits, nn.Identity):
+            self.logit_layer_paths = ("roi_heads.test_logits",)
+
+    def use_loss(self, loss: ClassificationLoss) -> None:
+        """Train the classifier with `loss`, which must want the logits that there are."""
+        if isinstance(loss, HeadLoss):
+            if loss.layout != self.layout:
+                raise InputError(f"Expected `loss` to have the {self.layout} of the detector, but got {loss.layout}.")
+            self.test_logits.load_state_dict(loss.test_logits.state_dict())
+        self.classification_loss = loss
 
     def forward(
         self, features: Features, proposals: list[Tensor], image_shapes: Any, targets: Any = None
@@ -78,8 +97,6 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
             self.check_targets(targets)
             return [], self.losses(features, proposals, image_shapes, targets)
         logits, offsets, proposals = self.score(features, proposals, image_shapes)
-        if offsets.shape[1] == 4:  # torchvision expects a box per column
-            offsets = offsets.repeat(1, logits.shape[1])
         boxes, scores, labels = self.postprocess_detections(logits, offsets, proposals, image_shapes)
         masks = self.mask_probabilities(features, boxes, labels, image_shapes)
         columns = zip(boxes, scores, labels, masks, strict=True)
@@ -122,7 +139,23 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Logits and offsets of all proposals of the batch, and the boxes that the offsets refer to."""
         logits, offsets = self.box_predictor(self.box_head(self.box_roi_pool(features, proposals, image_shapes)))
-        return logits, offsets, proposals
+        return self.test_logits(logits), offsets, proposals
+
+    def postprocess_detections(
+        self, class_logits: Tensor, box_regression: Tensor, proposals: list[Tensor], image_shapes: Any
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Boxes, scores and labels 1..F of each image, in torchvision's way."""
+        if box_regression.shape[1] == 4:  # torchvision expects a box per column
+            box_regression = box_regression.repeat(1, class_logits.shape[1] + (self.layout.background is None))
+        if self.layout.activation == "softmax":
+            found = super().postprocess_detections(class_logits, box_regression, proposals, image_shapes)
+            return found[0], found[1], found[2]
+        scores = class_logits.sigmoid() if self.layout.background is None else class_logits.sigmoid()[:, 1:]
+        counts = [len(boxes) for boxes in proposals]
+        decoded = clip(torch.split(self.box_coder.decode(box_regression, proposals)[:, 1:], counts), image_shapes)
+        limits = {"score": self.score_thresh, "iou": self.nms_thresh, "most": self.detections_per_img}
+        images = [best_boxes(b, s, **limits) for b, s in zip(decoded, torch.split(scores, counts), strict=True)]
+        return [i[0] for i in images], [i[1] for i in images], [i[2] + 1 for i in images]
 
     def mask_probabilities(
         self, features: Features, boxes: list[Tensor], labels: list[Tensor], image_shapes: Sizes
@@ -155,8 +188,15 @@ class CascadeRegionHeads(RegionHeads):
 
     def __init__(self, **modules: Any) -> None:
         super().__init__(beta=1.0, box_weights=STAGE_BOX_WEIGHTS[-1], **modules)
+        self.later_losses = nn.ModuleList()
         self.stage_coders = [BoxCoder(weights) for weights in STAGE_BOX_WEIGHTS]
         self.stage_matchers = [Matcher(iou, iou, allow_low_quality_matches=False) for iou in STAGE_IOU]
+
+    def use_loss(self, loss: ClassificationLoss) -> None:
+        """Train each stage with a copy of `loss`, since the state of a loss belongs to one classifier."""
+        super().use_loss(loss)
+        if isinstance(loss, nn.Module):
+            self.later_losses = nn.ModuleList(copy.deepcopy(loss) for _ in STAGE_IOU[1:])
 
     def losses(
         self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
@@ -166,9 +206,8 @@ class CascadeRegionHeads(RegionHeads):
         for stage, weight in enumerate(STAGE_WEIGHT):
             samples = sample_regions(proposals, targets, self.stage_matchers[stage], self.fg_bg_sampler)
             logits, offsets = self.run_stage(stage, features, samples.boxes, image_shapes)
-            class_loss, box_loss = box_losses(
-                logits, offsets, samples, self.stage_coders[stage], self.classification_loss, beta=self.beta
-            )
+            loss = self.later_losses[stage - 1] if stage and len(self.later_losses) else self.classification_loss
+            class_loss, box_loss = box_losses(logits, offsets, samples, self.stage_coders[stage], loss, beta=self.beta)
             boxes, labels, rows = samples.positives()
             pooled = self.mask_roi_pool(features, boxes, image_shapes)
             mask_logits = self.mask_predictor[stage](self.mask_head[stage](pooled), torch.cat(labels))
@@ -202,7 +241,7 @@ class CascadeRegionHeads(RegionHeads):
             proposals = self.refine(stage - 1, offsets, proposals, image_shapes)
             more, offsets = self.run_stage(stage, features, proposals, image_shapes)
             logits = logits + more
-        return logits / len(STAGE_IOU), offsets, proposals
+        return self.test_logits(logits / len(STAGE_IOU)), offsets, proposals
 
     def mask_probabilities(
         self, features: Features, boxes: list[Tensor], labels: list[Tensor], image_shapes: Sizes
@@ -217,10 +256,5 @@ class CascadeRegionHeads(RegionHeads):
         return list(torch.split(torch.stack(stages).mean(0), [len(rows) for rows in boxes]))
 
 
-def clip(boxes: Sequence[Tensor], image_shapes: Sizes) -> list[Tensor]:
-    """Keep boxes `(..., 4)` of each image inside it."""
-    clipped = []
-    for regions, (height, width) in zip(boxes, image_shapes, strict=True):
-        limit = torch.tensor([width, height, width, height], dtype=regions.dtype, device=regions.device)
-        clipped.append(torch.minimum(regions.clamp(min=0), limit))
-    return clipped
+def _no_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    raise InputError("Expected a loss for this detector's head by `roi_heads.use_loss(...)`, but got none.")

@@ -14,7 +14,8 @@ from torchvision.ops import box_iou, roi_align
 
 Target = dict[str, Any]
 # Takes the logits (N, C) and the column of the true class (N,), background 0, and gives one number.
-ClassificationLoss = Callable[[Tensor, Tensor], Tensor]
+# One whose `uses_instances` is true is also told which object each region belongs to.
+ClassificationLoss = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class RegionSamples:
     truth_index: list[Tensor]  # which true box of the image it is matched with (0 where there is none)
     is_truth: list[Tensor]  # True where the region is itself a true box that was added to the proposals
     true_boxes: list[Tensor]  # the matched true boxes
+
+    def instances(self) -> Tensor:
+        """A number for each region of the batch, the same for those matched with the same true box."""
+        return torch.cat([rows + (image << 32) for image, rows in enumerate(self.truth_index)])
 
     def positives(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Boxes, labels and true-box indices of the regions that hold an object."""
@@ -83,7 +88,8 @@ def box_losses(
     """Classification loss of all regions and smooth L1 loss (corner at `beta`) of those that hold an object."""
     labels = torch.cat(samples.labels)
     # The classifier's loss runs in float32 whatever the precision of the layers was.
-    class_loss = classification_loss(logits.float(), labels)
+    known = {"instances": samples.instances()} if getattr(classification_loss, "uses_instances", False) else {}
+    class_loss = classification_loss(logits.float(), labels, **known)
     positive = torch.where(labels > 0)[0]
     predicted = offsets.float().reshape(len(labels), -1, 4)[positive]
     column = labels[positive] if predicted.shape[1] > 1 else torch.zeros_like(labels[positive])

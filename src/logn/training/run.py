@@ -29,6 +29,7 @@ from logn.training.plan import TrainingPlan
 from logn.training.presets import Schedule
 from logn.training.processes import Team
 from logn.training.region_sampling import ClassificationLoss
+from logn.training.trained_parts import start_from
 from logn.training.training_log import TrainingLog, progress_bar
 
 LOG_EVERY = 10
@@ -63,8 +64,10 @@ class Run:
         weights = None if plan.weights is None else read_backbone_weights(plan.weights)
         self.model = build_detector(plan.detector(len(class_names)), seed=plan.seed, weights=weights)
         if classification_loss is not None:
-            self.model.roi_heads.classification_loss = classification_loss
+            self.model.roi_heads.use_loss(classification_loss)
         self.model.to(team.device).train()
+        if plan.start is not None:
+            start_from(self.model, plan.start, only=plan.only)
         recipe = plan.recipe
         self.optimizer = torch.optim.SGD(
             [weight for weight in self.model.parameters() if weight.requires_grad],
