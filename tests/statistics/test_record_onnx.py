@@ -68,6 +68,15 @@ def test_statistics_equal_those_of_the_logits_by_hand(tmp_path, images, batch, b
     assert moments.metadata.fingerprint == hashlib.sha256(source.read_bytes()).hexdigest()
 
 
+def test_a_part_of_the_images_is_spread_evenly(tmp_path, images):
+    moments = record_onnx(write(tmp_path / "m.onnx"), images, PREPROCESSING, max_images=2)
+    for name in ("1.png", "3.png", "4.png"):
+        (images / name).unlink()
+    expected = record_onnx(tmp_path / "m.onnx", images, PREPROCESSING)
+    assert moments.count.tolist() == [8.0] * 5
+    np.testing.assert_array_equal(moments.mean, expected.mean)
+
+
 def test_a_fixed_batch_is_filled_up_and_the_filling_not_counted(tmp_path, images):
     moments = record_onnx(write(tmp_path / "m.onnx", batch="2"), images, PREPROCESSING)
     expected = ClassMoments(5)
@@ -104,6 +113,7 @@ def test_class_names_come_from_a_list_or_a_file(tmp_path, images):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"max_images": 0}, "`max_images` to be at least 1, but got 0"),
         ({"num_classes": 7}, "class logits, of 7 classes"),
         ({"tensor": "logits"}, "it has no `logits`"),
         ({"activation": "tanh"}, "`activation` to be 'softmax' or 'sigmoid'"),

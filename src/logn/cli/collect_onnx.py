@@ -57,6 +57,7 @@ def collect_onnx(
     background: Annotated[Background, typer.Option(help="Place of the background column.")] = Background.none,
     class_names: Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")] = None,
     population: Annotated[str | None, typer.Option(help="Which samples these are, e.g. 'test proposals'.")] = None,
+    max_images: Annotated[int | None, typer.Option(min=1, help="Only so many images, spread evenly.")] = None,
     sample_rows: Annotated[int, typer.Option(help="Rows to keep for balanced margins.")] = 4096,
     nonfinite: Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")] = Nonfinite.error,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per run, where the model leaves it open.")] = 1,
@@ -111,7 +112,7 @@ def collect_onnx(
 
     `logn collect yolo.onnx --images train/ --size 640x640 --resize letterbox --num-classes 80 -o stats.safetensors`
     """
-    from logn.logits.image_folder import Preprocessing, find_images
+    from logn.logits.image_folder import Preprocessing, select_images
     from logn.statistics.record_onnx import record_onnx
 
     check_output(output)
@@ -126,7 +127,7 @@ def collect_onnx(
         channels=channels.value,
         pad_value=pad_value,
     )
-    count = len(find_images(images))
+    count = len(select_images(images, max_images))
     with progress("Collecting", count, shown=show_progress) as advance:
         moments = record_onnx(
             model,
@@ -139,6 +140,7 @@ def collect_onnx(
             background=BACKGROUND_INDEX[background],
             class_names=class_names,
             population=population,
+            max_images=max_images,
             batch_size=batch_size,
             sample_rows=sample_rows,
             nonfinite=nonfinite.value,

@@ -79,8 +79,9 @@ def refuse_folded_weights(graph: OnnxGraph, layers: Sequence[LinearLayer], path:
         weight = graph.constant(layer.weight) if layer.reason is None else None
         if weight is None:
             continue
-        rows = weight if weight.shape[0] == layer.width else weight.T
-        if _has_mark(np.ascontiguousarray(rows)):
+        # A MatMul holds the transpose of what PyTorch had.
+        orders = [weight] if layer.kind == "Conv" else [weight, weight.T]
+        if any(_has_mark(np.ascontiguousarray(array)) for array in orders):
             raise InputError(
                 f"Expected `{path}` to have no map folded into it, but `{layer.weight}` was folded before the export; "
                 "pass again=True to put another map on top."

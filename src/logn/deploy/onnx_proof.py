@@ -98,5 +98,9 @@ def _check_interface(before: OnnxSession, after: OnnxSession, original: Any) -> 
 
 
 def _described(session: OnnxSession, kind: str) -> dict[str, tuple[Any, ...]]:
+    """Type and shape by name; what an open length is called does not count."""
     values = session.inputs if kind == "inputs" else session.output_values
-    return {value.name: (value.type, tuple(value.shape)) for value in values}
+    return {
+        value.name: (value.type, *(length if isinstance(length, int) else None for length in value.shape))
+        for value in values
+    }

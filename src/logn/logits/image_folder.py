@@ -92,6 +92,16 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
+def select_images(folder: str | os.PathLike[str], count: int | None) -> list[Path]:
+    """`count` images of a folder, spread evenly over their names; all for None."""
+    found = find_images(folder)
+    if count is None or count >= len(found):
+        return found
+    if count < 1:
+        raise InputError(f"Expected `max_images` to be at least 1, but got {count}.")
+    return [found[index * len(found) // count] for index in range(count)]
+
+
 def read_prepared(path: Path, preprocessing: Preprocessing) -> npt.NDArray[Any]:
     """Read one image and prepare it."""
     pillow = _import_pillow()

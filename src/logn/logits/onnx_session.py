@@ -18,7 +18,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 # Image sizes to try, one after the other, where a model leaves its own open.
 OPEN_SIZES = (64, 224, 640)
-_ERRORS_ONLY = 3
+# Errors come back as exceptions; onnxruntime would print them besides.
+_FATAL_ONLY = 4
 
 
 def import_onnxruntime() -> Any:
@@ -97,7 +98,7 @@ class OnnxSession:
         if provider not in known:
             raise InputError(f"Expected `provider` to be one of {', '.join(known)}, but got {provider!r}.")
         options = runtime.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
+        options.log_severity_level = _FATAL_ONLY
         if not optimised:
             options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.name = name

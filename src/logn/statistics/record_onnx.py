@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.logits.image_folder import Preprocessing, find_images, read_prepared
+from logn.logits.image_folder import Preprocessing, read_prepared, select_images
 from logn.logits.onnx_file import onnx_digest, read_onnx
 from logn.logits.onnx_locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.logits.onnx_session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
@@ -73,6 +73,7 @@ def record_onnx(
     background: int | None = None,
     class_names: Sequence[str] | str | os.PathLike[str] | None = None,
     population: str | None = None,
+    max_images: int | None = None,
     batch_size: int = 1,
     sample_rows: int = 4096,
     nonfinite: Nonfinite = "error",
@@ -94,13 +95,14 @@ def record_onnx(
         background: Place of the background column: None, 0 or -1.
         class_names: Name of each column, for the record, or a file of them.
         population: What a row of logits stands for, for the record.
+        max_images: Take only so many of the images, spread evenly over the folder.
         batch_size: Images per run, where the model leaves it open.
         sample_rows: How many rows to keep as a sample.
         nonfinite: "error" refuses NaN and infinity, "skip" leaves them out.
         provider: Where the model runs, by onnxruntime's name.
         advance: Called with the number of images after each run.
     """
-    file, paths = read_onnx(model_path), find_images(images)
+    file, paths = read_onnx(model_path), select_images(images, max_images)
     batches = _plan(model_inputs(file.model), preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = Wanted(num_classes, names, activation, axis, background is not None)

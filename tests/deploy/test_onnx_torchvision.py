@@ -1,0 +1,150 @@
+"""Folding into exports of torchvision's detectors: what the file gives is what PyTorch gives with the map attached."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from logn.deploy.attach import attach
+from logn.deploy.onnx_fold import fold_onnx
+from logn.errors import InputError
+from logn.logits.locate import locate_logits
+from logn.statistics.record import record
+from logn.statistics.record_onnx import record_onnx
+
+CLASSES = 6
+
+
+class Pyramid(nn.Module):
+    """A small backbone for torchvision's detectors."""
+
+    out_channels = 16
+
+    def __init__(self, levels):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(16 if level else 3, 16, 3, 2, 1) for level in range(levels))
+
+    def forward(self, images):
+        features = {}
+        for level, layer in enumerate(self.layers):
+            images = layer(images).relu()
+            features[str(level)] = images
+        return features
+
+
+def faster_rcnn():
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+
+    return FasterRCNN(
+        Pyramid(3),
+        rpn_anchor_generator=AnchorGenerator(((32, 64),) * 3, ((0.5, 1.0, 2.0),) * 3),
+        box_head=TwoMLPHead(16 * 49, 32),
+        box_predictor=FastRCNNPredictor(32, CLASSES),
+        min_size=64,
+        max_size=64,
+        rpn_post_nms_top_n_test=20,
+        box_score_thresh=0.0,
+        box_detections_per_img=10,
+    )
+
+
+def ssdlite():
+    from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+
+    model = ssdlite320_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=CLASSES, score_thresh=0.0, detections_per_img=10
+    )
+    return model
+
+
+def retinanet():
+    from torchvision.models.detection import RetinaNet
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.models.detection.retinanet import RetinaNetHead
+
+    model = RetinaNet(
+        Pyramid(5),
+        CLASSES,
+        min_size=64,
+        max_size=64,
+        anchor_generator=AnchorGenerator(tuple((size,) for size in (16, 32, 64, 128, 256)), ((0.5, 1.0, 2.0),) * 5),
+        head=RetinaNetHead(16, 3, CLASSES),
+        score_thresh=0.0,
+        detections_per_img=10,
+    )
+    for module in model.head.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
+    return model
+
+
+@pytest.mark.parametrize(("make", "background", "layers"), [(faster_rcnn, 0, 1), (ssdlite, 0, 6), (retinanet, None, 1)])
+def test_torchvision_detectors(exported, map_of, outputs_of, interface, settle, tmp_path, make, background, layers):
+    from PIL import Image
+
+    torch.manual_seed(0)
+    model = make()
+    if make is ssdlite:
+        settle(model, lambda images: model.head(list(model.backbone(images).values())))
+    model.eval()
+    pixels = np.random.default_rng(3).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    image = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float() / 255
+    source = exported(make.__name__, model, ([image],))
+    affine = map_of(CLASSES, background)
+    report = fold_onnx(source, affine, tmp_path / "out.onnx")
+    assert (report.way, len(report.layers)) == ("weights", layers)
+    assert report.largest_difference < 1e-4
+    assert interface(source) == interface(tmp_path / "out.onnx")
+
+    layer = locate_logits(model)
+    with attach(model, layer, affine), torch.inference_mode():
+        (expected,) = model([image])
+    boxes, labels, scores = ordered(outputs_of(tmp_path / "out.onnx", image))
+    np.testing.assert_allclose(scores, expected["scores"].numpy(), atol=1e-4)
+    np.testing.assert_array_equal(labels, expected["labels"].numpy())
+    np.testing.assert_allclose(boxes, expected["boxes"].numpy(), atol=1e-2)
+
+    (tmp_path / "images").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "images" / "0.png")
+    collected = record_onnx(source, tmp_path / "images", num_classes=CLASSES, background=background)
+    with record(model, layer) as moments, torch.inference_mode():
+        model([image])
+    np.testing.assert_array_equal(collected.count, moments.count)
+    np.testing.assert_allclose(collected.mean, moments.mean, atol=1e-4)
+    np.testing.assert_allclose(collected.variance, moments.variance, rtol=1e-3, atol=1e-6)
+
+
+def ordered(outputs):
+    """Boxes, labels and scores, whatever order the exporter gave them."""
+    boxes = next(array for array in outputs if array.ndim == 2)
+    labels = next(array for array in outputs if array.dtype == np.int64)
+    scores = next(array for array in outputs if array.ndim == 1 and array.dtype == np.float32)
+    return boxes, labels, scores
+
+
+def test_mask_rcnn_takes_the_boxes_logits_not_the_masks(exported, map_of, tmp_path):
+    from torchvision.models.detection import MaskRCNN
+    from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+
+    torch.manual_seed(0)
+    boxes = faster_rcnn()
+    model = MaskRCNN(
+        boxes.backbone,
+        rpn_anchor_generator=boxes.rpn.anchor_generator,
+        box_head=boxes.roi_heads.box_head,
+        box_predictor=boxes.roi_heads.box_predictor,
+        mask_head=MaskRCNNHeads(16, (8,), 1),
+        mask_predictor=MaskRCNNPredictor(8, 8, CLASSES),
+        min_size=64,
+        max_size=64,
+        rpn_post_nms_top_n_test=10,
+        box_score_thresh=0.0,
+        box_detections_per_img=5,
+    ).eval()
+    source = exported("MaskRCNN", model, ([torch.rand(3, 64, 64)],))
+    report = fold_onnx(source, map_of(CLASSES, background=0), tmp_path / "out.onnx")
+    assert (report.activation, report.layers) == ("softmax", ("roi_heads.box_predictor.cls_score.weight",))
+    with pytest.raises(InputError, match="several fit"):  # without a background nothing tells them apart
+        fold_onnx(source, map_of(CLASSES), tmp_path / "other.onnx")
