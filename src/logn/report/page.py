@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from logn import __version__
-from logn.errors import InputError
+from logn.errors import InputError, MissingExtraError
 from logn.evaluate.error_types import error_types
 from logn.evaluate.protocol import EvaluationProtocol
 from logn.files import atomic_path
@@ -120,7 +120,7 @@ class _Builder:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # clipped boxes were told of when they were first read
                 return make()
-        except InputError as error:
+        except (InputError, MissingExtraError) as error:
             self.missing[title] = str(error)
             return section(title.lower().replace(" ", "-"), title, "Not shown. " + str(error))
 

@@ -1,0 +1,124 @@
+"""A run that is small enough to know: six classes, two of them with names that try to be code."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logn.evaluate.compare import compare
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison_files import save_comparison
+from logn.evaluate.store_format import StoreHeader
+from logn.evaluate.store_writer import PredictionWriter
+from logn.logits.proposals import Proposals
+from logn.statistics.class_counts import ClassCounts
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+
+HOSTILE = "<script>alert(1)</script>"
+NAMES = ("cup", HOSTILE, 'a "quoted" & <b>bold</b> name', "spoon", "fork", "saucer")
+COUNTS = (400, 150, 60, 20, 6, 3)
+GROUPS = ("f", "f", "c", "c", "r", "r")
+WIDTH, HEIGHT, IMAGES = 96, 64, 12
+METHODS = ("logn", "logn:balanced", "norcal", "loga")
+
+
+def annotation_file(path: Path, images: int, rng: np.random.Generator, shares: np.ndarray) -> dict:
+    """Objects on a grid, so that none overlaps another."""
+    categories = [
+        {"id": place + 1, "name": name, "frequency": group, "image_count": count, "instance_count": count}
+        for place, (name, group, count) in enumerate(zip(NAMES, GROUPS, COUNTS, strict=True))
+    ]
+    listed, annotations = [], []
+    for image in range(1, images + 1):
+        labels = rng.choice(len(NAMES), 6, p=shares)
+        for place, label in enumerate(labels):
+            box = [place % 3 * 32 + 4, place // 3 * 32 + 4, 22, 22]
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": image,
+                    "category_id": int(label) + 1,
+                    "bbox": box,
+                    "area": 484,
+                    "iscrowd": 0,
+                    "segmentation": [],
+                }
+            )
+        absent = [place + 1 for place in range(len(NAMES)) if place not in labels]
+        listed.append(
+            {
+                "id": image,
+                "width": WIDTH,
+                "height": HEIGHT,
+                "file_name": f"images/{image}.png",
+                "neg_category_ids": absent,
+                "not_exhaustive_category_ids": [],
+            }
+        )
+    content = {"images": listed, "categories": categories, "annotations": annotations}
+    path.write_text(json.dumps(content))
+    return content
+
+
+def write_images(folder: Path, rng: np.random.Generator) -> None:
+    from PIL import Image
+
+    folder.mkdir()
+    for image in range(1, IMAGES + 1):
+        small = rng.integers(0, 255, (8, 12, 3), np.uint8)
+        Image.fromarray(small).resize((WIDTH, HEIGHT)).save(folder / f"{image}.png")
+
+
+def proposals_of(content: dict, image: int, rng: np.random.Generator) -> Proposals:
+    """Two proposals near each object and twenty elsewhere; logits lean to frequent classes."""
+    objects = [item for item in content["annotations"] if item["image_id"] == image]
+    boxes, labels = [], []
+    for item in objects:
+        x, y, width, height = item["bbox"]
+        for _ in range(2):
+            boxes.append(np.array([x, y, x + width, y + height]) + rng.normal(0, 1.2, 4))
+            labels.append(item["category_id"])
+    for _ in range(20):
+        x, y = rng.uniform(0, WIDTH - 12), rng.uniform(0, HEIGHT - 12)
+        boxes.append(np.array([x, y, x + 10, y + 10]))
+        labels.append(0)
+    logits = rng.normal(0, 1, (len(labels), len(NAMES) + 1))
+    logits[:, 1:] += 0.7 * np.log(COUNTS) - 5
+    logits[np.arange(len(labels)), labels] += 4.0
+    return Proposals(np.array(boxes, np.float32), logits, height=HEIGHT, width=WIDTH)
+
+
+def make_run(folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    (folder / "data").mkdir(parents=True)
+    annotation_file(folder / "data" / "train.json", 60, rng, np.array(COUNTS) / sum(COUNTS))
+    content = annotation_file(folder / "data" / "test.json", IMAGES, rng, np.full(len(NAMES), 1 / len(NAMES)))
+    write_images(folder / "data" / "images", rng)
+    header = StoreHeader(num_columns=7, background=0, class_names=NAMES, category_ids=tuple(range(1, 7)))
+    metadata = StatisticsMetadata(class_names=("background", *NAMES), background=0, activation="softmax")
+    moments = ClassMoments(7, sample_rows=256, metadata=metadata)
+    with PredictionWriter(folder / "predictions", header) as writer:
+        for image in range(1, IMAGES + 1):
+            proposals = proposals_of(content, image, rng)
+            writer.append(image, proposals)
+            moments.update(proposals.logits)
+    moments.save(folder / "statistics.safetensors")
+    comparison = compare(
+        folder / "predictions",
+        folder / "data" / "test.json",
+        METHODS,
+        settings=CompareSettings(draws=50, errors=True),
+        moments=moments,
+        counts=ClassCounts.load(folder / "data" / "train.json").at_least(1),
+    )
+    save_comparison(comparison, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory):
+    """Read only: everything that a run can have."""
+    pytest.importorskip("PIL")
+    return make_run(tmp_path_factory.mktemp("report") / "run")

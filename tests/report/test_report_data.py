@@ -1,0 +1,133 @@
+"""What the page shows is computed apart from drawing: known numbers."""
+
+import numpy as np
+import pytest
+
+from logn.evaluate.detections import Detections
+from logn.evaluate.ground_truth import load_ground_truth
+from logn.report.before_after import BeforeAfter, OperatingPoint, load_before_after, operating_point
+from logn.report.class_changes_data import class_changes
+from logn.report.comparison_record import ClassRecord, most_changed
+from logn.report.gallery_data import ALARMS, FOUND, LOST, choose_images
+from logn.report.outcomes import outcomes
+from logn.report.run_folder import open_run
+from logn.report.svg_charts import Axis, donut, log_ticks, round_ticks, step_path
+
+
+def truth_of(boxes, num_images, *, num_classes=2, negatives=None):
+    """Boxes are (image, class); each is ten pixels wide at x = 20 · its number in the image."""
+    annotations, seen = [], {}
+    for number, (image, label) in enumerate(boxes, start=1):
+        place = seen[image] = seen.get(image, -1) + 1
+        item = {"id": number, "image_id": image, "category_id": label + 1, "bbox": [20 * place, 0, 10, 10], "area": 100}
+        annotations.append(item)
+    negative = list(range(1, num_classes + 1)) if negatives is None else negatives
+    images = [
+        {"id": image, "neg_category_ids": negative, "not_exhaustive_category_ids": []} for image in range(num_images)
+    ]
+    categories = [{"id": place + 1, "name": f"class {place}"} for place in range(num_classes)]
+    return load_ground_truth({"images": images, "categories": categories, "annotations": annotations})
+
+
+def detections(*rows):
+    """Rows are (image, class, score, place): place is the number of the box, or -1 for elsewhere."""
+    rows = sorted(rows, key=lambda row: (row[0], -row[2]))
+    left = [20 * place if place >= 0 else 500 for *_, place in rows]
+    return Detections(
+        np.array([row[0] for row in rows], np.int32),
+        np.array([row[1] for row in rows], np.int32),
+        np.array([row[2] for row in rows], np.float32),
+        np.array([[x, 0, x + 10, 10] for x in left], np.float32).reshape(-1, 4),
+        np.arange(len(rows), dtype=np.int32),
+    )
+
+
+def test_outcomes_tell_hits_duplicates_and_what_nobody_looked_for():
+    truth = truth_of([(0, 0)], 1, num_classes=3, negatives=[2])
+    fate = outcomes(detections((0, 0, 0.9, 0), (0, 0, 0.8, 0), (0, 1, 0.7, 0), (0, 2, 0.6, 0)), truth)
+    assert fate.box.tolist() == [0, -1, -1, -1]
+    assert fate.is_false_alarm.tolist() == [False, True, True, False]
+    assert fate.judged.tolist() == [True, True, True, False]
+    assert fate.above(0.75).is_false_alarm.tolist() == [False, True]
+
+
+@pytest.fixture
+def pair():
+    """Class 1 is rare. Image 0 gains a rare object, image 1 loses one, image 2 gains a false alarm."""
+    truth = truth_of([(0, 1), (1, 0), (2, 0)], 4)
+    before = detections((0, 1, 0.1, 0), (1, 0, 0.9, 0), (2, 0, 0.8, 0), (3, 0, 0.7, -1))
+    after = detections((0, 1, 0.6, 0), (1, 0, 0.1, 0), (2, 0, 0.5, 0), (2, 1, 0.4, -1))
+    return BeforeAfter(truth, before, after, np.array(["f", "r"]), of_images=4)
+
+
+def test_the_new_threshold_keeps_as_many_detections(pair):
+    point = operating_point(pair, 0.5)
+    assert point.new == pytest.approx(0.25)
+    assert point.kept == (3, 3)
+    assert point.hits == (2, 2)
+    assert point.false_alarms == (1, 1)
+    assert point.rare_hits == (0, 1)
+
+
+def test_the_gallery_shows_gains_losses_and_false_alarms(pair):
+    chosen = choose_images(pair, operating_point(pair, 0.5))
+    assert [(image.part, image.amount, image.image_id) for image in chosen] == [
+        (FOUND, 1, 0),
+        (LOST, 1, 1),
+        (ALARMS, 1, 2),
+    ]
+    found, lost, alarms = chosen
+    assert [(mark.kind, mark.changed) for mark in found.before] == [("missed", True)]
+    assert [(mark.kind, mark.changed) for mark in found.after] == [("hit", True)]
+    assert [(mark.kind, mark.changed) for mark in lost.before] == [("hit", True)]
+    assert [(mark.kind, mark.changed) for mark in lost.after] == [("missed", True)]
+    assert [(mark.kind, mark.changed) for mark in alarms.after] == [("hit", False), ("alarm", True)]
+
+
+def test_an_image_is_shown_once_and_equal_ones_go_by_id():
+    truth = truth_of([(image, 1) for image in range(6)], 6)
+    before = detections(*((image, 1, 0.1, 0) for image in range(6)))
+    after = detections(*((image, 1, 0.8, 0) for image in range(6)), *((image, 0, 0.7, -1) for image in range(6)))
+    many = BeforeAfter(truth, before, after, np.array(["f", "r"]), of_images=6)
+    point = OperatingPoint(0.5, 0.5, kept=(0, 12), hits=(0, 6), false_alarms=(0, 6), rare_hits=(0, 6))
+    chosen = choose_images(many, point, each=2)
+    assert [(image.part, image.image_id) for image in chosen] == [(FOUND, 0), (FOUND, 1), (ALARMS, 2), (ALARMS, 3)]
+
+
+def test_a_correction_flattens_mean_and_spread(run_folder):
+    run = open_run(run_folder)
+    changes = class_changes(run, "logn:balanced")
+    assert changes.follows_count(changes.mean_before) > 0.9
+    np.testing.assert_allclose(changes.mean_after, changes.mean_after[0], atol=1e-3)
+    np.testing.assert_allclose(changes.std_after, changes.std_before.mean(), atol=1e-3)
+    assert changes.images.tolist() == run.counts.image_counts.tolist()
+
+
+def test_few_images_stand_for_many(run_folder):
+    run = open_run(run_folder)
+    pair = load_before_after(run, "logn", most_images=3)
+    assert pair.of_images == 12
+    assert pair.truth.image_ids.tolist() == [1, 7, 12]
+    whole = load_before_after(run, "logn")
+    part = whole.before.of_image(6)
+    np.testing.assert_array_equal(pair.before.of_image(1).scores, part.scores)
+
+
+def test_classes_without_boxes_neither_gain_nor_lose():
+    classes = [ClassRecord(1, "empty", None, 0, {"none": float("nan"), "logn": float("nan")})]
+    assert most_changed(classes, "none", "logn", 3) == ([], [])
+
+
+def test_ticks_are_round_and_inside():
+    assert round_ticks(0, 1) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert round_ticks(-7.3, -1.2) == [-6.0, -4.0, -2.0]
+    assert log_ticks(1e-4, 1) == [1e-4, 1e-3, 1e-2, 0.1, 1.0]
+
+
+def test_a_histogram_starts_and_ends_at_the_base_line():
+    x, y = Axis(1, 100, 0, 10, logarithmic=True), Axis(1, 10, 20, 0, logarithmic=True)
+    assert step_path(x, y, [1, 10, 100], [10, 0]) == "M0,20L0,0L5,0L5,20L10,20L10,20"
+
+
+def test_a_ring_leaves_out_what_is_nothing():
+    assert donut([("Cls", 3.0), ("Loc", 0.0)]).count("<path") == 1

@@ -1,0 +1,204 @@
+"""The page in a real browser: it works, stays quiet, keeps to itself and fits its window."""
+
+import json
+import shutil
+
+import pytest
+
+from logn.report.page import write_report
+from logn.report.run_folder import open_run
+
+HOSTILE = "<script>alert(1)</script>"
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
+)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def address(run_folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    assert write_report(open_run(run_folder), path, method="logn:balanced").missing == {}
+    return path.as_uri()
+
+
+def resize(browser, width):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+@pytest.fixture
+def page(browser, address):
+    resize(browser, 1400)
+    browser.get_log("performance")
+    browser.get_log("browser")
+    browser.get(address)
+    return browser
+
+
+def test_no_console_message_and_no_request_leaves_the_page(page, address):
+    page.execute_script("document.querySelectorAll('th button').forEach((button) => button.click())")
+    events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    assert address in asked
+    assert all(url == address or url.startswith("data:") for url in asked)
+    assert page.get_log("browser") == []
+
+
+def column(page, place):
+    return page.execute_script(
+        "return [...document.getElementById('method-table').tBodies[0].rows]"
+        f".map((row) => [row.cells[0].textContent, Number(row.cells[{place}].dataset.value)])"
+    )
+
+
+def test_the_table_sorts_both_ways(page):
+    before = column(page, 1)
+    assert before[0][0] == "none"
+    header = page.find_elements("css selector", "#method-table th")[1]
+    header.find_element("tag name", "button").click()
+    assert column(page, 1) == sorted(before, key=lambda row: -row[1])
+    assert header.get_attribute("aria-sort") == "descending"
+    header.find_element("tag name", "button").click()
+    assert [row[1] for row in column(page, 1)] == sorted(row[1] for row in before)
+    page.find_elements("css selector", "#method-table th button")[0].click()
+    assert [row[0] for row in column(page, 1)] == ["loga", "logn", "logn:balanced", "none", "norcal"]
+
+
+def at_class(page, chart, place):
+    """Where the mark of a class stands in the window, after scrolling to it."""
+    script = """
+        const svg = document.querySelector(`svg[data-points="${arguments[0]}"]`);
+        svg.scrollIntoView({block: "center", behavior: "instant"});
+        const places = JSON.parse(document.getElementById("class-data").textContent).points[arguments[0]];
+        const [x, before] = places[arguments[1]];
+        const point = new DOMPoint(x, before).matrixTransform(svg.getScreenCTM());
+        return [point.x, point.y];
+    """
+    return page.execute_script(script, chart, place)
+
+
+@pytest.mark.parametrize("chart", ["mean", "std"])
+def test_hovering_a_mark_shows_its_class_as_text(page, chart):
+    x, y = at_class(page, chart, 1)
+    page.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+    tip = page.find_element("id", "tip")
+    assert tip.is_displayed()
+    assert tip.text.splitlines()[0] == HOSTILE
+    assert "training images" in tip.text
+    assert "AP " in tip.text
+    assert len(page.find_elements("css selector", ".mark.ring")) == 4  # before and after, in both charts
+
+
+def test_a_tap_shows_the_class_and_escape_hides_it(page):
+    x, y = at_class(page, "mean", 4)
+    touch = {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]}
+    page.execute_cdp_cmd("Input.dispatchTouchEvent", touch)
+    page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    assert page.find_element("id", "tip").text.splitlines()[0] == "fork"
+    page.find_element("tag name", "body").send_keys("\ue00c")
+    assert not page.find_element("id", "tip").is_displayed()
+
+
+def test_the_gallery_has_pictures_that_can_be_decoded(page):
+    script = """
+        const done = arguments[0];
+        const images = [...document.querySelectorAll("#gallery image")].map((image) => image.href.baseVal);
+        Promise.all(images.map(async (source) => {
+          const image = new Image();
+          image.src = source;
+          await image.decode();
+          return image.naturalWidth;
+        })).then(done, () => done([0]));
+    """
+    widths = page.execute_async_script(script)
+    assert len(widths) >= 2
+    assert all(width == 96 for width in widths)
+    drawn = page.execute_script(
+        "return [...document.querySelectorAll('#gallery .pair svg')].every("
+        "(svg) => svg.getBoundingClientRect().width > 80 && svg.querySelector('rect'))"
+    )
+    assert drawn
+
+
+@pytest.mark.parametrize("width", [380, 1400])
+def test_nothing_overflows(page, width):
+    resize(page, width)
+    page.execute_script("document.querySelectorAll('details').forEach((element) => { element.open = true; })")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    script = """
+        const limit = arguments[0] + 1;
+        return [...document.querySelectorAll("body *")].filter((element) => {
+          const box = element.getBoundingClientRect();
+          return (box.right > limit || box.left < -1) && !element.closest(".scroll");
+        }).map((element) => element.outerHTML.slice(0, 120));
+    """
+    assert page.execute_script(script, width) == []
+
+
+def test_a_name_that_looks_like_code_is_shown(page):
+    page.execute_script("document.querySelectorAll('details').forEach((element) => { element.open = true; })")
+    names = page.execute_script("return [...document.querySelectorAll('#all td.name')].map((cell) => cell.textContent)")
+    assert names[:3] == ["cup", HOSTILE, 'a "quoted" & <b>bold</b> name']
+    assert page.execute_script("return document.querySelectorAll('script').length") == 2
+
+
+def test_the_list_of_classes_can_be_searched(page):
+    page.execute_script("document.querySelector('details').open = true")
+    page.find_element("css selector", "input[type=search]").send_keys("Spoo")
+    shown = page.execute_script(
+        "return [...document.querySelectorAll('#all tbody tr')].filter((row) => !row.hidden)"
+        ".map((row) => row.cells[0].textContent)"
+    )
+    assert shown == ["spoon"]
+
+
+def test_everything_is_there_without_script(page, address):
+    page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        page.get(address)
+        assert page.find_element("id", "verdict").text.startswith("logn:balanced ")
+        assert len(page.find_elements("css selector", "#method-table tbody tr")) == 5
+        assert all(element.is_displayed() for element in page.find_elements("css selector", "section h2"))
+        assert len(page.find_elements("css selector", "#gallery image")) >= 2
+        assert not page.find_elements("css selector", "th button")
+    finally:
+        page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_dark(page, scheme):
+    wanted = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wanted})
+    script = """
+        const light = (colour) => {
+          const [r, g, b] = colour.match(/[0-9.]+/g).map((part) => Number(part) / 255)
+            .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const ground = light(getComputedStyle(document.querySelector("section")).backgroundColor);
+        return [...document.querySelectorAll("h2, .lead, .up, .down, .note")].map((element) => {
+          const text = light(getComputedStyle(element).color);
+          return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
+        });
+    """
+    assert min(page.execute_script(script)) >= 4.5

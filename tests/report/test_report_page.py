@@ -1,0 +1,160 @@
+"""The page without a browser: what it says, what it escapes, and what it says when something is missing."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from logn.cli.main import execute
+from logn.errors import InputError
+from logn.report.markup import data_script, tag
+from logn.report.page import write_report
+from logn.report.page_provenance import commands
+from logn.report.run_folder import open_run
+
+HOSTILE = "<script>alert(1)</script>"
+SECTIONS = ["methods", "groups", "statistics", "classes", "errors", "scores", "gallery", "provenance"]
+
+
+@pytest.fixture(scope="module")
+def page(run_folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    summary = write_report(open_run(run_folder), path, method="logn:balanced")
+    return summary, path.read_text(encoding="utf-8")
+
+
+def test_the_story_is_told_in_order(page):
+    summary, text = page
+    assert summary.missing == {}
+    assert re.findall(r'<section id="([a-z-]+)"', text) == SECTIONS
+    assert tag("p", summary.verdict, id="verdict") in text
+    assert text.index("verdict") < text.index('<section id="methods"')
+
+
+def test_names_from_the_data_are_text(page):
+    _, text = page
+    assert HOSTILE not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<b>bold</b> name" not in text
+    # Scripts: the data and our own; a name in the data does not end its element.
+    assert text.count("<script") == text.count("</script>") == 2
+
+
+def test_nothing_is_fetched(page):
+    _, text = page
+    addresses = re.findall(r'(?:src|href|action)="([^"#]*)', text)
+    assert all(address.startswith("data:") for address in addresses if address)
+    assert "url(" not in text
+    assert re.findall(r"https?://[^\s\"']+", text) == ["http://www.w3.org/2000/svg"]
+
+
+def test_the_gallery_holds_each_picture_once_and_uses_it_twice(page):
+    _, text = page
+    pictures = text.count("data:image/jpeg;base64,")
+    assert pictures > 0
+    assert text.count('<use href="#picture-') == pictures
+
+
+def test_the_table_marks_the_best_of_each_column(page, run_folder):
+    _, text = page
+    methods = json.loads((run_folder / "comparison.json").read_text())["methods"]
+    best = max(method["metrics"]["AP"] for method in methods)
+    rows = re.search(r'<table[^>]*id="method-table".*?</table>', text).group(0)
+    assert f'data-value="{best:.6g}" class="best"' in rows
+
+
+def test_a_comparison_alone_makes_a_page_that_says_what_is_missing(run_folder, tmp_path):
+    shutil.copy(run_folder / "comparison.json", tmp_path)
+    summary = write_report(open_run(tmp_path), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert summary.method == "logn"
+    assert set(summary.missing) == {"Logit statistics by class", "Scores and thresholds", "Images"}
+    assert "which `logn collect` writes" in text
+    assert "which `logn predict` writes" in text
+
+
+def test_errors_are_computed_for_the_page_where_the_comparison_has_none(run_folder, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    content = json.loads((folder / "comparison.json").read_text())
+    known = {entry["method"]: entry["errors"]["gains"]["Cls"] for entry in content["methods"]}
+    for entry in content["methods"]:
+        entry["errors"] = None
+    (folder / "comparison.json").write_text(json.dumps(content))
+    write_report(open_run(folder), folder / "report.html")
+    text = (folder / "report.html").read_text()
+    assert "Computed for this page over 12 of 12 images" in text
+    assert f"Before to after: Cls {100 * known['none']:.1f} to {100 * known['logn']:.1f}" in text
+
+
+def test_images_that_are_not_there_cost_the_gallery_only(run_folder, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    shutil.rmtree(folder / "data" / "images")
+    assert list(write_report(open_run(folder), folder / "report.html").missing) == ["Images"]
+
+
+def test_without_intervals_the_headline_says_only_the_change(run_folder, tmp_path):
+    content = json.loads((run_folder / "comparison.json").read_text())
+    for entry in content["methods"]:
+        for change in entry["differences"].values():
+            change["low"] = change["high"] = None
+    content["draws"] = 0
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    write_report(open_run(tmp_path), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "no intervals were computed" in text
+    assert " changes AP by " in text
+
+
+def test_the_command_writes_beside_the_run_and_says_so(run_folder, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    assert execute(["report", str(folder), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["report"] == str(folder / "report.html")
+    assert said["bytes"] == (folder / "report.html").stat().st_size
+    assert said["missing"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere"], "Expected `nowhere` to be the folder of a run"),
+        (["RUN", "-o", "RUN/report.txt"], "to end in .html"),
+        (["RUN", "-m", "magic"], "Expected `method` to be one of none, logn,"),
+        (["RUN", "-p", "nowhere"], "Expected `--predictions` to be a file or folder"),
+        (["RUN/data"], "to hold `comparison.json`, which `logn compare -o` writes"),
+    ],
+)
+def test_bad_input_gets_one_sentence(run_folder, capsys, arguments, sentence):
+    arguments = [argument.replace("RUN", str(run_folder)) for argument in arguments]
+    assert execute(["report", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_a_broken_comparison_is_named(tmp_path):
+    (tmp_path / "comparison.json").write_text('{"methods": [{}]}')
+    with pytest.raises(InputError, match=r"comparison\.json` to be what `logn compare -o` writes"):
+        write_report(open_run(tmp_path), tmp_path / "report.html")
+
+
+def test_the_commands_to_repeat_name_what_lies_elsewhere(run_folder, tmp_path):
+    shutil.copy(run_folder / "comparison.json", tmp_path)
+    statistics = run_folder / "statistics.safetensors"
+    run = open_run(tmp_path, places={"statistics": statistics})
+    compare, report = commands(run, "logn", tmp_path / "a page.html")
+    assert f"-s {statistics}" in compare
+    assert "--method logn:balanced" in compare
+    assert report == f"logn report {tmp_path} --statistics {statistics} --method logn -o '{tmp_path}/a page.html'"
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "&amp;", "\u2028"])
+def test_data_for_the_script_comes_back_and_cannot_end_it(text):
+    markup = data_script("data", [text])
+    inside = markup.split(">", 1)[1].removesuffix("</script>")
+    assert not set("<>&\u2028") & set(inside)
+    assert json.loads(inside) == [text]
