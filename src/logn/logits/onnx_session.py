@@ -127,19 +127,30 @@ class OnnxSession:
 def _start(runtime: Any, model: Any, options: Any, providers: list[str]) -> Any:
     if isinstance(model, str | Path):
         return runtime.InferenceSession(str(model), options, providers=providers)
-    import onnx
-
-    try:
-        message = model.SerializeToString()
-    except Exception:  # protobuf's way to say that it is larger than a message can be
-        message = b""
-    if message:
+    message = _message(model)
+    if message is not None:
         return runtime.InferenceSession(message, options, providers=providers)
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        onnx.save_model(model, str(path), save_as_external_data=True, location="model.data")
+        _save_in_two_files(model, path)
         return runtime.InferenceSession(str(path), options, providers=providers)
+
+
+def _message(model: Any) -> bytes | None:
+    try:
+        return bytes(model.SerializeToString())
+    except Exception:  # protobuf's way to say that it is larger than a message can be
+        return None
+
+
+def _save_in_two_files(model: Any, path: Path) -> None:
+    """Write the weights beside the model; they leave its message."""
+    import onnx
+
+    for tensor in model.graph.initializer:
+        if tensor.HasField("raw_data"):
+            onnx.external_data_helper.set_external_data(tensor, "model.data")
+    onnx.save_model(model, str(path))
 
 
 def _reason(error: Exception) -> str:

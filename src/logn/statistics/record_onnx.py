@@ -80,7 +80,7 @@ def record_onnx(
     provider: str = "CPUExecutionProvider",
     advance: Callable[[float], None] = lambda amount: None,
 ) -> ClassMoments:
-    """Collect the moments of the class logits of an ONNX model over a folder of images.
+    '''Collect the moments of the class logits of an ONNX model over a folder of images.
 
     The logits are recorded where `logn.fold_onnx` will change them: at the input of the class activation.
 
@@ -101,7 +101,18 @@ def record_onnx(
         nonfinite: "error" refuses NaN and infinity, "skip" leaves them out.
         provider: Where the model runs, by onnxruntime's name.
         advance: Called with the number of images after each run.
-    """
+
+    Example:
+        >>> import tempfile, onnx.parser
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 1, 1] x) => (float[N, 3] y)
+        ... <float[3, 3] w = {2.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0}> { f = Flatten(x) y = Gemm(f, w) }"""
+        >>> onnx.save_model(onnx.parser.parse_model(text), str(folder / "model.onnx"))
+        >>> Image.new("RGB", (4, 4), (255, 255, 0)).save(folder / "yellow.png")
+        >>> record_onnx(folder / "model.onnx", folder).mean
+        array([2., 1., 0.])
+    '''
     file, paths = read_onnx(model_path), select_images(images, max_images)
     batches = _plan(model_inputs(file.model), preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
