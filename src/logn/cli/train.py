@@ -56,6 +56,9 @@ def train(
         str | None,
         typer.Option(help="Train `classifier`, `new-classifier` or `heads` and freeze the rest; with --start."),
     ] = None,
+    feature_memory: Annotated[
+        bool, typer.Option("--feature-memory", help="Add features of earlier regions to each batch; for `--loss loce`.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in the folder, or start anew.")
     ] = True,
@@ -104,6 +107,7 @@ def train(
         loss=loss,
         start=start,
         only=only,
+        feature_memory=feature_memory,
     )
     result = run_training(
         plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -10,8 +11,32 @@ from torch import Tensor
 
 from logn.errors import InputError
 
+# Far from any number that a true box of a batch has.
+FIRST_DRAW = 1 << 62
 # All sixteen ways to move the corners x1, y1, x2, y2 to one side or the other.
 SIGNS = tuple(product((-1.0, 1.0), repeat=4))
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """What a draw from the memory gives.
+
+    Args:
+        features: `(M, ...)`.
+        classes: `(M,)`, 0..F-1.
+        offsets: `(M, 4)` what the box regression should answer, where that was kept.
+        instances: `(M,)` a number for each class that was drawn; its features count as one object.
+    """
+
+    features: Tensor
+    classes: Tensor
+    offsets: Tensor | None
+    instances: Tensor
+
+    def to(self, device: torch.device) -> Recalled:
+        """The same on another device."""
+        offsets = None if self.offsets is None else self.offsets.to(device)
+        return Recalled(self.features.to(device), self.classes.to(device), offsets, self.instances.to(device))
 
 
 class FeatureMemory:
@@ -37,23 +62,30 @@ class FeatureMemory:
                 f"Expected `num_classes` and `capacity` to be at least 1, but got {num_classes} and {capacity}."
             )
         self.num_classes, self.capacity = num_classes, capacity
-        self._features: list[list[Tensor]] = [[] for _ in range(num_classes)]
+        self._features: list[list[tuple[Tensor, Tensor | None]]] = [[] for _ in range(num_classes)]
 
     def __len__(self) -> int:
         return sum(len(features) for features in self._features)
 
-    def add(self, features: Tensor, classes: Tensor) -> None:
-        """Keep features `(N, ...)` of regions of the given classes 0..F-1, without their gradients."""
+    def add(self, features: Tensor, classes: Tensor, offsets: Tensor | None = None) -> None:
+        """Keep features `(N, ...)` of regions of the given classes 0..F-1, without their gradients.
+
+        Args:
+            features: What to keep.
+            classes: `(N,)`.
+            offsets: `(N, 4)` what the box regression should answer for these regions; for all calls or none.
+        """
         kept = features.detach().cpu()
-        for row, place in zip(kept, classes.tolist(), strict=True):
+        answers = [None] * len(kept) if offsets is None else list(offsets.detach().cpu().clone())
+        for row, place, answer in zip(kept, classes.tolist(), answers, strict=True):
             own = self._features[place]
-            own.append(row.clone())  # a view would keep the whole batch in memory
+            own.append((row.clone(), answer))  # a view would keep the whole batch in memory
             del own[: -self.capacity]
 
     def features_of(self, place: int) -> Tensor:
         """What is kept of a class, oldest first."""
         own = self._features[place]
-        return torch.stack(own) if own else torch.empty(0)
+        return torch.stack([feature for feature, _ in own]) if own else torch.empty(0)
 
     def probabilities(self, mean_score: Tensor) -> Tensor:
         """How probable each class is to be drawn: the weaker the likelier, and 0 where nothing is kept."""
@@ -61,7 +93,7 @@ class FeatureMemory:
         weight[[not own for own in self._features]] = 0
         return weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
-    def draw(self, mean_score: Tensor, *, classes: int = 8, features_each: int = 4) -> tuple[Tensor, Tensor] | None:
+    def draw(self, mean_score: Tensor, *, classes: int = 8, features_each: int = 4) -> Recalled | None:
         """Draw classes with repetition and a few features of each, from torch's random state.
 
         Args:
@@ -70,19 +102,25 @@ class FeatureMemory:
             features_each: How many different features of each, as far as there are so many.
 
         Returns:
-            Features and their classes; None while the memory is empty.
+            The features; None while the memory is empty.
         """
         if not len(self):
             return None
         chosen = torch.multinomial(self.probabilities(mean_score), classes, replacement=True).tolist()
-        drawn: list[Tensor] = []
-        labels: list[int] = []
-        for place in chosen:
+        drawn: list[tuple[Tensor, Tensor | None]] = []
+        numbers: list[int] = []
+        for number, place in enumerate(chosen):
             own = self._features[place]
             rows = torch.randperm(len(own))[:features_each].tolist()
             drawn += [own[row] for row in rows]
-            labels += [place] * len(rows)
-        return torch.stack(drawn), torch.tensor(labels)
+            numbers += [number] * len(rows)
+        offsets = [answer for _, answer in drawn if answer is not None]
+        return Recalled(
+            torch.stack([feature for feature, _ in drawn]),
+            torch.tensor(chosen)[numbers],
+            torch.stack(offsets) if offsets else None,
+            FIRST_DRAW + torch.tensor(numbers),
+        )
 
 
 def jittered_boxes(boxes: Tensor, image_size: Sequence[int], *, spread: float = 1 / 6) -> Tensor:

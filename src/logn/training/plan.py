@@ -42,6 +42,8 @@ class TrainingPlan:
         start: Run, or checkpoint file, of the same detector whose weights to begin with.
         only: Train a part and freeze the rest: `classifier`, `new-classifier` (from random weights) or `heads`
             (classifier, boxes, proposals and masks); needs `start`.
+        feature_memory: Add regions of earlier iterations to each batch, those of weak classes first: the other half of
+            LOCE, for `loss="loce"` and detectors of one stage. A resumed run begins with an empty memory.
 
     Example:
         >>> TrainingPlan("data", "runs/a", model="cascade-r101").recipe.milestones
@@ -67,11 +69,17 @@ class TrainingPlan:
     loss: str = DEFAULT_LOSS
     start: str | Path | None = None
     only: str | None = None
+    feature_memory: bool = False
 
     def __post_init__(self) -> None:
         self.detector(1)  # refuses unknown models and classifiers now, not after the data is read
         _ = self.recipe
         check_part(self.only, started=self.start is not None)
+        if self.feature_memory and (parse_loss(self.loss)[0] != "loce" or self.model == "cascade-r101"):
+            raise InputError(
+                "Expected `feature_memory` to be used with the loss `loce` and a detector of one stage, but got"
+                f" `{self.loss}` and `{self.model}`."
+            )
         if self.sampler not in SAMPLERS:
             raise InputError(f"Expected `sampler` to be one of {SAMPLERS}, but got {self.sampler!r}.")
         for name in ("iterations", "epochs", "batch", "learning_rate", "checkpoint_every"):
@@ -119,7 +127,11 @@ class TrainingPlan:
         """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
         preset = self.preset or ("small" if self.model == "small" else "paper")
         # Only where they are used, so that runs from before they existed go on.
-        special = {"loss": self.loss if self.loss != DEFAULT_LOSS else None, "only": self.only}
+        special = {
+            "loss": self.loss if self.loss != DEFAULT_LOSS else None,
+            "only": self.only,
+            "feature_memory": self.feature_memory or None,
+        }
         return {
             **{name: value for name, value in special.items() if value is not None},
             "preset": preset,

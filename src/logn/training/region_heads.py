@@ -13,7 +13,9 @@ from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.roi_heads import RoIHeads
 
 from logn.errors import InputError
+from logn.training.feature_memory import SIGNS, FeatureMemory, Recalled, jittered_boxes
 from logn.training.losses.cross_entropy import CrossEntropyLoss
+from logn.training.losses.equilibrium import EquilibriumLoss
 from logn.training.losses.head_loss import HeadLoss
 from logn.training.region_boxes import Sizes, best_boxes, clip
 from logn.training.region_sampling import (
@@ -73,6 +75,7 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         )
         self.beta = beta
         self.mask_regions_per_image = mask_regions_per_image
+        self.feature_memory: FeatureMemory | None = None
         # A module is registered, so that a loss with running counts is saved with the model.
         self.classification_loss: ClassificationLoss = functional.cross_entropy
         self.layout, self.test_logits = read_as.layout, read_as.test_logits
@@ -108,9 +111,12 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         """Sample regions and give the losses of the classifier, the boxes and the masks."""
         samples = sample_regions(proposals, targets, self.proposal_matcher, self.fg_bg_sampler)
         pooled = self.box_roi_pool(features, samples.boxes, image_shapes)
+        recalled = self.recall(features, image_shapes, targets)
+        if recalled is not None:
+            pooled = torch.cat((pooled, recalled.features.to(pooled.dtype)))
         logits, offsets = self.box_predictor(self.box_head(pooled))
         class_loss, box_loss = box_losses(
-            logits, offsets, samples, self.box_coder, self.classification_loss, beta=self.beta
+            logits, offsets, samples, self.box_coder, self.classification_loss, beta=self.beta, recalled=recalled
         )
         boxes, labels, rows = self.limit_masks(samples.positives())
         pooled = self.mask_roi_pool(features, boxes, image_shapes)
@@ -120,6 +126,20 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
             "loss_box_reg": box_loss,
             "loss_mask": mask_loss(mask_logits, boxes, rows, targets),
         }
+
+    @torch.no_grad()
+    def recall(self, features: Features, image_shapes: Sizes, targets: Sequence[Target]) -> Recalled | None:
+        """Keep the features of regions around the true boxes, and draw some of this and earlier batches."""
+        if self.feature_memory is None or not isinstance(self.classification_loss, EquilibriumLoss):
+            return None
+        truth = [target["boxes"] for target in targets]
+        jittered = [jittered_boxes(b, size).reshape(-1, 4) for b, size in zip(truth, image_shapes, strict=True)]
+        around = [b.repeat_interleave(len(SIGNS), 0) for b in truth]
+        classes = torch.cat([target["labels"] for target in targets]).repeat_interleave(len(SIGNS)) - 1
+        wanted = self.box_coder.encode_single(torch.cat(around), torch.cat(jittered))
+        self.feature_memory.add(self.box_roi_pool(features, jittered, image_shapes), classes, wanted)
+        drawn = self.feature_memory.draw(self.classification_loss.mean_score)
+        return None if drawn is None else drawn.to(classes.device)
 
     def limit_masks(
         self, positives: tuple[list[Tensor], list[Tensor], list[Tensor]]

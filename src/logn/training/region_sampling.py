@@ -12,6 +12,8 @@ from torch.nn import functional
 from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
 from torchvision.ops import box_iou, roi_align
 
+from logn.training.feature_memory import Recalled
+
 Target = dict[str, Any]
 # Takes the logits (N, C) and the column of the true class (N,), background 0, and gives one number.
 # One whose `uses_instances` is true is also told which object each region belongs to.
@@ -84,17 +86,25 @@ def box_losses(
     classification_loss: ClassificationLoss,
     *,
     beta: float,
+    recalled: Recalled | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Classification loss of all regions and smooth L1 loss (corner at `beta`) of those that hold an object."""
-    labels = torch.cat(samples.labels)
+    """Classification loss of all regions and smooth L1 loss (corner at `beta`) of those that hold an object.
+
+    The last rows of `logits` and `offsets` are those of `recalled` regions, where there are any.
+    """
+    labels, instances = torch.cat(samples.labels), samples.instances()
+    wanted = coder.encode_single(torch.cat(samples.true_boxes)[labels > 0], torch.cat(samples.boxes)[labels > 0])
+    if recalled is not None and recalled.offsets is not None:
+        labels = torch.cat((labels, recalled.classes + 1))
+        instances = torch.cat((instances, recalled.instances))
+        wanted = torch.cat((wanted, recalled.offsets))
     # The classifier's loss runs in float32 whatever the precision of the layers was.
-    known = {"instances": samples.instances()} if getattr(classification_loss, "uses_instances", False) else {}
+    known = {"instances": instances} if getattr(classification_loss, "uses_instances", False) else {}
     class_loss = classification_loss(logits.float(), labels, **known)
     positive = torch.where(labels > 0)[0]
     predicted = offsets.float().reshape(len(labels), -1, 4)[positive]
     column = labels[positive] if predicted.shape[1] > 1 else torch.zeros_like(labels[positive])
     predicted = predicted[torch.arange(len(positive), device=labels.device), column]
-    wanted = coder.encode_single(torch.cat(samples.true_boxes)[positive], torch.cat(samples.boxes)[positive])
     box_loss = functional.smooth_l1_loss(predicted, wanted, beta=beta, reduction="sum") / max(len(labels), 1)
     return class_loss, box_loss
 

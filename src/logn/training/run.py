@@ -25,6 +25,7 @@ from logn.training.checkpoint import (
     restore_weights,
 )
 from logn.training.detectors import Detector, build_detector
+from logn.training.feature_memory import FeatureMemory
 from logn.training.plan import TrainingPlan
 from logn.training.presets import Schedule
 from logn.training.processes import Team
@@ -68,6 +69,8 @@ class Run:
         self.model.to(team.device).train()
         if plan.start is not None:
             start_from(self.model, plan.start, only=plan.only)
+        if plan.feature_memory:
+            self.model.roi_heads.feature_memory = FeatureMemory(len(class_names))
         recipe = plan.recipe
         self.optimizer = torch.optim.SGD(
             [weight for weight in self.model.parameters() if weight.requires_grad],

@@ -23,7 +23,8 @@ def test_weak_classes_are_drawn_more_often_and_empty_ones_never():
     memory.add(torch.arange(6.0)[:, None], torch.tensor([0, 0, 0, 0, 0, 2]))
     scores = torch.tensor([0.3, 0.01, 0.1])
     torch.testing.assert_close(memory.probabilities(scores), torch.tensor([0.25, 0.0, 0.75], dtype=torch.float64))
-    features, classes = memory.draw(scores, classes=2000, features_each=1)
+    drawn = memory.draw(scores, classes=2000, features_each=1)
+    features, classes = drawn.features, drawn.classes
     assert features.shape == (2000, 1)
     assert abs((classes == 2).double().mean().item() - 0.75) < 0.05
     assert set(features[classes == 0, 0].tolist()) == {0.0, 1.0, 2.0, 3.0, 4.0}
@@ -34,9 +35,10 @@ def test_a_draw_takes_different_features_as_far_as_there_are():
     memory = FeatureMemory(1)
     assert memory.draw(torch.tensor([0.5])) is None
     memory.add(torch.arange(3.0)[:, None], torch.zeros(3, dtype=torch.int64))
-    features, _ = memory.draw(torch.tensor([0.5]), classes=2, features_each=4)
-    assert sorted(features[:3, 0].tolist()) == [0.0, 1.0, 2.0]
-    assert len(features) == 6
+    drawn = memory.draw(torch.tensor([0.5]), classes=2, features_each=4)
+    assert sorted(drawn.features[:3, 0].tolist()) == [0.0, 1.0, 2.0]
+    assert (drawn.instances - drawn.instances[0]).tolist() == [0, 0, 0, 1, 1, 1]  # two draws, one value each
+    assert drawn.offsets is None
 
 
 def test_every_pattern_of_directions_occurs_once_and_boxes_stay_inside():

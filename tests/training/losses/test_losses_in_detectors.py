@@ -5,12 +5,20 @@ import pytest
 import torch
 from torch import nn
 
+from logn.calibrators.logit_normalization import logit_normalization
+from logn.datasets.detection_dataset import DetectionDataset
+from logn.deploy.attach import attach
 from logn.errors import InputError
+from logn.evaluate.decode import decode_many
+from logn.evaluate.detector_statistics import collect_detector_statistics
+from logn.evaluate.predict import as_tensor, predict
+from logn.evaluate.store import PredictionStore
 from logn.losses import LOSS_NAMES, CrossEntropyLoss, SeesawLoss, make_loss
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.record import record
 from logn.training.checkpoint import Checkpoint, load_detector
 from logn.training.detectors import DetectorSettings, build_detector
+from logn.training.feature_memory import FeatureMemory
 from logn.training.loop import train
 from logn.training.plan import TrainingPlan
 
@@ -175,6 +183,54 @@ def StopAtCall(name, call):  # noqa: N802 - makes a loss
 
     loss.__class__ = Stopping
     return loss
+
+
+def test_regions_of_earlier_batches_join_each_batch():
+    detector, loss = detector_with("loce")
+    heads = detector.train().roi_heads
+    memory = heads.feature_memory = FeatureMemory(CLASSES, capacity=20)
+    seen = []
+    heads.box_predictor.register_forward_hook(lambda module, inputs, output: seen.append(len(output[0])))
+    image, target = scene(0)
+    losses = detector([image, image], [target, target])
+    sum(losses.values()).backward()
+    assert all(torch.isfinite(value) for value in losses.values())
+    assert len(memory) == 2 * 20  # of two objects with sixteen boxes each, twice, the last twenty of each class
+    assert seen[0] > 2 * 16 + 8 * 4
+    assert memory.draw(loss.mean_score).offsets.abs().max() < 10
+    detector([image], [{name: values[:0] for name, values in target.items()}])
+    assert len(memory) == 2 * 20
+    assert seen[1] > 8 * 4
+
+
+@pytest.mark.parametrize("loss", ["eql", "seesaw", "bags"])
+def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvis_folder, tmp_path, loss):
+    train(plan_for(lvis_folder, tmp_path / "run", loss=loss, iterations=1), device="cpu", progress=False)
+    detector = load_detector(tmp_path / "run")
+    # As after a long training: clearly different logits.
+    nn.init.normal_(detector.roi_heads.box_predictor.cls_score.weight, std=0.5)
+    dataset = DetectionDataset(lvis_folder / "train.json")
+    moments = collect_detector_statistics(detector, dataset, images=4)
+    assert moments.metadata.class_names[-CLASSES:] == dataset.class_names
+    assert (moments.metadata.background, moments.metadata.activation) == (detector.background, detector.activation)
+    affine = logit_normalization(moments)
+    predict(detector, dataset, tmp_path / "store", dtype="float32", batch=1)
+    store = PredictionStore(tmp_path / "store")
+    before, after = decode_many(store, [None, affine])
+    assert len(before.scores)
+    assert len(after.scores)
+    image = as_tensor(dataset.read_image(0))
+    plain = detector.propose([image])[0].logits
+    np.testing.assert_array_equal(plain, store[0].logits)
+    attach(detector, detector.logit_layer, affine)
+    np.testing.assert_allclose(detector.propose([image])[0].logits, affine(plain), rtol=1e-4, atol=1e-4)
+
+
+def test_a_run_with_a_feature_memory(lvis_folder, tmp_path):
+    plan = plan_for(lvis_folder, tmp_path, loss="loce", feature_memory=True)
+    assert np.isfinite(list(train(plan, device="cpu", progress=False).losses.values())).all()
+    with pytest.raises(InputError, match="Expected `feature_memory` to be used with the loss `loce`"):
+        plan_for(lvis_folder, tmp_path, loss="seesaw", feature_memory=True)
 
 
 def test_two_processes_share_the_state(lvis_folder, tmp_path):
