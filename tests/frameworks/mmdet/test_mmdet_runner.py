@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -132,3 +133,39 @@ def test_the_example_tests_with_a_saved_map_as_with_a_collected_one(config, chec
     assert results[0] == results[1]
     assert all(np.isfinite(value) for value in results[0].values())
     assert torch.load(checkpoint, weights_only=False)["meta"]["epoch"] == 2
+
+
+def test_two_processes_end_with_the_map_of_one(config, checkpoint, tmp_path):
+    config = config.copy()
+    # On GPUs the framework wraps the model itself, and talks by NCCL; without any it still asks for one.
+    config.model_wrapper_cfg = {"type": "MMDistributedDataParallel", "broadcast_buffers": False, "device_ids": None}
+    config.env_cfg.dist_cfg.backend = "gloo"
+    path = tmp_path / "config.py"
+    config.dump(path)
+    example = tmp_path / "without_gpu.py"
+    example.write_text(
+        "import runpy, torch\n"
+        "torch.cuda.set_device = lambda device: None\n"
+        f"runpy.run_path({str(ROOT / 'examples' / 'mmdetection_test.py')!r}, run_name='__main__')\n"
+    )
+    maps = {}
+    for name, start, launcher in (
+        ("one", [sys.executable], "none"),
+        ("two", [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"], "pytorch"),
+    ):
+        saved = tmp_path / f"{name}.safetensors"
+        arguments = [
+            str(path),
+            checkpoint,
+            "--save-to",
+            str(saved),
+            "--launcher",
+            launcher,
+            "--work-dir",
+            str(tmp_path),
+        ]
+        done = subprocess.run([*start, str(example), *arguments], capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr[:6000]
+        maps[name] = ClassAffine.load(saved)
+    np.testing.assert_allclose(maps["two"].scale, maps["one"].scale, rtol=1e-6)
+    np.testing.assert_allclose(maps["two"].shift, maps["one"].shift, rtol=1e-5, atol=1e-6)
