@@ -69,6 +69,8 @@ def collect(
     `logn collect big.npz --key cls_score --class-names names.txt -o stats.safetensors --json`
 
     `logn collect model.onnx --images train/ -o stats.safetensors` (its options: `logn collect model.onnx --help`)
+
+    `logn collect runs/a --data train.json -o stats.safetensors` (its options: `logn collect --data x --help`)
     """
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -54,6 +54,7 @@ VERBS = (
 
 # Running a model takes other options than reading logits, so `logn collect model.onnx --help` shows those.
 COLLECT_ONNX = Verb("collect", "collect_onnx:collect_onnx", "Run an ONNX model over images.", LOGITS)
+COLLECT_DETECTOR = Verb("collect", "collect_detector:collect_detector", "Run a trained detector over images.", LOGITS)
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -84,6 +85,8 @@ class LazyVerbs(TyperGroup):
         verb = next((verb for verb in VERBS if verb.name == name), None)
         if name == "collect" and any(argument.lower().endswith(".onnx") for argument in rest):
             verb = COLLECT_ONNX
+        elif name == "collect" and any(argument == "-d" or argument.startswith("--data") for argument in rest):
+            verb = COLLECT_DETECTOR
         return name, stand_in and verb and load_verb(verb), rest
 
 

@@ -120,7 +120,7 @@ def _statistics(
         return ClassMoments.load(path)
     images = min(settings.statistics_images, len(training))
     with step("Recording logits of training images, without labels", images) as advance:
-        moments: ClassMoments = collect_detector_statistics(detector, training, images=images, advance=advance)
+        moments = collect_detector_statistics(detector, training, images=images, advance=advance)
     moments.save(path)
     return moments
 

@@ -10,7 +10,10 @@ import numpy as np
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.predict import as_tensor
-from logn.statistics.record import record
+from logn.logits.fingerprint import fingerprint
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+from logn.statistics.record import default_sample_rows
 
 
 def collect_detector_statistics(
@@ -20,10 +23,13 @@ def collect_detector_statistics(
     images: int | None = None,
     batch: int = 8,
     seed: int = 0,
-    class_names: tuple[str, ...] | None = None,
+    sample_rows: int | None = None,
     advance: Callable[[int], object] = lambda count: None,
-) -> Any:
-    """Run `detector` over training images and record the logits of its proposals.
+) -> ClassMoments:
+    """Run `detector` over training images and sum up the logits of its proposals.
+
+    These are the logits that a prediction store holds: for a cascade the average of its stages. To correct the stages
+    one by one, record them with `logn.record(detector, detector.logit_layer)`.
 
     Args:
         detector: A detector with `propose` and `logit_layer`, such as those of `logn.training`.
@@ -31,11 +37,8 @@ def collect_detector_statistics(
         images: How many of them, drawn at random without repetition; all by default.
         batch: Images per forward pass.
         seed: Of the draw.
-        class_names: Names of the foreground classes; by default those of the data set.
+        sample_rows: Rows to keep for the balanced margin; by default 4096, or what fits into 4 MiB.
         advance: Called with the number of images whenever some are done.
-
-    Returns:
-        ClassMoments with a row sample; for a cascade one per stage.
     """
     if images is not None and images < 1:
         raise InputError(f"Expected `images` to be at least 1, but got {images}.")
@@ -44,13 +47,31 @@ def collect_detector_statistics(
             f"Expected `dataset` to have the {detector.num_classes} classes of the detector, but got "
             f"{dataset.num_classes}."
         )
+    moments: ClassMoments | None = None
     order = np.random.default_rng(seed).permutation(len(dataset))[:images]
-    names = tuple(class_names or dataset.class_names)
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        for proposals in detector.propose([as_tensor(dataset.read_image(int(index))) for index in chosen]):
+            # Every image is a batch, as in the paper's code.
+            moments = moments or _empty(detector, dataset, proposals.num_columns, sample_rows)
+            moments.update(proposals.logits)
+        advance(len(chosen))
+    if moments is None:
+        raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
+    return moments
+
+
+def _empty(detector: Any, dataset: DetectionDataset, columns: int, sample_rows: int | None) -> ClassMoments:
+    names = tuple(dataset.class_names)
     if detector.background is not None:
         names = ("background", *names) if detector.background == 0 else (*names, "background")
-    with record(detector.eval(), detector.logit_layer, class_names=names) as moments:
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            detector.propose([as_tensor(dataset.read_image(int(index))) for index in chosen])
-            advance(len(chosen))
-    return moments
+    metadata = StatisticsMetadata(
+        class_names=names,
+        background=detector.background,
+        activation=detector.activation,
+        layer=detector.logit_layer.name,
+        population="test proposals",
+        fingerprint=fingerprint(detector),
+    )
+    rows = default_sample_rows(columns) if sample_rows is None else sample_rows
+    return ClassMoments(columns, sample_rows=rows, metadata=metadata)
