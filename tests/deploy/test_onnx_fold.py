@@ -24,6 +24,11 @@ AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", sett
 GENERATOR = np.random.default_rng(7)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order():
+    GENERATOR.bit_generator.state = np.random.default_rng(7).bit_generator.state
+
+
 def random(*shape):
     return GENERATOR.normal(size=shape).astype(np.float32)
 
@@ -265,6 +270,14 @@ def test_attention_as_wide_as_the_classes_is_passed_over(folded):
     assert (report.way, report.tensors) == ("nodes", ("y",))
 
 
+def test_an_output_computed_from_scores_is_not_taken_for_logits_without_asking(tmp_path):
+    body = "z = Gemm(x, w) s = Softmax(z) y = MatMul(s, m)"
+    source = write(tmp_path / "m.onnx", body, weights={"w": random(4, 3), "m": random(3, 3)})
+    with pytest.raises(InputError, match=r"several fit: `z` \(softmax \(1, 3\)\), `y` \(output \(1, 3\)\)"):
+        fold_onnx(source, AFFINE, tmp_path / "out.onnx")
+    assert fold_onnx(source, AFFINE, tmp_path / "out.onnx", activation="softmax", tensor="z").layers == ("w",)
+
+
 def test_levels_of_a_pyramid_may_be_named_together(tmp_path):
     body = "p = Gemm(x, w) r = Sigmoid(p) q = Gemm(x, v) t = Sigmoid(q) y = Concat <axis = 0> (r, t)"
     source = write(tmp_path / "m.onnx", body, weights={"w": random(4, 3), "v": random(4, 3)})
@@ -363,6 +376,31 @@ def test_quantised_weights_are_refused_with_the_reason_and_the_way_out(tmp_path)
     )
 
 
+@pytest.mark.parametrize("kind", ["QDQ", "QOperator"])
+@pytest.mark.parametrize("head", ["z = Gemm(x, w, b)", "p = MatMul(x, w) z = Add(p, b)"])
+def test_scores_of_quantised_models_are_not_taken_for_logits(tmp_path, kind, head):
+    """Scores that are rounded behind the softmax come out of a DequantizeLinear, as logits would."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+    class Reader(CalibrationDataReader):
+        batches = iter([{"x": random(5, 4)} for _ in range(2)])
+
+        def get_next(self):
+            return next(self.batches, None)
+
+    write(tmp_path / "float.onnx", f"{head} y = Softmax(z)", weights={"w": random(4, 3), "b": random(3)})
+    quantize_static(tmp_path / "float.onnx", tmp_path / "m.onnx", Reader(), quant_format=QuantFormat[kind])
+    with pytest.raises(InputError, match="quantised"):
+        fold_onnx(tmp_path / "m.onnx", AFFINE, tmp_path / "out.onnx")
+    if kind == "QOperator":
+        with pytest.raises(InputError, match=r"they are quantised \(QLinearSoftmax\): take the model before"):
+            fold_onnx(tmp_path / "m.onnx", AFFINE, tmp_path / "out.onnx", insert=True)
+    else:
+        report = fold_onnx(tmp_path / "m.onnx", AFFINE, tmp_path / "out.onnx", insert=True)
+        assert report.activation == "softmax"
+        assert report.tensors[0].startswith("z")
+
+
 def test_dynamically_quantised_weights_are_refused(tmp_path):
     from onnxruntime.quantization import quantize_dynamic
 
@@ -417,7 +455,7 @@ def test_missing_external_data_is_refused(tmp_path):
 def test_a_proof_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     source = write(tmp_path / "m.onnx", "y = Gemm(x, w)", weights={"w": random(4, 3)})
     (tmp_path / "out.onnx").write_text("what was there before")
-    monkeypatch.setattr(onnx_fold, "prove", lambda *arguments: Proof(0.5, 1.0, 1e-4, 5))
+    monkeypatch.setattr(onnx_fold, "prove", lambda *arguments, **options: Proof(0.5, 1.0, 1e-4, 5))
     with pytest.raises(InputError, match=r"is off by 0\.5 .*nothing was written"):
         fold_onnx(source, AFFINE, tmp_path / "out.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]

@@ -181,7 +181,8 @@ def _write(file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine
             if tensor.name in file.external:
                 onnx.external_data_helper.set_external_data(tensor, data_name)
         onnx.save_model(folded, str(written))
-        proof = prove(file.model, written, logits.tensors, logits.axis, affine, inputs)
+        half = _is_half(file.model, logits)
+        proof = prove(file.model, written, logits.tensors, logits.axis, affine, inputs, half=half)
         _check_proof(proof, file.path)
         data = written.parent / data_name
         if data.exists():
@@ -189,6 +190,13 @@ def _write(file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine
             os.replace(data, target.parent / data_name)
         os.replace(written, target)
     return proof
+
+
+def _is_half(model: Any, logits: OnnxLogits) -> bool:
+    """Whether the logits, or weights behind them, are in half precision."""
+    graph = OnnxGraph(model)
+    weights = [graph.constant(layer.weight) for layer in logits.layers if layer.reason is None]
+    return any(kind.itemsize < 4 for kind in (logits.dtype, *(array.dtype for array in weights if array is not None)))
 
 
 def _check_proof(proof: Proof, path: Path) -> None:

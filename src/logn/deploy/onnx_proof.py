@@ -42,7 +42,14 @@ class Proof:
 
 
 def prove(
-    original: Any, written: Path, tensors: Sequence[str], axis: int, affine: ClassAffine, inputs: Arrays
+    original: Any,
+    written: Path,
+    tensors: Sequence[str],
+    axis: int,
+    affine: ClassAffine,
+    inputs: Arrays,
+    *,
+    half: bool = False,
 ) -> Proof:
     """Run the original model and the file that was written, and compare their logits.
 
@@ -53,16 +60,23 @@ def prove(
         axis: The class axis, counted from the end.
         affine: The map.
         inputs: What to run them on.
+        half: Whether the map was rounded to half precision.
     """
     session = OnnxSession(written, str(written.name))
     before = OnnxSession(exposing(original, tensors), "the model")
     _check_interface(before, session, original)
     after = OnnxSession(exposing(read_onnx(written).model, tensors), "the folded model")
-    return compare_logits(before.run(inputs), after.run(inputs), tensors, axis, affine)
+    return compare_logits(before.run(inputs), after.run(inputs), tensors, axis, affine, half=half)
 
 
 def compare_logits(
-    before: Mapping[str, Any], after: Mapping[str, Any], tensors: Sequence[str], axis: int, affine: ClassAffine
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    tensors: Sequence[str],
+    axis: int,
+    affine: ClassAffine,
+    *,
+    half: bool = False,
 ) -> Proof:
     """Compare logits after the fold with the map of those before it, in float64.
 
@@ -71,7 +85,7 @@ def compare_logits(
         >>> compare_logits({"z": logits}, {"z": affine(logits)}, ["z"], -1, affine).holds
         True
     """
-    difference, largest, rows, half = 0.0, 0.0, 0, False
+    difference, largest, rows = 0.0, 0.0, 0
     for tensor in tensors:
         old, new = before[tensor], after[tensor]
         if old.shape != new.shape:
@@ -80,7 +94,6 @@ def compare_logits(
         difference = max(difference, float(np.abs(new.astype(np.float64) - expected).max(initial=0.0)))
         largest = max(largest, float(np.abs(expected).max(initial=0.0)))
         rows += old.size // affine.num_classes
-        half = half or old.dtype.itemsize < 4
     tolerance = (HALF_TOLERANCE if half else TOLERANCE) * max(1.0, largest)
     return Proof(difference, largest, tolerance, rows)
 

@@ -10,32 +10,12 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
+from logn.logits.onnx_candidates import Candidate, find_candidates, loose_outputs, named_candidates
 from logn.logits.onnx_file import OnnxFile
-from logn.logits.onnx_graph import OnnxGraph, attribute
-from logn.logits.onnx_layers import MOVES, LinearLayer, Origin, find_layers
+from logn.logits.onnx_graph import OnnxGraph
+from logn.logits.onnx_layers import QUANTISED_ACTIVATIONS, LinearLayer
 from logn.logits.onnx_layout import Layout, measure_layout
 from logn.logits.onnx_session import Arrays, OnnxSession, exposing, model_inputs, run_somehow
-
-ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A tensor that may hold class logits.
-
-    Attributes:
-        tensor: Its name.
-        activation: "softmax", "sigmoid", or None for an output without activation.
-        activated: The tensor behind the activation, or None.
-        axis: The axis that the activation itself names, or None.
-        origin: The layers behind the tensor.
-    """
-
-    tensor: str
-    activation: str | None
-    activated: str | None
-    axis: int | None
-    origin: Origin
 
 
 @dataclass(frozen=True)
@@ -95,12 +75,14 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
         inputs: What to run the model on; by default random values.
     """
     graph = OnnxGraph(file.model)
-    candidates = _named(graph, wanted.tensors, file.path) if wanted.tensors else _candidates(graph, wanted.activation)
+    named = named_candidates(graph, wanted.tensors, file.path)
+    candidates = named or find_candidates(graph, wanted.activation)
     fitting, values, inputs = _fitting(file, candidates, wanted, inputs)
     if not wanted.tensors and not any(item.origin.layers for item in fitting):
         # No layer of this width: perhaps an output is a sum of several layers' outputs.
-        fitting, values, inputs = _fitting(file, candidates + _loose_outputs(graph), wanted, inputs)
+        fitting, values, inputs = _fitting(file, candidates + loose_outputs(graph), wanted, inputs)
     if not fitting:
+        _refuse_quantised_activations(graph, file.path)
         raise _nothing_found(file.path, candidates, values, wanted)
     chosen = fitting if wanted.tensors else _choose(graph, fitting, values, wanted, file.path)
     return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, inputs), inputs
@@ -116,6 +98,15 @@ def _fitting(
     return [item for item in candidates if _fits(item, values[item.tensor].shape, wanted)], values, inputs
 
 
+def _refuse_quantised_activations(graph: OnnxGraph, path: Path) -> None:
+    for node in graph.nodes:
+        if node.op_type in QUANTISED_ACTIVATIONS:
+            raise InputError(
+                f"Expected `{path}` to have class logits in floating point, but they are quantised ({node.op_type}): "
+                "take the model before it is quantised."
+            )
+
+
 def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
     lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
     listed = ", ".join(map(str, sorted(lengths)))
@@ -123,75 +114,12 @@ def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, 
     return InputError(f"Expected `{path}` to have class logits, {_sought(wanted)}, but {found}.")
 
 
-def _candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]:
-    """All activations but gates, and the outputs that a layer gives without one."""
-    found: dict[str, Candidate] = {}
-    for node in graph.nodes:
-        kind = ACTIVATIONS.get(node.op_type)
-        if kind is not None and activation in (None, kind) and not _is_gate(graph, node):
-            found.setdefault(node.input[0], _of_activation(graph, node))
-    for output in graph.outputs:
-        origin = find_layers(graph, output)
-        # What is computed from scores (boxes and scores side by side) is no layer's output.
-        if origin.layers and not origin.stops and output not in found:
-            found[output] = Candidate(output, None, None, None, origin)
-    return list(found.values())
-
-
-def _loose_outputs(graph: OnnxGraph) -> list[Candidate]:
-    """Outputs that are computed from layers in some way, but are no scores."""
-    origins = {output: find_layers(graph, output) for output in graph.outputs}
-    return [
-        Candidate(output, None, None, -1, origin)
-        for output, origin in origins.items()
-        if origin.stops and not set(origin.stops) & set(ACTIVATIONS)
-    ]
-
-
-def _of_activation(graph: OnnxGraph, node: Any) -> Candidate:
-    axis = None
-    if node.op_type != "Sigmoid" and graph.opset >= 13:  # before that the axis meant something else
-        axis = int(attribute(node, "axis", -1))
-    tensor = node.input[0]
-    return Candidate(tensor, ACTIVATIONS[node.op_type], node.output[0], axis, find_layers(graph, tensor))
-
-
-def _is_gate(graph: OnnxGraph, node: Any) -> bool:
-    """Whether this is the sigmoid of x * sigmoid(x), which is an activation inside of networks."""
-    readers = graph.readers.get(node.output[0], [])
-    return node.op_type == "Sigmoid" and any(
-        reader.op_type == "Mul" and node.input[0] in reader.input for reader, _ in readers
-    )
-
-
-def _named(graph: OnnxGraph, tensors: Sequence[str], path: Path) -> list[Candidate]:
-    """The tensors that the user named; of one behind an activation, what goes into it."""
-    found = []
-    for name in tensors:
-        if name not in graph.producers:
-            listed = ", ".join(graph.outputs)
-            raise InputError(
-                f"Expected `tensor` to be a tensor of `{path}`, but it has no `{name}`; outputs: {listed}."
-            )
-        place = name
-        while graph.producers.get(place) is not None and graph.producers[place].op_type in MOVES - {"Concat"}:
-            place = graph.producers[place].input[0]
-        node = graph.producers.get(place)
-        if node is not None and node.op_type in ACTIVATIONS:
-            found.append(_of_activation(graph, node))
-            continue
-        reader = next((user for user, _ in graph.readers.get(name, []) if user.op_type in ACTIVATIONS), None)
-        given = Candidate(name, None, None, None, find_layers(graph, name))
-        found.append(_of_activation(graph, reader) if reader is not None else given)
-    return found
-
-
 def _choose(
     graph: OnnxGraph, fitting: Sequence[Candidate], values: Arrays, wanted: Wanted, path: Path
 ) -> list[Candidate]:
     """The candidates that are the class logits; when several sets of them could be, the user has to say which."""
     behind = {item.tensor: graph.ancestors([item.tensor], values_only=True) for item in fitting}
-    last = [item for item in fitting if not _is_upstream(item, fitting, behind)]
+    last = [item for item in fitting if not _is_upstream(item, fitting, behind, values)]
     known = [item for item in last if item.origin.layers] or last
     groups = _groups(known)
     if len(groups) > 1 and wanted.has_background:
@@ -215,10 +143,23 @@ def _fits(candidate: Candidate, shape: tuple[int, ...], wanted: Wanted) -> bool:
     return max(lengths) > 1 and bool(candidate.origin.layers or wanted.tensors)
 
 
-def _is_upstream(candidate: Candidate, others: Sequence[Candidate], behind: dict[str, set[str]]) -> bool:
+def _is_upstream(
+    candidate: Candidate, others: Sequence[Candidate], behind: dict[str, set[str]], values: Arrays
+) -> bool:
     """Whether another candidate is computed from this one: then this one is inside of the network (attention)."""
     result = candidate.activated or candidate.tensor
-    return any(result in behind[other.tensor] for other in others if other is not candidate and other.tensor != result)
+    return any(
+        result in behind[other.tensor] and not _may_be_scores(other, candidate, values)
+        for other in others
+        if other is not candidate and other.tensor != result
+    )
+
+
+def _may_be_scores(output: Candidate, candidate: Candidate, values: Arrays) -> bool:
+    """Whether an output may be computed from the scores of a candidate that is as wide; the user has to say."""
+    is_class_activation = candidate.activation is not None and bool(candidate.origin.layers)
+    wide = values[output.tensor].shape[-1] in values[candidate.tensor].shape
+    return output.activation is None and is_class_activation and wide
 
 
 def _groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
