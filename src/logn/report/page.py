@@ -69,8 +69,9 @@ def write_report(run: Run, output: str | os.PathLike[str], *, method: str | None
 
 def _document(run: Run, focus: MethodRecord, body: Markup) -> str:
     comparison = run.comparison
-    kicker = f"LogN report · {run.folder.resolve().name} · {len(comparison.classes):,} classes, " + str(
-        comparison.protocol.get("images") or "all images"
+    kicker = (
+        f"LogN report · {run.folder.name or run.folder.resolve().name} · {len(comparison.classes):,} classes, "
+        + str(comparison.protocol.get("images") or "all images")
     )
     head = tag(
         "head",

@@ -25,6 +25,8 @@ from logn.report.page_parts import (
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, axes, chart, padded, symbol_path
 
 SHOWN = 8
+# Below this rank correlation the page does not claim that the mean logits follow the counts.
+CLEARLY_FOLLOWS = 0.5
 
 
 def statistics_section(comparison: ComparisonRecord, focus: MethodRecord, changes: ClassChanges) -> Markup:
@@ -46,7 +48,7 @@ def statistics_section(comparison: ComparisonRecord, focus: MethodRecord, change
     entries += group_legend(groups) or [(tag("circle", cx=7, cy=7, r=4.5, class_="dot-x"), "after")]
     return section(
         "statistics",
-        "Why: the logits follow the training frequency",
+        _title(changes.follows_count(changes.mean_before)),
         "One mark per class. A detector that judged only the image would give a flat cloud; a slope is the long "
         "tail in the logits. Grey outlines are the uncorrected model, colours the corrected one. Point at or tap a "
         "mark to see its class.",
@@ -54,6 +56,12 @@ def statistics_section(comparison: ComparisonRecord, focus: MethodRecord, change
         tag("div", *figures, class_="charts"),
         data_script("class-data", data),
     )
+
+
+def _title(correlation: float) -> str:
+    if correlation >= CLEARLY_FOLLOWS:
+        return "Why: the logits follow the training frequency"
+    return "Do the logits follow the training frequency?"
 
 
 Places = list[list[float] | None]
@@ -86,7 +94,7 @@ def _scatter(
 
 
 def _marks(places: Places, groups: list[str], group: str, size: float) -> Markup:
-    return tag("path", d=_path(places, groups, group, 2, size), class_=f"dot-{group}")
+    return tag("path", d=_path(places, groups, group, 2, 0.85 * size), class_=f"dot-{group}")
 
 
 def _path(places: Places, groups: list[str], group: str, side: int, size: float) -> str:
@@ -171,8 +179,7 @@ def _dumbbell(entry: ClassRecord, focus: MethodRecord, counts: dict[int, float] 
     return tag(
         "li",
         tag("span", entry.name, tag("small", meta)),
-        track,
-        tag("b", arrow(before, after)),
+        tag("div", track, tag("b", arrow(before, after))),
         class_="up" if after > before else "down",
     )
 

@@ -22,6 +22,9 @@ MEANINGS = {
 }
 
 
+_SIDES = legend((swatch("bar-before"), "before"), (swatch("bar-after"), "after"))
+
+
 def error_section(before: Mapping[str, float], after: Mapping[str, float], scope: str) -> Markup:
     """Two rings and bars; `before` and `after` have "AP50" and the AP50 that mending each kind would add."""
     rings = [
@@ -34,7 +37,7 @@ def error_section(before: Mapping[str, float], after: Mapping[str, float], scope
         "What mending all errors of one kind would add to AP50 (TIDE). The rings show how the six kinds share the "
         "loss, the bars how large each is; FP and FN are sums that overlap with the six.",
         legend(*((swatch(kind), f"{kind}: {MEANINGS[kind]}") for kind in ERROR_TYPES)),
-        tag("div", *rings, tag("figure", _bars(before, after)), class_="tide"),
+        tag("div", *rings, tag("figure", _SIDES, _bars(before, after)), class_="tide"),
         tag("p", scope, class_="note"),
     )
 
@@ -60,7 +63,8 @@ def _ring(title: str, errors: Mapping[str, float]) -> Markup:
 def _bars(before: Mapping[str, float], after: Mapping[str, float]) -> Markup:
     width, step, start = 300, 31, 40
     kinds = (*ERROR_TYPES, *SPECIAL_ERRORS)
-    x = Axis(0, max(*before.values(), *after.values(), 1e-9), start, width - 44)
+    largest = max(errors[kind] for errors in (before, after) for kind in kinds)
+    x = Axis(0, max(largest, 1e-9), start, width - 44)
     content = []
     for place, kind in enumerate(kinds):
         y = place * step + (8 if kind in SPECIAL_ERRORS else 0)

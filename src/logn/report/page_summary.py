@@ -82,7 +82,7 @@ def method_table(comparison: ComparisonRecord, focus: MethodRecord) -> Markup:
         cells = [cell(spec(method.name), method.name, class_="name")]
         for name in (*main, *others):
             change = method.differences[name] if place and name in main and name in method.differences else None
-            cells.append(_metric_cell(method[name], change, is_best=method[name] == best[name]))
+            cells.append(_metric_cell(method[name], change, is_best=points(method[name]) == points(best[name]) != "-"))
         rows.append(tag("tr", join(cells), class_="focus" if method is focus else None))
     header = [("method", True), *((name, False) for name in (*main, *others))]
     notes = [*comparison.notes, *(f"{method.name}: {text}" for method in comparison.methods for text in method.notes)]
