@@ -2,15 +2,21 @@
 
 import json
 import re
+import shlex
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from logn.cli.demo import write_page
 from logn.cli.main import execute
 from logn.errors import InputError
+from logn.evaluate.bootstrap import Interval
+from logn.evaluate.demonstration import DemoResult
 from logn.report.markup import data_script, tag
 from logn.report.page import write_report
 from logn.report.page_provenance import commands
+from logn.report.page_summary import verdict
 from logn.report.run_folder import open_run
 
 HOSTILE = "<script>alert(1)</script>"
@@ -158,3 +164,54 @@ def test_data_for_the_script_comes_back_and_cannot_end_it(text):
     inside = markup.split(">", 1)[1].removesuffix("</script>")
     assert not set("<>&\u2028") & set(inside)
     assert json.loads(inside) == [text]
+
+
+def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path, capsys):
+    data = run_folder / "data"
+    options = ["-p", run_folder / "predictions", "-s", run_folder / "statistics.safetensors", "-a", data / "test.json"]
+    options += ["--counts", data / "train.json", "--bootstrap", 0, "-o", tmp_path / "a folder"]
+    assert execute(["compare", *map(str, options)]) == 0
+    program, *arguments = shlex.split(capsys.readouterr().err.split("For one page with charts and images: ")[1])
+    assert program == "logn"
+    assert execute(arguments) == 0
+    assert "Not shown" not in capsys.readouterr().err
+    assert (tmp_path / "a folder" / "report.html").exists()
+
+
+def test_the_demonstration_writes_its_page(run_folder, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    page = write_page(DemoResult(comparison=None, folder=folder, correlation=0.9))
+    assert page == folder / "report.html"
+    assert "<title>LogN report: logn:balanced</title>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((0.01, 0.03), 'raises AP by <b class="up">2.0 points</b> (1.0 to 3.0)'),
+        ((-0.03, -0.01), 'lowers AP by <b class="down">2.0 points</b> (1.0 to 3.0)'),
+        ((-0.01, 0.03), 'makes no clear difference to AP <span class="flat">(-1.0 to 3.0)</span>'),
+    ],
+)
+def test_the_headline_claims_only_what_the_interval_allows(run_folder, ends, words):
+    comparison = open_run(run_folder).comparison
+    middle = 0.02 if ends[0] > 0 else -0.02
+    focus = replace(comparison.focus(), differences={"AP": Interval(middle, *ends)})
+    assert words in verdict(comparison, focus)
+
+
+def test_coco_without_groups_has_a_page_too(run_folder, tmp_path):
+    content = json.loads((run_folder / "comparison.json").read_text())
+    content["protocol"]["style"] = "coco"
+    for entry in content["classes"]:
+        entry["group"] = None
+    for entry in content["methods"]:
+        for group in ("APr", "APc", "APf"):
+            del entry["metrics"][group], entry["differences"][group]
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+    (folder / "comparison.json").write_text(json.dumps(content))
+    assert write_report(open_run(folder), folder / "report.html").missing == {}
+    sections = re.findall(r'<section id="([a-z-]+)"', (folder / "report.html").read_text())
+    assert sections == [name for name in SECTIONS if name != "groups"]

@@ -63,7 +63,7 @@ def demo(
         folder = output / length.value / f"seed-{number}"
         result = run_demo(folder, LENGTHS[length.value], seed=number, step=_step(show_progress))
         results.append(result)
-        page = _write_page(result)
+        page = write_page(result)
         if not json:
             _tell(result, number)
             typer.echo(f"Look at it: {page}")
@@ -90,7 +90,7 @@ def _step(
     return step
 
 
-def _write_page(result: DemoResult) -> Path:
+def write_page(result: DemoResult) -> Path:
     """Write the report of a run; it looks closely at the label-free form that keeps the detector's scale."""
     from logn.report.page import write_report
     from logn.report.run_folder import open_run

@@ -57,6 +57,7 @@ if (source && charts.length) {
     chart.addEventListener("pointerdown", follow);
     chart.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
   }
+  document.addEventListener("pointerdown", (event) => { if (!event.target.closest("svg[data-points]")) hide(); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 
   function hide() {

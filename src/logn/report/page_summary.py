@@ -47,10 +47,12 @@ def _headline(focus: MethodRecord) -> Markup:
         return join([spec(focus.name), " was compared with the uncorrected model"])
     if math.isnan(change.low):
         return join([spec(focus.name), " changes AP by ", tag("b", f"{100 * change.difference:+.1f} points")])
-    ends = f"{100 * change.low:.1f} to {100 * change.high:.1f}"
     if not change.is_clear:
+        ends = f"{100 * change.low:.1f} to {100 * change.high:.1f}"
         return join([spec(focus.name), " makes no clear difference to AP ", tag("span", f"({ends})", class_="flat")])
     verb = "raises" if change.low > 0 else "lowers"
+    low, high = sorted((abs(100 * change.low), abs(100 * change.high)))
+    ends = f"{low:.1f} to {high:.1f}"
     return join([spec(focus.name), f" {verb} AP by ", tag("b", f"{amount} points", class_=tone(change)), f" ({ends})"])
 
 
