@@ -54,7 +54,9 @@ def train(
     start: Annotated[Path | None, typer.Option(help="Run of the same detector whose weights to begin with.")] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="Train `classifier`, `new-classifier` or `heads` and freeze the rest; with --start."),
+        typer.Option(
+            help="Train `classifier`, `new-classifier`, `scales` or `heads` of the run at --start and freeze the rest."
+        ),
     ] = None,
     feature_memory: Annotated[
         bool, typer.Option("--feature-memory", help="Add features of earlier regions to each batch; for `--loss loce`.")

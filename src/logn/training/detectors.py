@@ -32,7 +32,8 @@ class DetectorSettings:
     Args:
         model: One of `MODELS`.
         num_classes: Foreground classes.
-        classifier: `linear`, or `cosine` (normalised) for the classes and the masks, as the paper uses.
+        classifier: `linear`, `cosine` (normalised) for the classes and the masks, as the paper uses, or `scaled` (LWS: a
+            linear one of which only a scale per class is trained).
         temperature: Of the cosine classifier.
         pretrained: Whether the backbone starts from given weights. Then its normalisation and its first two stages
             stay frozen, as in the paper; otherwise all of it is trained.
@@ -43,7 +44,7 @@ class DetectorSettings:
         >>> DetectorSettings("small", num_classes=3, classifier="svm")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `classifier` to be one of ('linear', 'cosine'), but got 'svm'.
+        logn.errors.InputError: Expected `classifier` to be one of ('linear', 'cosine', 'scaled'), but got 'svm'.
     """
 
     model: str

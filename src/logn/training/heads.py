@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from logn.errors import InputError
+from logn.training.scaled_classifier import ScaledLinear
 
-CLASSIFIERS = ("linear", "cosine")
+CLASSIFIERS = ("linear", "cosine", "scaled")
 
 
 def _unit(values: Tensor, *, dim: int, power: float, eps: float) -> Tensor:
@@ -100,17 +101,17 @@ class NormedConv2d(nn.Module):
 
 
 def class_layer(kind: str, in_features: int, columns: int, *, temperature: float) -> nn.Module:
-    """Make the layer whose output are the class logits, `linear` or `cosine`.
+    """Make the layer whose output are the class logits: `linear`, `cosine` or `scaled` (frozen but for a scale).
 
     Example:
         >>> class_layer("cosine", 4, 3, temperature=20.0)
         NormedLinear()
     """
-    if kind == "linear":
+    if kind in ("linear", "scaled"):
         layer = nn.Linear(in_features, columns)
         nn.init.normal_(layer.weight, std=0.01)
         nn.init.zeros_(layer.bias)
-        return layer
+        return layer if kind == "linear" else ScaledLinear(layer, scale_bias=False)
     if kind == "cosine":
         return NormedLinear(in_features, columns, temperature=temperature)
     raise InputError(f"Expected `classifier` to be one of {CLASSIFIERS}, but got {kind!r}.")
@@ -122,7 +123,7 @@ class BoxPredictor(nn.Module):
     Args:
         in_features: Length of a region's feature vector.
         num_classes: Foreground classes; there is one more column, the background, in column 0.
-        classifier: `linear` or `cosine`.
+        classifier: `linear`, `cosine` or `scaled`.
         temperature: Of the cosine classifier.
         class_agnostic: One box per region instead of one per column.
         logits: How many logits the loss wants, instead of one per column.

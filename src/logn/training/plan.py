@@ -40,8 +40,8 @@ class TrainingPlan:
         checkpoint_every: Iterations between checkpoints, instead of the preset's.
         loss: Name of the classification loss, with options: `seesaw`, `eql:threshold=0.005`.
         start: Run, or checkpoint file, of the same detector whose weights to begin with.
-        only: Train a part and freeze the rest: `classifier`, `new-classifier` (from random weights) or `heads`
-            (classifier, boxes, proposals and masks); needs `start`.
+        only: Train a part and freeze the rest: `classifier`, `new-classifier` (from random weights), `scales` (one per
+            class, of a linear classifier) or `heads` (classifier, boxes, proposals and masks); needs `start`.
         feature_memory: Add regions of earlier iterations to each batch, those of weak classes first: the other half of
             LOCE, for `loss="loce"` and detectors of one stage. A resumed run begins with an empty memory.
 
@@ -75,6 +75,9 @@ class TrainingPlan:
         self.detector(1)  # refuses unknown models and classifiers now, not after the data is read
         _ = self.recipe
         check_part(self.only, started=self.start is not None)
+        if self.classifier not in ("linear", "cosine") or (self.only == "scales" and self.classifier != "linear"):
+            allowed = "linear to train its scales" if self.only == "scales" else "linear or cosine"
+            raise InputError(f"Expected `classifier` to be {allowed}, but got {self.classifier!r}.")
         if self.feature_memory and (parse_loss(self.loss)[0] != "loce" or self.model == "cascade-r101"):
             raise InputError(
                 "Expected `feature_memory` to be used with the loss `loce` and a detector of one stage, but got"
@@ -116,7 +119,7 @@ class TrainingPlan:
         return DetectorSettings(
             self.model,
             num_classes,
-            classifier=self.classifier,
+            classifier="scaled" if self.only == "scales" else self.classifier,
             temperature=self.temperature,
             pretrained=self.weights is not None,
             image_size=self.image_size,

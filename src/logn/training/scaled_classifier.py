@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -22,26 +20,29 @@ class ScaledLinear(nn.Module):
         ['scale']
     """
 
+    weight: Tensor
+    bias: Tensor | None
+
     def __init__(self, linear: nn.Linear, *, scale_bias: bool = True) -> None:
         super().__init__()
-        self.linear, self.scale_bias = linear.requires_grad_(False), scale_bias
-        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.in_features, self.out_features, self.scale_bias = linear.in_features, linear.out_features, scale_bias
+        # The names are those of the layer itself, so that its weights load and a correction folds into them.
+        self.weight, self.bias = linear.requires_grad_(False).weight, linear.bias
         self.scale = nn.Parameter(torch.ones_like(linear.weight[:, 0]))
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits `(N, out_features)`."""
         if self.scale_bias:
-            logits: Tensor = self.linear(features)
-            return logits * self.scale
-        bias = self.linear.bias
-        logits = functional.linear(features, self.linear.weight) * self.scale
-        return logits if bias is None else logits + bias
+            return functional.linear(features, self.weight, self.bias) * self.scale
+        logits = functional.linear(features, self.weight) * self.scale
+        return logits if self.bias is None else logits + self.bias
 
+    @torch.no_grad()
     def merged(self) -> nn.Linear:
         """The ordinary layer that gives the same logits."""
-        layer = copy.deepcopy(self.linear)
-        with torch.no_grad():
-            layer.weight.mul_(self.scale[:, None])
-            if self.scale_bias and layer.bias is not None:
-                layer.bias.mul_(self.scale)
+        layer = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
+        layer = layer.to_empty(device=self.weight.device).to(self.weight.dtype)
+        layer.weight.copy_(self.weight * self.scale[:, None])
+        if self.bias is not None:
+            layer.bias.copy_(self.bias * self.scale if self.scale_bias else self.bias)
         return layer

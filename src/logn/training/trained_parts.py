@@ -1,4 +1,4 @@
-"""Training a part of a detector on another run: the second stage of BAGS, cRT and LOCE."""
+"""Training a part of a detector on another run: the second stage of BAGS, cRT, LWS and LOCE."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ CLASSIFIER = "cls_score."
 PARTS = {
     "classifier": (CLASSIFIER,),
     "new-classifier": (CLASSIFIER,),
+    "scales": (f"{CLASSIFIER}scale",),
     "heads": (CLASSIFIER, "bbox_pred.", "rpn.", "mask_head.", "mask_predictor."),
 }
 
@@ -27,10 +28,10 @@ def check_part(only: str | None, *, started: bool) -> None:
         >>> check_part("backbone", started=True)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `only` to be classifier, new-classifier or heads, but got 'backbone'.
+        logn.errors.InputError: Expected `only` to be one of classifier, new-classifier, scales, heads, but got 'backbone'.
     """
     if only is not None and only not in PARTS:
-        raise InputError(f"Expected `only` to be classifier, new-classifier or heads, but got {only!r}.")
+        raise InputError(f"Expected `only` to be one of {', '.join(PARTS)}, but got {only!r}.")
     if only is not None and not started:
         raise InputError(f"Expected `start` to name a trained run where only the {only} is trained, but got none.")
 
@@ -49,6 +50,8 @@ def start_from(model: Detector, path: str | Path, *, only: str | None = None) ->
     wanted, found = model.settings, checkpoint.settings
     for name in ("model", "num_classes", "classifier"):
         ours, theirs = getattr(wanted, name), getattr(found, name)
+        if ours == "scaled":
+            ours = "linear"  # the weights that the scales are for
         if ours != theirs:
             raise InputError(f"Expected `start` to be a run with `{name}` {ours!r}, but got {theirs!r} in `{path}`.")
     layouts = [layout_of(settings.loss, settings.num_classes).layout for settings in (wanted, found)]

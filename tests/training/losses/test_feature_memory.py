@@ -67,5 +67,5 @@ def test_a_scaled_classifier_merges_into_an_ordinary_one(scale_bias, bias):
     features = torch.randn(5, 4)
     torch.testing.assert_close(layer.merged()(features), layer(features))
     layer(features).sum().backward()
-    assert layer.linear.weight.grad is None
+    assert layer.weight.grad is None
     assert layer.scale.grad is not None

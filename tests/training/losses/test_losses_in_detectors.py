@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.logit_normalization import logit_normalization
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.deploy.attach import attach
+from logn.deploy.fold import fold
 from logn.errors import InputError
 from logn.evaluate.decode import decode_many
 from logn.evaluate.detector_statistics import collect_detector_statistics
@@ -264,13 +266,26 @@ def test_bags_trains_the_classifier_only_on_another_run(make_lvis_folder, tmp_pa
     assert detector.propose([torch.rand(3, 64, 64)])[0].logits.shape[1] == CLASSES + 1
 
 
-@pytest.mark.parametrize("only", ["classifier", "new-classifier", "heads"])
+def fold_the_scaled_classifier(run):
+    detector, image = load_detector(run), torch.rand(3, 64, 64)
+    before = detector.propose([image])[0].logits
+    affine = ClassAffine(np.linspace(0.5, 2, CLASSES + 1), np.arange(CLASSES + 1.0), background=0)
+    fold(detector, detector.logit_layer, affine)
+    np.testing.assert_allclose(detector.propose([image])[0].logits, affine(before), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("only", ["classifier", "new-classifier", "scales", "heads"])
 def test_which_weights_each_part_trains(lvis_folder, tmp_path, only):
     train(plan_for(lvis_folder, tmp_path / "base", iterations=1), device="cpu", progress=False)
     plan = plan_for(lvis_folder, tmp_path / only, start=tmp_path / "base", only=only, iterations=1, seed=1)
     train(plan, device="cpu", progress=False)
     before, after = (Checkpoint.load(tmp_path / name).model for name in ("base", only))
     changed = {name for name in before if (before[name] != after[name]).any()}
+    if only == "scales":
+        assert not changed
+        assert (after["roi_heads.box_predictor.cls_score.scale"] != 1).any()
+        fold_the_scaled_classifier(tmp_path / only)
+        return
     assert any("cls_score" in name for name in changed)
     assert any("rpn." in name for name in changed) == (only == "heads")
     assert not any("backbone" in name or "box_head" in name for name in changed)
@@ -284,7 +299,12 @@ def test_which_weights_each_part_trains(lvis_folder, tmp_path, only):
     [
         ({"loss": "hinge"}, "Expected `loss` to be one of"),
         ({"only": "classifier"}, "Expected `start` to name a trained run"),
-        ({"only": "neck", "start": "x"}, "Expected `only` to be classifier, new-classifier or heads"),
+        ({"only": "neck", "start": "x"}, "Expected `only` to be one of classifier, new-classifier, scales, heads"),
+        (
+            {"only": "scales", "start": "x", "classifier": "cosine"},
+            "to be linear to train its scales, but got 'cosine'",
+        ),
+        ({"classifier": "scaled"}, "Expected `classifier` to be linear or cosine, but got 'scaled'"),
     ],
 )
 def test_wrong_plans_get_a_sentence(options, sentence):
