@@ -32,8 +32,8 @@ class DetectorSettings:
     Args:
         model: One of `MODELS`.
         num_classes: Foreground classes.
-        classifier: `linear`, `cosine` (normalised) for the classes and the masks, as the paper uses, or `scaled` (LWS: a
-            linear one of which only a scale per class is trained).
+        classifier: `linear`, `cosine` (normalised) for the classes and the masks, as the paper uses, or `scaled`: a
+            linear one of which only a scale per class is trained (LWS).
         temperature: Of the cosine classifier.
         pretrained: Whether the backbone starts from given weights. Then its normalisation and its first two stages
             stay frozen, as in the paper; otherwise all of it is trained.

@@ -28,7 +28,7 @@ def check_part(only: str | None, *, started: bool) -> None:
         >>> check_part("backbone", started=True)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `only` to be one of classifier, new-classifier, scales, heads, but got 'backbone'.
+        logn.errors.InputError: Expected `only` to be one of classifier, ..., heads, but got 'backbone'.
     """
     if only is not None and only not in PARTS:
         raise InputError(f"Expected `only` to be one of {', '.join(PARTS)}, but got {only!r}.")
