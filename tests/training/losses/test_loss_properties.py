@@ -246,6 +246,14 @@ def test_each_object_brings_one_value():
     assert len(loss.object_scores(logits, labels)[0]) == 1
 
 
+def test_a_class_that_always_scores_zero_keeps_the_loss_finite():
+    loss = losses.EquilibriumLoss(2, background=0, decay=0.0)
+    logits = torch.tensor([[1e4, 0.0, -1e4]], requires_grad=True)
+    value = loss(logits, torch.tensor([2]))
+    assert loss.mean_score[1] == 0
+    assert torch.isfinite(value)
+
+
 def test_no_gradient_through_weights_and_statistics():
     loss = losses.OnlineLogitNormalizationLoss(2, background=None, margin="min", momentum=0.5)
     logits = torch.tensor([[1.0, 2.0], [3.0, -1.0]], requires_grad=True)

@@ -93,5 +93,6 @@ class EquilibriumLoss(HeadLoss):
 
     def row_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row."""
-        margin = self.beside_background(self.mean_score, self.background_score).log()
+        # A class that always scores 0 must not make the logarithm infinite.
+        margin = self.beside_background(self.mean_score.clamp(min=1e-12), self.background_score).log()
         return functional.cross_entropy(logits + margin.to(logits.dtype), labels, reduction="none")
