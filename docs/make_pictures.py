@@ -91,7 +91,7 @@ def _draw_means(axes: Any, comparison: ComparisonRecord, changes: ClassChanges) 
     axes.set_xscale("log")
     axes.set_xlabel("training images of the class")
     axes.set_ylabel("mean logit of the class")
-    axes.set_title("What the detector expects before it looks", loc="left")
+    axes.set_title("Mean logit of each class over all proposals", loc="left")
     axes.grid(axis="y")
     correlation = changes.follows_count(changes.mean_before)
     before = f"before: follows the training images\n(rank correlation {correlation:+.2f})"

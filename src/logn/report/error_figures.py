@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from logn.evaluate.error_types import ERROR_TYPES, SPECIAL_ERRORS
-from logn.report.figure_style import ERROR_COLOURS, GREY, VERMILION
+from logn.report.figure_style import ERROR_COLOURS, GREY, PURPLE
 
 
 def draw_errors(panels: Mapping[str, Mapping[str, float]], make: Callable[..., Any]) -> Any:
@@ -16,7 +16,7 @@ def draw_errors(panels: Mapping[str, Mapping[str, float]], make: Callable[..., A
     grid = figure.subplots(2, count, squeeze=False, height_ratios=[1, 1.25])
     kinds = (*ERROR_TYPES, *SPECIAL_ERRORS)
     largest = 100 * max(errors[kind] for errors in panels.values() for kind in kinds)
-    colours = [*(ERROR_COLOURS[kind] for kind in ERROR_TYPES), GREY, VERMILION]
+    colours = [*(ERROR_COLOURS[kind] for kind in ERROR_TYPES), GREY, PURPLE]
     for column, (title, errors) in enumerate(panels.items()):
         ring, bars = grid[0, column], grid[1, column]
         values = [100 * max(errors[kind], 0.0) for kind in kinds]
