@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from logn.deploy.onnx_fold import fold_onnx as fold_onnx
     from logn.errors import InputError as InputError
     from logn.errors import MissingExtraError as MissingExtraError
+    from logn.logits.image_folder import Preprocessing as Preprocessing
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from logn.statistics.moving_average import MovingAverage as MovingAverage
     from logn.statistics.positives import PositiveMoments as PositiveMoments
     from logn.statistics.record import record as record
+    from logn.statistics.record_onnx import record_onnx as record_onnx
 
 __version__ = "0.1.0"
 
@@ -55,6 +57,7 @@ _HOME = {
     "MissingExtraError": "errors",
     "MovingAverage": "statistics.moving_average",
     "PositiveMoments": "statistics.positives",
+    "Preprocessing": "logits.image_folder",
     "Proposals": "logits.proposals",
     "StatisticsMetadata": "statistics.metadata",
     "active_classes": "statistics.active_classes",
@@ -70,15 +73,18 @@ _HOME = {
     "logit_normalization": "calibrators.logit_normalization",
     "norcal": "calibrators.norcal",
     "record": "statistics.record",
+    "record_onnx": "statistics.record_onnx",
     "tau_norm": "calibrators.tau_norm",
     "temperature": "calibrators.temperature",
 }
 
-__all__ = [*sorted(_HOME), "__version__"]
+__all__ = [*sorted(_HOME), "__version__", "losses"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module at first use."""
+    if name == "losses":
+        return importlib.import_module("logn.losses")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -96,4 +102,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names, imported or not."""
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, "losses"})
