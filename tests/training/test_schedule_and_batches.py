@@ -121,6 +121,7 @@ def test_the_annotation_file_of_a_folder_is_found(lvis_folder, tmp_path):
         ({"model": "yolo"}, "Expected `model` to be one of"),
         ({"preset": "long"}, "Expected `preset` to be one of"),
         ({"sampler": "sorted"}, "Expected `sampler` to be one of"),
+        ({"repeat_threshold": 0.0}, "Expected `repeat_threshold` to be above 0"),
         ({"batch": 0}, "Expected `batch` to be above 0, but got 0"),
         ({"seed": -1}, "Expected `seed` to be 0 or more, but got -1"),
         ({"iterations": 1, "epochs": 1.0}, "Expected one of `iterations` and `epochs`, but got both"),

@@ -35,6 +35,9 @@ def train(
         str,
         typer.Option(help="`random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`."),
     ] = "random",
+    repeat_threshold: Annotated[
+        float, typer.Option(help="Share of the images below which repeat-factor repeats a class; glyph scenes: 0.04.")
+    ] = 0.001,
     iterations: Annotated[int | None, typer.Option(help="Length of the run, instead of the preset's.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")] = None,
@@ -98,6 +101,7 @@ def train(
         temperature=temperature,
         preset=preset,
         sampler=sampler,
+        repeat_threshold=repeat_threshold,
         iterations=iterations,
         epochs=epochs,
         batch=batch,

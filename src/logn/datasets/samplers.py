@@ -24,7 +24,11 @@ SamplerName = Literal["random", "repeat-factor-ceil", "repeat-factor-stochastic"
 SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 
 
-def repeat_factors(image_counts: npt.ArrayLike, num_images: int, threshold: float = 0.001) -> FloatArray:
+#: The paper's share of the images below which a class is repeated, for the 100,000 images of LVIS.
+PAPER_THRESHOLD = 0.001
+
+
+def repeat_factors(image_counts: npt.ArrayLike, num_images: int, threshold: float = PAPER_THRESHOLD) -> FloatArray:
     """How often to show images of a class: `max(1, sqrt(threshold / f))`, `f` its share of the images.
 
     Example:
@@ -150,7 +154,7 @@ class RepeatFactorSampler(ImageSampler):
         labels_per_image: Sequence[npt.ArrayLike],
         num_classes: int,
         *,
-        threshold: float = 0.001,
+        threshold: float = PAPER_THRESHOLD,
         rounding: Literal["ceil", "stochastic"] = "ceil",
         skip_empty: bool = True,
     ) -> None:
@@ -197,7 +201,7 @@ class ClassBalancedSampler(ImageSampler):
 
 
 def make_sampler(
-    name: str, dataset: DetectionDataset, *, threshold: float = 0.001, skip_empty: bool = True
+    name: str, dataset: DetectionDataset, *, threshold: float = PAPER_THRESHOLD, skip_empty: bool = True
 ) -> ImageSampler:
     """The sampler of that name (one of `SAMPLERS`) over the images of a dataset."""
     labels, classes = dataset.labels_per_image(), dataset.num_classes

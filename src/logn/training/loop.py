@@ -100,7 +100,7 @@ def _train(
     progress: bool | None,
 ) -> TrainingResult:
     dataset = DetectionDataset(find_annotations(plan.data), plan.images)
-    sampler = make_sampler(plan.sampler, dataset)
+    sampler = make_sampler(plan.sampler, dataset, threshold=plan.repeat_threshold)
     schedule = make_schedule(
         plan.recipe,
         images_per_epoch=len(sampler.indices(0, plan.seed)),

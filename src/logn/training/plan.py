@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from logn.datasets.samplers import SAMPLERS
+from logn.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
 from logn.training.detectors import DetectorSettings
@@ -30,6 +30,8 @@ class TrainingPlan:
         temperature: Of the cosine classifier.
         preset: `paper` or `small`; None takes `small` for the small detector and `paper` for the others.
         sampler: `random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.
+        repeat_threshold: Share of the images below which the repeat-factor samplers repeat a class. The paper's 0.001
+            fits the 100,000 images of LVIS; on 2,400 glyph scenes 0.04 repeats as much.
         iterations: Length of the run, instead of the preset's.
         epochs: Length of the run in epochs, instead of the preset's.
         batch: Images per iteration, all processes together.
@@ -58,6 +60,7 @@ class TrainingPlan:
     temperature: float = 20.0
     preset: str | None = None
     sampler: str = "random"
+    repeat_threshold: float = PAPER_THRESHOLD
     iterations: int | None = None
     epochs: float | None = None
     batch: int | None = None
@@ -85,7 +88,7 @@ class TrainingPlan:
             )
         if self.sampler not in SAMPLERS:
             raise InputError(f"Expected `sampler` to be one of {SAMPLERS}, but got {self.sampler!r}.")
-        for name in ("iterations", "epochs", "batch", "learning_rate", "checkpoint_every"):
+        for name in ("repeat_threshold", "iterations", "epochs", "batch", "learning_rate", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"Expected `{name}` to be above 0, but got {value}.")
@@ -134,6 +137,7 @@ class TrainingPlan:
             "loss": self.loss if self.loss != DEFAULT_LOSS else None,
             "only": self.only,
             "feature_memory": self.feature_memory or None,
+            "repeat_threshold": self.repeat_threshold if self.repeat_threshold != PAPER_THRESHOLD else None,
         }
         return {
             **{name: value for name, value in special.items() if value is not None},
