@@ -43,6 +43,8 @@ class CompareSettings:
     def protocol(self, truth: GroundTruth, group_source: str | None, *, decoded: bool = True) -> EvaluationProtocol:
         """Give the protocol of AP under these settings; detections that we did not decode hide theirs."""
         part = ", one half of them" if self.split else ""
+        if truth.verified is not None and truth.verified.all():
+            part += ", every class verified in each"
         return EvaluationProtocol(
             style=self.style,
             max_detections=self.decode.max_detections if self.style == "lvis" else COCO_CAP,
