@@ -121,6 +121,19 @@ def test_other_weights_are_refused(tmp_path):
     assert_whole(tmp_path, data)
 
 
+def test_other_images_are_refused(tmp_path):
+    """Two data sets may number their images alike, so ids are not enough."""
+    data, other = MadeData(), MadeData(3)
+    predict(MadeDetector(), MadeData(3), tmp_path / "ids")
+    other.image_ids = np.array([1, 7, 10])
+    with pytest.raises(InputError, match="it holds image 4 of another one"):
+        predict(MadeDetector(), other, tmp_path / "ids")
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=2), data, tmp_path / "names", batch=1, metadata={"images": "test"})
+    with pytest.raises(InputError, match="with the same images, but they differ"):
+        predict(MadeDetector(), data, tmp_path / "names", metadata={"images": "dev"})
+
+
 def test_another_precision_is_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         predict(MadeDetector(stop_after=2), MadeData(), tmp_path, batch=1)
@@ -162,5 +175,10 @@ def test_command_line(tmp_path, capsys, monkeypatch):
         result = json.loads(capsys.readouterr().out)
         assert (result["images"], result["of"], result["run now"]) == (3, 3, expected)
     assert PredictionStore(tmp_path / "store").header.class_names == ("ant", "bee")
+    others = [{**image, "file_name": f"other/{image['file_name']}"} for image in images]
+    (tmp_path / "dev.json").write_text(json.dumps({"images": others, "categories": categories, "annotations": []}))
+    arguments[4] = str(tmp_path / "dev.json")
+    assert execute(arguments) == 2
+    assert "with the same images" in json.loads(capsys.readouterr().out)["error"]
     assert execute(["predict", "-m", "x", "-d", str(tmp_path / "store"), "-o", "y"]) == 2
     assert "to hold `test.json`" in capsys.readouterr().err

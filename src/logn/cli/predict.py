@@ -48,7 +48,12 @@ def predict(
 
     dataset = DetectionDataset(_annotations(data), images)
     detector = load_detector(model, num_classes=dataset.num_classes)
-    metadata = {"model": model.name, "data": dataset.annotation_file.name, "fingerprint": fingerprint(detector)}
+    metadata = {
+        "model": model.name,
+        "data": dataset.annotation_file.name,
+        "images": dataset.images_fingerprint,
+        "fingerprint": fingerprint(detector),
+    }
     detector.to(_device(device))
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     with progress("Predicting", total=share, shown=show_progress) as advance:

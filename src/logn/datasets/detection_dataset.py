@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -120,6 +121,12 @@ class DetectionDataset:
     def image_sizes(self) -> IntArray:
         """Height and width of each image, shape `(len(self), 2)`."""
         return np.array([(image.height, image.width) for image in self._columns.images], np.int64)
+
+    @property
+    def images_fingerprint(self) -> str:
+        """Digest of the ids and file names of all images, by which two data sets with the same ids are told apart."""
+        listed = sorted((image.id, *image.names) for image in self._columns.images)
+        return hashlib.sha256(repr(listed).encode()).hexdigest()[:32]
 
     @cached_property
     def instance_counts(self) -> IntArray:

@@ -66,7 +66,8 @@ def predict(
         batch: Images per forward pass.
         rank: Number of this process; by default what torchrun says, else 0.
         world_size: Number of processes; by default what torchrun says, else 1.
-        metadata: Kept in the header; an entry `fingerprint` must be the same when a store is continued.
+        metadata: Kept in the header; its `fingerprint` (of the weights) and `images` (of the data set) must be the
+            same when a store is continued.
         advance: Called with the number of images whenever some are done, those of an earlier run included.
 
     Returns:
@@ -77,7 +78,7 @@ def predict(
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
     rank = int(os.environ.get("RANK", 0)) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size
-    known = _images_there(path, metadata or {})
+    known = _images_there(path, metadata or {}, dataset)
     mine = range(rank, len(dataset.image_ids), world_size)
     todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
     advance(len(mine) - len(todo))
@@ -125,14 +126,25 @@ def _check_classes(detector: ProposingDetector, dataset: ImageSource) -> None:
         )
 
 
-def _images_there(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> frozenset[int]:
+def _images_there(path: str | os.PathLike[str], metadata: Mapping[str, Any], dataset: ImageSource) -> frozenset[int]:
+    """The images that the store holds; one of other weights or images is refused, since ids alone would mix them."""
     if not any(Path(path).glob("part-*/header.json")):
         return frozenset()
     store = PredictionStore(path)
-    ours, theirs = metadata.get("fingerprint"), store.header.metadata.get("fingerprint")
-    if ours and theirs and ours != theirs:
-        raise InputError(f"Expected `{path}` to be continued with the same weights, but they differ; use a new folder.")
-    return frozenset(store.image_ids.tolist())
+    there = frozenset(store.image_ids.tolist())
+    for entry, what in (("fingerprint", "weights"), ("images", "images")):
+        ours, theirs = metadata.get(entry), store.header.metadata.get(entry)
+        if ours and theirs and ours != theirs:
+            raise InputError(
+                f"Expected `{path}` to be continued with the same {what}, but they differ; use a new folder."
+            )
+    strays = there - set(dataset.image_ids.tolist())
+    if strays:
+        raise InputError(
+            f"Expected `{path}` to hold images of `dataset` only, but it holds image {min(strays)} of another one; "
+            "use a new folder."
+        )
+    return there
 
 
 def _proposals(
