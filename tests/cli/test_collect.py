@@ -127,6 +127,8 @@ def test_class_names_must_be_as_many_as_classes(refused, logits, tmp_path):
     assert "to name 4 classes, but it names 2" in refused(*arguments, tmp_path / "names.json")
     (tmp_path / "names.json").write_text('{"cup": 1}')
     assert "something else" in refused(*arguments, tmp_path / "names.json")
+    (tmp_path / "names.csv").write_text("name,image_count\ncup,1\nspoon,2\nfork,3\n")  # four lines, three classes
+    assert "but it is a table" in refused(*arguments, tmp_path / "names.csv")
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(refused, logits, tmp_path):

@@ -33,6 +33,8 @@ def read_class_names(path: str | os.PathLike[str], num_classes: int, background:
 
 
 def _read(path: Path) -> list[str]:
+    if path.suffix in (".csv", ".tsv"):  # its lines would become names, the header among them
+        raise InputError(f"Expected `{path}` to be a text file with a name per line or a JSON list, but it is a table.")
     if not path.is_file():
         raise InputError(f"Expected `{path}` to be a file, but there is none.")
     try:
