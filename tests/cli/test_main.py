@@ -25,6 +25,7 @@ def _verb(monkeypatch, function):
         (InputError("Expected `x` to be 1, but got 2."), "Expected `x` to be 1, but got 2."),
         (MissingExtraError("torch", extra="torch"), 'run pip install "logn[torch]"'),
         (ModuleNotFoundError("No module named 'onnx'", name="onnx"), 'run pip install "logn[onnx]"'),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), 'run pip install "logn[torchvision]"'),
         (FileNotFoundError(2, "No such file or directory", "gone.npy"), "`gone.npy`"),
         (PermissionError(13, "Permission denied", "locked"), "`locked`"),
     ],
@@ -67,6 +68,13 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
 def test_wrong_usage_is_one_line_and_code_2(capsys, arguments):
     assert main.execute(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_remark_on_usage_ends_as_a_sentence(capsys):
+    assert main.execute(["fit", "--gamma", "many", "-o", "x.safetensors"]) == 2
+    error = capsys.readouterr().err
+    assert "--gamma" in error
+    assert ". Try `logn fit --help`." in error
 
 
 @pytest.mark.parametrize("verb", [verb.name for verb in main.VERBS])

@@ -46,7 +46,7 @@ class _Inputs:
 
     def needed_moments(self) -> ClassMoments:
         if self.moments is None:
-            raise InputError(f"Expected `moments` for the method `{self.method}`, but got none.")
+            raise InputError(f"Expected statistics (`moments`) for the method `{self.method}`, but got none.")
         return self.moments
 
     def needed_counts(self, kind: str) -> FloatArray:

@@ -186,4 +186,5 @@ def _report(moments: ClassMoments, images: int, output: Path, *, as_json: bool) 
         print_json(result)
         return
     typer.echo(f"{output}: {rows:,} rows of {moments.num_classes} classes from {images} images.")
-    typer.echo(f"Read at `{moments.metadata.layer}`, before {moments.metadata.activation or 'no activation'}.")
+    followed = f"before {activation}" if (activation := moments.metadata.activation) else "which no activation follows"
+    typer.echo(f"Read at `{moments.metadata.layer}`, {followed}.")

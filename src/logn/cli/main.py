@@ -60,7 +60,7 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 # Which extra brings a package that is not always there.
 EXTRAS = {
-    "torch": "torch",
+    "torch": "torchvision",  # every verb that runs a model of torch needs both
     "torchvision": "torchvision",
     "PIL": "torchvision",
     "onnx": "onnx",
@@ -174,7 +174,9 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     # New versions of Typer carry their own Click, old ones import it: this method is common to both.
     if not hasattr(error, "format_message"):
         raise error
-    message = error.format_message()
+    message = error.format_message().rstrip()
+    if message[-1:].isalnum():
+        message += "."
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
         typer.echo(message, err=True)

@@ -69,7 +69,7 @@ def refuse_folded_file(model: Any, path: Path) -> None:
         method = folds[-1].get("method") or "a map"
         raise InputError(
             f"Expected `{path}` to have no map folded into it, but it has one ({method}); fold the model that it was "
-            "made from, or pass again=True to put another map on top."
+            "made from, or pass again=True (`--again`) to put another map on top."
         )
 
 
@@ -84,7 +84,7 @@ def refuse_folded_weights(graph: OnnxGraph, layers: Sequence[LinearLayer], path:
         if any(_has_mark(np.ascontiguousarray(array)) for array in orders):
             raise InputError(
                 f"Expected `{path}` to have no map folded into it, but `{layer.weight}` was folded before the export; "
-                "pass again=True to put another map on top."
+                "pass again=True (`--again`) to put another map on top."
             )
 
 

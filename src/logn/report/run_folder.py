@@ -35,6 +35,7 @@ PIECES: Mapping[str, Piece] = {
     "counts": Piece(("data/train.json", "counts.csv", "counts.json"), "training annotations or class counts are"),
     "model": Piece(("model",), "`logn train` writes"),
 }
+WITHOUT_OPTION = ("comparison", "model")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +66,8 @@ class Run:
         """The sentence for a piece that is not there."""
         wanted = PIECES[piece]
         places = " or ".join(f"`{place}`" for place in wanted.places)
-        return (
-            f"Expected `{self.folder}` to hold {places}, which {wanted.maker}, or `--{piece}` to name it, "
-            f"but there is none."
-        )
+        option = "" if piece in WITHOUT_OPTION else f", or `--{piece}` to name it"
+        return f"Expected `{self.folder}` to hold {places}, which {wanted.maker}{option}, but there is none."
 
     @cached_property
     def comparison(self) -> ComparisonRecord:

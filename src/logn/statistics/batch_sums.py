@@ -113,7 +113,7 @@ class BatchSummer:
                 row, column = np.argwhere(~finite)[0]
                 raise InputError(
                     f"Expected `logits` to be finite, but got {block[row, column]} for class {column}; "
-                    'nonfinite="skip" leaves such values out and counts them.'
+                    'nonfinite="skip" (`--nonfinite skip`) leaves such values out and counts them.'
                 )
             count += finite.sum(axis=0)
             total += np.where(finite, block, 0.0).sum(axis=0, dtype=np.float64)

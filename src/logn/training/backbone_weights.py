@@ -32,6 +32,8 @@ def read_backbone_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # PyTorch's own message advises to run what the file asks for
+            reason = "it is not a file of tensors alone, as `torch.save(model.state_dict(), path)` writes"
         raise InputError(f"Expected `{path}` to hold weights, but it cannot be read ({reason}).") from error
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]

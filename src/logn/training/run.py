@@ -95,12 +95,12 @@ class Run:
         try:
             restore_weights(self.model, checkpoint)
         except InputError as error:
-            raise InputError(f"{str(error)[:-1]} (`{self.checkpoint_file}`; start anew to replace it).") from error
+            raise InputError(f"{str(error)[:-1]} (`{self.checkpoint_file}`; `--fresh` replaces it).") from error
         for name, value in self.settings.items():
             if checkpoint.run.get(name) != value:
                 raise InputError(
                     f"Expected `{name}` to be {checkpoint.run.get(name)!r} as in `{self.checkpoint_file}`, but got"
-                    f" {value!r}; start anew to replace that run."
+                    f" {value!r}; start anew (`--fresh`) to replace that run."
                 )
         restore_momentum(self.model, self.optimizer, checkpoint.momentum)
         if self.amp and "scaler" in checkpoint.extra:
