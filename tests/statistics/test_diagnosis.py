@@ -90,6 +90,12 @@ def test_counts_are_matched_by_name_and_sorted_for_show():
     assert diagnose(moments).order().tolist() == [2, 1, 0]
 
 
+def test_names_come_from_the_counts_where_none_were_recorded():
+    moments = _moments([5.0, 0.0, 1.0], 1.0, background=0)
+    assert diagnose(moments, ClassCounts(np.array([9.0, 2.0]), names=("cup", "spoon"))).names == ("cup", "spoon")
+    assert diagnose(moments, [9, 2]).names == ("class 1", "class 2")
+
+
 def test_counts_of_another_length_are_refused():
     with pytest.raises(InputError, match="3 foreground classes, but got 2"):
         diagnose(_moments([0.0, 1.0, 2.0], 1.0), [1, 2])

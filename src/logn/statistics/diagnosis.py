@@ -29,7 +29,7 @@ class Diagnosis:
     """Statistics of the foreground classes, in the order of their columns.
 
     Attributes:
-        names: Class names, or "class 3" where none were recorded.
+        names: Class names as recorded, else those of the counts, else "class 3" by the column.
         seen: Values of each class that were recorded.
         mean: Mean logit.
         std: Standard deviation; NaN where fewer than two values were seen.
@@ -85,7 +85,6 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
     """
     place = moments.metadata.background
     foreground = foreground_columns(moments.num_classes, place)
-    names = moments.metadata.class_names or tuple(f"class {column}" for column in range(moments.num_classes))
     mean, std, seen = moments.mean[foreground], moments.std[foreground], moments.count[foreground]
     alive = active_classes(moments, place)[foreground]
     image_counts = None if counts is None else _image_counts(counts, moments, foreground)
@@ -94,7 +93,7 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
         mean_link, std_link = (_with_log_count(values, image_counts, alive) for values in (mean, std))
     background_mean = None if place is None else float(moments.mean[place])
     return Diagnosis(
-        names=names[foreground],
+        names=_names(counts, moments, foreground),
         seen=seen,
         mean=mean,
         std=std,
@@ -141,6 +140,14 @@ def _ranks(values: npt.NDArray[np.generic]) -> FloatArray:
     last = np.cumsum(sizes)
     ranks: FloatArray = (last - (sizes - 1) / 2.0)[group]
     return ranks
+
+
+def _names(counts: object, moments: ClassMoments, foreground: slice) -> tuple[str, ...]:
+    recorded = moments.metadata.class_names
+    if recorded is None and isinstance(counts, ClassCounts) and counts.names is not None:
+        return counts.names  # their order is that of the foreground columns, since nothing else is known
+    names = recorded or tuple(f"class {column}" for column in range(moments.num_classes))
+    return names[foreground]
 
 
 def _image_counts(counts: ClassCounts | npt.ArrayLike, moments: ClassMoments, foreground: slice) -> FloatArray:
