@@ -122,6 +122,13 @@ def test_the_array_named_logits_or_the_key_is_taken(tmp_path):
         open_shards([tmp_path / "a.safetensors"], "z")
 
 
+def test_of_many_arrays_those_like_the_key_are_named(tmp_path):
+    names = [f"model.stage{number}.weight" for number in range(50)] + ["model.head.weight"]
+    save_file({name: _logits() for name in names}, tmp_path / "a.safetensors")
+    with pytest.raises(InputError, match=r"but it holds: model\.head\.weight, .* and 43 more\.$"):
+        open_shards([tmp_path / "a.safetensors"], "head.weight")
+
+
 def test_the_same_file_is_found_once_and_order_is_kept(tmp_path):
     for name in ("b.npy", "a.npy", "c.npz", "readme.md"):
         (tmp_path / name).touch()

@@ -6,6 +6,7 @@ Nothing here unpickles, and a file that does not hold what its header promises i
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import math
 import os
@@ -36,6 +37,7 @@ UNREADABLE = (
 )
 
 _SAFETENSORS_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+_SHOWN_NAMES = 8
 _FLOATS = ("float16", "float32", "float64")
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself
 
@@ -255,16 +257,24 @@ def _read_npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np
 
 
 def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
-    listed = ", ".join(sorted(names)) or "none"
     if key is not None:
         if key not in names:
-            raise InputError(f"Expected `{path}` to hold an array `{key}`, but it holds: {listed}.")
+            raise InputError(f"Expected `{path}` to hold an array `{key}`, but it holds: {_listed(names, key)}.")
         return key
     if len(names) == 1:
         return names[0]
     if "logits" not in names:
-        raise InputError(f"Expected `key` to say which array of `{path}` holds the logits; it holds: {listed}.")
+        raise InputError(f"Expected `key` to say which array of `{path}` to take; it holds: {_listed(names)}.")
     return "logits"
+
+
+def _listed(names: Sequence[str], key: str = "logits") -> str:
+    """Some of the names, those like `key` first: a checkpoint holds hundreds."""
+    ending = sorted(name for name in names if name.endswith(key))
+    order = dict.fromkeys([*ending, *difflib.get_close_matches(key, names, _SHOWN_NAMES), *sorted(names)])
+    shown = sorted(order) if len(order) <= _SHOWN_NAMES else [*order][:_SHOWN_NAMES]
+    more = f" and {len(order) - len(shown)} more" if len(shown) < len(order) else ""
+    return (", ".join(shown) or "none") + more
 
 
 def _stored(
