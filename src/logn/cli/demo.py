@@ -47,7 +47,7 @@ def demo(
 
     `logn demo`
 
-    `logn demo --quick -o /tmp/demo`
+    `logn demo --quick -o quick`
 
     `logn demo --seeds 3`
     """
