@@ -32,7 +32,7 @@ def test_inspect_tells_the_label_distribution_of_a_sampler(folder, capsys):
     distributions = {}
     for sampler in ("random", "class-balanced"):
         assert execute(["data", "inspect", str(folder / "train.json"), "--sampler", sampler, "--json"]) == 0
-        distributions[sampler] = json.loads(capsys.readouterr().out)["label distribution"]
+        distributions[sampler] = json.loads(capsys.readouterr().out)["label_distribution"]
     assert np.sum(distributions["random"]) == pytest.approx(1)
     assert np.std(distributions["class-balanced"]) < np.std(distributions["random"])
     assert execute(["data", "inspect", str(folder / "train.json")]) == 0

@@ -173,7 +173,7 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     for expected in (3, 0):
         assert execute(arguments) == 0
         result = json.loads(capsys.readouterr().out)
-        assert (result["images"], result["of"], result["run now"]) == (3, 3, expected)
+        assert (result["images"], result["of"], result["run_now"]) == (3, 3, expected)
     assert PredictionStore(tmp_path / "store").header.class_names == ("ant", "bee")
     others = [{**image, "file_name": f"other/{image['file_name']}"} for image in images]
     (tmp_path / "dev.json").write_text(json.dumps({"images": others, "categories": categories, "annotations": []}))

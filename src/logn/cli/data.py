@@ -155,7 +155,7 @@ def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0
 
 def _show(result: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print_json(result)
+        print_json({key.replace(" ", "_"): value for key, value in result.items()})
         return
     for key, value in result.items():
         if key != "label distribution":  # one number a class: for programs, or for the report

@@ -66,7 +66,7 @@ def predict(
         "predictions": output,
         "images": len(store),
         "of": len(dataset),
-        "run now": written,
+        "run_now": written,
         "proposals": store.num_proposals,
         "columns": store.num_columns,
         "bytes": size,
