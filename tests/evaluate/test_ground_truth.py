@@ -65,6 +65,12 @@ def test_a_part_keeps_the_chosen_images_only():
         (lambda toy: toy["images"][0].pop("not_exhaustive_category_ids"), r"`not_exhaustive_category_ids` .* image 7"),
         (lambda toy: toy["annotations"][0].update(category_id=9), r"annotation 1 is of category 9"),
         (lambda toy: toy["annotations"][0].pop("bbox"), r"`annotations` in .* to have `bbox`, but entry 0 has none"),
+        (
+            lambda toy: toy["annotations"][0].update(bbox="abc"),
+            r"annotation 1 of .* four finite numbers, but got 'abc'",
+        ),
+        (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3]), r"four finite numbers, but got \[1, 2, 3\]"),
+        (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3, float("nan")]), r"annotation 1 .* nan\]"),
         (lambda toy: toy["categories"].clear(), r"to list `categories`, but it lists none"),
     ],
 )

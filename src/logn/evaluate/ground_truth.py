@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -146,7 +147,7 @@ def load_ground_truth(
         >>> load_ground_truth(toy)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO if every class is annotated in every image.
+        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (`--coco`) if every class is annotated in every image.
     """  # noqa: E501 - an error message is one line
     if style not in ("lvis", "coco"):
         raise InputError(f'Expected `style` to be "lvis" or "coco", but got {style!r}.')
@@ -176,7 +177,7 @@ def load_ground_truth(
         frequency=np.array(frequency) if all(letter in ("r", "c", "f") for letter in frequency) else None,
         image_index=image_index,
         labels=labels,
-        boxes=np.array([item["bbox"] for item in annotations], np.float64).reshape(-1, 4),
+        boxes=_boxes(name, annotations),
         crowd=np.array([style == "coco" and bool(item.get("iscrowd")) for item in annotations], bool),
         verified=verified,
         not_exhaustive=not_exhaustive,
@@ -216,7 +217,7 @@ def _check_fields(name: str, content: Mapping[str, Sequence[Any]], style: str) -
         if lacking:
             raise InputError(
                 f"Expected the images of `{name}` to have `{field}` for the LVIS protocol, but image {lacking[0]} "
-                f"has none; evaluate as COCO if every class is annotated in every image."
+                f"has none; evaluate as COCO (`--coco`) if every class is annotated in every image."
             )
 
 
@@ -283,6 +284,24 @@ def _check_annotations(name: str, annotations: Sequence[Mapping[str, Any]], labe
                 f"Expected the annotations of `{name}` to use its categories, "
                 f"but annotation {item['id']} is of category {item['category_id']}."
             )
+
+
+def _boxes(name: str, annotations: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float64]:
+    listed = [item["bbox"] for item in annotations]
+    boxes = _four_numbers(listed)
+    if boxes is None:
+        bad = next(item for item in annotations if _four_numbers([item["bbox"]]) is None)
+        raise InputError(
+            f"Expected `bbox` of annotation {bad['id']} of `{name}` to be four finite numbers, but got {bad['bbox']!r}."
+        )
+    return boxes
+
+
+def _four_numbers(listed: Sequence[Any]) -> npt.NDArray[np.float64] | None:
+    with contextlib.suppress(TypeError, ValueError):
+        boxes = np.array(listed, np.float64).reshape(len(listed), 4)
+        return boxes if np.isfinite(boxes).all() else None
+    return None
 
 
 def _marks(images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, int]) -> npt.NDArray[np.bool_]:
