@@ -71,6 +71,9 @@ def test_a_part_keeps_the_chosen_images_only():
         ),
         (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3]), r"four finite numbers, but got \[1, 2, 3\]"),
         (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3, float("nan")]), r"annotation 1 .* nan\]"),
+        (lambda toy: toy["categories"][0].update(id="2"), r"`id` of every entry of `categories` .* but got '2'"),
+        (lambda toy: toy["annotations"][0].update(category_id=[5]), r"`category_id` .* an integer, but got \[5\]"),
+        (lambda toy: toy["images"][0].update(neg_category_ids=None), r"`neg_category_ids` .* but image 7 has none"),
         (lambda toy: toy["categories"].clear(), r"to list `categories`, but it lists none"),
     ],
 )
@@ -97,6 +100,12 @@ def test_what_is_missing_is_named(change, message):
 def test_other_classes_or_images_than_predicted_are_refused(given, message):
     with pytest.raises(InputError, match=message):
         load_ground_truth(TOY, **given)
+
+
+def test_what_the_evaluator_refuses_is_one_sentence():
+    truth = load_ground_truth(changed(lambda toy: toy["annotations"][0].update(area="large")))
+    with pytest.raises(InputError, match=r"but the evaluator refuses annotations\[0\]: field 'area'"):
+        _ = truth.evaluator_dataset
 
 
 def test_only_the_predicted_images_on_demand():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +13,7 @@ import numpy.typing as npt
 
 from logn.datasets.json_stream import stream_elements
 from logn.errors import InputError
-
-# What every entry of a section must have, whatever the protocol.
-ENTRY_FIELDS = {
-    "images": ("id",),
-    "categories": ("id",),
-    "annotations": ("id", "image_id", "category_id", "bbox"),
-}
-LVIS_IMAGE_FIELDS = ("neg_category_ids", "not_exhaustive_category_ids")
+from logn.evaluate.annotation_checks import ENTRY_FIELDS, annotated_boxes, check_fields, check_labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +72,12 @@ class GroundTruth:
         """The annotations as hotcoco holds them: made once, used for every method."""
         import hotcoco
 
-        return hotcoco.COCO(dict(self.dataset))
+        try:
+            return hotcoco.COCO(dict(self.dataset))
+        except (TypeError, ValueError) as error:  # a field that is of another type than in LVIS and COCO
+            raise InputError(
+                f"Expected `{self.source}` to be LVIS or COCO annotations, but the evaluator refuses {error}."
+            ) from error
 
     @cached_property
     def masks(self) -> list[dict[str, Any]]:
@@ -152,14 +149,14 @@ def load_ground_truth(
     if style not in ("lvis", "coco"):
         raise InputError(f'Expected `style` to be "lvis" or "coco", but got {style!r}.')
     name, content = _read(source, masks=masks)
-    _check_fields(name, content, style)
+    check_fields(name, content, style)
     categories = sorted(content["categories"], key=lambda category: category["id"])
     _check_categories(name, categories, category_ids, class_names, num_classes)
     images = _matching_images(name, content["images"], image_ids, only_predicted=only_predicted)
     position = {image["id"]: index for index, image in enumerate(images)}
     label = {category["id"]: index for index, category in enumerate(categories)}
     annotations = [item for item in content["annotations"] if item["image_id"] in position]
-    _check_annotations(name, annotations, label)
+    check_labels(name, annotations, label)
     image_index = np.array([position[item["image_id"]] for item in annotations], np.int64)
     labels = np.array([label[item["category_id"]] for item in annotations], np.int64)
     frequency = [category.get("frequency") for category in categories]
@@ -177,7 +174,7 @@ def load_ground_truth(
         frequency=np.array(frequency) if all(letter in ("r", "c", "f") for letter in frequency) else None,
         image_index=image_index,
         labels=labels,
-        boxes=_boxes(name, annotations),
+        boxes=annotated_boxes(name, annotations),
         crowd=np.array([style == "coco" and bool(item.get("iscrowd")) for item in annotations], bool),
         verified=verified,
         not_exhaustive=not_exhaustive,
@@ -198,27 +195,6 @@ def _read(
                 element.value.pop("segmentation", None)
             content[element.section].append(element.value)
     return os.fspath(source), content
-
-
-def _check_fields(name: str, content: Mapping[str, Sequence[Any]], style: str) -> None:
-    for section, fields in ENTRY_FIELDS.items():
-        for place, entry in enumerate(content[section]):
-            missing = [field for field in fields if not isinstance(entry, dict) or field not in entry]
-            if missing:
-                raise InputError(
-                    f"Expected every entry of `{section}` in `{name}` to have `{missing[0]}`, "
-                    f"but entry {place} has none."
-                )
-    for section in ("images", "categories"):
-        if not content[section]:
-            raise InputError(f"Expected `{name}` to list `{section}`, but it lists none.")
-    for field in LVIS_IMAGE_FIELDS if style == "lvis" else ():
-        lacking = [image["id"] for image in content["images"] if field not in image]
-        if lacking:
-            raise InputError(
-                f"Expected the images of `{name}` to have `{field}` for the LVIS protocol, but image {lacking[0]} "
-                f"has none; evaluate as COCO (`--coco`) if every class is annotated in every image."
-            )
 
 
 def _check_categories(
@@ -275,33 +251,6 @@ def _difference(expected: Sequence[int], found: Sequence[int], noun: str) -> str
     if extra:
         parts.append(f"{len(extra)} annotated ones, {noun} {extra[0]} for one, are not predicted")
     return " and ".join(parts) or "they stand in another order"
-
-
-def _check_annotations(name: str, annotations: Sequence[Mapping[str, Any]], label: Mapping[int, int]) -> None:
-    for item in annotations:
-        if item["category_id"] not in label:
-            raise InputError(
-                f"Expected the annotations of `{name}` to use its categories, "
-                f"but annotation {item['id']} is of category {item['category_id']}."
-            )
-
-
-def _boxes(name: str, annotations: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.float64]:
-    listed = [item["bbox"] for item in annotations]
-    boxes = _four_numbers(listed)
-    if boxes is None:
-        bad = next(item for item in annotations if _four_numbers([item["bbox"]]) is None)
-        raise InputError(
-            f"Expected `bbox` of annotation {bad['id']} of `{name}` to be four finite numbers, but got {bad['bbox']!r}."
-        )
-    return boxes
-
-
-def _four_numbers(listed: Sequence[Any]) -> npt.NDArray[np.float64] | None:
-    with contextlib.suppress(TypeError, ValueError):
-        boxes = np.array(listed, np.float64).reshape(len(listed), 4)
-        return boxes if np.isfinite(boxes).all() else None
-    return None
 
 
 def _marks(images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, int]) -> npt.NDArray[np.bool_]:
