@@ -14,6 +14,7 @@ from logn.evaluate.bootstrap import Interval
 from logn.evaluate.comparison import BASELINE, describe_changes
 
 NAN = float("nan")
+PROTOCOL_FIELDS = ("style", "max_detections", "description", "evaluator")
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,9 @@ def read_comparison(path: str | os.PathLike[str]) -> ComparisonRecord:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         return comparison_record(content)
-    except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except InputError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise InputError(
             f"Expected `{path}` to be what `logn compare -o` writes, but it is not ({type(error).__name__}: {error})."
         ) from error
@@ -121,11 +124,18 @@ def comparison_record(content: Mapping[str, Any]) -> ComparisonRecord:
     return ComparisonRecord(
         methods=methods,
         classes=tuple(_class(entry) for entry in content["classes"]),
-        protocol=content["protocol"],
+        protocol=_protocol(content["protocol"]),
         draws=int(content["draws"]),
         confidence=float(content["confidence"]),
         notes=tuple(content["notes"]),
     )
+
+
+def _protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
+    missing = next((name for name in PROTOCOL_FIELDS if name not in entry), None)
+    if missing is not None:
+        raise KeyError(f"protocol.{missing}")
+    return dict(entry)
 
 
 def _value(number: float | None) -> float:
