@@ -34,6 +34,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, target)
+    except OSError as error:
+        if error.filename in (temporary, str(temporary)):
+            error.filename = str(target)  # the name that the user knows
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
