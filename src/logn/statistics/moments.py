@@ -77,9 +77,9 @@ class ClassMoments:
         batch = self._summer.sum(rows)
         self._merge_moments(batch.count, batch.mean, batch.m2)
         self._skipped += batch.skipped
-        enough = batch.count > 1
-        self._within_sum += np.divide(batch.m2, batch.count - 1, out=np.zeros_like(batch.m2), where=enough)
-        self._batches += enough
+        # Where fewer than two values were seen m2 is 0, and so is what it adds.
+        self._within_sum += batch.m2 / np.maximum(batch.count - 1, 1.0)
+        self._batches += batch.count > 1
         if self._sample is not None:
             self._sample.update(rows)
 
@@ -203,10 +203,10 @@ class ClassMoments:
         rows = int(self._count.max(initial=0))
         return f"ClassMoments(num_classes={self.num_classes}, rows={rows}, estimator={self.metadata.estimator!r})"
 
-    def _merge_moments(self, count: FloatArray, mean: FloatArray, m2: FloatArray) -> None:
+    def _merge_moments(self, count: FloatArray | float, mean: FloatArray, m2: FloatArray) -> None:
         """Chan, Golub and LeVeque's pairwise update."""
         total = self._count + count
-        share = np.divide(count, total, out=np.zeros_like(total), where=total > 0)
+        share = count / np.maximum(total, 1.0)
         delta = mean - self._mean
         self._m2 += m2 + delta * delta * self._count * share
         self._mean += delta * share
