@@ -53,7 +53,7 @@ class DemoSettings:
 
 
 #: About 90 seconds on two cores: enough to see that everything runs, not enough to learn rare classes.
-QUICK = DemoSettings(GlyphSettings(classes=40, train=600, dev=1, test=160), iterations=120, statistics_images=150)
+QUICK = DemoSettings(GlyphSettings(classes=40, train=600, dev=1, test=160), iterations=250, statistics_images=150)
 #: Within six minutes on two cores.
 STANDARD = DemoSettings(GlyphSettings(dev=1), iterations=800, statistics_images=600)
 #: The length of the benchmark.
