@@ -40,7 +40,7 @@ def demo(
 ) -> None:
     """Draw long-tailed scenes, train a detector on them, correct it, and measure all methods.
 
-    Takes about six minutes on two cores. Everything is kept in the output folder, and a second call goes on where the
+    Takes about four minutes on two cores. Everything is kept in the output folder, and a second call goes on where the
     first one stopped. The same seed gives the same result.
 
     **Examples**
