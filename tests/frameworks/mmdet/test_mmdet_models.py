@@ -44,6 +44,8 @@ def small(path, **changes):
 def build(config):
     torch.manual_seed(0)
     model = MODELS.build(config).eval()
+    # Some parameters are memory that nobody has written to until then, which may hold NaN.
+    model.init_weights()
     layer = locate_logits(model)
     with torch.no_grad():
         for module in find_modules(model, layer):
