@@ -10,7 +10,7 @@ import pytest
 import logn
 
 PACKAGE = Path(logn.__file__).parent
-FOLDERS = ["logits", "statistics", "calibrators", "deploy", "datasets", "training", "evaluate", "report", "cli"]
+FOLDERS = ["logits", "statistics", "calibrators", "deploy", "datasets", "training", "evaluate", "report", "experiments", "cli"]
 NUMPY_ONLY = ["logits", "statistics", "calibrators"]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
