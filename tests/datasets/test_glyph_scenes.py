@@ -19,7 +19,7 @@ from PIL import Image
 
 from logn.datasets import glyph_scenes
 from logn.datasets.detection_dataset import DetectionDataset
-from logn.datasets.glyph_scene import draw_scene
+from logn.datasets.glyph_scene import draw_scene, scaled_number
 from logn.datasets.glyph_scenes import GlyphSettings, generate_glyph_scenes
 from logn.errors import InputError
 
@@ -240,6 +240,38 @@ def test_objects_are_visible_and_hardly_covered(size):
         assert not (scene.masks.sum(axis=0) > 1).any()
         inside, outside = scene.image[scene.masks[0]], scene.image[~scene.masks.any(axis=0)]
         assert np.linalg.norm(inside.mean(axis=0) - outside.mean(axis=0)) > 10
+
+
+def test_the_default_clutter_moves_the_random_state_as_before_there_was_a_choice():
+    for fewest, most in ((4, 10), (2, 7)):
+        for seed in range(20):
+            ours, plain = np.random.default_rng(seed), np.random.default_rng(seed)
+            assert scaled_number(ours, fewest, most, 1.0) == plain.integers(fewest, most + 1)
+            assert ours.bit_generator.state == plain.bit_generator.state
+
+
+def test_more_clutter_makes_a_busier_background_and_leaves_the_objects():
+    edges = []
+    for clutter in (0, 1, 4):
+        busy = 0.0
+        for seed in range(8):
+            scene = draw_scene("ab", "xyz#%&", 128, np.random.default_rng(seed), clutter=clutter)
+            assert scene.masks.any(axis=(1, 2)).all()
+            grey = scene.image.astype(float).mean(axis=2)
+            busy += np.abs(np.diff(grey, axis=1))[~scene.masks.any(axis=0)[:, 1:]].mean()
+        edges.append(busy)
+    assert edges[0] < edges[1] < edges[2]
+
+
+def test_a_folder_from_before_clutter_could_be_chosen_is_the_default(scenes, tmp_path):
+    settings = dataclasses.replace(SETTINGS, train=2, dev=1, test=1)
+    folder = generate_glyph_scenes(tmp_path, settings)
+    record = json.loads((folder / "settings.json").read_text())
+    del record["settings"]["clutter"]
+    (folder / "settings.json").write_text(json.dumps(record))
+    generate_glyph_scenes(folder, settings)
+    with pytest.raises(InputError, match=r"there clutter is 1\.0 and not 2\.0"):
+        generate_glyph_scenes(folder, dataclasses.replace(settings, clutter=2.0))
 
 
 def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):

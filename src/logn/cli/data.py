@@ -36,6 +36,9 @@ def glyphs(
         bool, typer.Option("--families/--distinct", help="Families of look-alikes, or glyphs as unlike as possible.")
     ] = True,
     similarity: Annotated[float, typer.Option(help="Least correlation of two glyphs of a family, 0 to 0.9.")] = 0.75,
+    clutter: Annotated[
+        float, typer.Option(help="How many times as many distractors, lines and arcs, 0 to 8; 0 for none.")
+    ] = 1.0,
     mask: Annotated[str, typer.Option(help="Masks as `rle` or `polygon`.")] = "rle",
     workers: Annotated[int, typer.Option(help="Number of processes; the pictures don't depend on it.")] = 2,
     progress_bar: ProgressOption = None,
@@ -51,6 +54,8 @@ def glyphs(
         logn data glyphs -o glyphs
 
         logn data glyphs -o wide --classes 1203 --train 12000 --workers 8
+
+        logn data glyphs -o crowded --clutter 3
     """
     from logn.datasets.glyph_scenes import generate_glyph_scenes
     from logn.datasets.glyph_settings import GlyphSettings
@@ -64,6 +69,7 @@ def glyphs(
         seed=seed,
         similarity=similarity if families else None,
         masks=_mask_form(mask),
+        clutter=clutter,
     )
     started = time.monotonic()
     with progress("Drawing", total=train + dev + test, shown=progress_bar) as advance:

@@ -23,6 +23,8 @@ _LARGEST_ROTATION = 20.0
 _LARGEST_OVERLAP = 0.12  # of the smaller of two boxes
 _FULLEST = 0.5  # objects cover at most this share of the image; beyond it they are drawn smaller
 _LEAST_CONTRAST = 70.0  # distance in RGB between a glyph and the background under it
+_FEWEST_DISTRACTORS, _MOST_DISTRACTORS = 4, 10
+_FEWEST_LINES, _MOST_LINES = 2, 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,12 @@ class Scene:
 
 
 def draw_scene(
-    characters: Sequence[str], distractors: Sequence[str], size: int, generator: np.random.Generator
+    characters: Sequence[str],
+    distractors: Sequence[str],
+    size: int,
+    generator: np.random.Generator,
+    *,
+    clutter: float = 1.0,
 ) -> Scene:
     """Draw the characters as objects and some distractors that are no objects.
 
@@ -43,18 +50,20 @@ def draw_scene(
         distractors: Characters to draw 4 to 10 distractors from.
         size: Side of the square image in pixels.
         generator: The random state; the same state draws the same scene.
+        clutter: How many times as many distractors, lines and arcs; 0 leaves a textured background only.
 
     Example:
         >>> scene = draw_scene("ab", "xyz", 64, np.random.default_rng(0))
         >>> scene.image.shape, scene.masks.shape, bool(scene.masks.any(axis=(1, 2)).all())
         ((64, 64, 3), (2, 64, 64), True)
     """
-    canvas = _background(size, generator)
+    canvas = _background(size, generator, clutter)
     sides = _object_sides(len(characters), generator)
     glyphs = [_glyph(char, side * size, generator) for char, side in zip(characters, sides, strict=True)]
     places = _layout([glyph.shape for glyph in glyphs], size, generator)
     if len(distractors):
-        _draw_distractors(canvas, distractors, glyphs, places, generator)
+        number = scaled_number(generator, _FEWEST_DISTRACTORS, _MOST_DISTRACTORS, clutter)
+        _draw_distractors(canvas, distractors, number, glyphs, places, generator)
     masks = np.zeros((len(glyphs), size, size), np.bool_)
     for index, (glyph, (top, left)) in enumerate(zip(glyphs, places.tolist(), strict=True)):
         _paint(canvas, glyph, top, left, generator)
@@ -63,6 +72,16 @@ def draw_scene(
         masks[:index, top : top + height, left : left + width] &= ~covered  # a later object hides earlier ones
         masks[index, top : top + height, left : left + width] = covered
     return Scene(_finish(canvas, generator), masks)
+
+
+def scaled_number(generator: np.random.Generator, fewest: int, most: int, factor: float) -> int:
+    """A random number from `fewest` to `most`, times `factor`; the random state moves on alike for every factor.
+
+    Example:
+        >>> [scaled_number(np.random.default_rng(0), 4, 10, factor) for factor in (0, 1, 2.5)]
+        [0, 9, 22]
+    """
+    return round(factor * int(generator.integers(fewest, most + 1)))
 
 
 def _object_sides(count: int, generator: np.random.Generator) -> FloatArray:
@@ -123,14 +142,15 @@ def _overlap(
 def _draw_distractors(
     canvas: FloatArray,
     distractors: Sequence[str],
+    number: int,
     glyphs: Sequence[FloatArray],
     places: IntArray,
     generator: np.random.Generator,
 ) -> None:
-    """Draw 4 to 10 characters that are no class, where there is room; objects come on top of them."""
+    """Draw so many characters that are no class, where there is room; objects come on top of them."""
     size = len(canvas)
     corners, shapes = places, [glyph.shape for glyph in glyphs]
-    for _ in range(int(generator.integers(4, 11))):
+    for _ in range(number):
         character = distractors[int(generator.integers(len(distractors)))]
         side = float(generator.uniform(_SMALLEST_DISTRACTOR, _LARGEST_DISTRACTOR)) * size
         glyph = _glyph(character, side, generator)
@@ -159,7 +179,7 @@ def _colour_against(background: FloatArray, generator: np.random.Generator) -> F
     return np.asarray(colours[far[0] if len(far) else distance.argmax()], np.float32)
 
 
-def _background(size: int, generator: np.random.Generator) -> FloatArray:
+def _background(size: int, generator: np.random.Generator, clutter: float) -> FloatArray:
     """A cloudy texture between two or three colours, with lines and arcs."""
     pillow = import_pillow()
     texture = np.zeros((size, size, 3), np.float32)
@@ -174,15 +194,15 @@ def _background(size: int, generator: np.random.Generator) -> FloatArray:
             )
     texture += generator.uniform(40, 215, 3).astype(np.float32)
     picture = pillow.fromarray(np.clip(texture, 0, 255).astype(np.uint8))
-    _draw_lines(picture, size, generator)
+    _draw_lines(picture, size, scaled_number(generator, _FEWEST_LINES, _MOST_LINES, clutter), generator)
     return np.array(picture, np.float32)
 
 
-def _draw_lines(picture: Any, size: int, generator: np.random.Generator) -> None:
+def _draw_lines(picture: Any, size: int, number: int, generator: np.random.Generator) -> None:
     from PIL import ImageDraw
 
     pencil = ImageDraw.Draw(picture)
-    for _ in range(int(generator.integers(2, 8))):
+    for _ in range(number):
         ends = generator.uniform(-0.2 * size, 1.2 * size, 4)
         colour = tuple(int(value) for value in generator.integers(0, 256, 3))
         width = int(generator.integers(1, 4))

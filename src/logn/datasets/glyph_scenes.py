@@ -34,6 +34,8 @@ SETTINGS_FILE = "settings.json"
 _PARTS = ".parts"
 _SHARD_IMAGES = 32
 _FORMAT = "logn glyph scenes"
+# What folders drawn before a setting existed were drawn with.
+_LATER_SETTINGS = {"clutter": 1.0}
 
 
 def generate_glyph_scenes(
@@ -89,7 +91,7 @@ def _claim(root: Path, settings: GlyphSettings) -> None:
             found = json.loads(path.read_text())
         except ValueError:
             found = None
-        if found != record:
+        if _with_defaults(found) != record:
             raise InputError(
                 f"Expected `{root}` to be empty or to hold glyph scenes of the same settings, "
                 f"but {_difference(found, record)}."
@@ -104,12 +106,19 @@ def _claim(root: Path, settings: GlyphSettings) -> None:
         leftover.unlink(missing_ok=True)
 
 
+def _with_defaults(found: Any) -> Any:
+    """A record as a folder has it, with the settings that did not exist yet when it was made."""
+    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
+        return found
+    return {**found, "settings": {**_LATER_SETTINGS, **found["settings"]}}
+
+
 def _difference(found: Any, wanted: dict[str, Any]) -> str:
     if not isinstance(found, dict) or found.get("format") != wanted["format"]:
         return f"its {SETTINGS_FILE} is of something else"
     if found.get("version") != wanted["version"]:
         return f"they are of version {found.get('version')} and this is version {wanted['version']}"
-    before, now = dict(found.get("settings") or {}), wanted["settings"]
+    before, now = {**_LATER_SETTINGS, **(found.get("settings") or {})}, wanted["settings"]
     other = [f"{key} is {before.get(key)} and not {value}" for key, value in now.items() if before.get(key) != value]
     return "there " + " and ".join(other)
 
@@ -186,7 +195,9 @@ def _draw_shard(shard: _Shard) -> int:
     for number, labels in enumerate(shard.labels, start=shard.first):
         generator = scene_generator(shard.settings, shard.split, number)
         characters = [shard.characters[label] for label in labels]
-        scene = draw_scene(characters, shard.distractors, shard.settings.size, generator)
+        scene = draw_scene(
+            characters, shard.distractors, shard.settings.size, generator, clutter=shard.settings.clutter
+        )
         with atomic_path(shard.root / image_name(shard.split, number)) as temporary:
             pillow.fromarray(scene.image).save(temporary, compress_level=1)
         as_polygon = shard.settings.masks == "polygon"

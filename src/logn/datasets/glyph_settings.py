@@ -31,6 +31,7 @@ class GlyphSettings:
         seed: Everything follows from it.
         similarity: Least correlation of the templates within a family of look-alikes; None for distinct glyphs.
         masks: Masks as compressed run lengths or as polygons.
+        clutter: How many times as many distractors, lines and arcs as by default: 0 for none, up to 8.
 
     Example:
         >>> GlyphSettings(classes=2000)
@@ -47,6 +48,7 @@ class GlyphSettings:
     seed: int = 0
     similarity: float | None = 0.75
     masks: MaskForm = "rle"
+    clutter: float = 1.0
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -56,6 +58,7 @@ class GlyphSettings:
             ("test", 1, 10_000_000),
             ("size", 64, 4096),
             ("seed", 0, 2**63 - 1),
+            ("clutter", 0, 8),
         ):
             value = getattr(self, name)
             if not least <= value <= most:
