@@ -57,21 +57,21 @@ def draw_scene(
         >>> scene.image.shape, scene.masks.shape, bool(scene.masks.any(axis=(1, 2)).all())
         ((64, 64, 3), (2, 64, 64), True)
     """
-    canvas = _background(size, generator, clutter)
+    canvas = draw_background(size, generator, clutter)
     sides = _object_sides(len(characters), generator)
-    glyphs = [_glyph(char, side * size, generator) for char, side in zip(characters, sides, strict=True)]
+    glyphs = [turned_glyph(char, side * size, generator) for char, side in zip(characters, sides, strict=True)]
     places = _layout([glyph.shape for glyph in glyphs], size, generator)
     if len(distractors):
         number = scaled_number(generator, _FEWEST_DISTRACTORS, _MOST_DISTRACTORS, clutter)
         _draw_distractors(canvas, distractors, number, glyphs, places, generator)
     masks = np.zeros((len(glyphs), size, size), np.bool_)
     for index, (glyph, (top, left)) in enumerate(zip(glyphs, places.tolist(), strict=True)):
-        _paint(canvas, glyph, top, left, generator)
+        paint_glyph(canvas, glyph, top, left, generator)
         height, width = glyph.shape
         covered = glyph > 0.5 * glyph.max()
         masks[:index, top : top + height, left : left + width] &= ~covered  # a later object hides earlier ones
         masks[index, top : top + height, left : left + width] = covered
-    return Scene(_finish(canvas, generator), masks)
+    return Scene(blur_and_add_noise(canvas, generator), masks)
 
 
 def scaled_number(generator: np.random.Generator, fewest: int, most: int, factor: float) -> int:
@@ -91,7 +91,7 @@ def _object_sides(count: int, generator: np.random.Generator) -> FloatArray:
     return np.asarray(np.maximum(sides * shrink, SMALLEST_GLYPH), np.float32)
 
 
-def _glyph(character: str, side: float, generator: np.random.Generator) -> FloatArray:
+def turned_glyph(character: str, side: float, generator: np.random.Generator) -> FloatArray:
     """The opacity of a character in a random style, its longer side so many pixels, turned a little."""
     pillow = import_pillow()
     alpha = glyph_alpha(character, int(generator.integers(len(STYLES))))
@@ -153,18 +153,19 @@ def _draw_distractors(
     for _ in range(number):
         character = distractors[int(generator.integers(len(distractors)))]
         side = float(generator.uniform(_SMALLEST_DISTRACTOR, _LARGEST_DISTRACTOR)) * size
-        glyph = _glyph(character, side, generator)
+        glyph = turned_glyph(character, side, generator)
         highest = np.maximum(1, size - np.array(glyph.shape) + 1)
         tries = generator.integers(0, highest, (40, 2))
         overlap = _overlap(tries, glyph.shape, corners, shapes)
         corner = tries[overlap.argmin()]
         if overlap.min() > 0.35:  # a fuller image has fewer distractors
             continue
-        _paint(canvas, glyph, int(corner[0]), int(corner[1]), generator)
+        paint_glyph(canvas, glyph, int(corner[0]), int(corner[1]), generator)
         corners, shapes = np.concatenate([corners, corner[None]]), [*shapes, glyph.shape]
 
 
-def _paint(canvas: FloatArray, glyph: FloatArray, top: int, left: int, generator: np.random.Generator) -> None:
+def paint_glyph(canvas: FloatArray, glyph: FloatArray, top: int, left: int, generator: np.random.Generator) -> None:
+    """Paint a glyph into the canvas in a random colour that stands out from what is there."""
     height, width = glyph.shape
     below = canvas[top : top + height, left : left + width]
     opacity = glyph[..., None] * np.float32(generator.uniform(0.7, 1.0))
@@ -179,7 +180,7 @@ def _colour_against(background: FloatArray, generator: np.random.Generator) -> F
     return np.asarray(colours[far[0] if len(far) else distance.argmax()], np.float32)
 
 
-def _background(size: int, generator: np.random.Generator, clutter: float) -> FloatArray:
+def draw_background(size: int, generator: np.random.Generator, clutter: float) -> FloatArray:
     """A cloudy texture between two or three colours, with lines and arcs."""
     pillow = import_pillow()
     texture = np.zeros((size, size, 3), np.float32)
@@ -214,7 +215,8 @@ def _draw_lines(picture: Any, size: int, number: int, generator: np.random.Gener
             pencil.arc([float(value) for value in box], start, start + sweep, fill=colour, width=width)
 
 
-def _finish(canvas: FloatArray, generator: np.random.Generator) -> ImageArray:
+def blur_and_add_noise(canvas: FloatArray, generator: np.random.Generator) -> ImageArray:
+    """The finished picture, as a poor camera would take it."""
     pillow = import_pillow()
     from PIL import ImageFilter
 

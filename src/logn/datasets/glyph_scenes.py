@@ -9,18 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from logn.datasets.drawn_folder import claim_folder, draw_in_processes, write_json
 from logn.datasets.glyph_annotations import DrawnObject, annotation_file, image_name
 from logn.datasets.glyph_fonts import font_folder
 from logn.datasets.glyph_scene import draw_scene
@@ -30,10 +25,8 @@ from logn.datasets.masks import BoolArray, encode_mask, outline_mask
 from logn.errors import InputError
 from logn.files import atomic_path
 
-SETTINGS_FILE = "settings.json"
 _PARTS = ".parts"
 _SHARD_IMAGES = 32
-_FORMAT = "logn glyph scenes"
 # What folders drawn before a setting existed were drawn with.
 _LATER_SETTINGS = {"clutter": 1.0}
 
@@ -68,7 +61,9 @@ def generate_glyph_scenes(
     import_pillow()
     font_folder()  # what is missing should be said before any file is written
     root = Path(folder)
-    _claim(root, settings)
+    claim_folder(root, "glyph scenes", VERSION, asdict(settings), later_settings=_LATER_SETTINGS)
+    for split in SPLITS:
+        (root / "images" / split).mkdir(parents=True, exist_ok=True)
     if _is_complete(root, settings):
         advance(settings.train + settings.dev + settings.test)
         return root
@@ -79,48 +74,6 @@ def generate_glyph_scenes(
         _write_annotations(root, split, settings, plan)
     shutil.rmtree(root / _PARTS)
     return root
-
-
-def _claim(root: Path, settings: GlyphSettings) -> None:
-    """Make the folder ours, or check that it holds the same problem."""
-    record = {"format": _FORMAT, "version": VERSION, "settings": asdict(settings)}
-    path = root / SETTINGS_FILE
-    root.mkdir(parents=True, exist_ok=True)
-    if path.is_file():
-        try:
-            found = json.loads(path.read_text())
-        except ValueError:
-            found = None
-        if _with_defaults(found) != record:
-            raise InputError(
-                f"Expected `{root}` to be empty or to hold glyph scenes of the same settings, "
-                f"but {_difference(found, record)}."
-            )
-    elif any(root.iterdir()):
-        raise InputError(f"Expected `{root}` to be empty or to hold glyph scenes, but it holds other files.")
-    else:
-        _write_json(path, record)
-    for split in SPLITS:
-        (root / "images" / split).mkdir(parents=True, exist_ok=True)
-    for leftover in root.rglob(".*.partial.*"):  # of a run that was killed
-        leftover.unlink(missing_ok=True)
-
-
-def _with_defaults(found: Any) -> Any:
-    """A record as a folder has it, with the settings that did not exist yet when it was made."""
-    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
-        return found
-    return {**found, "settings": {**_LATER_SETTINGS, **found["settings"]}}
-
-
-def _difference(found: Any, wanted: dict[str, Any]) -> str:
-    if not isinstance(found, dict) or found.get("format") != wanted["format"]:
-        return f"its {SETTINGS_FILE} is of something else"
-    if found.get("version") != wanted["version"]:
-        return f"they are of version {found.get('version')} and this is version {wanted['version']}"
-    before, now = {**_LATER_SETTINGS, **(found.get("settings") or {})}, wanted["settings"]
-    other = [f"{key} is {before.get(key)} and not {value}" for key, value in now.items() if before.get(key) != value]
-    return "there " + " and ".join(other)
 
 
 def _annotation_names(split: str) -> dict[str, bool]:
@@ -167,26 +120,7 @@ def _shards(root: Path, settings: GlyphSettings, plan: GlyphPlan) -> Iterator[_S
 def _draw_all(shards: list[_Shard], workers: int, advance: Callable[[float], None]) -> None:
     waiting = [shard for shard in shards if not shard.is_done()]
     advance(sum(len(shard.labels) for shard in shards) - sum(len(shard.labels) for shard in waiting))
-    if workers == 1:
-        for shard in waiting:
-            advance(_draw_shard(shard))
-        return
-    # Fresh processes: a fork of a process that has threads (torch, a progress bar) may hang. Only the first one hears
-    # an interruption from the keyboard, and tells the others.
-    ignore_interruption = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    number = min(workers, max(1, len(waiting)))
-    with ProcessPoolExecutor(number, mp_context=get_context("spawn"), initializer=ignore_interruption) as pool:
-        try:
-            for finished in as_completed([pool.submit(_draw_shard, shard) for shard in waiting]):
-                advance(finished.result())
-        except BrokenProcessPool as error:
-            raise InputError(
-                f"Expected `workers` = {workers} processes to draw, but one of them ended; try `workers` = 1, and in a "
-                'script of your own put the call under `if __name__ == "__main__":`.'
-            ) from error
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    draw_in_processes(_draw_shard, waiting, workers, advance)
 
 
 def _draw_shard(shard: _Shard) -> int:
@@ -202,7 +136,7 @@ def _draw_shard(shard: _Shard) -> int:
             pillow.fromarray(scene.image).save(temporary, compress_level=1)
         as_polygon = shard.settings.masks == "polygon"
         objects.append([_object(label, mask, as_polygon) for label, mask in zip(labels, scene.masks, strict=True)])
-    _write_json(shard.part, objects)
+    write_json(shard.part, objects)
     return len(objects)
 
 
@@ -220,9 +154,4 @@ def _write_annotations(root: Path, split: str, settings: GlyphSettings, plan: Gl
     parts = sorted((root / _PARTS).glob(f"{split}-*.json"))
     objects = [image for part in parts for image in json.loads(part.read_text())]
     for name, exhaustive in _annotation_names(split).items():
-        _write_json(root / name, annotation_file(split, settings, plan, objects, exhaustive=exhaustive))
-
-
-def _write_json(path: Path, content: Any) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, separators=(",", ":")))
+        write_json(root / name, annotation_file(split, settings, plan, objects, exhaustive=exhaustive))

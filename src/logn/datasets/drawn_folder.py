@@ -1,0 +1,109 @@
+"""A folder of drawn data: claimed for one set of settings, and filled shard by shard by several processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from logn.errors import InputError
+from logn.files import atomic_path
+
+SETTINGS_FILE = "settings.json"
+
+Shard = TypeVar("Shard")
+
+
+def claim_folder(
+    root: Path,
+    what: str,
+    version: int,
+    settings: Mapping[str, Any],
+    *,
+    later_settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Make a folder ours by a settings file, or check that it holds the same problem; remove leftovers of a killed run.
+
+    Args:
+        root: The folder; made if it is not there.
+        what: What it is to hold, such as `glyph scenes`.
+        version: Of the drawing.
+        settings: As they go into the file.
+        later_settings: What folders drawn before a setting existed were drawn with.
+    """
+    defaults = later_settings or {}
+    record = {"format": f"logn {what}", "version": version, "settings": dict(settings)}
+    path = root / SETTINGS_FILE
+    root.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        found = read_settings_record(root, what)
+        if found is None or {**found, "settings": {**defaults, **found["settings"]}} != record:
+            raise InputError(
+                f"Expected `{root}` to be empty or to hold {what} of the same settings, "
+                f"but {_difference(found, record, defaults)}."
+            )
+    elif any(root.iterdir()):
+        raise InputError(f"Expected `{root}` to be empty or to hold {what}, but it holds other files.")
+    else:
+        write_json(path, record)
+    for leftover in root.rglob(".*.partial.*"):  # of a run that was killed
+        leftover.unlink(missing_ok=True)
+
+
+def read_settings_record(root: Path, what: str) -> dict[str, Any] | None:
+    """The settings file of a folder with its format, version and settings; None where it is of something else."""
+    try:
+        found = json.loads((root / SETTINGS_FILE).read_text())
+    except (ValueError, FileNotFoundError, NotADirectoryError):
+        return None
+    if not isinstance(found, dict) or found.get("format") != f"logn {what}":
+        return None
+    return found if isinstance(found.get("settings"), dict) else None
+
+
+def _difference(found: dict[str, Any] | None, wanted: dict[str, Any], defaults: Mapping[str, Any]) -> str:
+    if found is None:
+        return f"its {SETTINGS_FILE} is of something else"
+    if found.get("version") != wanted["version"]:
+        return f"they are of version {found.get('version')} and this is version {wanted['version']}"
+    before, now = {**defaults, **found["settings"]}, wanted["settings"]
+    other = [f"{key} is {before.get(key)} and not {value}" for key, value in now.items() if before.get(key) != value]
+    return "there " + " and ".join(other)
+
+
+def draw_in_processes(
+    draw: Callable[[Shard], int], shards: Sequence[Shard], workers: int, advance: Callable[[float], None]
+) -> None:
+    """Call `draw`, which returns how many images it drew, for every shard; 1 worker draws in this process."""
+    if workers == 1:
+        for shard in shards:
+            advance(draw(shard))
+        return
+    # Fresh processes: a fork of a process that has threads (torch, a progress bar) may hang. Only the first one hears
+    # an interruption from the keyboard, and tells the others.
+    ignore_interruption = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    number = min(workers, max(1, len(shards)))
+    with ProcessPoolExecutor(number, mp_context=get_context("spawn"), initializer=ignore_interruption) as pool:
+        try:
+            for finished in as_completed([pool.submit(draw, shard) for shard in shards]):
+                advance(finished.result())
+        except BrokenProcessPool as error:
+            raise InputError(
+                f"Expected `workers` = {workers} processes to draw, but one of them ended; try `workers` = 1, and in a "
+                'script of your own put the call under `if __name__ == "__main__":`.'
+            ) from error
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a value as compact JSON, in one atomic step."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, separators=(",", ":")))
