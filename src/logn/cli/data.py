@@ -125,6 +125,45 @@ def preview(
     _show({"file": output, "height": sheet.shape[0], "width": sheet.shape[1]}, as_json=as_json)
 
 
+@data.command()
+def federate(
+    annotations: Annotated[Path, typer.Argument(help="A COCO JSON file, or an LVIS one that is exhaustive.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The LVIS JSON file to write.")],
+    negatives: Annotated[
+        int, typer.Option(min=-1, help="Images per class on which it is verified absent; -1 for all without it.")
+    ] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Which images.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw federated labels, as LVIS has them, from exhaustive ones: see how your numbers depend on the protocol.
+
+    All boxes stay. Each class is verified absent on some images only, and detections of it on the others without it
+    are not counted. With the same seed the images of a smaller number are among those of a larger one. Crowd regions
+    are left out; their class is marked as not exhaustive on the image.
+
+    **Examples**
+
+        logn data federate instances_val2017.json -o federated.json --negatives 8
+
+        logn compare -p store -s stats.safetensors -a federated.json --counts train.json --methods logn,logn:balanced
+    """
+    from logn.datasets.federated_labels import federate_file
+
+    summary = federate_file(annotations, output, None if negatives < 0 else negatives, seed=seed)
+    _show(
+        {
+            "file": output,
+            "images": summary.images,
+            "classes": summary.classes,
+            "boxes": summary.boxes,
+            "crowd regions left out": summary.crowds,
+            "verified absent": summary.negatives,
+            "share of verified pairs": round(summary.verified, 4),
+        },
+        as_json=as_json,
+    )
+
+
 def _mask_form(mask: str) -> Literal["rle", "polygon"]:
     if mask == "rle":
         return "rle"

@@ -1,0 +1,195 @@
+"""Federated labels from exhaustive ones: how a result depends on how many images were checked for each class.
+
+LVIS verifies that a class is absent on a few images only and says nothing about the others, so most confusions between
+classes are never counted. An exhaustive file can be cut down to any such number, the same images and boxes otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.datasets.json_stream import stream_elements
+from logn.errors import InputError
+from logn.files import atomic_path
+
+_FIELDS = {"images": ("id",), "categories": ("id",), "annotations": ("image_id", "category_id")}
+_NEGATIVES, _UNFINISHED = "neg_category_ids", "not_exhaustive_category_ids"
+
+
+@dataclass(frozen=True)
+class FederatedSummary:
+    """What a federated file verifies.
+
+    Args:
+        images: Number of images.
+        classes: Number of classes.
+        boxes: Number of boxes; crowd regions are left out.
+        crowds: Crowd regions that were left out; their class is marked as not exhaustive on the image.
+        negatives: Pairs of an image and a class that is verified absent there.
+        verified: Share of all pairs of an image and a class that say something, present or absent.
+    """
+
+    images: int
+    classes: int
+    boxes: int
+    crowds: int
+    negatives: int
+    verified: float
+
+
+def federate(
+    content: Mapping[str, Any], negatives: int | None, *, seed: int = 0, source: str = "annotations"
+) -> dict[str, Any]:
+    """Cut exhaustive annotations down to so many images per class on which its absence is verified.
+
+    All boxes stay. With the same seed the images of a smaller number are among those of a larger one, and the images
+    of a class do not depend on the other classes.
+
+    Args:
+        content: COCO annotations, or LVIS annotations in which every class is verified on every image.
+        negatives: Verified absent on so many images per class (fewer where the class is nearly everywhere); None for
+            all images without it.
+        seed: Which images.
+        source: What to call the annotations in messages.
+
+    Example:
+        >>> content = {
+        ...     "images": [{"id": 1}, {"id": 2}, {"id": 3}],
+        ...     "categories": [{"id": 5}, {"id": 9}],
+        ...     "annotations": [{"id": 1, "image_id": 2, "category_id": 5, "bbox": [0, 0, 4, 4]}],
+        ... }
+        >>> [image["neg_category_ids"] for image in federate(content, 1)["images"]]
+        [[5], [], [9]]
+        >>> [image["neg_category_ids"] for image in federate(content, None)["images"]]
+        [[5, 9], [9], [5, 9]]
+    """
+    if negatives is not None and negatives < 0:
+        raise InputError(f"Expected `negatives` to be 0 or more, or None for all, but got {negatives}.")
+    if seed < 0:
+        raise InputError(f"Expected `seed` to be 0 or more, but got {seed}.")
+    _check_entries(content, source)
+    image_ids = sorted(image["id"] for image in content["images"])
+    category_ids = sorted(category["id"] for category in content["categories"])
+    present = _present(content["annotations"], image_ids, category_ids, source)
+    _check_exhaustive(content["images"], present, image_ids, category_ids, source)
+    absent: dict[int, list[int]] = {image: [] for image in image_ids}
+    for place, category in enumerate(category_ids):
+        candidates = np.flatnonzero(~present[:, place])
+        # One random state per class: a prefix of its order makes the images of a smaller number part of a larger one.
+        order = np.random.default_rng((seed, place)).permutation(candidates)
+        for image in order[:negatives].tolist():
+            absent[image_ids[image]].append(category)
+    crowded: dict[int, set[int]] = {image: set() for image in image_ids}
+    for entry in content["annotations"]:
+        if entry.get("iscrowd"):
+            crowded[entry["image_id"]].add(entry["category_id"])
+    return {
+        **content,
+        "info": {
+            "description": "federated labels drawn from exhaustive ones",
+            "negatives": negatives,
+            "seed": seed,
+        },
+        "images": [
+            {**image, _NEGATIVES: absent[image["id"]], _UNFINISHED: sorted(crowded[image["id"]])}
+            for image in content["images"]
+        ],
+        # LVIS knows no crowds: a class with one is there, but not all of its objects have a box.
+        "annotations": [entry for entry in content["annotations"] if not entry.get("iscrowd")],
+    }
+
+
+def federate_file(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], negatives: int | None, *, seed: int = 0
+) -> FederatedSummary:
+    """Read exhaustive annotations, write federated ones in one step, and say what they verify.
+
+    Args:
+        source: The exhaustive annotation file.
+        target: The file to write.
+        negatives: As `federate` takes it.
+        seed: As `federate` takes it.
+    """
+    content: dict[str, list[Any]] = {section: [] for section in _FIELDS}
+    for element in stream_elements(source):
+        content.setdefault(element.section, []).append(element.value)
+    result = federate(content, negatives, seed=seed, source=os.fspath(source))
+    with atomic_path(target) as temporary:
+        temporary.write_text(json.dumps(result, separators=(",", ":")))
+    return summarise(result, crowds=len(content["annotations"]) - len(result["annotations"]))
+
+
+def summarise(federated: Mapping[str, Any], *, crowds: int = 0) -> FederatedSummary:
+    """Count what federated annotations verify.
+
+    Example:
+        >>> content = {"images": [{"id": 1}, {"id": 2}], "categories": [{"id": 5}], "annotations": []}
+        >>> summarise(federate(content, 1)).verified
+        0.5
+    """
+    images, classes = len(federated["images"]), len(federated["categories"])
+    negatives = sum(len(image[_NEGATIVES]) for image in federated["images"])
+    marked = {(entry["image_id"], entry["category_id"]) for entry in federated["annotations"]}
+    share = (negatives + len(marked)) / (images * classes)
+    return FederatedSummary(images, classes, len(federated["annotations"]), crowds, negatives, share)
+
+
+def _check_entries(content: Mapping[str, Any], source: str) -> None:
+    for section, fields in _FIELDS.items():
+        entries = content.get(section)
+        if not isinstance(entries, Sequence) or (not entries and section != "annotations"):
+            raise InputError(f"Expected `{source}` to list `{section}`, but it lists none.")
+        for place, entry in enumerate(entries):
+            missing = next((name for name in fields if not isinstance(entry, Mapping) or name not in entry), None)
+            if missing is not None:
+                raise InputError(
+                    f"Expected every entry of `{section}` in `{source}` to have `{missing}`, "
+                    f"but entry {place} has none."
+                )
+
+
+def _present(
+    annotations: Sequence[Mapping[str, Any]], image_ids: Sequence[int], category_ids: Sequence[int], source: str
+) -> npt.NDArray[np.bool_]:
+    """Which class stands on which image, `(images, classes)`."""
+    rows = {image: place for place, image in enumerate(image_ids)}
+    columns = {category: place for place, category in enumerate(category_ids)}
+    present = np.zeros((len(rows), len(columns)), np.bool_)
+    for entry in annotations:
+        image, category = entry["image_id"], entry["category_id"]
+        if image not in rows or category not in columns:
+            noun, number = ("image", image) if image not in rows else ("category", category)
+            raise InputError(f"Expected `{source}` to list {noun} {number}, which has an annotation, but it does not.")
+        present[rows[image], columns[category]] = True
+    return present
+
+
+def _check_exhaustive(
+    images: Sequence[Mapping[str, Any]],
+    present: npt.NDArray[np.bool_],
+    image_ids: Sequence[int],
+    category_ids: Sequence[int],
+    source: str,
+) -> None:
+    """Refuse annotations that are federated already; those without the fields of LVIS are taken at their word."""
+    rows = {image: place for place, image in enumerate(image_ids)}
+    for image in images:
+        if _NEGATIVES not in image:
+            continue
+        known = {
+            *image[_NEGATIVES],
+            *(category_ids[place] for place in np.flatnonzero(present[rows[image["id"]]]).tolist()),
+        }
+        silent = sorted((set(category_ids) - known) | set(image.get(_UNFINISHED, ())))
+        if silent:
+            raise InputError(
+                f"Expected `{source}` to be exhaustive, but on image {image['id']} category {silent[0]} "
+                "was not looked for, or not to the end."
+            )
