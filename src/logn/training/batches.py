@@ -46,6 +46,15 @@ class Batch:
         ]
         return Batch([image.to(device) for image in self.images], targets)
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Images and targets under a name each, for a file."""
+        arrays: dict[str, np.ndarray] = {}
+        for place, (image, target) in enumerate(zip(self.images, self.targets, strict=True)):
+            arrays[f"image_{place}"] = image.cpu().numpy()
+            tensors = {name: value for name, value in target.items() if isinstance(value, Tensor)}
+            arrays |= {f"{name}_{place}": value.cpu().numpy() for name, value in tensors.items()}
+        return arrays
+
 
 class ImageStream:
     """The endless row of images that a sampler gives, epoch after epoch, cut into batches.
@@ -125,8 +134,23 @@ def _with_packed_masks(sample: Sample) -> Sample:
     return replace(sample, mask_source=unpack)
 
 
-class IterationBatches(Dataset[Batch]):
-    """The batch of each iteration, or this process's share of it, as a dataset over iterations.
+class BatchesOfRun(Dataset[Any]):
+    """The batch of each iteration, or this process's share of it, as a dataset over iterations."""
+
+    def iterate(self, start: int, stop: int, *, workers: int = 0) -> Iterator[Any]:
+        """The batches of iterations `start` to `stop - 1`, made ahead by `workers` processes if there are any."""
+        loader: DataLoader[Any] = DataLoader(
+            self,
+            batch_size=None,
+            sampler=range(start, stop),
+            num_workers=workers,
+            generator=torch.Generator(),  # its own, so that making the loader leaves torch's random state alone
+        )
+        return iter(loader)
+
+
+class IterationBatches(BatchesOfRun):
+    """The batches of a detector.
 
     Args:
         stream: Which images.
@@ -157,14 +181,3 @@ class IterationBatches(Dataset[Batch]):
             images.append(image)
             targets.append(target)
         return Batch(images, targets)
-
-    def iterate(self, start: int, stop: int, *, workers: int = 0) -> Iterator[Batch]:
-        """The batches of iterations `start` to `stop - 1`, made ahead by `workers` processes if there are any."""
-        loader: DataLoader[Batch] = DataLoader(
-            self,
-            batch_size=None,
-            sampler=range(start, stop),
-            num_workers=workers,
-            generator=torch.Generator(),  # its own, so that making the loader leaves torch's random state alone
-        )
-        return iter(loader)

@@ -100,8 +100,17 @@ class NormedConv2d(nn.Module):
         return functional.conv2d(unit, weight) * self.temperature[:, None, None] + self.bias[:, None, None]
 
 
-def class_layer(kind: str, in_features: int, columns: int, *, temperature: float) -> nn.Module:
+def class_layer(
+    kind: str, in_features: int, columns: int, *, temperature: float, scale_bias: bool = False
+) -> nn.Module:
     """Make the layer whose output are the class logits: `linear`, `cosine` or `scaled` (frozen but for a scale).
+
+    Args:
+        kind: One of `CLASSIFIERS`.
+        in_features: Length of a feature vector.
+        columns: How many logits come out.
+        temperature: Of the cosine classifier.
+        scale_bias: Whether the scales of the scaled classifier are the bias's too, as for image classifiers.
 
     Example:
         >>> class_layer("cosine", 4, 3, temperature=20.0)
@@ -111,7 +120,7 @@ def class_layer(kind: str, in_features: int, columns: int, *, temperature: float
         layer = nn.Linear(in_features, columns)
         nn.init.normal_(layer.weight, std=0.01)
         nn.init.zeros_(layer.bias)
-        return layer if kind == "linear" else ScaledLinear(layer, scale_bias=False)
+        return layer if kind == "linear" else ScaledLinear(layer, scale_bias=scale_bias)
     if kind == "cosine":
         return NormedLinear(in_features, columns, temperature=temperature)
     raise InputError(f"Expected `classifier` to be one of {CLASSIFIERS}, but got {kind!r}.")

@@ -10,9 +10,9 @@ from logn.datasets.transforms import PAPER_TRAIN, SMALL_TRAIN, Augmentation
 from logn.errors import InputError
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A training recipe; its learning rate is the one for a batch of `batch` images and scales with the batch.
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a model is trained; the learning rate is the one for a batch of `batch` images and scales with the batch.
 
     Args:
         learning_rate: Highest learning rate, for `batch` images in all processes together.
@@ -25,13 +25,11 @@ class Preset:
         momentum: Of stochastic gradient descent.
         weight_decay: Of stochastic gradient descent.
         gradient_norm: Longest allowed gradient; None for any.
-        augmentation: What is done to the images.
         checkpoint_every: Iterations from one checkpoint to the next.
     """
 
     learning_rate: float
     decay: Literal["step", "cosine"]
-    augmentation: Augmentation
     batch: int = 16
     epochs: float = 24.0
     iterations: int | None = None
@@ -41,6 +39,17 @@ class Preset:
     weight_decay: float = 1e-4
     gradient_norm: float | None = None
     checkpoint_every: int = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(Recipe):
+    """The recipe of a detector.
+
+    Args:
+        augmentation: What is done to the images.
+    """
+
+    augmentation: Augmentation
 
 
 #: The 2x schedule of the paper.
@@ -107,7 +116,7 @@ class Schedule:
 
 
 def make_schedule(
-    preset: Preset,
+    preset: Recipe,
     *,
     images_per_epoch: int,
     batch: int,
