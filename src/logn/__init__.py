@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from logn.calibrators.fracal import FracalSigmoid as FracalSigmoid
     from logn.calibrators.fracal import fracal as fracal
     from logn.calibrators.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
+    from logn.calibrators.kept_confidence import keep_confidence as keep_confidence
     from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
     from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
     from logn.calibrators.norcal import norcal as norcal
@@ -68,6 +69,7 @@ _HOME = {
     "fracal": "calibrators.fracal",
     "fractal_dimension": "statistics.fractal_dimension",
     "inverse_image_frequency": "calibrators.inverse_image_frequency",
+    "keep_confidence": "calibrators.kept_confidence",
     "locate_logits": "logits.locate",
     "logit_adjustment": "calibrators.logit_adjustment",
     "logit_normalization": "calibrators.logit_normalization",

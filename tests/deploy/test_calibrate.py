@@ -10,6 +10,7 @@ from torch import nn
 import logn
 from logn.deploy.calibrate import calibrate, run_on_batch
 from logn.errors import InputError
+from logn.logits.arrays import softmax
 from logn.logits.layer import LogitLayer
 
 
@@ -40,14 +41,18 @@ def test_the_paper_for_a_classifier_makes_every_class_standard():
     np.testing.assert_allclose(mapped.std(axis=0, ddof=1), 1.0, atol=2e-3)
 
 
-def test_the_default_is_balanced_and_keeps_the_common_scale():
+def test_the_default_is_balanced_and_keeps_the_mean_confidence_of_a_classifier():
     model = classifier().eval()
     before = logits(model)
-    affine, _ = calibrate(model, batches())
-    spread = logits(model).std(axis=0, ddof=1)
-    np.testing.assert_allclose(spread, before.std(axis=0, ddof=1).mean(), rtol=1e-3)
+    affine, handle = calibrate(model, batches())
+    after = logits(model)
+    assert softmax(after).max(axis=1).mean() == pytest.approx(softmax(before).max(axis=1).mean(), abs=1e-3)
     assert affine.settings["margin"] == "balance"
-    assert affine.settings["relative_std"]
+    assert affine.settings["keep_confidence"]
+    handle.remove()
+    same_scale, _ = calibrate(model, batches(), keep_confidence=False)
+    np.testing.assert_allclose(logits(model).std(axis=0, ddof=1), before.std(axis=0, ddof=1).mean(), rtol=1e-3)
+    assert (same_scale(before).argmax(axis=1) == after.argmax(axis=1)).all()
 
 
 def test_folding_gives_the_same_model():

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from logn.calibrators.balanced_margin import BalancedMargin, solve_balanced_margin
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_number
+from logn.calibrators.kept_confidence import keep_confidence as with_kept_confidence
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
 from logn.statistics.active_classes import active_classes as active_classes
@@ -33,13 +34,15 @@ def logit_normalization(
     active: npt.ArrayLike | None = None,
     variance: VarianceName = "pooled",
     activation: str = "recorded",
+    keep_confidence: bool | None = None,
 ) -> ClassAffine:
     """Normalise the logit of every foreground class by its own mean and standard deviation.
 
     With a background this is the paper's equation 2, `(x_c - mean_c + margin) / std_c`, the background left alone;
     without one it is equation 1, where the margin is 0. The balanced form (`margin="balance", relative_std=True`)
     keeps the detector's own scale and foreground mass: `(x_c - mean_c) / (std_c / mean std) + margin`, with the margin
-    solved on the recorded sample so that the mean foreground probability stays as it was.
+    solved on the recorded sample so that the mean foreground probability stays as it was. For a softmax without a
+    background, where the margin changes nothing, it keeps the mean confidence instead, by one factor on all classes.
 
     Args:
         moments: Statistics of the logits over training images.
@@ -55,7 +58,10 @@ def logit_normalization(
         active: Which columns are alive, one boolean per column (the background's does not matter). Dead ones are left
             alone and do not set the margin. By default those never seen, or with hardly any variance, are dead.
         variance: "pooled" over everything, or the mean of the variances "within-batch".
-        activation: "softmax", "sigmoid", or "recorded"; only the balanced margin asks.
+        activation: "softmax", "sigmoid", or "recorded"; only the balanced form asks.
+        keep_confidence: Scale all classes, the dead ones too, by the one factor for which the mean highest probability
+            over the recorded sample stays as it was; for a softmax without a background. By default only the balanced
+            form does.
 
     Example:
         >>> moments = ClassMoments(4)
@@ -95,9 +101,12 @@ def logit_normalization(
         value = _margin_value(margin_name, mean[alive], moments, place)
         settings["margin_value"] = value
         shift = (value - centre) * scale
-    return ClassAffine.over_foreground(
+    affine = ClassAffine.over_foreground(
         np.where(alive, scale, 1.0), np.where(alive, shift, 0.0), place, method="logn", settings=settings
     )
+    if not _keeps_confidence(keep_confidence, margin_name, place, _activation(moments, activation)):
+        return affine
+    return with_kept_confidence(affine, _needed_sample(moments, "to keep the mean confidence", "keep_confidence=False"))
 
 
 def _divisor(
@@ -145,18 +154,38 @@ def _balance(
     moments: ClassMoments, unbalanced: ClassAffine, alive: npt.NDArray[np.bool_], activation: str
 ) -> BalancedMargin:
     """The margin that keeps the foreground mass; 0 where a common shift changes nothing."""
+    activation = _activation(moments, activation)
+    if activation == "softmax" and unbalanced.background is None:
+        return BalancedMargin(value=0.0, error=0.0, rows=0)
+    rows = _needed_sample(moments, 'for margin="balance"', "another margin")
+    return solve_balanced_margin(rows, unbalanced, alive, activation)
+
+
+def _activation(moments: ClassMoments, activation: str) -> str:
     if activation == "recorded":
         activation = moments.metadata.activation or "softmax"
     if activation not in ("softmax", "sigmoid"):
         raise InputError(f'Expected `activation` to be "softmax", "sigmoid" or "recorded", but got {activation!r}.')
-    if activation == "softmax" and unbalanced.background is None:
-        return BalancedMargin(value=0.0, error=0.0, rows=0)
+    return activation
+
+
+def _needed_sample(moments: ClassMoments, purpose: str, way_out: str) -> npt.NDArray[np.float16]:
     rows = moments.sample
     if len(rows) == 0:
         raise InputError(
-            'Expected `moments` to hold a row sample for margin="balance", but got none; collect with sample_rows=4096.'
+            f"Expected `moments` to hold a row sample {purpose}, but got none; collect with sample_rows=4096, "
+            f"or take {way_out}."
         )
-    return solve_balanced_margin(rows, unbalanced, alive, activation)
+    return rows
+
+
+def _keeps_confidence(asked: bool | None, margin: str | float, background: int | None, activation: str) -> bool:
+    """Whether the common scale is to be set by the mean confidence; only then is it nothing but a temperature."""
+    possible = background is None and activation == "softmax"
+    if asked and not possible:
+        other = activation if activation != "softmax" else "a background"
+        raise InputError(f"Expected `keep_confidence` only for a softmax without a background, but got {other}.")
+    return possible and margin == "balance" if asked is None else asked
 
 
 def _checked_mask(active: npt.ArrayLike, num_classes: int) -> npt.NDArray[np.bool_]:

@@ -243,6 +243,7 @@ _LOGN_OPTIONS = {
     "eps": _number,
     "variance": _text,
     "activation": _text,
+    "keep_confidence": _flag,
 }
 _FRACAL_OPTIONS = {"strength": _number, "base": _number, "num_images": _number, "counts": _count_kind}
 

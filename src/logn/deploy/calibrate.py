@@ -45,8 +45,8 @@ def calibrate(
     The pass runs in evaluation mode and without gradients; afterwards every module is in the mode it was in. Under
     torch.distributed each process brings its own part of the images, and all end with the same map.
 
-    By default the correction is the balanced one, which keeps the model's own scale and foreground mass. The paper's
-    is `margin="min"` for a detector with a background and `margin=None` otherwise.
+    By default the correction is the balanced one: it keeps the foreground mass of a detector and the mean confidence
+    of a softmax classifier. The paper's is `margin="min"` for a detector with a background and `margin=None` otherwise.
 
     Args:
         model: A torch module.
