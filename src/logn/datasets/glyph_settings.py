@@ -88,7 +88,7 @@ def plan_scenes(settings: GlyphSettings) -> GlyphPlan:
         (5, 20)
     """
     generator = np.random.default_rng((settings.seed, 0))
-    alphabet = _by_name(choose_alphabet(settings.classes, generator, similarity=settings.similarity))
+    alphabet = sorted_by_name(choose_alphabet(settings.classes, generator, similarity=settings.similarity))
     counts = long_tailed_counts(settings.classes, settings.train)[mix_families(alphabet.families, generator)]
     return GlyphPlan(
         alphabet,
@@ -105,7 +105,7 @@ def scene_generator(settings: GlyphSettings, split: str, image: int) -> np.rando
     return np.random.default_rng((settings.seed, 1 + SPLITS.index(split), image))
 
 
-def _by_name(alphabet: Alphabet) -> Alphabet:
+def sorted_by_name(alphabet: Alphabet) -> Alphabet:
     """Sort the classes by name, as LVIS does, so that the ids tell nothing about families and frequencies."""
     order = np.argsort(alphabet.names, kind="stable").tolist()
     return Alphabet(
