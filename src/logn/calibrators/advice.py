@@ -1,0 +1,189 @@
+"""Which form of LogN to use, from the statistics alone, and why.
+
+The rule knows no labels. Its thresholds were set on development images of small detectors trained on glyph scenes;
+docs/diagnosis.md says what they mean and how often the advice was right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from logn.calibrators.form_effects import (
+    CONFIDENCE,
+    DEFAULT_THRESHOLD,
+    EXPECTED_DETECTIONS,
+    FormEffects,
+    form_effects,
+)
+from logn.calibrators.form_warning import change_in_words
+from logn.statistics.class_counts import ClassCounts
+from logn.statistics.diagnosis import Diagnosis, diagnose
+from logn.statistics.moments import ClassMoments
+from logn.statistics.tail_bias import TailBias, chance_correlation, tail_bias
+
+# With fewer classes a spread of means or a correlation says nothing about a tail.
+FEWEST_CLASSES = 5
+# Below this spread of the means (in standard deviations of a class) frequent and rare classes start level.
+LITTLE_MEAN_SPREAD = 0.25
+# Below this relative spread of the standard deviations there is no difference in scale worth taking out.
+LITTLE_STD_SPREAD = 0.10
+# From this spread on, a class below the average needs a deviation that is rare for it, merely to draw level.
+STRONG_MEAN_SPREAD = 0.75
+# Rank correlation of the means with the training counts that leaves no doubt what the spread comes from.
+CLEAR_CORRELATION = 0.6
+# Statistics of labelled positives say how well classes are known, not where they start from.
+OTHER_STATISTICS = "positives"
+
+BALANCED, NONE = "logn:balanced", "none"
+HIGH, MODERATE, LOW = "high", "moderate", "low"
+STRONG, LITTLE, UNCLEAR = "strong", "little", "unclear"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The form we recommend.
+
+    Attributes:
+        form: A method specification for `logn fit --method` or `fit_method`: "logn:balanced", or "none" when there is
+            little to gain.
+        confidence: "high", "moderate" or "low".
+        strength: How strong the bias against the tail looks: "strong", "moderate", "little" or "unclear".
+        reason: Why, in plain sentences.
+        indicators: The numbers behind it.
+        cautions: What else to mind, a sentence each; often what the paper's own margin would do.
+    """
+
+    form: str
+    confidence: str
+    strength: str
+    reason: str
+    indicators: Mapping[str, float]
+    cautions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return asdict(self)
+
+
+def advise(
+    moments: ClassMoments,
+    counts: ClassCounts | npt.ArrayLike | None = None,
+    *,
+    threshold: float = DEFAULT_THRESHOLD,
+) -> Advice:
+    """Recommend a form of LogN from statistics; no labels are needed, and counts only if there are some.
+
+    Args:
+        moments: Statistics of the logits, best with a row sample.
+        counts: Training images per foreground class; they make the advice surer.
+        threshold: The score above which the user counts a detection.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = np.random.default_rng(0).standard_normal((2000, 6))
+        >>> level, tail = ClassMoments(6, sample_rows=500), ClassMoments(6, sample_rows=500)
+        >>> level.update(rows); tail.update(rows * [3, 2.5, 2, 1.5, 1, 1] - [0, 2, 4, 5, 6, 7])
+        >>> advise(level).form, advise(tail).form
+        ('none', 'logn:balanced')
+    """
+    bias = tail_bias(moments)
+    diagnosis = diagnose(moments, counts)
+    effects = form_effects(moments, threshold=threshold)
+    return advice_from(bias, diagnosis, effects, estimator=moments.metadata.estimator)
+
+
+def advice_from(bias: TailBias, diagnosis: Diagnosis, effects: FormEffects, *, estimator: str = "exact") -> Advice:
+    """The same from what was already computed."""
+    form, strength, reason = _judgement(bias, diagnosis)
+    if form == BALANCED:
+        reason += _missing_rows(effects)
+    return Advice(
+        form=form,
+        confidence=_confidence(form, strength, bias, diagnosis, effects, estimator),
+        strength=strength,
+        reason=reason,
+        indicators=_indicators(bias, diagnosis, effects),
+        cautions=_cautions(effects, estimator),
+    )
+
+
+def _judgement(bias: TailBias, diagnosis: Diagnosis) -> tuple[str, str, str]:
+    """Form, strength and reason."""
+    if bias.classes < FEWEST_CLASSES:
+        return NONE, UNCLEAR, f"Only {bias.classes} classes are alive, too few to speak of a tail: correct nothing."
+    chance = chance_correlation(bias.classes)
+    follows = diagnosis.mean_with_count.spearman if diagnosis.mean_with_count is not None else None
+    link = "" if follows is None else f"rank correlation of mean and log count {follows:+.2f}"
+    if follows is not None and follows < -chance:
+        reverse = f"The mean logits fall with the training counts ({link}), the reverse of the long-tail bias: "
+        return NONE, UNCLEAR, reverse + "check the order of the counts before you correct anything."
+    spread = (
+        f"the mean logits of the classes spread by {bias.mean_spread:.2f} of a class's standard deviation, "
+        f"the standard deviations by {100 * bias.std_spread:.0f} %"
+    )
+    if bias.mean_spread < LITTLE_MEAN_SPREAD and bias.std_spread < LITTLE_STD_SPREAD:
+        return NONE, LITTLE, f"All classes start about level: {spread}, so there is little to gain."
+    if follows is not None and not follows > chance:
+        unlike = f"The classes differ ({spread}), but not as the training counts do ({link}): "
+        return NONE, LITTLE, unlike + "that is no bias against the tail, and there is little to gain."
+    strength = STRONG if bias.mean_spread >= STRONG_MEAN_SPREAD else MODERATE
+    looks = f"The bias against the tail looks {strength}: {spread}{_starved_in_words(bias)}. "
+    remedy = "The balanced form takes out what differs between the classes and keeps the model's own common scale"
+    return BALANCED, strength, f"{looks}{remedy} and overall level of scores."
+
+
+def _starved_in_words(bias: TailBias) -> str:
+    if not bias.starved_share > bias.starved_by_chance:  # also when there is no row sample
+        return ""
+    return f", and {100 * bias.starved_share:.0f} % of the classes hardly ever score highest"
+
+
+def _missing_rows(effects: FormEffects) -> str:
+    return f" {effects.note}" if effects.rows == 0 and effects.quantity != CONFIDENCE else ""
+
+
+def _confidence(
+    form: str, strength: str, bias: TailBias, diagnosis: Diagnosis, effects: FormEffects, estimator: str
+) -> str:
+    if strength == UNCLEAR or estimator == OTHER_STATISTICS:
+        return LOW
+    link = diagnosis.mean_with_count
+    if form == NONE:
+        return MODERATE
+    chance = chance_correlation(bias.classes)
+    clear_counts = link is not None and link.spearman >= CLEAR_CORRELATION
+    together = bias.mean_std_correlation > chance
+    if not clear_counts and not together:
+        return LOW  # means that differ without the spreads can come from anything, such as classes that are hard
+    # The rule was checked on detectors with a softmax over classes and background only.
+    tested = effects.quantity not in (CONFIDENCE, EXPECTED_DETECTIONS) and effects.rows > 0
+    return HIGH if strength == STRONG and tested else MODERATE
+
+
+def _indicators(bias: TailBias, diagnosis: Diagnosis, effects: FormEffects) -> dict[str, float]:
+    indicators: dict[str, float] = dict(bias.to_dict())
+    if effects.before is not None:
+        mass = max(effects.before.mass, sys.float_info.min)
+        for name, form in (("paper", effects.forms[0]), ("balanced", effects[BALANCED])):
+            indicators[f"{name}_mass_factor"] = form.mass / mass
+            indicators[f"{name}_winners_changed"] = form.winners_changed
+    for name, link in (("mean", diagnosis.mean_with_count), ("std", diagnosis.std_with_count)):
+        if link is not None:
+            indicators[f"{name}_count_correlation"] = link.spearman
+    return indicators
+
+
+def _cautions(effects: FormEffects, estimator: str) -> tuple[str, ...]:
+    cautions = []
+    if estimator == OTHER_STATISTICS:
+        cautions.append("The statistics are of labelled positives only: record all samples, as the paper does.")
+    if effects.before is not None:
+        change = change_in_words(effects.before, effects.forms[0], effects.quantity, effects.threshold)
+        if change:
+            cautions.append(f"The paper's own form ({effects.forms[0].form}) {change}")
+    return tuple(cautions)
