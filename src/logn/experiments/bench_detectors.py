@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from logn.datasets.glyph_settings import GlyphSettings
 from logn.errors import InputError
@@ -68,7 +68,7 @@ class BenchLength:
     """
 
     scenes: str = "families"
-    glyphs: GlyphSettings = GlyphSettings()
+    glyphs: GlyphSettings = field(default_factory=GlyphSettings)
     iterations: int = ITERATIONS
 
     def __post_init__(self) -> None:

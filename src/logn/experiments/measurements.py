@@ -1,0 +1,206 @@
+"""What corrections reach on a trained detector's test images, kept in a file beside it so that it is measured once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from logn.errors import InputError
+from logn.evaluate.compare import compare
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison_files import without_nan
+from logn.evaluate.masks import mask_maker
+from logn.evaluate.method_maps import fit_for_store
+from logn.evaluate.method_result import MethodResult
+from logn.evaluate.predict import as_tensor
+from logn.evaluate.store import PredictionStore
+from logn.experiments.detector_spec import DetectorSpec
+from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
+from logn.experiments.inference_cost import relative_cost
+from logn.experiments.positive_statistics import positive_statistics
+from logn.experiments.workshop import STATISTICS_IMAGES, Step, Workshop
+from logn.files import atomic_path
+from logn.logits.layer import find_modules
+from logn.statistics.class_dimensions import read_dimensions
+from logn.statistics.moments import ClassMoments
+from logn.training.checkpoint import FILE_NAME as CHECKPOINT
+
+FILE_NAME, SCHEMA = "bench-test.json", 1
+COST_IMAGES = 32
+
+# A measurement as it lies in the file: "metrics", "errors" (or None), "margin" (or None).
+Record = dict[str, Any]
+
+
+def measure(
+    workshop: Workshop,
+    spec: DetectorSpec,
+    corrections: Sequence[Correction],
+    *,
+    step: Step,
+    errors: bool = False,
+) -> tuple[dict[str, Record], dict[str, str]]:
+    """Measure corrections of one trained detector, boxes and masks; those in its file are not measured again.
+
+    Args:
+        workshop: Where the detector is.
+        spec: The detector.
+        corrections: What to measure.
+        step: Reports progress.
+        errors: Whether kinds of error are measured too.
+
+    Returns:
+        The measurements by the key of the correction, and a sentence for each that failed.
+    """
+    file = RecordFile(workshop.model_folder(spec))
+    known = file.read()["corrections"]
+    missing = [
+        correction
+        for correction in corrections
+        if correction.key not in known or (errors and known[correction.key]["errors"] is None)
+    ]
+    failures: dict[str, str] = {}
+    if missing:
+        fresh, failures = _measured(workshop, spec, missing, step=step, errors=errors)
+        known = file.add("corrections", fresh)
+    return {each.key: known[each.key] for each in corrections if each.key in known}, failures
+
+
+def inference_cost(workshop: Workshop, spec: DetectorSpec, plain: DetectorSpec) -> float:
+    """Time of a detector's proposals over that of the plain detector's, measured once."""
+    if spec == plain:
+        return 1.0
+    file = RecordFile(workshop.model_folder(spec))
+    known = file.read()["cost"]
+    if plain.name not in known:
+        data = workshop.dataset(spec, "test")
+        images = [as_tensor(data.read_image(index)) for index in range(min(COST_IMAGES, len(data)))]
+        ratio = relative_cost(workshop.detector(spec), workshop.detector(plain), images)
+        known = file.add("cost", {plain.name: ratio})
+    return float(known[plain.name])
+
+
+class RecordFile:
+    """The file with all measurements of one trained detector; weights that have changed make it worthless.
+
+    Args:
+        folder: Of the detector's run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+        checkpoint = folder / CHECKPOINT
+        if not checkpoint.is_file():
+            raise InputError(f"Expected `{folder.name}` to be a trained detector, but it has no checkpoint.")
+        self.weights = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+
+    def read(self) -> dict[str, Any]:
+        """All measurements of the present weights: "corrections" and "cost"."""
+        nothing = {"schema": SCHEMA, "weights": self.weights, "corrections": {}, "cost": {}}
+        if not self.path.is_file():
+            return nothing
+        try:
+            content: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"Expected `{self.path}` to be JSON, but it cannot be read ({error}).") from error
+        same = content.get("schema") == SCHEMA and content.get("weights") == self.weights
+        return content if same else nothing
+
+    def add(self, part: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Add measurements to a part of the file, and give all of that part."""
+        content = self.read()
+        content[part].update(without_nan(entries))
+        with atomic_path(self.path) as temporary:
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        merged: dict[str, Any] = content[part]
+        return merged
+
+
+def _measured(
+    workshop: Workshop, spec: DetectorSpec, corrections: Sequence[Correction], *, step: Step, errors: bool
+) -> tuple[dict[str, Record], dict[str, str]]:
+    store = PredictionStore(workshop.predictions(spec, "test"))
+    inputs = _FitInputs(workshop, spec, store, step)
+    maps: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    for correction in corrections:
+        try:
+            maps[correction.key] = inputs.fit(correction)
+        except (InputError, OSError) as error:
+            failures[correction.key] = str(error)
+    if not maps:
+        return {}, failures
+    detector, test = workshop.detector(spec), workshop.dataset(spec, "test")
+    with step(f"Measuring {len(maps)} rows of {spec.name}", len(test)) as advance:
+        comparison = compare(
+            store,
+            test.annotation_file,
+            # "none" is always measured; asking for it by its name would be another row.
+            {key: fitted for key, fitted in maps.items() if key != "none"},
+            settings=CompareSettings(draws=0, errors=errors),
+            mask_maker=mask_maker(detector, test, store, advance=advance),
+        )
+    return {row.name: _record(row) for row in comparison.rows if row.name in {*maps, "none"}}, failures
+
+
+def _record(row: MethodResult) -> Record:
+    wanted = [name for name in row.values if name.startswith("AP") and "Pool" not in name]
+    return {
+        "metrics": {name: row[name] for name in wanted},
+        "errors": dict(row.errors.gains) if row.errors else None,
+        "margin": row.settings.get("margin_value"),
+    }
+
+
+class _FitInputs:
+    """What corrections are fitted to, made when the first asks for it."""
+
+    def __init__(self, workshop: Workshop, spec: DetectorSpec, store: PredictionStore, step: Step) -> None:
+        self.workshop, self.spec, self.store, self.step = workshop, spec, store, step
+
+    def fit(self, correction: Correction) -> Any:
+        method = correction.method.partition(":")[0]
+        inputs: dict[str, Any] = {}
+        if method == "none":
+            return None
+        if method == "logn":
+            inputs["moments"] = self.moments(correction.statistics)
+        elif method == "tau-norm":
+            inputs["weight"], inputs["bias"] = self.classifier()
+        else:
+            inputs["counts"] = self.workshop.counts(self.spec)
+        if method == "fracal":
+            training = self.workshop.dataset(self.spec, "train")
+            inputs["dimensions"] = read_dimensions(training.annotation_file, self.store.header.class_names)
+        return fit_for_store(correction.method, self.store.header, **inputs)
+
+    def classifier(self) -> tuple[Any, Any]:
+        detector = self.workshop.detector(self.spec)
+        layer: Any = find_modules(detector, detector.logit_layer)[0]
+        return layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+    def moments(self, kind: str) -> ClassMoments:
+        usual = self.workshop.statistics(self.spec)
+        if kind == ALL:
+            return usual
+        paths = {
+            each: self.workshop.model_folder(self.spec) / f"statistics-{each}.safetensors"
+            for each in (POSITIVES, CORRECT_POSITIVES)
+        }
+        if not all(path.exists() for path in paths.values()):
+            training = self.workshop.dataset(self.spec, "train")
+            images = min(STATISTICS_IMAGES, len(training))
+            with self.step(f"Statistics of positives of {self.spec.name}", images) as advance:
+                found = positive_statistics(
+                    self.workshop.detector(self.spec),
+                    training,
+                    images=images,
+                    metadata=usual.metadata,
+                    advance=advance,
+                )
+            for path, moments in zip(paths.values(), found, strict=True):
+                moments.save(path)
+        return ClassMoments.load(paths[kind])

@@ -1,0 +1,63 @@
+"""The paper's figure on online LogN: normalise during training, or after it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logn.experiments.bench_detectors import BenchLength
+from logn.experiments.experiment import BenchRow, BenchSection, Correction, Experiment, SectionResult
+from logn.experiments.paper_tables import ONLINE
+
+SAMPLERS = {"random": "Random sampling", "rfs": "Repeat factor sampling (as in the paper)"}
+#: For each sentence of the paper: the row that should be higher, and the one that should be lower.
+CLAIMS = tuple(
+    zip(
+        ONLINE,
+        (("CE", "online LogN, margin min"), ("online LogN", "CE"), ("LogN", "online LogN")),
+        strict=True,
+    )
+)
+
+
+def sections(length: BenchLength, seed: int) -> list[BenchSection]:
+    """The detectors of both samplers, with and without LogN in their training."""
+    return [BenchSection(title, _rows(length, sampler, seed)) for sampler, title in SAMPLERS.items()]
+
+
+def _rows(length: BenchLength, sampler: str, seed: int) -> tuple[BenchRow, ...]:
+    plain = length.plain(sampler, seed=seed)
+    return (
+        BenchRow("CE", plain),
+        BenchRow("online LogN", length.trained("online LogN", sampler, seed=seed)),
+        BenchRow("online LogN, margin min", length.trained("online LogN, margin min", sampler, seed=seed)),
+        BenchRow("LogN", plain, Correction("logn")),
+        BenchRow("LogN, margin 0", plain, Correction("logn:margin=0")),
+        BenchRow("LogN balanced", plain, Correction("logn:balanced")),
+    )
+
+
+def findings(results: Sequence[SectionResult]) -> list[str]:
+    """Whether what the paper says of its figure holds here."""
+    sentences = []
+    for section in results:
+        for claim, (higher, lower) in CLAIMS:
+            difference = section[higher].mean("AP") - section[lower].mean("AP")
+            if difference == difference:  # not NaN: both were measured
+                verdict = "so it is here" if difference > 0 else "not so here"
+                sentences.append(f"{section.title}: the paper says that {claim}: {verdict} ({difference:+.1f} box AP).")
+    return sentences
+
+
+EXPERIMENT = Experiment(
+    name="online",
+    title="Online LogN: normalise during training, or after it",
+    reading=(
+        "Online LogN trains against the inverse of the correction (the paper's equation 3), with a margin of 0 or "
+        "of the smallest mean, and is used as it comes out of training; the other rows correct the CE detector "
+        "after training. The paper shows this as a figure without numbers, so its sentences stand in place of a "
+        "table. It does not say how its averages are taken either; ours span about a thousand iterations."
+    ),
+    sections=sections,
+    findings=findings,
+    costs=True,
+)

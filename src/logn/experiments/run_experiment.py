@@ -1,0 +1,151 @@
+"""Run a table of the bench: train what is missing, measure what is missing, and put the rows together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from logn.errors import InputError
+from logn.experiments.bench_detectors import BenchLength
+from logn.experiments.detector_spec import DetectorSpec
+from logn.experiments.experiment import (
+    BenchResult,
+    BenchRow,
+    BenchSection,
+    Correction,
+    Experiment,
+    RowResult,
+    SectionResult,
+)
+from logn.experiments.measurements import Record, inference_cost, measure
+from logn.experiments.workshop import Step, Workshop
+
+# What a run that is damaged, or of other settings, can raise.
+EXPECTED_ERRORS = (InputError, OSError, RuntimeError, ValueError)
+NOT_TRAINED = "The detector is not trained yet, and training was not asked for."
+
+
+@dataclass
+class DetectorOutcome:
+    """What is known of one trained detector: measurements and failures by correction, a failure of the whole, cost."""
+
+    records: Mapping[str, Record] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    failure: str | None = None
+    relative_cost: float | None = None
+    seconds: float = float("nan")
+    total_seconds: float = float("nan")
+
+
+def run_experiment(
+    experiment: Experiment,
+    workshop: Workshop,
+    *,
+    length: BenchLength,
+    seeds: Sequence[int],
+    step: Step,
+    train: bool = True,
+) -> BenchResult:
+    """Run a table; what is there already is not done again, and a row that fails does not hold up the others.
+
+    Args:
+        experiment: The table.
+        workshop: Where everything is kept.
+        length: Size of the problem and length of the training.
+        seeds: Of data and training; the table has their mean and range.
+        step: Reports progress.
+        train: Whether to train what is missing; otherwise those rows are reported as not trained.
+    """
+    plans = {seed: tuple(experiment.sections(length, seed)) for seed in seeds}
+    wanted = _corrections(row for plan in plans.values() for section in plan for row in section.rows)
+    failures = workshop.train([spec for spec, _ in wanted.values()]) if train else {}
+    outcomes: dict[str, DetectorOutcome] = {}
+    for name, (spec, corrections) in wanted.items():
+        plain = length.plain("random", seed=spec.seed) if experiment.costs else None
+        if name in failures or not workshop.is_trained(spec):
+            outcomes[name] = DetectorOutcome(failure=failures.get(name, NOT_TRAINED))
+        else:
+            outcomes[name] = _outcome(workshop, spec, corrections, plain, experiment.errors, step)
+    first = plans[seeds[0]]
+    sections = tuple(
+        SectionResult(
+            section.title,
+            tuple(
+                _row_result(row, {seed: plans[seed][place].rows[line] for seed in seeds}, outcomes)
+                for line, row in enumerate(section.rows)
+            ),
+        )
+        for place, section in enumerate(first)
+    )
+    return BenchResult(experiment, sections, tuple(seeds), length)
+
+
+def detectors_of(sections: Iterable[BenchSection]) -> list[DetectorSpec]:
+    """The detectors of some sections, each once.
+
+    Example:
+        >>> row = BenchRow("CE", DetectorSpec())
+        >>> [spec.name for spec in detectors_of([BenchSection("all", (row, row))])]
+        ['families-linear-random-ce-s0']
+    """
+    wanted = _corrections(row for section in sections for row in section.rows)
+    return [spec for spec, _ in wanted.values()]
+
+
+def _corrections(rows: Iterable[BenchRow]) -> dict[str, tuple[DetectorSpec, list[Correction]]]:
+    """By the name of the detector: the detector, and all that is measured on it."""
+    wanted: dict[str, tuple[DetectorSpec, list[Correction]]] = {}
+    for row in rows:
+        _, corrections = wanted.setdefault(row.detector.name, (row.detector, []))
+        if row.correction not in corrections:
+            corrections.append(row.correction)
+    return wanted
+
+
+def _outcome(
+    workshop: Workshop,
+    spec: DetectorSpec,
+    corrections: Sequence[Correction],
+    plain: DetectorSpec | None,
+    errors: bool,
+    step: Step,
+) -> DetectorOutcome:
+    outcome = DetectorOutcome(seconds=workshop.training_seconds(spec))
+    before = workshop.training_seconds(spec.start) if spec.start is not None else 0.0
+    outcome.total_seconds = before + outcome.seconds
+    try:
+        outcome.records, outcome.failures = measure(workshop, spec, corrections, step=step, errors=errors)
+        if plain is not None and workshop.is_trained(plain):
+            outcome.relative_cost = inference_cost(workshop, spec, plain)
+    except EXPECTED_ERRORS as error:
+        outcome.failure = str(error)
+    return outcome
+
+
+def _row_result(row: BenchRow, by_seed: Mapping[int, BenchRow], outcomes: Mapping[str, DetectorOutcome]) -> RowResult:
+    found = {seed: outcomes[own.detector.name] for seed, own in by_seed.items()}
+    key = row.correction.key
+    records = {seed: outcome.records[key] for seed, outcome in found.items() if key in outcome.records}
+    failures = {
+        seed: outcome.failures.get(key) or outcome.failure or "It was not measured."
+        for seed, outcome in found.items()
+        if seed not in records
+    }
+    trained = {seed: outcome for seed, outcome in found.items() if seed in records}
+    return RowResult(
+        row=row,
+        metrics={seed: _numbers(record["metrics"]) for seed, record in records.items()},
+        failures=failures,
+        errors={seed: _numbers(record["errors"]) for seed, record in records.items() if record["errors"]},
+        margins={seed: record["margin"] for seed, record in records.items() if record["margin"] is not None},
+        training_seconds={seed: outcome.seconds for seed, outcome in trained.items()},
+        total_seconds={seed: outcome.total_seconds for seed, outcome in trained.items()},
+        relative_cost={
+            seed: outcome.relative_cost for seed, outcome in trained.items() if outcome.relative_cost is not None
+        },
+    )
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    """What the file has numbers for; a group without any class has none."""
+    return {name: value for name, value in values.items() if value is not None}
