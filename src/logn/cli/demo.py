@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, print_json
+from logn.cli.steps import step_reporter
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ def demo(
     results = []
     for number in range(seed, seed + seeds):
         folder = output / length.value / f"seed-{number}"
-        result = run_demo(folder, LENGTHS[length.value], seed=number, step=_step(show_progress))
+        result = run_demo(folder, LENGTHS[length.value], seed=number, step=step_reporter(show_progress))
         results.append(result)
         page = write_page(result)
         if not json:
@@ -71,23 +69,6 @@ def demo(
         print_json({f"seed {seed + place}": _summary(result) for place, result in enumerate(results)})
     elif seeds > 1:
         _tell_all(results)
-
-
-def _step(
-    shown: bool | None,
-) -> Callable[[str, float | None], contextlib.AbstractContextManager[Callable[[float], None]]]:
-    """Say on stderr what is being done and how long it took; with a bar where it is counted."""
-
-    @contextlib.contextmanager
-    def step(name: str, total: float | None) -> Iterator[Callable[[float], None]]:
-        print_note(f"{name} …")
-        start = time.perf_counter()
-        bar = progress(name, total, shown=shown) if total else contextlib.nullcontext(lambda amount: None)
-        with bar as advance:
-            yield advance
-        print_note(f"{name}: {time.perf_counter() - start:.0f} s")
-
-    return step
 
 
 def write_page(result: DemoResult) -> Path:

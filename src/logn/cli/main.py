@@ -49,6 +49,7 @@ VERBS = (
     Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
     Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", EVALUATION),
+    Verb("bench", "bench:bench", "Run the paper's tables on detectors that are trained here.", EVALUATION),
     Verb("figure", "figure:figure", "Draw a figure of the paper from your own run.", EVALUATION),
 )
 

@@ -1,0 +1,113 @@
+"""`logn bench`: the paper's tables on detectors that are trained here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logn.cli.console import JsonOption, ProgressOption, print_json, print_note
+from logn.cli.steps import step_reporter
+from logn.errors import InputError
+
+bench = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Run the paper's tables on detectors that are trained here; what is there already is not done again.",
+)
+
+#: Tables of detectors by name: each is a module of `logn.experiments` with an `EXPERIMENT`.
+TABLES = {
+    "table1": "Every rival, with and without repeat factor sampling (the paper's table 1).",
+    "components": "Mean, standard deviation and margin of LogN, alone and together (the paper's table 2).",
+    "margins": "The margin of the foreground against the background (the paper's table 3).",
+    "online": "LogN during training or after it (the paper's figure on online LogN).",
+    "samplers": "Corrections after random, repeat factor and class-balanced sampling.",
+}
+EXAMPLES = """
+
+Prints the table and writes it, with the paper's numbers beside ours, as Markdown and JSON. Trained models, statistics,
+predictions and measurements stay in the folder of `--root`; a second call goes on where the first one stopped.
+
+**Examples**
+
+`logn bench {name} --quick`
+
+`logn bench {name} --jobs 2 -o docs/results`
+
+`logn bench {name} --seeds 3 --jobs 8`
+"""
+
+RootOption = Annotated[Path, typer.Option(help="Folder where trained models and all else is kept.")]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as Markdown and JSON.")]
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="40 classes and 250 iterations: does everything run? Not for numbers.")
+]
+SeedsOption = Annotated[int, typer.Option(help="How many seeds; the table then has mean and range.")]
+JobsOption = Annotated[int, typer.Option(help="Detectors to train side by side, each with one thread.")]
+IterationsOption = Annotated[
+    int | None, typer.Option(help="Of a whole training, by default 800; a second stage has a quarter of them.")
+]
+TrainOption = Annotated[
+    bool, typer.Option("--train/--measure-only", help="Train what is missing, or report those rows as not trained.")
+]
+
+
+def table_command(name: str) -> Callable[..., None]:
+    """The command that runs the table of this name."""
+
+    def command(
+        root: RootOption = Path("runs/bench"),
+        output: OutputOption = Path("bench-results"),
+        quick: QuickOption = False,
+        seeds: SeedsOption = 1,
+        jobs: JobsOption = 2,
+        iterations: IterationsOption = None,
+        train: TrainOption = True,
+        show_progress: ProgressOption = None,
+        json: JsonOption = False,
+    ) -> None:
+        from logn.experiments.bench_detectors import BENCHMARK, QUICK
+        from logn.experiments.bench_pages import to_dict, to_text, write_pages
+        from logn.experiments.run_experiment import run_experiment
+        from logn.experiments.workshop import Workshop
+
+        if seeds < 1:
+            raise InputError(f"Expected `--seeds` to be at least 1, but got {seeds}.")
+        length = QUICK if quick else BENCHMARK
+        length = length if iterations is None else replace(length, iterations=iterations)
+        step = step_reporter(show_progress)
+        experiment = import_module(f"logn.experiments.{name}").EXPERIMENT
+        workshop = Workshop(root, jobs=jobs, step=step)
+        result = run_experiment(experiment, workshop, length=length, seeds=range(seeds), step=step, train=train)
+        words = ["logn bench", name, *(["--quick"] if quick else []), "--seeds", str(seeds)]
+        words += [] if iterations is None else ["--iterations", str(iterations)]
+        text = " ".join([*words, *_relative("-o", output)])
+        paths = write_pages(result, output, text)
+        for sentence in result.failures:
+            print_note(f"Failed: {sentence}")
+        if json:
+            print_json({**to_dict(result, text), "files": paths})
+        else:
+            typer.echo(to_text(result))
+            typer.echo(f"\nWritten to {paths['markdown']} and {paths['json']}; everything else is in {root}.")
+
+    command.__doc__ = TABLES[name] + EXAMPLES.format(name=name)
+    return command
+
+
+def _relative(option: str, path: Path) -> list[str]:
+    """An option with its path, where the path means the same on other machines."""
+    return [] if path.is_absolute() else [option, shlex.quote(path.as_posix())]
+
+
+for _name, _help in TABLES.items():
+    bench.command(_name, short_help=_help)(table_command(_name))
