@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from logn.calibrators.advice import advise as advise
     from logn.calibrators.class_affine import ClassAffine as ClassAffine
     from logn.calibrators.fracal import FracalSigmoid as FracalSigmoid
     from logn.calibrators.fracal import fracal as fracal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from logn.deploy.fold import fold as fold
     from logn.deploy.onnx_fold import fold_onnx as fold_onnx
     from logn.errors import InputError as InputError
+    from logn.errors import LogNWarning as LogNWarning
     from logn.errors import MissingExtraError as MissingExtraError
     from logn.logits.image_folder import Preprocessing as Preprocessing
     from logn.logits.layer import LogitLayer as LogitLayer
@@ -54,6 +56,7 @@ _HOME = {
     "ClassMoments": "statistics.moments",
     "FracalSigmoid": "calibrators.fracal",
     "InputError": "errors",
+    "LogNWarning": "errors",
     "LogitLayer": "logits.layer",
     "MissingExtraError": "errors",
     "MovingAverage": "statistics.moving_average",
@@ -62,6 +65,7 @@ _HOME = {
     "Proposals": "logits.proposals",
     "StatisticsMetadata": "statistics.metadata",
     "active_classes": "statistics.active_classes",
+    "advise": "calibrators.advice",
     "attach": "deploy.attach",
     "calibrate": "deploy.calibrate",
     "fold": "deploy.fold",

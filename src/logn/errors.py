@@ -23,3 +23,12 @@ class MissingExtraError(ImportError):
 
     def __init__(self, package: str, *, extra: str) -> None:
         super().__init__(f'Expected the package `{package}` to be installed: run pip install "logn[{extra}]".')
+
+
+class LogNWarning(UserWarning):
+    """Something works but probably not as the user expects, such as a correction that moves all scores far.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("ignore", LogNWarning)  # for those who mean it
+    """

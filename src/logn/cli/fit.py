@@ -15,6 +15,7 @@ from logn.errors import InputError
 if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine
     from logn.statistics.class_counts import ClassCounts
+    from logn.statistics.moments import ClassMoments
 
 LOGN, COUNTS, OTHER = "Options of logn", "Options of loga, norcal, fracal, iif", "Options of tau-norm, temperature"
 
@@ -61,6 +62,10 @@ def fit(
     key: Annotated[str | None, _option(OTHER, "Name of the weight in its file.")] = None,
     bias: Annotated[Path | None, _option(OTHER, "The bias, when it is not beside the weight.")] = None,
     temperature: Annotated[float | None, _option(OTHER, "The temperature.")] = None,
+    threshold: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Your score threshold; fit warns when a map moves scores far from it."),
+    ] = 0.05,
     json: JsonOption = False,
 ) -> None:
     """Turn statistics or class counts into a correction of the logits, one scale and one shift per class.
@@ -102,7 +107,7 @@ def fit(
     inputs = _read_inputs(statistics, background, key, files)
     affine = _fit(spec, inputs)
     affine.save(output)
-    _report(affine, output, as_json=json)
+    _report(affine, output, _warnings(affine, inputs["moments"], threshold), as_json=json)
 
 
 def _with_options(method: str, options: dict[str, Any]) -> str:
@@ -191,7 +196,18 @@ def _fit(spec: str, inputs: dict[str, Any]) -> ClassAffine:
     return fit_method(spec, **inputs)
 
 
-def _report(affine: ClassAffine, output: Path, *, as_json: bool) -> None:
+def _warnings(affine: ClassAffine, moments: ClassMoments | None, threshold: float) -> list[str]:
+    """What the row sample says against the map, also printed on stderr; at most one sentence."""
+    from logn.calibrators.form_warning import form_warning
+
+    warning = form_warning(affine, moments, threshold=threshold) if moments is not None else None
+    if warning is None:
+        return []
+    print_note(f"Warning: {warning}")
+    return [warning]
+
+
+def _report(affine: ClassAffine, output: Path, warnings: list[str], *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -202,6 +218,7 @@ def _report(affine: ClassAffine, output: Path, *, as_json: bool) -> None:
                 "background": affine.background,
                 "scale": affine.scale,
                 "shift": affine.shift,
+                "warnings": warnings,
             }
         )
         return

@@ -1,4 +1,4 @@
-"""`logn inspect`: what the statistics say, as a table, a sentence and a figure."""
+"""`logn inspect`: what the statistics say, as tables, advice and a figure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from logn.statistics.metadata import StatisticsMetadata
 
 BAR_WIDTH = 7
+_FIGURES = "To look at it: --plot here, `logn figure logit-statistics` for a paper, `logn report` after a comparison."
 
 
 def inspect(
@@ -22,13 +23,17 @@ def inspect(
     counts: Annotated[
         Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
     ] = None,
+    threshold: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="The score above which you count a detection.")
+    ] = 0.05,
     plot: Annotated[Path | None, typer.Option(help="Draw mean and std per class: .png, .svg or .pdf.")] = None,
     top: Annotated[int, typer.Option(min=0, help="Classes shown from either end; 0 shows all.")] = 10,
     json: JsonOption = False,
 ) -> None:
     """Show count, mean and standard deviation of every class's logit, and what they mean.
 
-    With the training counts it also says how strongly mean and spread follow them, which is the bias that LogN removes.
+    Without any labels it also says how strong the bias against rare classes looks, what each form of LogN would do to
+    the scores, and which form we recommend. With the training counts it says how strongly mean and spread follow them.
 
     **Examples**
 
@@ -36,25 +41,36 @@ def inspect(
 
     `logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.png`
 
+    `logn inspect stats.safetensors --threshold 0.3`
+
     `logn inspect stats.safetensors --counts classes.csv --json`
     """
+    from logn.calibrators.advice import advice_from
+    from logn.calibrators.form_effects import form_effects
+    from logn.cli.form_table import print_forms
     from logn.statistics.class_counts import ClassCounts
     from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
+    from logn.statistics.tail_bias import tail_bias
 
     if plot is not None:
         check_output(plot)
     moments = ClassMoments.load(statistics)
     diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
+    effects = form_effects(moments, threshold=threshold)
+    advice = advice_from(tail_bias(moments), diagnosis, effects, estimator=moments.metadata.estimator)
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 
         plot_statistics(diagnosis, plot)
     if json:
-        print_json(_as_mapping(diagnosis, moments.metadata) | ({"plot": plot} if plot else {}))
+        forms = {"forms": effects.to_dict(), "advice": advice.to_dict()}
+        print_json(_as_mapping(diagnosis, moments.metadata) | forms | ({"plot": plot} if plot else {}))
     else:
         _print_table(diagnosis, top)
         _print_summary(diagnosis, moments.metadata)
+        print_forms(effects, advice)
+        typer.echo(_FIGURES)
 
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:
@@ -144,6 +160,3 @@ def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
                 f"Correlation of {label} with log count: Pearson {link.pearson:+.3f}, rank {link.spearman:+.3f}."
             )
     typer.echo(diagnosis.conclusion)
-    typer.echo(
-        "To look at it: --plot here, `logn figure logit-statistics` for a paper, `logn report` after a comparison."
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.form_warning import form_warning
 from logn.calibrators.logit_normalization import MarginName, logit_normalization
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
 from logn.deploy.fold_mark import refuse_folded
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, find_modules
 from logn.logits.locate import locate_logits
 from logn.statistics.moments import ClassMoments
@@ -87,6 +89,8 @@ def calibrate(
     options.setdefault("relative_std", margin == "balance")
     stages: tuple[ClassMoments, ...] = recorded if layer.stages else (recorded,)
     maps = tuple(_normalization(moments, margin, options) for moments in stages)
+    if margin != "balance":
+        _warn_of_far_moves(maps, stages)
     affine = maps if layer.stages else maps[0]
     if fold:
         fold_into(model, layer, affine)
@@ -148,6 +152,16 @@ def _normalization(moments: ClassMoments, margin: MarginName | float | None, opt
     if not moments.count.any():
         raise InputError(f"Expected `loader` to bring logits through `{moments.metadata.layer}`, but none came.")
     return logit_normalization(moments, margin=margin, **options)
+
+
+def _warn_of_far_moves(maps: Sequence[ClassAffine], stages: Sequence[ClassMoments]) -> None:
+    """Warn once when a chosen margin moves the scores of a detector far; a classifier's only change their scale."""
+    for affine, moments in zip(maps, stages, strict=True):
+        detects = affine.background is not None or moments.metadata.activation == "sigmoid"
+        warning = form_warning(affine, moments) if detects else None
+        if warning is not None:
+            warnings.warn(warning, LogNWarning, stacklevel=3)
+            return
 
 
 def _device_of(model: nn.Module) -> torch.device:
