@@ -1,4 +1,4 @@
-"""`logn data`: draw the embedded benchmark, look at a data set, count its classes."""
+"""`logn data`: draw the embedded benchmarks, look at a data set, count its classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ data = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Make and look at long-tailed detection data.",
+    help="Make and look at long-tailed data, for detectors and classifiers.",
 )
 
 
@@ -80,22 +80,80 @@ def glyphs(
 
 @data.command()
 def inspect(
-    annotations: Annotated[Path, typer.Argument(help="An LVIS or COCO JSON file.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="An LVIS or COCO JSON file; or images with one class each: glyph classes, CIFAR's binary version, "
+            "class folders, a list of `path label` lines."
+        ),
+    ],
     sampler: Annotated[
         str, typer.Option(help="`random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.")
     ] = "random",
     threshold: Annotated[
         float, typer.Option(help="Share of images below which repeat factor sampling repeats a class.")
     ] = 0.001,
+    split: Annotated[str, typer.Option(help="`train`, `dev` or `test`, of images with one class each.")] = "train",
+    imbalance: Annotated[
+        float | None, typer.Option(help="Thin CIFAR or class folders: the first class to the last one.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which images thinning keeps.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Count the images, the classes and their groups, and what a sampler makes of them.
 
-    **Example**
+    **Examples**
 
         logn data inspect lvis_v1_train.json --sampler repeat-factor-ceil --json
+
+        logn data inspect ImageNet_LT_train.txt
+
+        logn data inspect cifar-100-binary --imbalance 100 --sampler class-balanced
     """
-    _show(_summary(annotations, sampler, threshold), as_json=as_json)
+    from logn.cli.data_classes import summarise_images
+
+    if source.suffix == ".json":
+        _show(_summary(source, sampler, threshold), as_json=as_json)
+        return
+    _show(summarise_images(source, split, imbalance, seed, sampler, threshold), as_json=as_json)
+
+
+@data.command("glyph-classes")
+def glyph_classes(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")],
+    classes: Annotated[int, typer.Option(help="Number of classes, up to 1,203.")] = 100,
+    most: Annotated[int, typer.Option(help="Training images of the most frequent class.")] = 500,
+    fewest: Annotated[int, typer.Option(help="Training images of the rarest class.")] = 3,
+    dev: Annotated[int, typer.Option(help="Images of each class to choose settings on.")] = 20,
+    test: Annotated[int, typer.Option(help="Images of each class to report on.")] = 40,
+    size: Annotated[int, typer.Option(help="Side of an image in pixels.")] = 32,
+    seed: Annotated[int, typer.Option(help="Everything follows from it.")] = 0,
+    families: Annotated[
+        bool, typer.Option("--families/--distinct", help="Families of look-alikes, or glyphs as unlike as possible.")
+    ] = True,
+    similarity: Annotated[float, typer.Option(help="Least correlation of two glyphs of a family, 0 to 0.9.")] = 0.75,
+    workers: Annotated[int, typer.Option(help="Number of processes; the pictures don't depend on it.")] = 2,
+    progress_bar: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw glyph classes: a long-tailed classification problem, small pictures with one class each.
+
+    Writes one array of images and one of labels for each of `train`, `dev` and `test`, and `classes.json`, which can be
+    given as `--counts`. A run that was stopped goes on when it is started again.
+
+    **Examples**
+
+        logn data glyph-classes -o classes
+
+        logn data glyph-classes -o wide --classes 1000 --most 300 --workers 8
+    """
+    from logn.cli.data_classes import draw_classes
+    from logn.datasets.glyph_class_settings import GlyphClassSettings
+
+    settings = GlyphClassSettings(
+        classes, most, fewest, dev, test, size, seed, similarity=similarity if families else None
+    )
+    _show(draw_classes(output, settings, workers, shown=progress_bar), as_json=as_json)
 
 
 @data.command()

@@ -171,6 +171,10 @@ class LabelledImages:
             raise InputError(f"Expected the images of `{self.source}` to be of one size, but got {sorted(sizes)}.")
         return np.stack(images)
 
+    def labels_per_image(self) -> list[IntArray]:
+        """The one class of each image as an array, as the samplers want them."""
+        return list(self.labels[:, None])
+
     def subset(self, indices: npt.ArrayLike) -> LabelledImages:
         """The images at these places, with all classes; nothing is read."""
         rows: npt.NDArray[Any] = np.asarray(indices)
