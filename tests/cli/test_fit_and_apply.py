@@ -58,6 +58,34 @@ def test_options_of_logn(run, stats, tmp_path, options, arguments):
     assert _fit(run, tmp_path, stats, *options) == logit_normalization(ClassMoments.load(stats), **arguments)
 
 
+def test_a_map_that_moves_the_scores_far_is_written_with_a_warning(run, stats, tmp_path):
+    result = run("fit", stats, "-o", tmp_path / "a.safetensors", "--json")
+    assert result.code == 0
+    (warning,) = result.json["warnings"]
+    assert result.err == f"Warning: {warning}\n"
+    assert "lowers the foreground mass" in warning
+    assert (tmp_path / "a.safetensors").exists()
+    quiet = run("fit", stats, "--method", "logn:balanced", "-o", tmp_path / "a.safetensors", "--json")
+    assert quiet.json["warnings"] == []
+    assert quiet.err == ""
+
+
+def test_without_rows_fit_keeps_silent(run, logits, tmp_path):
+    path, options = tmp_path / "bare.safetensors", ("--background", "last", "--sample-rows", "0")
+    assert run("collect", tmp_path / "shards", "-o", path, *options).code == 0
+    result = run("fit", path, "-o", tmp_path / "a.safetensors", "--json")
+    assert result.json["warnings"] == []
+    assert result.err == ""
+
+
+def test_the_warning_minds_the_users_threshold(run, stats, tmp_path):
+    def told(threshold):
+        return run("fit", stats, "--threshold", threshold, "-o", tmp_path / "a.safetensors").err
+
+    assert "scores above 0.3" in told("0.3")
+    assert "scores above" not in told("0")
+
+
 def test_an_active_mask(run, stats, tmp_path):
     mask = [True, False, True, True]
     expected = logit_normalization(ClassMoments.load(stats), active=mask)

@@ -1,4 +1,4 @@
-"""`logn inspect`: the table, the sentence, the figure, and what programs read."""
+"""`logn inspect`: the tables, the sentences, the advice, the figure, and what programs read."""
 
 import numpy as np
 import pytest
@@ -60,6 +60,56 @@ def test_classes_never_seen_become_null(run, tmp_path):
     assert run("inspect", tmp_path / "a.safetensors").code == 0
 
 
+def test_without_rows_it_says_how_to_collect_them(run, stats):
+    result = run("inspect", stats)
+    assert "What each form would do: unknown." in result.out
+    assert "--sample-rows 4096" in result.out
+    plain = run("inspect", stats, "--json").json
+    assert plain["forms"]["forms"] == []
+    assert plain["advice"]["form"] == "logn:balanced"
+
+
+@pytest.fixture
+def with_rows(tmp_path):
+    """Statistics with a row sample, background first."""
+    moments = ClassMoments(21, sample_rows=500, metadata=StatisticsMetadata(background=0, activation="softmax"))
+    mean, std = np.append(5, -np.arange(20) / 6), np.append(1, 1.5 - np.arange(20) / 20)
+    moments.update(np.random.default_rng(0).standard_normal((800, 21)) * std + mean)
+    moments.save(tmp_path / "rows.safetensors")
+    return tmp_path / "rows.safetensors"
+
+
+def test_what_each_form_would_do(run, with_rows):
+    result = run("inspect", with_rows)
+    table = result.out.split("What each form would do, on 500 sampled rows:\n")[1].splitlines()
+    assert table[0].split()[:4] == ["form", "margin", "foreground", "mass"]
+    assert "scores > 0.05 per 1,000 rows" in table[0]
+    rows = {line[:20].strip(): line[20:].split() for line in table[1:9]}
+    assert list(rows) == [
+        "as it is",
+        "paper (margin min)",
+        "margin mean",
+        "margin max",
+        "margin background",
+        "margin 0",
+        "relative std alone",
+        "balanced",
+    ]
+    assert rows["balanced"][1] == rows["as it is"][0]  # the mass stays
+    assert float(rows["paper (margin min)"][1]) < float(rows["as it is"][0]) / 2
+    assert "\nAdvice: logn:balanced (confidence " in result.out
+    assert "Mind: The paper's own form (logn:margin=min) lowers the foreground mass" in result.out
+
+
+def test_the_forms_for_programs_and_the_users_threshold(run, with_rows):
+    low, high = (run("inspect", with_rows, "--threshold", value, "--json").json for value in ("0.01", "0.5"))
+    assert low["forms"]["quantity"] == "foreground mass"
+    assert low["forms"]["threshold"] == 0.01
+    assert low["forms"]["before"]["detections"] > high["forms"]["before"]["detections"]
+    assert [form["form"] for form in low["forms"]["forms"]][-1] == "logn:balanced"
+    assert low["advice"]["indicators"]["mean_spread"] > 0.5
+
+
 def test_mistakes_are_named(refused, stats, tmp_path):
     (tmp_path / "short.json").write_text("[1, 2]")
     assert "40 foreground classes, but got 2" in refused("inspect", stats, "--counts", tmp_path / "short.json")
@@ -68,3 +118,4 @@ def test_mistakes_are_named(refused, stats, tmp_path):
     assert "counts.json" in refused("inspect", tmp_path / "counts.json")
     assert "no-such" in refused("inspect", tmp_path / "no-such.safetensors")
     assert "--top" in refused("inspect", stats, "--top", "-1")
+    assert "--threshold" in refused("inspect", stats, "--threshold", "5")

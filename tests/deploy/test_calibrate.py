@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -211,3 +213,28 @@ def test_progress_goes_to_stderr(capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Recording logits" in captured.err
+
+
+def detector():
+    """A head with a background column first, whose classes start far below it."""
+    model = classifier().eval()
+    with torch.no_grad():
+        model[4].bias.copy_(torch.tensor([4.0, 1.0, -1.0, -3.0]))
+    return model, LogitLayer("4", background=0, activation="softmax")
+
+
+def test_a_chosen_margin_that_moves_the_mass_far_warns_and_works():
+    model, layer = detector()
+    with pytest.warns(logn.LogNWarning, match="lowers the foreground mass") as caught:
+        affine, _ = calibrate(model, batches(), layer=layer, margin=-20.0)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert affine.settings["margin"] == -20.0
+
+
+def test_the_default_and_classifiers_never_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", logn.LogNWarning)
+        model, layer = detector()
+        calibrate(model, batches(), layer=layer)
+        calibrate(classifier(), batches(), margin=None)

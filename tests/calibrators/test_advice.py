@@ -1,0 +1,105 @@
+"""The recommendation: when it says balanced, when nothing, and how sure it is."""
+
+import json
+
+import numpy as np
+import pytest
+
+from logn.calibrators.advice import (
+    CLEAR_CORRELATION,
+    LITTLE_MEAN_SPREAD,
+    LITTLE_STD_SPREAD,
+    STRONG_MEAN_SPREAD,
+    advise,
+)
+from logn.calibrators.method_spec import fit_method
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+
+CLASSES = np.arange(60)
+COUNTS = 2000 / (CLASSES + 1.0)
+
+
+def detector(strength, *, spread=None, sample_rows=2000, **metadata):
+    """A detector whose class means fall by `strength` standard deviations from head to tail."""
+    metadata = {"background": 0, "activation": "softmax", **metadata}
+    spread = strength / 4 if spread is None else spread
+    mean, std = -CLASSES / 60 * strength - 1, 1 - CLASSES / 60 * spread
+    rows = np.random.default_rng(0).standard_normal((4000, 60)) * std + mean
+    if metadata["background"] == 0:
+        rows = np.hstack([np.random.default_rng(1).normal(3, 1.0, (4000, 1)), rows])
+    moments = ClassMoments(rows.shape[1], sample_rows=sample_rows, metadata=StatisticsMetadata(**metadata))
+    moments.update(rows)
+    return moments
+
+
+def test_a_strong_tail_is_corrected_with_high_confidence():
+    advice = advise(detector(3.0))
+    assert (advice.form, advice.strength, advice.confidence) == ("logn:balanced", "strong", "high")
+    assert advice.indicators["mean_spread"] >= STRONG_MEAN_SPREAD
+    assert advice.indicators["balanced_mass_factor"] == pytest.approx(1.0, abs=1e-6)
+    assert "hardly ever score highest" in advice.reason
+    fit_method(advice.form, moments=detector(3.0))
+
+
+def test_level_classes_are_left_alone():
+    advice = advise(detector(0.0))
+    assert (advice.form, advice.strength) == ("none", "little")
+    assert advice.indicators["mean_spread"] < LITTLE_MEAN_SPREAD
+    assert advice.indicators["std_spread"] < LITTLE_STD_SPREAD
+    assert "little to gain" in advice.reason
+
+
+def test_counts_make_it_surer_or_call_it_off():
+    moments = detector(3.0, spread=0.0)
+    # Means that differ while the spreads do not can come from anything, unless the counts explain them.
+    assert advise(moments).confidence == "low"
+    with_counts = advise(moments, COUNTS)
+    assert with_counts.confidence == "high"
+    assert with_counts.indicators["mean_count_correlation"] > CLEAR_CORRELATION
+    shuffled = COUNTS[np.random.default_rng(3).permutation(60)]
+    called_off = advise(moments, shuffled)
+    assert called_off.form == "none"
+    assert "not as the training counts do" in called_off.reason
+    reverse = advise(moments, COUNTS[::-1])
+    assert (reverse.form, reverse.confidence) == ("none", "low")
+    assert "reverse" in reverse.reason
+
+
+def test_without_rows_it_says_what_is_missing():
+    advice = advise(detector(3.0, sample_rows=0))
+    assert advice.form == "logn:balanced"
+    assert advice.confidence == "moderate"
+    assert "--sample-rows 4096" in advice.reason
+    assert "starved_share" in advice.indicators
+    # A classifier's balanced form needs no rows.
+    assert "--sample-rows" not in advise(detector(3.0, sample_rows=0, background=None)).reason
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_heads_on_which_the_rule_was_not_checked_get_less_confidence(activation):
+    assert advise(detector(3.0, background=None, activation=activation)).confidence == "moderate"
+
+
+def test_statistics_of_positives_are_not_trusted():
+    advice = advise(detector(3.0, estimator="positives"))
+    assert advice.confidence == "low"
+    assert any("positives" in caution for caution in advice.cautions)
+
+
+def test_the_papers_margin_is_mentioned_when_it_would_hurt():
+    (caution,) = advise(detector(3.0)).cautions
+    assert caution.startswith("The paper's own form (logn:margin=min) lowers the foreground mass")
+
+
+def test_too_few_classes_make_no_tail():
+    moments = ClassMoments(3, sample_rows=100)
+    moments.update(np.random.default_rng(0).standard_normal((100, 3)) - [0.0, 3.0, 6.0])
+    assert advise(moments).form == "none"
+    assert "too few" in advise(moments).reason
+
+
+def test_programs_can_read_it():
+    plain = json.loads(json.dumps(advise(detector(3.0), COUNTS).to_dict()))
+    assert plain["form"] == "logn:balanced"
+    assert set(plain) == {"form", "confidence", "strength", "reason", "indicators", "cautions"}
