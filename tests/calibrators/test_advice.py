@@ -72,8 +72,6 @@ def test_without_rows_it_says_what_is_missing():
     assert advice.confidence == "moderate"
     assert "--sample-rows 4096" in advice.reason
     assert "starved_share" in advice.indicators
-    # A classifier's balanced form needs no rows.
-    assert "--sample-rows" not in advise(detector(3.0, sample_rows=0, background=None)).reason
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])

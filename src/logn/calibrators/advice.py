@@ -100,8 +100,8 @@ def advise(
 def advice_from(bias: TailBias, diagnosis: Diagnosis, effects: FormEffects, *, estimator: str = "exact") -> Advice:
     """The same from what was already computed."""
     form, strength, reason = _judgement(bias, diagnosis)
-    if form == BALANCED:
-        reason += _missing_rows(effects)
+    if form == BALANCED and effects.rows == 0:
+        reason += f" {effects.note}"
     return Advice(
         form=form,
         confidence=_confidence(form, strength, bias, diagnosis, effects, estimator),
@@ -141,10 +141,6 @@ def _starved_in_words(bias: TailBias) -> str:
     if not bias.starved_share > bias.starved_by_chance:  # also when there is no row sample
         return ""
     return f", and {100 * bias.starved_share:.0f} % of the classes hardly ever score highest"
-
-
-def _missing_rows(effects: FormEffects) -> str:
-    return f" {effects.note}" if effects.rows == 0 and effects.quantity != CONFIDENCE else ""
 
 
 def _confidence(
