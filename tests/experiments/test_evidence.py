@@ -1,0 +1,103 @@
+"""The evidence: what is measured on a real, if tiny, detector, and what the tables make of numbers."""
+
+import json
+import math
+
+import pytest
+
+from logn.calibrators.method_spec import parse_method
+from logn.datasets.glyph_settings import GlyphSettings
+from logn.experiments import evidence_tables
+from logn.experiments.detector_spec import DetectorSpec
+from logn.experiments.evidence import MAIN, METHODS, TUNED, Evidence, grid, measure
+from logn.experiments.evidence_figure import draw_evidence, head_of
+from logn.experiments.evidence_page import evidence_page
+from logn.experiments.workshop import Workshop
+
+
+def made_evidence(name="families-linear-random-ce-s0", *, ours=0.24, paper=0.15, norcal=0.20, high=0.01, form="none"):
+    federated = {
+        "none": {"AP": 0.18, "APr": 0.0},
+        "LogN (paper)": {"AP": paper, "APr": 0.03},
+        "LogN balanced": {"AP": ours, "APr": 0.10},
+        "NorCal": {"AP": norcal, "APr": 0.03},
+    }
+    settings = {"model": "small", "classifier": "linear", "temperature": 20.0, "iterations": 800}
+    intervals = {"LogN (paper)": (-0.04, paper - 0.18), "LogN balanced": (-0.01, high), "NorCal": (-0.01, 0.03)}
+    return Evidence(name, settings, federated, federated, {}, {}, intervals, {"form": form})
+
+
+def test_every_method_can_be_parsed_and_none_is_named_twice():
+    for spec in METHODS.values():
+        parse_method(spec)
+    for form, values in TUNED.values():
+        for value in values:
+            parse_method(form.format(value))
+    assert len({*METHODS, *TUNED}) == len(METHODS) + len(TUNED)
+    assert set(MAIN) <= set(METHODS)
+
+
+def test_the_grid_has_every_combination_once():
+    names = [spec.name for spec in grid([0, 1], iterations=800)]
+    assert len(set(names)) == 24
+    assert "distinct-cosine10-rfs-ce-s1" in names
+
+
+def test_changes_are_in_points_and_against_the_same_detector():
+    found = evidence_tables.changes([made_evidence(), made_evidence(ours=0.20)], "LogN balanced")
+    assert found == pytest.approx([6.0, 2.0])
+    assert evidence_tables.changes([made_evidence()], "FRACAL") == []
+
+
+def test_the_interval_of_a_mean_is_students():
+    mean, half = evidence_tables.mean_interval([1.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(12.706 * math.sqrt(2) / math.sqrt(2))
+    assert math.isnan(evidence_tables.mean_interval([1.0])[1])
+
+
+def test_a_detector_counts_as_lowered_only_beyond_the_noise():
+    members = [made_evidence(high=0.01), made_evidence("other-s1", high=-0.001)]
+    assert evidence_tables.clearly_lowered(members, "LogN balanced") == ["other-s1"]
+    assert len(evidence_tables.clearly_lowered(members, "LogN (paper)")) == 2
+
+
+def test_the_advice_is_judged_by_the_form_that_it_names():
+    record = evidence_tables.advice_record([made_evidence(form="logn:balanced"), made_evidence(form="none")])
+    assert record == {
+        "detectors": 2,
+        "not worse than none": 2,
+        "better than the paper's form": 2,
+        "within 0.5 of the best": 1,
+    }
+
+
+def test_the_page_says_what_the_numbers_say(tmp_path):
+    members = [made_evidence(), made_evidence("families-linear-random-ce-s1", ours=0.22)]
+    page = evidence_page(members)
+    assert "+5.0 ±" in page
+    assert "LogN (paper) lowers AP beyond the noise of the test images on 2 of 2" in page
+    assert "23.0** ± 1.0" in page  # mean and half range over the seeds
+    draw_evidence(members, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert head_of(members[0]) == "linear"
+
+
+def test_a_tiny_detector_is_trained_measured_and_not_measured_again(tmp_path):
+    glyphs = GlyphSettings(classes=8, train=24, dev=8, test=8, size=64)
+    spec = DetectorSpec("families", glyphs, iterations=3)
+    workshop = Workshop(tmp_path)
+    assert workshop.train([spec]) == {}
+    found = measure(workshop, spec, draws=10)
+    assert set(found.federated) == {*METHODS, *TUNED}
+    assert set(found.exhaustive) == set(found.federated)
+    assert {"AP", "AP-Fixed", "AP-mask"} <= set(found.federated["LogN balanced"])
+    assert "AP-mask" not in found.federated["FRACAL"]
+    assert set(found.intervals) == set(MAIN) - {"none"}
+    assert found.advice["form"] in ("none", "logn:balanced")
+    path = workshop.model_folder(spec) / "evidence.json"
+    changed = json.loads(path.read_text()) | {"name": "read, not measured"}
+    path.write_text(json.dumps(changed))
+    assert measure(workshop, spec).name == "read, not measured"
+    assert workshop.train([spec]) == {}  # at once: it is trained
+    assert workshop.training_seconds(spec) > 0
