@@ -99,6 +99,8 @@ def table_command(name: str) -> Callable[..., None]:
         else:
             typer.echo(to_text(result))
             typer.echo(f"\nWritten to {paths['markdown']} and {paths['json']}; everything else is in {root}.")
+        if not any(section.measured() for section in result.sections):
+            raise typer.Exit(1)
 
     command.__doc__ = TABLES[name] + EXAMPLES.format(name=name)
     return command

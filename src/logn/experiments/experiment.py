@@ -167,10 +167,13 @@ class BenchResult:
 
     @property
     def failures(self) -> list[str]:
-        """A sentence for each row that has no number."""
+        """Why rows have no number: a sentence for each reason, with the rows it stands for."""
+        reasons: dict[tuple[str, int, str], list[str]] = {}
+        for section in self.sections:
+            for found in section.rows:
+                for seed, sentence in found.failures.items():
+                    reasons.setdefault((section.title, seed, sentence), []).append(found.row.label)
         return [
-            f"{section.title}, {found.row.label}, seed {seed}: {sentence}"
-            for section in self.sections
-            for found in section.rows
-            for seed, sentence in found.failures.items()
+            f"{title}, seed {seed} ({', '.join(labels)}): {sentence}"
+            for (title, seed, sentence), labels in reasons.items()
         ]

@@ -65,7 +65,9 @@ def measure(
     failures: dict[str, str] = {}
     if missing:
         fresh, failures = _measured(workshop, spec, missing, step=step, errors=errors)
-        known = file.add("corrections", fresh)
+        # The detector as it is was measured too; if the file has it already, it may have more there.
+        new = {*(each.key for each in missing), *({"none"} - set(known))}
+        known = file.add("corrections", {key: record for key, record in fresh.items() if key in new})
     return {each.key: known[each.key] for each in corrections if each.key in known}, failures
 
 

@@ -146,8 +146,7 @@ class Workshop:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603
         if done.returncode == 0:
             return None
-        lines = (done.stdout.strip() or done.stderr.strip()).splitlines() or [f"exit code {done.returncode}"]
-        return _sentence(lines[-1])
+        return _sentence(done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}")
 
 
 def trained_iterations(run: Path) -> int:
@@ -164,11 +163,12 @@ def _with_first_stages(specs: Sequence[DetectorSpec]) -> list[DetectorSpec]:
     return list({spec.name: spec for spec in [*starts, *specs]}.values())
 
 
-def _sentence(line: str) -> str:
+def _sentence(output: str) -> str:
+    """The error of a command's JSON, or the last line of whatever it printed."""
     try:
-        return str(json.loads(line)["error"])
+        return str(json.loads(output)["error"])
     except (ValueError, KeyError, TypeError):
-        return line
+        return output.splitlines()[-1]
 
 
 class _silent:  # noqa: N801 - used as a function
