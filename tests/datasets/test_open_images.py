@@ -42,7 +42,7 @@ def test_only_the_training_folder_is_thinned(splits):
 def test_without_split_folders_all_images_are_for_training(tmp_path):
     write_pictures(tmp_path, {"b": 2, "a": 1})
     assert open_images(tmp_path).class_names == ("a", "b")
-    with pytest.raises(InputError, match="to have a folder `dev` or `val` or .* but it has none"):
+    with pytest.raises(InputError, match=r"to have a folder `dev` or `val` or .* but it has none"):
         open_images(tmp_path, "dev")
     with pytest.raises(InputError, match="to have a folder `test`"):
         open_images(tmp_path, "test")
