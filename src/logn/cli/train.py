@@ -24,7 +24,12 @@ def train(
         Path | None, typer.Option(help="Folder that the image paths start from; by default that of the file.")
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="`small`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.")
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            help="`small`, `small-one-stage` (sigmoid, no masks), `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.",
+        ),
     ] = "small",
     classifier: Annotated[str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).")] = "linear",
     temperature: Annotated[float, typer.Option(help="Of the cosine classifier.")] = 20.0,
@@ -51,9 +56,12 @@ def train(
     image_size: Annotated[int | None, typer.Option(help="Shorter side of the images.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Iterations between checkpoints.")] = None,
     loss: Annotated[
-        str,
-        typer.Option(help="Classification loss, with options: `seesaw`, `eql:threshold=0.005`; see docs/losses.md."),
-    ] = "cross-entropy",
+        str | None,
+        typer.Option(
+            help="Classification loss, with options: `seesaw`, `eql:threshold=0.005`; see docs/losses.md. By default "
+            "`cross-entropy`, for the one-stage detector `focal`."
+        ),
+    ] = None,
     start: Annotated[Path | None, typer.Option(help="Run of the same detector whose weights to begin with.")] = None,
     only: Annotated[
         str | None,

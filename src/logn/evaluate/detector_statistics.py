@@ -70,7 +70,7 @@ def _empty(detector: Any, dataset: DetectionDataset, columns: int, sample_rows: 
         background=detector.background,
         activation=detector.activation,
         layer=detector.logit_layer.name,
-        population="test proposals",
+        population=detector.population,
         fingerprint=fingerprint(detector),
     )
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows

@@ -16,9 +16,11 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from logn.errors import InputError
-from logn.training.detectors import Detector, DetectorSettings
+from logn.training.detector_settings import ONE_STAGE, SMALL_MODELS, DetectorSettings
 from logn.training.heads import BoxPredictor, MaskPredictor
 from logn.training.losses.by_name import layout_of
+from logn.training.one_stage import OneStageDetector
+from logn.training.one_stage_head import PointHead
 from logn.training.region_heads import STAGE_IOU, CascadeRegionHeads, RegionHeads
 from logn.training.small_parts import (
     PYRAMID_CHANNELS,
@@ -29,24 +31,24 @@ from logn.training.small_parts import (
     SmallMaskHead,
     SmallProposals,
 )
+from logn.training.two_stage import TwoStageDetector
 
 RESNETS = {"mask-rcnn-r50": resnet50, "mask-rcnn-r101": resnet101, "cascade-r101": resnet101}
 SHORTER_SIDE, LONGER_SIDE = 800, 1333
 
 
-def assemble(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> Detector:
+def assemble(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> TwoStageDetector | OneStageDetector:
     """Build the detector that `settings` describe, with weights from torch's present random state."""
     if weights is not None and not settings.pretrained:
         raise InputError("Expected `pretrained` to be True where `weights` are given, but got False.")
-    if settings.model == "small":
+    if settings.model in SMALL_MODELS:
         if weights is not None:
-            raise InputError("Expected no backbone `weights` for the small detector, but got some.")
-        return _small(settings)
+            raise InputError("Expected no backbone `weights` for the small detectors, but got some.")
+        return _small_one_stage(settings) if settings.model == ONE_STAGE else _small(settings)
     return _paper(settings, weights)
 
 
-def _small(settings: DetectorSettings) -> Detector:
-    side = settings.image_size or 128
+def _small(settings: DetectorSettings) -> TwoStageDetector:
     anchors = AnchorGenerator(sizes=((20, 36),), aspect_ratios=((0.6, 1.0, 1.7),))
     # Few proposals in training: suppression is quadratic, and 48 regions an image are kept anyway.
     rpn = SmallProposals(
@@ -72,14 +74,35 @@ def _small(settings: DetectorSettings) -> Detector:
         mask_regions_per_image=5,
         read_as=layout_of(settings.loss, settings.num_classes),
     )
-    transform = KeepSizeTransform(side, 2 * side, [0.5] * 3, [0.25] * 3, size_divisible=16)
-    model = Detector(settings, backbone=SmallBackbone(), rpn=rpn, roi_heads=heads, transform=transform)
+    transform = _small_transform(settings)
+    model = TwoStageDetector(settings, backbone=SmallBackbone(), rpn=rpn, roi_heads=heads, transform=transform)
     # oneDNN's kernels take this layout without reordering: a third quicker.
     model.to(memory_format=torch.channels_last)
     return model
 
 
-def _paper(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> Detector:
+def _small_one_stage(settings: DetectorSettings) -> OneStageDetector:
+    loss = layout_of(settings.loss, settings.num_classes)
+    head = PointHead(
+        PYRAMID_CHANNELS,
+        settings.num_classes,
+        hidden=128,
+        classifier=settings.classifier,
+        temperature=settings.temperature,
+        initial_bias=loss.layout.initial_bias,
+    )
+    transform = _small_transform(settings)
+    model = OneStageDetector(settings, backbone=SmallBackbone(), head=head, transform=transform, loss=loss)
+    model.to(memory_format=torch.channels_last)
+    return model
+
+
+def _small_transform(settings: DetectorSettings) -> KeepSizeTransform:
+    side = settings.image_size or 128
+    return KeepSizeTransform(side, 2 * side, [0.5] * 3, [0.25] * 3, size_divisible=16)
+
+
+def _paper(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> TwoStageDetector:
     backbone = _resnet_pyramid(settings, weights)
     anchors = AnchorGenerator(
         sizes=tuple((size,) for size in (32, 64, 128, 256, 512)), aspect_ratios=((0.5, 1.0, 2.0),) * 5
@@ -108,7 +131,7 @@ def _paper(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> Det
         [0.229, 0.224, 0.225],
         _skip_resize=True,  # in training the sizes are the augmentation's business
     )
-    return Detector(settings, backbone=backbone, rpn=rpn, roi_heads=heads, transform=transform)
+    return TwoStageDetector(settings, backbone=backbone, rpn=rpn, roi_heads=heads, transform=transform)
 
 
 def _resnet_pyramid(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> Any:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
-from logn.training.detectors import Detector, DetectorSettings, build_detector
+from logn.training.detector_settings import DetectorSettings
+from logn.training.detectors import Detector, build_detector
 
 FORMAT, SCHEMA = "logn-checkpoint", 1
 FILE_NAME = "checkpoint.safetensors"

@@ -128,7 +128,7 @@ def _train(
 
 
 def _loss(plan: TrainingPlan, dataset: DetectionDataset) -> ClassificationLoss | None:
-    if plan.loss == DEFAULT_LOSS:
+    if plan.loss_name == DEFAULT_LOSS:
         return None  # torch's own, without a module around it
     annotated = sum(len(labels) > 0 for labels in dataset.labels_per_image())
     counts = ClassCounts(
@@ -136,4 +136,4 @@ def _loss(plan: TrainingPlan, dataset: DetectionDataset) -> ClassificationLoss |
         instance_counts=dataset.instance_counts.astype(np.float64),
         num_images=max(annotated, 1),
     )
-    return make_loss(plan.loss, counts, background=0)
+    return make_loss(plan.loss_name, counts, background=0)

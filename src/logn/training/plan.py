@@ -9,7 +9,7 @@ from typing import Any
 from logn.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
-from logn.training.detectors import DetectorSettings
+from logn.training.detector_settings import SMALL_MODELS, DetectorSettings, default_loss
 from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
 from logn.training.presets import Preset, get_preset
 from logn.training.trained_parts import check_part
@@ -25,7 +25,7 @@ class TrainingPlan:
         data: LVIS or COCO annotation file, or a folder that holds `train.json`.
         output: Folder of the run: `checkpoint.safetensors`, `log.jsonl`.
         images: Folder that the image paths start from; by default that of the annotation file.
-        model: `small`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
+        model: `small`, `small-one-stage`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
         classifier: `linear` or `cosine`.
         temperature: Of the cosine classifier.
         preset: `paper` or `small`; None takes `small` for the small detector and `paper` for the others.
@@ -40,7 +40,8 @@ class TrainingPlan:
         weights: Local file with the weights of a ResNet, for the paper's detectors.
         image_size: Shorter side of the images, instead of the model's.
         checkpoint_every: Iterations between checkpoints, instead of the preset's.
-        loss: Name of the classification loss, with options: `seesaw`, `eql:threshold=0.005`.
+        loss: Name of the classification loss, with options: `seesaw`, `eql:threshold=0.005`. By default cross entropy,
+            for the one-stage detector `focal`, the only one that it takes.
         start: Run, or checkpoint file, of the same detector whose weights to begin with.
         only: Train a part and freeze the rest: `classifier`, `new-classifier` (from random weights), `scales` (one per
             class, of a linear classifier) or `heads` (classifier, boxes, proposals and masks); needs `start`.
@@ -69,7 +70,7 @@ class TrainingPlan:
     weights: str | Path | None = None
     image_size: int | None = None
     checkpoint_every: int | None = None
-    loss: str = DEFAULT_LOSS
+    loss: str | None = None
     start: str | Path | None = None
     only: str | None = None
     feature_memory: bool = False
@@ -81,10 +82,10 @@ class TrainingPlan:
         if self.classifier not in ("linear", "cosine") or (self.only == "scales" and self.classifier != "linear"):
             allowed = "linear to train its scales" if self.only == "scales" else "linear or cosine"
             raise InputError(f"Expected `classifier` to be {allowed}, but got {self.classifier!r}.")
-        if self.feature_memory and (parse_loss(self.loss)[0] != "loce" or self.model == "cascade-r101"):
+        if self.feature_memory and (parse_loss(self.loss_name)[0] != "loce" or self.model == "cascade-r101"):
             raise InputError(
                 "Expected `feature_memory` to be used with the loss `loce` and a detector of one stage, but got"
-                f" `{self.loss}` and `{self.model}`."
+                f" `{self.loss_name}` and `{self.model}`."
             )
         if self.sampler not in SAMPLERS:
             raise InputError(f"Expected `sampler` to be one of {SAMPLERS}, but got {self.sampler!r}.")
@@ -98,9 +99,19 @@ class TrainingPlan:
             raise InputError("Expected one of `iterations` and `epochs`, but got both.")
 
     @property
+    def preset_name(self) -> str:
+        """The preset that was asked for, or the one that fits the model."""
+        return self.preset or ("small" if self.model in SMALL_MODELS else "paper")
+
+    @property
+    def loss_name(self) -> str:
+        """The loss that was asked for, with its options, or the model's own."""
+        return self.loss or default_loss(self.model)
+
+    @property
     def recipe(self) -> Preset:
         """The preset with this plan's changes."""
-        preset = get_preset(self.preset or ("small" if self.model == "small" else "paper"))
+        preset = get_preset(self.preset_name)
         return replace(preset, checkpoint_every=self.checkpoint_every or preset.checkpoint_every)
 
     @property
@@ -126,22 +137,21 @@ class TrainingPlan:
             temperature=self.temperature,
             pretrained=self.weights is not None,
             image_size=self.image_size,
-            loss=parse_loss(self.loss)[0],
+            loss=parse_loss(self.loss_name)[0],
         )
 
     def run_settings(self, *, total: int, world: int) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
-        preset = self.preset or ("small" if self.model == "small" else "paper")
         # Only where they are used, so that runs from before they existed go on.
         special = {
-            "loss": self.loss if self.loss != DEFAULT_LOSS else None,
+            "loss": self.loss_name if self.loss_name != DEFAULT_LOSS else None,
             "only": self.only,
             "feature_memory": self.feature_memory or None,
             "repeat_threshold": self.repeat_threshold if self.repeat_threshold != PAPER_THRESHOLD else None,
         }
         return {
             **{name: value for name, value in special.items() if value is not None},
-            "preset": preset,
+            "preset": self.preset_name,
             "sampler": self.sampler,
             "iterations": total,
             "batch": self.images_per_iteration,

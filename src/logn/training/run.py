@@ -65,12 +65,12 @@ class Run:
         weights = None if plan.weights is None else read_backbone_weights(plan.weights)
         self.model = build_detector(plan.detector(len(class_names)), seed=plan.seed, weights=weights)
         if classification_loss is not None:
-            self.model.roi_heads.use_loss(classification_loss)
+            self.model.use_loss(classification_loss)
         self.model.to(team.device).train()
         if plan.start is not None:
             start_from(self.model, plan.start, only=plan.only)
         if plan.feature_memory:
-            self.model.roi_heads.feature_memory = FeatureMemory(len(class_names))
+            self.model.get_submodule("roi_heads").feature_memory = FeatureMemory(len(class_names))
         recipe = plan.recipe
         self.optimizer = torch.optim.SGD(
             [weight for weight in self.model.parameters() if weight.requires_grad],

@@ -1,0 +1,93 @@
+"""DetectorSettings: which detector, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from logn.errors import InputError
+from logn.training.heads import CLASSIFIERS
+from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
+
+ONE_STAGE = "small-one-stage"
+#: Those that train on a CPU, on images of about 128 pixels.
+SMALL_MODELS = ("small", ONE_STAGE)
+MODELS = (*SMALL_MODELS, "mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
+
+
+@dataclass(frozen=True)
+class DetectorSettings:
+    """Everything that is needed to build a detector again, weights aside.
+
+    Args:
+        model: One of `MODELS`.
+        num_classes: Foreground classes.
+        classifier: `linear`, `cosine` (normalised) for the classes and the masks, as the paper uses, or `scaled`: a
+            linear one of which only a scale per class is trained (LWS).
+        temperature: Of the cosine classifier.
+        pretrained: Whether the backbone starts from given weights. Then its normalisation and its first two stages
+            stay frozen, as in the paper; otherwise all of it is trained.
+        image_size: Shorter side of a test image; None takes the model's own (800, small ones: 128).
+        loss: Name of the loss it is trained with, which decides how many logits there are and what they mean; the
+            one-stage detector has `focal`.
+
+    Example:
+        >>> DetectorSettings("small", num_classes=3, classifier="svm")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `classifier` to be one of ('linear', 'cosine', 'scaled'), but got 'svm'.
+    """
+
+    model: str
+    num_classes: int
+    classifier: str = "linear"
+    temperature: float = 20.0
+    pretrained: bool = False
+    image_size: int | None = None
+    loss: str = DEFAULT_LOSS
+
+    def __post_init__(self) -> None:
+        parse_loss(self.loss)
+        if self.model not in MODELS:
+            raise InputError(f"Expected `model` to be one of {MODELS}, but got {self.model!r}.")
+        if self.model == ONE_STAGE:
+            self._check_one_stage()
+        if self.classifier not in CLASSIFIERS:
+            raise InputError(f"Expected `classifier` to be one of {CLASSIFIERS}, but got {self.classifier!r}.")
+        if self.num_classes < 1:
+            raise InputError(f"Expected `num_classes` to be at least 1, but got {self.num_classes}.")
+        if not self.temperature > 0:
+            raise InputError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
+        if self.image_size is not None and self.image_size < 32:
+            raise InputError(f"Expected `image_size` to be at least 32 pixels, but got {self.image_size}.")
+
+    def _check_one_stage(self) -> None:
+        # Others want a background column, or are means over regions, of which a dense head has nearly none that count.
+        if parse_loss(self.loss)[0] != "focal":
+            raise InputError(f"Expected `loss` to be focal for {self.model!r}, but got {self.loss!r}.")
+        if self.classifier == "scaled":
+            raise InputError(f"Expected `classifier` to be linear or cosine for {self.model!r}, but got 'scaled'.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as plain values, for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> DetectorSettings:
+        """The settings from a file; names that this version does not know are an error."""
+        known = {field.name for field in fields(cls)}
+        if set(values) - known:
+            raise InputError(
+                f"Expected detector settings among {sorted(known)}, but got {sorted(set(values) - known)}."
+            )
+        return cls(**values)
+
+
+def default_loss(model: str) -> str:
+    """The loss that a model is trained with unless another is asked for.
+
+    Example:
+        >>> default_loss("small"), default_loss("small-one-stage")
+        ('cross-entropy', 'focal')
+    """
+    return "focal" if model == ONE_STAGE else DEFAULT_LOSS

@@ -1,0 +1,157 @@
+"""A one-stage detector with a sigmoid for each class and no background, small enough for a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torchvision.models.detection.transform import resize_boxes
+from torchvision.ops import generalized_box_iou_loss
+
+from logn.errors import InputError
+from logn.logits.layer import LogitLayer
+from logn.logits.proposals import Proposals
+from logn.training.detector_settings import DetectorSettings
+from logn.training.evaluation_mode import evaluation_mode
+from logn.training.losses.head_loss import HeadLoss
+from logn.training.one_stage_head import PointHead, boxes_at, grid_points, match_batch
+from logn.training.region_boxes import best_boxes, clip
+from logn.training.region_sampling import ClassificationLoss
+
+KEPT_POINTS = 300
+
+
+class OneStageDetector(nn.Module):
+    """A dense detector (`logn.logits.proposals.ProposingDetector`, without masks).
+
+    In training mode it is called with images and targets, with labels 1..F, and gives losses; in evaluation mode it
+    gives detections, as torchvision's detectors.
+
+    Args:
+        settings: What it is built from.
+        backbone: Gives levels `"0"` at stride 4 and `"1"` at stride 8.
+        head: Logits and distances of all points.
+        transform: torchvision's, which makes a batch of images.
+        loss: Of the class logits; also says how they are read.
+
+    Attributes:
+        background: None: there is no such column.
+        activation: `sigmoid`.
+        population: What `propose` gives a row for.
+        class_names: Names of the foreground classes, where they are known.
+    """
+
+    background: int | None = None
+    activation = "sigmoid"
+    population = "kept points"
+    class_names: tuple[str, ...] | None = None
+    logit_layer_paths: tuple[str, ...] = ("head.cls_score",)
+
+    def __init__(
+        self, settings: DetectorSettings, *, backbone: nn.Module, head: PointHead, transform: nn.Module, loss: HeadLoss
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        self.backbone, self.head, self.transform = backbone, head, transform
+        self.layout = loss.layout
+        self.classification_loss: ClassificationLoss = loss
+
+    @property
+    def num_classes(self) -> int:
+        """How many foreground classes there are."""
+        return self.settings.num_classes
+
+    @property
+    def logit_layer(self) -> LogitLayer:
+        """Where the logits come out, of all points, of which `propose` keeps the best of each image."""
+        return LogitLayer(
+            self.logit_layer_paths[0],
+            activation=self.activation,
+            class_axis=1,
+            num_classes=self.num_classes,
+            population="all points",
+        )
+
+    def use_loss(self, loss: ClassificationLoss) -> None:
+        """Train the classifier with `loss`, which must want the logits that there are."""
+        if isinstance(loss, HeadLoss) and loss.layout != self.layout:
+            raise InputError(f"Expected `loss` to have the {self.layout} of the detector, but got {loss.layout}.")
+        del self.classification_loss  # torch lets no plain function take the place of a module
+        self.classification_loss = loss
+
+    def forward(
+        self, images: Sequence[Tensor], targets: Sequence[dict[str, Any]] | None = None
+    ) -> dict[str, Tensor] | list[dict[str, Tensor]]:
+        """Losses in training mode, detections in torchvision's form otherwise."""
+        if not self.training:
+            return self._detections(images)
+        if targets is None:
+            raise InputError("Expected `targets` in training mode, but got None.")
+        batch, moved = self.transform(list(images), list(targets))
+        features = self.backbone(batch.tensors)
+        logits, distances = self.head(features)
+        points = _points(features)
+        labels, truth = match_batch(points, moved)
+        labels = labels.flatten()
+        positive = labels > 0
+        # The classifier's loss runs in float32 whatever the precision of the layers was.
+        class_loss = self.classification_loss(logits.flatten(0, 1).float(), labels)
+        boxes = boxes_at(points, distances).flatten(0, 1)
+        box_loss = generalized_box_iou_loss(boxes[positive], truth.flatten(0, 1)[positive], reduction="sum")
+        return {"loss_classifier": class_loss, "loss_box_reg": box_loss / positive.sum().clamp(min=1)}
+
+    @torch.inference_mode()
+    def propose(self, images: Sequence[Tensor]) -> list[Proposals]:
+        """Boxes and logits of the points of each image with the highest logits of any class, 300 at most.
+
+        Args:
+            images: Float tensors `(3, H, W)` with values in 0..1, of any sizes.
+        """
+        sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
+        with evaluation_mode(self):
+            found = self._kept_points(images)
+        return [
+            Proposals(resize_boxes(boxes, inner, outer).cpu().numpy(), rows.cpu().numpy(), *outer)
+            for (boxes, rows, inner), outer in zip(found, sizes, strict=True)
+        ]
+
+    def predict_masks(
+        self, images: Sequence[Tensor], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Refuse: there are none."""
+        raise InputError(
+            f"Expected a detector with a mask head, but got {self.settings.model!r}, which gives boxes only."
+        )
+
+    def _kept_points(self, images: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, tuple[int, int]]]:
+        """Boxes and logits of the kept points of each image, and the size of the image that the network saw."""
+        device = next(self.parameters()).device
+        batch, _ = self.transform([image.to(device) for image in images])
+        features = self.backbone(batch.tensors)
+        logits, distances = self.head(features)
+        points = _points(features)
+        result = []
+        for rows, lengths, size in zip(logits.float(), distances, batch.image_sizes, strict=True):
+            # A batch is padded to its largest image; points outside of this one say nothing about it.
+            inside = (points < points.new_tensor([size[1], size[0]])).all(1)
+            best = torch.where(inside, rows.amax(1), -torch.inf).topk(min(KEPT_POINTS, int(inside.sum()))).indices
+            boxes = clip([boxes_at(points[best], lengths[best])], [size])[0]
+            result.append((boxes, rows[best], size))
+        return result
+
+    def _detections(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        found = []
+        for image, (boxes, rows, inner) in zip(images, self._kept_points(images), strict=True):
+            per_class = resize_boxes(boxes, inner, tuple(image.shape[-2:]))[:, None].expand(-1, self.num_classes, -1)
+            best = best_boxes(per_class, rows.sigmoid(), score=1e-4, iou=0.5, most=300)
+            found.append({"boxes": best[0], "scores": best[1], "labels": best[2] + 1})
+        return found
+
+
+def _points(features: dict[str, Tensor]) -> Tensor:
+    height, width = features["1"].shape[-2:]
+    return grid_points(height, width, features["1"].device)

@@ -1,0 +1,247 @@
+"""The one-stage detector trains, keeps its best points, has no background, and takes a correction in every way."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import logn
+from logn.calibrators.class_affine import ClassAffine
+from logn.cli.main import execute
+from logn.datasets.detection_dataset import DetectionDataset
+from logn.errors import InputError
+from logn.evaluate.detector_statistics import collect_detector_statistics
+from logn.logits.locate import locate_logits
+from logn.statistics.record import record
+from logn.training.checkpoint import Checkpoint, load_detector
+from logn.training.detectors import DetectorSettings, small_one_stage
+from logn.training.loop import train
+from logn.training.losses.focal import SigmoidFocalLoss
+from logn.training.one_stage import KEPT_POINTS
+from logn.training.one_stage_head import boxes_at, grid_points, match_batch, match_points
+from logn.training.plan import TrainingPlan
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def scene(size=64, objects=3, classes=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.rand(3, size, size, generator=generator)
+    corner = torch.rand(objects, 2, generator=generator) * (size - 24)
+    boxes = torch.cat((corner, corner + 16 + 8 * torch.rand(objects, 2, generator=generator)), dim=1)
+    labels = torch.randint(1, classes + 1, (objects,), generator=generator)
+    return image, {"boxes": boxes, "labels": labels}
+
+
+def plan_for(folder, output, **options):
+    values = {"model": "small-one-stage", "iterations": 6, "batch": 4, "image_size": 64, "checkpoint_every": 2}
+    return TrainingPlan(folder, output, **{**values, **options})
+
+
+@pytest.fixture(scope="module")
+def finished(lvis_folder, tmp_path_factory):
+    torch.set_num_threads(1)
+    output = tmp_path_factory.mktemp("one-stage")
+    train(plan_for(lvis_folder, output), device="cpu", progress=False)
+    return output
+
+
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_it_learns_a_batch_by_heart(classifier):
+    model = small_one_stage(5, classifier=classifier, image_size=64).train()
+    images, targets = zip(*(scene(seed=seed) for seed in range(2)), strict=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    totals = []
+    for _ in range(25):
+        losses = model(list(images), list(targets))
+        total = sum(losses.values())
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        totals.append(total.item())
+    assert set(losses) == {"loss_classifier", "loss_box_reg"}
+    assert np.mean(totals[-3:]) < 0.8 * np.mean(totals[:2])
+
+
+def test_all_classes_are_improbable_at_first():
+    logits = small_one_stage(5, image_size=64).propose([scene()[0]])[0].logits
+    assert 1 / (1 + np.exp(-logits.mean())) == pytest.approx(0.01, abs=0.005)
+
+
+def test_an_object_is_given_to_the_points_near_its_centre_and_the_smaller_of_two_wins():
+    points = grid_points(8, 8)
+    boxes = torch.tensor([[0.0, 0.0, 64.0, 64.0], [24.0, 24.0, 40.0, 40.0], [1.0, 1.0, 3.0, 3.0]])
+    chosen = match_points(points, boxes).reshape(8, 8)
+    assert chosen[3:5, 3:5].unique().tolist() == [1]
+    assert chosen[0, 0] == 2  # holds no point at all, so the nearest one stands for it
+    assert (chosen == 0).sum() == 0 or (chosen == 0).sum() < 16
+    assert chosen[7, 7] == -1
+    assert match_points(points, boxes[:0]).unique().tolist() == [-1]
+
+
+def test_points_without_an_object_are_background_and_the_others_have_its_box():
+    points = grid_points(8, 8)
+    target = scene()[1]
+    labels, boxes = match_batch(points, [target, {name: values[:0] for name, values in target.items()}])
+    assert labels[1].unique().tolist() == [0]
+    for label, box in zip(labels[0][labels[0] > 0], boxes[0][labels[0] > 0], strict=True):
+        place = (target["boxes"] == box).all(1).nonzero()[0, 0]
+        assert target["labels"][place] == label
+
+
+def test_boxes_come_back_from_their_distances():
+    point, box = torch.tensor([[20.0, 30.0]]), torch.tensor([[4.0, 8.0, 50.0, 60.0]])
+    distances = torch.cat((point - box[:, :2], box[:, 2:] - point), dim=1)
+    assert torch.equal(boxes_at(point, distances), box)
+
+
+def test_images_without_objects_give_finite_losses_and_gradients():
+    image, target = scene()
+    empty = {name: values[:0] for name, values in target.items()}
+    model = small_one_stage(5, image_size=64).train()
+    losses = model([image, image], [empty, empty])
+    sum(losses.values()).backward()
+    assert losses["loss_box_reg"].item() == 0
+    assert all(torch.isfinite(loss) for loss in losses.values())
+    assert all(parameter.grad is not None for parameter in model.parameters())  # what DDP asks for
+
+
+def test_the_points_with_the_highest_logit_are_kept_inside_the_given_image():
+    model = small_one_stage(5, image_size=96)
+    seen = []
+    handle = model.head.cls_score.register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+    large, small = model.propose([torch.rand(3, 192, 384), torch.rand(3, 96, 100)])
+    handle.remove()
+    assert (len(large.logits), len(small.logits)) == (12 * 24, 12 * 12)
+    assert (large.height, large.width) == (192, 384)
+    assert large.boxes.max() > 300  # scaled back from the 96 rows that the network saw
+    assert small.boxes.min() >= 0
+    assert (small.boxes <= np.array([100, 96, 100, 96]) + 1e-3).all()
+    assert small.boxes.ndim == 2
+    best = large.logits.max(1)
+    assert (best[:-1] >= best[1:]).all()
+    assert best.max() == seen[0][0].amax().item()
+
+
+def test_no_more_points_are_kept_than_the_limit():
+    model = small_one_stage(5, image_size=160)
+    found = model.propose([torch.rand(3, 160, 160)])[0]
+    assert len(found.logits) == KEPT_POINTS < 20 * 20
+
+
+def test_an_image_has_the_same_proposals_alone_and_beside_a_larger_one():
+    model = small_one_stage(5, image_size=64)
+    small, large = torch.rand(3, 64, 64), torch.rand(3, 64, 100)
+    alone, beside = model.propose([small])[0], model.propose([small, large])[0]
+    assert len(alone.logits) == len(beside.logits) == 64
+
+
+def test_masks_are_refused_in_a_sentence():
+    with pytest.raises(InputError, match="Expected a detector with a mask head, but got 'small-one-stage'"):
+        small_one_stage(5).predict_masks([scene()[0]], [np.zeros((1, 4))], [np.zeros(1, int)])
+
+
+def test_detections_in_torchvisions_form():
+    found = small_one_stage(5, image_size=64).eval()([scene()[0]])[0]
+    assert len(found["boxes"]) == len(found["scores"]) == len(found["labels"]) <= 300
+    assert 1 <= found["labels"].min() <= found["labels"].max() <= 5
+
+
+@pytest.mark.parametrize("classifier", ["linear", "cosine"])
+def test_a_correction_attached_or_folded_is_the_map_of_the_proposed_logits(classifier):
+    model = small_one_stage(5, classifier=classifier, image_size=64)
+    layer = locate_logits(model)
+    assert (layer.path, layer.background, layer.activation, layer.class_axis) == ("head.cls_score", None, "sigmoid", 1)
+    # All points are kept at this size, and one scale and shift for all classes leaves their order.
+    affine = ClassAffine(np.full(5, 1.5), np.full(5, 0.25))
+    image = scene()[0]
+    expected = affine(model.propose([image])[0].logits)
+    with logn.attach(model, layer, affine):
+        np.testing.assert_allclose(model.propose([image])[0].logits, expected, atol=1e-4)
+    logn.fold(model, layer, affine)
+    np.testing.assert_allclose(model.propose([image])[0].logits, expected, atol=1e-4)
+
+
+def test_statistics_are_those_of_the_kept_points(finished, lvis_folder):
+    model = load_detector(finished)
+    dataset = DetectionDataset(lvis_folder / "train.json")
+    moments = collect_detector_statistics(model, dataset, images=3)
+    assert moments.metadata.population == "kept points"
+    assert (moments.metadata.background, moments.metadata.activation) == (None, "sigmoid")
+    assert moments.count.tolist() == [3 * 64] * 4
+    with record(model, model.logit_layer) as recorded, torch.inference_mode():
+        model.propose([torch.rand(3, 64, 64)])
+    assert recorded.metadata.population == "all points"
+
+
+def test_a_run_resumes_to_the_same_bits(lvis_folder, finished, tmp_path):
+    calls, loss = [], SigmoidFocalLoss(4, background=0)
+
+    def stop_at_the_fifth(logits, labels):
+        calls.append(1)
+        if len(calls) > 5:
+            raise KeyboardInterrupt
+        return loss(logits, labels)
+
+    plan = plan_for(lvis_folder, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, device="cpu", classification_loss=stop_at_the_fifth, progress=False)
+    assert train(plan, device="cpu", progress=False).resumed_from == 4
+    ours, theirs = Checkpoint.load(tmp_path), Checkpoint.load(finished)
+    assert all(torch.equal(ours.model[name], theirs.model[name]) for name in theirs.model)
+    assert all(torch.equal(ours.momentum[name], theirs.momentum[name]) for name in theirs.momentum)
+
+
+def test_two_processes_train_it(lvis_folder, tmp_path):
+    result = train(plan_for(lvis_folder, tmp_path, iterations=2), processes=2, device="cpu", progress=False)
+    assert (result.iterations, result.processes) == (2, 2)
+
+
+def test_its_classifier_is_trained_anew_on_the_frozen_rest(lvis_folder, finished, tmp_path):
+    options = {"start": finished, "only": "new-classifier", "sampler": "class-balanced", "iterations": 2}
+    train(plan_for(lvis_folder, tmp_path, **options), device="cpu", progress=False)
+    ours, theirs = Checkpoint.load(tmp_path).model, Checkpoint.load(finished).model
+    changed = {name for name in theirs if not torch.equal(ours[name], theirs[name])}
+    assert changed == {"head.cls_score.weight", "head.cls_score.bias"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"loss": "cross-entropy"}, "Expected `loss` to be focal for 'small-one-stage', but got 'cross-entropy'."),
+        ({"loss": "seesaw"}, "Expected `loss` to be focal"),
+        ({"classifier": "scaled", "loss": "focal"}, "Expected `classifier` to be linear or cosine"),
+    ],
+)
+def test_what_it_cannot_be_gets_a_sentence(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        DetectorSettings("small-one-stage", 3, **options)
+
+
+def test_the_focal_loss_takes_its_options(lvis_folder, tmp_path):
+    plan = plan_for(lvis_folder, tmp_path, loss="focal:gamma=1.5", iterations=1)
+    train(plan, device="cpu", progress=False)
+    checkpoint = Checkpoint.load(tmp_path)
+    assert (checkpoint.settings.loss, checkpoint.run["loss"]) == ("focal", "focal:gamma=1.5")
+
+
+def test_the_whole_way_on_the_command_line(lvis_folder, tmp_path, capsys):
+    data, run = str(lvis_folder / "train.json"), str(tmp_path / "run")
+    store, statistics = str(tmp_path / "store"), str(tmp_path / "stats.safetensors")
+    tiny = ["--iterations", "2", "--batch", "4", "--image-size", "64", "--device", "cpu"]
+    assert execute(["train", "-m", "small-one-stage", "--data", data, "-o", run, *tiny]) == 0
+    assert execute(["collect", run, "--data", data, "-o", statistics]) == 0
+    assert execute(["predict", "-m", run, "-d", data, "-o", store]) == 0
+    capsys.readouterr()
+    compare = ["compare", "-p", store, "-s", statistics, "-a", data, "--counts", data, "--coco", "--bootstrap", "0"]
+    assert execute([*compare, "--methods", "none,logn,logn:balanced,norcal,loga", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert execute([*compare, "--methods", "none,logn", "--detector", run]) == 2
+    assert "Expected a detector with a mask head" in capsys.readouterr().err
