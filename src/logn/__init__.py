@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from logn.errors import InputError as InputError
     from logn.errors import LogNWarning as LogNWarning
     from logn.errors import MissingExtraError as MissingExtraError
+    from logn.evaluate.classification import classification_metrics as classification_metrics
+    from logn.evaluate.compare_classification import compare_classification as compare_classification
     from logn.logits.image_folder import Preprocessing as Preprocessing
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
@@ -68,6 +70,8 @@ _HOME = {
     "advise": "calibrators.advice",
     "attach": "deploy.attach",
     "calibrate": "deploy.calibrate",
+    "classification_metrics": "evaluate.classification",
+    "compare_classification": "evaluate.compare_classification",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
     "fracal": "calibrators.fracal",

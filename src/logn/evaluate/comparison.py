@@ -131,8 +131,10 @@ def evaluated_classes(truth: GroundTruth, groups: Groups | None) -> tuple[Evalua
     )
 
 
-def describe_changes(name: str, differences: Mapping[str, Interval]) -> str:
-    """Say which groups a method raises, which it lowers, and of which neither can be said.
+def describe_changes(
+    name: str, differences: Mapping[str, Interval], metrics: tuple[str, ...] = VERDICT_METRICS
+) -> str:
+    """Say which of `metrics` a method raises, which it lowers, and of which neither can be said.
 
     Example:
         >>> describe_changes("logn", {"APr": Interval(0.041, 0.02, 0.063), "APf": Interval(-0.003, -0.009, 0.002)})
@@ -142,7 +144,7 @@ def describe_changes(name: str, differences: Mapping[str, Interval]) -> str:
     """
     changes = {
         metric: differences[metric]
-        for metric in VERDICT_METRICS
+        for metric in metrics
         if metric in differences and not math.isnan(differences[metric].difference)
     }
     if not changes:

@@ -1,0 +1,94 @@
+"""From the methods that a user names to maps of a classifier's logits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from logn.calibrators.method_spec import fit_method, parse_method
+from logn.calibrators.temperature import temperature
+from logn.errors import InputError
+from logn.evaluate.classification_logits import LogitMap, moments_of_logits
+from logn.evaluate.classification_truth import ClassificationTruth
+from logn.evaluate.comparison import BASELINE
+from logn.statistics.class_counts import ClassCounts
+from logn.statistics.moments import ClassMoments
+
+
+def named_methods(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict[str, str | LogitMap]:
+    """Methods by name, the uncorrected model first."""
+    if isinstance(methods, str):
+        raise InputError(f"Expected `methods` to be a list of specifications, but got the text {methods!r}.")
+    given = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
+    given.pop(BASELINE, None)
+    return {BASELINE: None, **given}
+
+
+def classifier_statistics(moments: Any, train_logits: Any, num_classes: int) -> ClassMoments | None:
+    """Statistics from an object, from a file or from the training logits themselves; None when nothing is given."""
+    if moments is not None and train_logits is not None:
+        raise InputError("Expected one of `moments` and `train_logits`, but got both.")
+    if train_logits is not None:
+        moments = moments_of_logits(train_logits)
+    elif isinstance(moments, str | os.PathLike):
+        moments = ClassMoments.load(moments)
+    if moments is None:
+        return None
+    if moments.metadata.background is not None:
+        raise InputError(
+            "Expected statistics of a classifier, which has no background, but got some with a background."
+        )
+    if moments.num_classes != num_classes:
+        raise InputError(
+            f"Expected the training statistics to be of the {num_classes} classes of the test logits, "
+            f"but got {moments.num_classes}."
+        )
+    statistics: ClassMoments = moments
+    return statistics
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierFit:
+    """What methods are fitted to.
+
+    Args:
+        truth: Its training counts are those of count-based methods.
+        moments: Statistics of the logits of training images.
+        weight: Weight of the last layer.
+        bias: Its bias.
+    """
+
+    truth: ClassificationTruth
+    moments: ClassMoments | None
+    weight: Any = None
+    bias: Any = None
+
+    def maps(self, methods: Mapping[str, str | LogitMap]) -> dict[str, LogitMap]:
+        """Fit what is named, and keep what is a map already."""
+        return {name: self.map(method) if isinstance(method, str) else method for name, method in methods.items()}
+
+    def map(self, spec: str) -> LogitMap:
+        """Fit one method."""
+        name, options = parse_method(spec)
+        if name == "temperature" and "value" in options:  # needs nothing that could say how many classes there are
+            return temperature(self.truth.num_classes, options["value"])
+        if name == "logn" and self.moments is None:
+            raise InputError(
+                f"Expected statistics (`moments`) or `train_logits` for the method `{name}`, but got neither."
+            )
+        affine = fit_method(
+            spec, moments=self.moments, counts=self._counts(), weight=self.weight, bias=self.bias, background=None
+        )
+        if affine.num_classes != self.truth.num_classes:
+            raise InputError(
+                f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "
+                f"but got {affine.num_classes}."
+            )
+        return affine
+
+    def _counts(self) -> ClassCounts | None:
+        """Counts in the order of the columns; every image has one class, so their sum is the number of images."""
+        counts = self.truth.train_counts
+        return None if counts is None else ClassCounts(counts, num_images=int(counts.sum()))

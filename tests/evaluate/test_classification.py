@@ -1,0 +1,270 @@
+"""The metrics of a classifier: against scikit-learn, hotcoco and plain loops, from any kind of logits."""
+
+import hotcoco.metrics
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics as sklearn_metrics
+
+import logn
+from logn.calibrators.class_affine import ClassAffine
+from logn.errors import InputError
+from logn.evaluate.classification import classification_metrics
+from logn.evaluate.classification_confusion import Confusions
+from logn.evaluate.classification_draws import BINS, draw_blocks, drawn_metrics, weighted_metrics
+from logn.evaluate.classification_files import read_families, read_labels
+from logn.evaluate.classification_logits import moments_of_logits, open_logits, row_outcomes
+from logn.evaluate.classification_truth import PAPER_BOUNDS, classification_truth
+from logn.logits.arrays import softmax
+
+COUNTS = np.array([500, 101, 100, 60, 20, 19, 3])
+CLASSES = len(COUNTS)
+FAMILIES = ["a", "a", "b", "b", "b", "c", "c"]
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Logits whose frequent classes are favoured, and labels that are not balanced."""
+    rng = np.random.default_rng(3)
+    labels = rng.choice(CLASSES, 900, p=np.arange(1, CLASSES + 1) / 28)
+    logits = 2 * np.eye(CLASSES)[labels] + rng.normal(size=(900, CLASSES)) + 0.5 * np.log(COUNTS)
+    return logits, labels
+
+
+def test_the_numbers_are_those_of_scikit_learn_and_hotcoco(problem):
+    logits, labels = problem
+    found = classification_metrics(logits, labels, COUNTS, families=FAMILIES)
+    probabilities, predicted = softmax(logits), logits.argmax(axis=1)
+    confidence = probabilities.max(axis=1)
+    assert found["top-1"] == pytest.approx(sklearn_metrics.accuracy_score(labels, predicted))
+    assert found["balanced"] == pytest.approx(sklearn_metrics.balanced_accuracy_score(labels, predicted))
+    assert found["NLL"] == pytest.approx(sklearn_metrics.log_loss(labels, probabilities))
+    assert found["confidence"] == pytest.approx(confidence.mean())
+    expected, _ = hotcoco.metrics.calibration_error(confidence, predicted == labels, n_bins=BINS)
+    assert found["ECE"] == pytest.approx(expected)
+    matrix = sklearn_metrics.confusion_matrix(labels, predicted)
+    np.testing.assert_allclose(found.per_class, np.diag(matrix) / matrix.sum(axis=1))
+    np.testing.assert_array_equal(found.predictions_per_class, matrix.sum(axis=0))
+    np.fill_diagonal(matrix, 0)
+    worst = found.confused[0]
+    assert worst.errors == matrix.max() == matrix[worst.label, worst.predicted]
+    assert worst.share == pytest.approx(worst.errors / (labels == worst.label).sum())
+    family = np.array(FAMILIES)
+    wrong = predicted != labels
+    assert found["within-family"] == pytest.approx((family[predicted] == family[labels])[wrong].mean())
+
+
+def test_groups_by_the_paper_and_by_oltr(problem):
+    logits, labels = problem
+    found = classification_metrics(logits, labels, COUNTS)
+    accuracy = found.per_class
+    # The paper: few 1-19, medium 20-100, many above. OLTR's code: few up to 20, many from 100.
+    assert found["many"] == pytest.approx(accuracy[:2].mean())
+    assert found["medium"] == pytest.approx(accuracy[2:5].mean())
+    assert found["few"] == pytest.approx(accuracy[5:].mean())
+    assert found["many-OLTR"] == pytest.approx(accuracy[:3].mean())
+    assert found["medium-OLTR"] == pytest.approx(accuracy[3])
+    assert found["few-OLTR"] == pytest.approx(accuracy[4:].mean())
+    own = classification_metrics(logits, labels, COUNTS, bounds=(3, 499))
+    assert own["many"] == pytest.approx(accuracy[0])
+    assert own["few"] == pytest.approx(accuracy[6])
+    assert own["few-OLTR"] == found["few-OLTR"]
+    assert PAPER_BOUNDS == (19, 100)
+
+
+def test_without_counts_and_families_the_rest_is_still_there(problem):
+    logits, labels = problem
+    assert set(classification_metrics(logits, labels).values) == {"top-1", "balanced", "ECE", "confidence", "NLL"}
+
+
+def test_a_class_without_rows_counts_nowhere():
+    logits = np.eye(3)[[0, 0, 1]]
+    found = classification_metrics(logits, [0, 0, 0], [500, 50, 5])
+    assert found["balanced"] == pytest.approx(2 / 3)
+    assert np.isnan(found["few"])
+    assert np.isnan(found.per_class[2])
+    assert found.to_dict()["classes"][2]["rows"] == 0
+
+
+def test_all_kinds_of_logits_give_the_same(problem, tmp_path):
+    logits, labels = problem
+    halves = logits.astype(np.float16)
+    expected = classification_metrics(halves, labels, COUNTS).values
+    np.save(tmp_path / "logits.npy", halves)
+    np.savez_compressed(tmp_path / "logits.npz", logits=halves)
+    np.save(tmp_path / "big_endian.npy", halves.astype(">f4"))
+    np.save(tmp_path / "labels.npy", labels)
+    for given_logits, given_labels in [
+        (tmp_path / "logits.npy", tmp_path / "labels.npy"),
+        (str(tmp_path / "logits.npz"), labels.tolist()),
+        (torch.tensor(halves), torch.tensor(labels)),
+        (halves.astype(np.float64).tolist(), labels),
+        (np.load(tmp_path / "logits.npy", mmap_mode="r"), labels),
+        (tmp_path / "big_endian.npy", labels),
+    ]:
+        assert classification_metrics(given_logits, given_labels, COUNTS).values == expected
+
+
+def test_files_are_mapped_and_blocks_do_not_change_a_bit(problem, tmp_path, monkeypatch):
+    logits, labels = problem
+    np.save(tmp_path / "logits.npy", logits)
+    opened = open_logits(tmp_path / "logits.npy")
+    source = opened.rows
+    while isinstance(source, np.ndarray) and not isinstance(source, np.memmap):
+        source = source.base
+    assert isinstance(source, np.memmap)
+    halved = ClassAffine(np.full(CLASSES, 0.5), np.arange(CLASSES) / 10)
+    whole = row_outcomes(opened, labels, [None, halved])
+    monkeypatch.setattr("logn.evaluate.classification_logits.NUMBERS_AT_ONCE", 50)
+    seen = []
+    small = row_outcomes(opened, labels, [None, halved], seen.append)
+    assert sum(seen) == len(labels)
+    assert len(seen) > 100
+    for one, other in zip(whole, small, strict=True):
+        np.testing.assert_array_equal(one.predicted, other.predicted)
+        np.testing.assert_array_equal(one.confidence, other.confidence)
+        np.testing.assert_array_equal(one.surprise, other.surprise)
+
+
+def test_statistics_of_logits_are_those_of_class_moments(problem):
+    logits, _ = problem
+    moments = moments_of_logits(logits)
+    np.testing.assert_allclose(moments.mean, logits.mean(axis=0))
+    np.testing.assert_allclose(moments.variance, logits.var(axis=0, ddof=1))
+    assert len(moments.sample) == len(logits)
+    assert moments.metadata.activation == "softmax"
+
+
+@given(seed=st.integers(0, 1000), rows=st.integers(3, 40))
+def test_a_draw_is_as_if_its_rows_had_been_repeated(seed, rows):
+    rng = np.random.default_rng(seed)
+    logits, labels = rng.normal(size=(rows, CLASSES)), rng.integers(0, CLASSES, rows)
+    truth = classification_truth(labels, CLASSES, train_counts=COUNTS, families=FAMILIES)
+    (outcomes,) = row_outcomes(open_logits(logits), labels)
+    weights = rng.integers(0, 3, rows)
+    weights[0] = 1
+    found = weighted_metrics(outcomes, truth, weights[None].astype(float))
+    repeated = np.repeat(np.arange(rows), weights)
+    expected = classification_metrics(logits[repeated], labels[repeated], COUNTS, families=FAMILIES)
+    assert {name: values[0] for name, values in found.items()} == pytest.approx(dict(expected.values), nan_ok=True)
+
+
+def test_draws_are_paired_and_do_not_depend_on_the_blocks(problem, monkeypatch):
+    logits, labels = problem
+    truth = classification_truth(labels, CLASSES, train_counts=COUNTS)
+    outcomes = row_outcomes(open_logits(logits), labels, [None, ClassAffine(np.full(CLASSES, 2.0), np.zeros(CLASSES))])
+    first, second = drawn_metrics(outcomes, truth, 60)
+    # A common scale changes no prediction, so over the same draws nothing but the confidence differs.
+    np.testing.assert_array_equal(first["few"], second["few"])
+    assert (first["confidence"] < second["confidence"]).all()
+    assert first["top-1"].std() == pytest.approx(np.sqrt(np.var(outcomes[0].predicted == labels) / 900), rel=0.4)
+    together = np.concatenate(list(draw_blocks(900, 7)))
+    apart = np.concatenate(list(draw_blocks(900, 7, at_once=900)))
+    np.testing.assert_array_equal(together, apart)
+
+
+def test_errors_of_a_pair_are_those_of_the_matrix(problem):
+    logits, labels = problem
+    predicted = logits.argmax(axis=1)
+    confusions = Confusions.of(predicted, classification_truth(labels, CLASSES))
+    matrix = sklearn_metrics.confusion_matrix(labels, predicted)
+    found = [[confusions.errors_of(row, column) for column in range(CLASSES)] for row in range(CLASSES)]
+    np.fill_diagonal(matrix, 0)
+    np.testing.assert_array_equal(found, matrix)
+    assert len(confusions.worst(3)) == 3
+
+
+NAN_LOGITS = np.zeros((4, 3))
+NAN_LOGITS[2, 1] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "options", "sentence"),
+    [
+        (np.zeros((2, 3)), [0, 3], {}, "Expected `labels` to be from 0 to 2, but row 1 has class 3."),
+        (np.zeros((2, 3)), [-1, 0], {}, "Expected `labels` to be from 0 to 2, but row 0 has class -1."),
+        (np.zeros((2, 3)), [0.0, 1.0], {}, "one whole number per row, but got float64"),
+        (np.zeros((2, 3)), np.eye(3)[:2].astype(int), {}, "one whole number per row, but got int64 of shape"),
+        (np.zeros((2, 3)), np.array([], int), {}, "`labels` to be of at least one row, but got none"),
+        (np.zeros((2, 3)), [0], {}, "one for each of the 2 rows of `logits`, but got 1"),
+        (np.zeros((0, 3)), [], {}, "with at least one row, but got shape (0, 3)"),
+        (np.zeros(3), [0], {}, "`logits` to be (rows, classes) with at least one row, but got shape (3,)"),
+        (np.zeros((2, 3), int), [0, 1], {}, "`logits` to be floating point, but got int64"),
+        (NAN_LOGITS, [0, 1, 2, 0], {}, "Expected `logits` to be finite, but row 2, class 1 is nan."),
+        (-np.inf * np.ones((1, 2)), [0], {}, "row 0, class 0 is -inf"),
+        (np.zeros((1, 3)), [0], {"train_counts": [5, 5]}, "`counts` to be of the 3 classes of the logits, got 2"),
+        (np.zeros((1, 3)), [0], {"train_counts": [5, 0, 1]}, "but class 1 has no training sample"),
+        (
+            np.zeros((1, 3)),
+            [0],
+            {"train_counts": [5, 0, 0], "class_names": ["cup", "fork", "jar"]},
+            "but class 1 (fork) and 1 more has no training sample",
+        ),
+        (np.zeros((1, 3)), [0], {"train_counts": [5, -2, 1]}, "at least 0, but got -2 for class 1"),
+        (np.zeros((1, 3)), [0], {"families": ["a"]}, "`families` to be one for each of the 3 classes, but got 1"),
+        (np.zeros((1, 3)), [0], {"class_names": ["a"]}, "`class_names` to have one name for each of 3 classes, got 1"),
+        (np.zeros((1, 3)), [0], {"bounds": (100, 19)}, "`bounds` to ascend, but got 100 and 19"),
+    ],
+)
+def test_bad_input_gets_one_sentence(logits, labels, options, sentence):
+    with pytest.raises(InputError) as error:
+        classification_metrics(logits, labels, **options)
+    assert sentence in str(error.value)
+
+
+def test_labels_are_read_from_many_files(tmp_path):
+    np.save(tmp_path / "labels.npy", np.array([2, 0, 1]))
+    (tmp_path / "labels.json").write_text("[2, 0, 1]")
+    (tmp_path / "labels.csv").write_text("file,label\na,2\nb,0\nc,1\n")
+    (tmp_path / "test.txt").write_text("val/a b.jpg 2\n\nval/b.jpg 0\n1\n")
+    for name in ("labels.npy", "labels.json", "labels.csv", "test.txt"):
+        assert read_labels(tmp_path / name).tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("test.txt", "a.jpg 1\nb.jpg one\n", "Expected line 2 to end in the number of a class, but got 'b.jpg one'."),
+        ("labels.csv", "label\n1\n0.5\n", "`label` to be a whole number, but got 0.5 in row 1"),
+        ("labels.csv", "class_id\n1\n", "a column `label`, but the columns are: class_id"),
+        ("labels.json", '{"a": 1}', "a list of labels, but got dict"),
+        ("labels.json", "[0, 1", "cannot be read"),
+        ("labels.npy", "nonsense", "to be a .npy file of numbers, but it cannot be read"),
+        ("labels.xlsx", "", "to be labels as .npy, .json, .csv, .tsv, .txt, but it is not"),
+        ("test.txt", "0\n7\n", "from 0 to 2, but row 1 has class 7"),
+    ],
+)
+def test_bad_label_files_are_named_with_the_line(tmp_path, name, text, sentence):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as error:
+        classification_metrics(np.zeros((2, 3)), tmp_path / name)
+    assert sentence in str(error.value)
+    assert name in str(error.value)
+
+
+def test_families_are_read_by_name_or_in_order(tmp_path):
+    (tmp_path / "f.csv").write_text("name,family\ncat,pets\ncar,vehicles\n")
+    assert read_families(tmp_path / "f.csv", ["car", "cat"]) == ["vehicles", "pets"]
+    assert read_families(tmp_path / "f.csv") == ["pets", "vehicles"]
+    (tmp_path / "f.json").write_text("[0, 1, 0]")
+    assert read_families(tmp_path / "f.json") == [0, 1, 0]
+    np.save(tmp_path / "f.npy", np.array([3, 3]))
+    assert read_families(tmp_path / "f.npy") == [3, 3]
+    (tmp_path / "g.csv").write_text("name\ncat\n")
+    with pytest.raises(InputError, match=r"g.csv`: Expected a column `family`, but the columns are: name"):
+        read_families(tmp_path / "g.csv")
+
+
+def test_counts_with_names_are_put_in_order(problem):
+    logits, labels = problem
+    names = [f"class {place}" for place in range(CLASSES)]
+    shuffled = np.random.default_rng(0).permutation(CLASSES)
+    from logn.statistics.class_counts import ClassCounts
+
+    table = ClassCounts(COUNTS[shuffled], names=[names[place] for place in shuffled])
+    found = classification_metrics(logits, labels, table, class_names=names)
+    assert found.values == classification_metrics(logits, labels, COUNTS).values
+    assert found.to_dict()["classes"][1]["name"] == "class 1"
+    assert logn.classification_metrics is classification_metrics
