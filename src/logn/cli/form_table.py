@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
     from logn.calibrators.form_effects import FormEffect, FormEffects
 
 
-def print_forms(effects: FormEffects, advice: Advice) -> None:
-    """Print the table and the advice."""
+def print_forms(effects: FormEffects, advice: Advice, statistics: Path) -> None:
+    """Print the table and the advice on the file `statistics`."""
     if effects.before is None:
         typer.echo(f"\nWhat each form would do: unknown. {effects.note}")
     else:
@@ -21,7 +22,7 @@ def print_forms(effects: FormEffects, advice: Advice) -> None:
     for caution in advice.cautions:
         typer.echo(f"Mind: {caution}")
     if advice.form != "none":
-        typer.echo(f"To do so: logn fit STATISTICS --method {advice.form} -o affine.safetensors.")
+        typer.echo(f"To do so: logn fit {statistics} --method {advice.form} -o affine.safetensors")
 
 
 def _print_table(effects: FormEffects, before: FormEffect) -> None:

@@ -69,7 +69,7 @@ def inspect(
     else:
         _print_table(diagnosis, top)
         _print_summary(diagnosis, moments.metadata)
-        print_forms(effects, advice)
+        print_forms(effects, advice, statistics)
         typer.echo(_FIGURES)
 
 
