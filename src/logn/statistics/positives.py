@@ -52,6 +52,8 @@ class PositiveMoments:
         if self._require_correct:
             correct = rows.argmax(axis=1) == columns
             values, columns = values[correct], columns[correct]
+        if not len(values):
+            return  # NumPy counts nothing in whole numbers, whatever its weights are
         count = np.bincount(columns, minlength=self.num_classes).astype(np.float64)
         total = np.bincount(columns, weights=values, minlength=self.num_classes)
         mean = np.divide(total, count, out=np.zeros_like(total), where=count > 0)

@@ -1,0 +1,32 @@
+"""Statistics of positives only: which samples count, and batches in which none does."""
+
+import numpy as np
+import pytest
+
+from logn.statistics.positives import PositiveMoments
+
+LOGITS = np.array([[3.0, 1.0, 0.0], [0.0, 2.0, 5.0], [1.0, 4.0, 0.0]], np.float32)
+
+
+@pytest.mark.parametrize("correct", [False, True])
+def test_a_batch_without_a_sample_that_counts_changes_nothing(correct):
+    positives = PositiveMoments(3, require_correct=correct)
+    positives.update(LOGITS[:0], np.empty(0, np.int64))
+    positives.update(LOGITS, [0, 1, 1])
+    before = positives.moments()
+    positives.update(LOGITS[:0], np.empty(0, np.int64))
+    if correct:
+        positives.update(LOGITS[:1], [2])  # the highest logit is that of class 0
+    after = positives.moments()
+    np.testing.assert_array_equal(after.count, before.count)
+    np.testing.assert_array_equal(after.mean, before.mean)
+
+
+def test_only_recognised_samples_count_where_that_is_asked_for():
+    everything, recognised = PositiveMoments(3), PositiveMoments(3, require_correct=True)
+    for form in (everything, recognised):
+        form.update(LOGITS, [0, 1, 1])
+    np.testing.assert_array_equal(everything.moments().count, [1, 2, 0])
+    np.testing.assert_array_equal(recognised.moments().count, [1, 1, 0])
+    assert everything.moments().mean[1] == 3.0
+    assert recognised.moments().mean[1] == 4.0
