@@ -1,4 +1,4 @@
-"""Drawing one picture of one glyph: a textured background, parts of other glyphs, the glyph, noise."""
+"""Drawing one picture of one glyph: a textured background, perhaps another glyph, the glyph, noise."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from logn.datasets.glyph_scene import (
 from logn.datasets.image_file import ImageArray
 
 # Longer side of the glyph and of what stands around it, as shares of the picture's side.
-_SMALLEST_GLYPH, _LARGEST_GLYPH = 0.45, 0.8
+_SMALLEST_GLYPH, _LARGEST_GLYPH = 0.65, 0.85
 _SMALLEST_DISTRACTOR, _LARGEST_DISTRACTOR = 0.25, 0.6
-_MOST_DISTRACTORS = 3
 _MARGIN = 0.5  # of the picture's side, on each side, where distractors may begin or end
-_CLUTTER = 0.5  # half the lines and arcs of a scene, since the picture is small
+_DISTRACTOR_CHANCE = 0.5
+_CLUTTER = 0.25  # times the lines and arcs of a scene, since the picture is small
+_LEAST_CONTRAST = 120.0  # distance in RGB between the glyph and what is under it
 
 
 def draw_picture(character: str, distractors: Sequence[str], size: int, generator: np.random.Generator) -> ImageArray:
-    """Draw a character somewhere in a picture, on top of up to three others that are mostly cut off by its edges.
+    """Draw a character in a picture, half of the time on top of a smaller one that the edges may cut off.
 
     Args:
         character: What the picture shows.
@@ -41,12 +42,11 @@ def draw_picture(character: str, distractors: Sequence[str], size: int, generato
     inside = canvas[margin : margin + size, margin : margin + size]
     inside += draw_background(size, generator, _CLUTTER)
     glyph = turned_glyph(character, float(generator.uniform(_SMALLEST_GLYPH, _LARGEST_GLYPH)) * size, generator)
-    if len(distractors):
-        for _ in range(int(generator.integers(0, _MOST_DISTRACTORS + 1))):
-            _draw_distractor(canvas, distractors, size, generator)
+    if len(distractors) and generator.random() < _DISTRACTOR_CHANCE:
+        _draw_distractor(canvas, distractors, size, generator)
     height, width = glyph.shape
     top, left = (margin + int(generator.integers(0, max(1, size - side + 1))) for side in (height, width))
-    paint_glyph(canvas, glyph, top, left, generator)
+    paint_glyph(canvas, glyph, top, left, generator, least_contrast=_LEAST_CONTRAST)
     return blur_and_add_noise(inside, generator)
 
 

@@ -164,19 +164,27 @@ def _draw_distractors(
         corners, shapes = np.concatenate([corners, corner[None]]), [*shapes, glyph.shape]
 
 
-def paint_glyph(canvas: FloatArray, glyph: FloatArray, top: int, left: int, generator: np.random.Generator) -> None:
+def paint_glyph(
+    canvas: FloatArray,
+    glyph: FloatArray,
+    top: int,
+    left: int,
+    generator: np.random.Generator,
+    *,
+    least_contrast: float = _LEAST_CONTRAST,
+) -> None:
     """Paint a glyph into the canvas in a random colour that stands out from what is there."""
     height, width = glyph.shape
     below = canvas[top : top + height, left : left + width]
     opacity = glyph[..., None] * np.float32(generator.uniform(0.7, 1.0))
-    below += opacity * (_colour_against(below.mean(axis=(0, 1)), generator) - below)
+    below += opacity * (_colour_against(below.mean(axis=(0, 1)), least_contrast, generator) - below)
 
 
-def _colour_against(background: FloatArray, generator: np.random.Generator) -> FloatArray:
+def _colour_against(background: FloatArray, least: float, generator: np.random.Generator) -> FloatArray:
     """A random colour that can be told from the background: the first of some that is far enough, or the farthest."""
     colours = generator.uniform(0, 255, (8, 3)).astype(np.float32)
     distance = np.linalg.norm(colours - background, axis=1)
-    far = np.flatnonzero(distance >= _LEAST_CONTRAST)
+    far = np.flatnonzero(distance >= least)
     return np.asarray(colours[far[0] if len(far) else distance.argmax()], np.float32)
 
 
