@@ -16,6 +16,13 @@ class Background(StrEnum):
 BACKGROUND_INDEX = {Background.first: 0, Background.last: -1, Background.none: None}
 
 
+class Task(StrEnum):
+    """What a model does."""
+
+    detection = "detection"
+    classification = "classification"
+
+
 class Activation(StrEnum):
     """What the model applies to the logits."""
 

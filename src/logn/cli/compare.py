@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli import evaluation_options as options
+from logn.cli.choices import Task
 from logn.cli.console import JsonOption, ProgressOption, print_note, progress
 from logn.errors import InputError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 def compare(
     predictions: Annotated[Path, typer.Option("--predictions", "-p", help="What `logn predict` wrote.")],
     annotations: options.AnnotationsOption,
+    task: options.TaskOption = Task.detection,
     methods: Annotated[
         str, typer.Option(help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.")
     ] = "logn",
@@ -76,11 +78,13 @@ def compare(
     `logn compare -p store -s stats.safetensors -a val.json --counts train.json --sweep gamma=0:1.2:0.1 --split`
 
     `logn compare -p store -s stats.safetensors -a val.json --method logn:margin=0,use_std=false --format latex`
+
+    `logn compare --task classification --help` (for the logits of a classifier)
     """
     from logn.evaluate.compare import compare as run
     from logn.evaluate.store import PredictionStore
 
-    _check_numbers(bootstrap, confidence)
+    check_numbers(bootstrap, confidence)
     decode = options.decode_options(score_threshold, nms, max_detections)
     choices = {
         "style": "coco" if coco else "lvis",
@@ -97,7 +101,7 @@ def compare(
     options.make_folder(output)
     store = PredictionStore(predictions)
     table = options.read_counts(counts)
-    chosen = _methods(methods, method or [], correction or [])
+    chosen = read_methods(methods, method or [], correction or [])
     inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
     groups = options.group_counts(table, bounds, store.header.class_names)
     if detector is not None:
@@ -148,14 +152,15 @@ def _report_command(folder: Path, inputs: Mapping[str, Path | None]) -> str:
     return " ".join(["logn report", *map(shlex.quote, [str(folder), *named])])
 
 
-def _check_numbers(bootstrap: int, confidence: float) -> None:
+def check_numbers(bootstrap: int, confidence: float) -> None:
+    """Refuse draws and intervals that make no sense."""
     if bootstrap < 0:
         raise InputError(f"Expected `--bootstrap` to be at least 0, but got {bootstrap}.")
     if not 0 < confidence < 1:
         raise InputError(f"Expected `--confidence` to lie between 0 and 1, but got {confidence:g}.")
 
 
-def _methods(listed: str, more: list[str], corrections: list[Path]) -> dict[str, Any]:
+def read_methods(listed: str, more: list[str], corrections: list[Path]) -> dict[str, Any]:
     """All methods by name: specifications, and corrections read from files."""
     from logn.calibrators.class_affine import ClassAffine
     from logn.evaluate.method_maps import split_methods

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.cli.choices import Task
 from logn.cli.console import print_json
 from logn.errors import InputError
 
@@ -33,6 +34,7 @@ def _option(panel: str, help_line: str, *names: str) -> Any:
     return typer.Option(*names, help=help_line, rich_help_panel=panel)
 
 
+TaskOption = Annotated[Task, typer.Option(help="`classification` takes other options: see them with --help.")]
 AnnotationsOption = Annotated[Path, typer.Option("--annotations", "-a", help="LVIS or COCO ground truth.")]
 CocoOption = Annotated[bool, _option(PROTOCOL, "Evaluate as COCO: every class counts in every image.", "--coco")]
 OnlyPredictedOption = Annotated[

@@ -55,6 +55,12 @@ VERBS = (
 
 # Running a model takes other options than reading logits, so `logn collect model.onnx --help` shows those.
 COLLECT_ONNX = Verb("collect", "collect_onnx:collect_onnx", "Run an ONNX model over images.", LOGITS)
+COMPARE_CLASSIFICATION = Verb(
+    "compare",
+    "compare_classification:compare_classification",
+    "Score every method on the logits of a classifier, in one table.",
+    EVALUATION,
+)
 COLLECT_DETECTOR = Verb("collect", "collect_detector:collect_detector", "Run a trained detector over images.", LOGITS)
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -88,6 +94,8 @@ class LazyVerbs(TyperGroup):
             verb = COLLECT_ONNX
         elif name == "collect" and any(argument == "-d" or argument.startswith("--data") for argument in rest):
             verb = COLLECT_DETECTOR
+        elif name == "compare" and "--task=classification" in "=".join(rest):
+            verb = COMPARE_CLASSIFICATION
         return name, stand_in and verb and load_verb(verb), rest
 
 

@@ -55,7 +55,7 @@ class ClassifierLogits:
         name: What to call it in messages.
 
     Example:
-        >>> open_logits([[1.0, 2.0], [0.5, float("nan")]]).check()
+        >>> list(open_logits([[1.0, 2.0], [0.5, float("nan")]]).blocks())
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected `logits` to be finite, but row 1, class 1 is nan.
@@ -87,10 +87,13 @@ class ClassifierLogits:
                 )
             yield start, block
 
-    def check(self) -> None:
-        """Read everything once."""
-        for _ in self.blocks():
-            pass
+    def check_labels(self, labels: npt.NDArray[np.int64]) -> None:
+        """Refuse labels that are not one for each row."""
+        if len(labels) != len(self):
+            raise InputError(
+                f"Expected `labels` to be one for each of the {len(self):,} rows of `{self.name}`, "
+                f"but got {len(labels):,}."
+            )
 
 
 def open_logits(source: Any, name: str = "logits") -> ClassifierLogits:
@@ -149,11 +152,7 @@ def row_outcomes(
         >>> found.predicted.tolist(), found.confidence.round(2).tolist(), found.surprise.round(3).tolist()
         ([1, 0], [0.75, 0.5], [0.288, 0.693])
     """
-    if len(labels) != len(logits):
-        raise InputError(
-            f"Expected `labels` to be one for each of the {len(logits):,} rows of `{logits.name}`, "
-            f"but got {len(labels):,}."
-        )
+    logits.check_labels(labels)
     found = [RowOutcomes(np.empty(len(labels), np.int64), *np.empty((2, len(labels)))) for _ in maps]
 
     def work(item: tuple[int, FloatArray]) -> int:

@@ -29,7 +29,9 @@ def named_methods(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict
 def classifier_statistics(moments: Any, train_logits: Any, num_classes: int) -> ClassMoments | None:
     """Statistics from an object, from a file or from the training logits themselves; None when nothing is given."""
     if moments is not None and train_logits is not None:
-        raise InputError("Expected one of `moments` and `train_logits`, but got both.")
+        raise InputError(
+            "Expected one of `moments` (`--statistics`) and `train_logits` (`--train-logits`), but got both."
+        )
     if train_logits is not None:
         moments = moments_of_logits(train_logits)
     elif isinstance(moments, str | os.PathLike):
@@ -76,7 +78,8 @@ class ClassifierFit:
             return temperature(self.truth.num_classes, options["value"])
         if name == "logn" and self.moments is None:
             raise InputError(
-                f"Expected statistics (`moments`) or `train_logits` for the method `{name}`, but got neither."
+                f"Expected statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method "
+                f"`{name}`, but got neither."
             )
         affine = fit_method(
             spec, moments=self.moments, counts=self._counts(), weight=self.weight, bias=self.bias, background=None

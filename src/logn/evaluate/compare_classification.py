@@ -18,7 +18,13 @@ from logn.evaluate.classification_comparison import ClassificationComparison, Cl
 from logn.evaluate.classification_draws import drawn_metrics
 from logn.evaluate.classification_logits import LogitMap, RowOutcomes, open_logits, row_outcomes
 from logn.evaluate.classification_methods import ClassifierFit, classifier_statistics, named_methods
-from logn.evaluate.classification_truth import PAPER_BOUNDS, ClassificationTruth, Labels, classification_truth
+from logn.evaluate.classification_truth import (
+    PAPER_BOUNDS,
+    ClassificationTruth,
+    Labels,
+    checked_labels,
+    classification_truth,
+)
 from logn.evaluate.comparison import Curve
 from logn.evaluate.sweep import Sweep, first_half
 from logn.logits.arrays import FloatArray
@@ -87,10 +93,12 @@ def compare_classification(
     _check_choices(dev, split, draws, confidence)
     clock = _Clock()
     opened = open_logits(logits)
+    classes = checked_labels(labels, opened.num_classes)
+    opened.check_labels(classes)  # before the training logits are read, which may take long
     statistics = classifier_statistics(moments, train_logits, opened.num_classes)
     clock.lap("statistics")
     truth = classification_truth(
-        labels,
+        classes,
         opened.num_classes,
         train_counts=counts,
         families=families,

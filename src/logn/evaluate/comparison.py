@@ -131,9 +131,7 @@ def evaluated_classes(truth: GroundTruth, groups: Groups | None) -> tuple[Evalua
     )
 
 
-def describe_changes(
-    name: str, differences: Mapping[str, Interval], metrics: tuple[str, ...] = VERDICT_METRICS
-) -> str:
+def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tuple[str, ...] = VERDICT_METRICS) -> str:
     """Say which of `metrics` a method raises, which it lowers, and of which neither can be said.
 
     Example:

@@ -1,0 +1,141 @@
+"""`logn compare --task classification`: the very numbers of the Python API, what it writes, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from logn.evaluate.compare_classification import compare_classification
+from logn.statistics.class_counts import ClassCounts
+
+COUNTS = [400, 90, 20, 4]
+METHODS = "none,logn,logn:balanced,loga:tau=0.5,tau-norm"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Logits of training, dev and test rows with their labels, counts, families, a weight and statistics."""
+    rng = np.random.default_rng(0)
+    for name, per_class in (("train", COUNTS), ("dev", [20] * 4), ("test", [40] * 4)):
+        labels = np.repeat(np.arange(4), per_class)
+        logits = 2 * np.eye(4)[labels] + rng.normal(size=(len(labels), 4)) + 0.7 * np.log(COUNTS)
+        np.save(tmp_path / f"{name}.npy", logits.astype(np.float32))
+        np.save(tmp_path / f"{name}_labels.npy", labels)
+    lines = [f"{name},{count},{family}" for name, count, family in zip("abcd", COUNTS, "xxyy", strict=True)]
+    (tmp_path / "classes.csv").write_text("\n".join(["name,image_count,family", *lines]))
+    np.save(tmp_path / "weight.npy", rng.normal(size=(4, 5)))
+    return tmp_path
+
+
+def command(files, *more):
+    inputs = ["--logits", files / "test.npy", "--labels", files / "test_labels.npy"]
+    return ["compare", "--task", "classification", *inputs, "--bootstrap", "50", *more]
+
+
+def fitting(files):
+    return ["--train-logits", files / "train.npy", "--counts", files / "classes.csv", "--methods", METHODS,
+            "--weights", files / "weight.npy", "--families", files / "classes.csv"]  # fmt: skip
+
+
+def test_the_numbers_are_those_of_the_python_api(files, run):
+    printed = run(*command(files, *fitting(files), "--json"))
+    assert printed.code == 0
+    found = compare_classification(
+        np.load(files / "test.npy"),
+        np.load(files / "test_labels.npy"),
+        METHODS.split(",")[1:],
+        train_logits=np.load(files / "train.npy"),
+        counts=ClassCounts(COUNTS, names=list("abcd")),
+        weight=np.load(files / "weight.npy"),
+        families=list("xxyy"),
+        draws=50,
+    )
+    expected = json.loads(json.dumps(found.to_dict()))
+    for content in (printed.json, expected):
+        content.pop("seconds")
+    assert printed.json == expected
+
+
+def test_statistics_that_were_collected_give_the_same_as_the_training_logits(files, run):
+    assert run("collect", files / "train.npy", "--activation", "softmax", "-o", files / "stats.safetensors").code == 0
+    collected = run(*command(files, "-s", files / "stats.safetensors", "--json")).json
+    direct = run(*command(files, "--train-logits", files / "train.npy", "--json")).json
+    for one, other in zip(collected["methods"], direct["methods"], strict=True):
+        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-9)
+
+
+def test_the_table_and_the_verdicts_are_printed_and_all_files_written(files, run):
+    printed = run(*command(files, *fitting(files), "-o", files / "result", "--progress"))
+    assert printed.code == 0
+    for name in METHODS.split(","):
+        assert f"\n {name} " in printed.out
+    assert "logn raises few-shot accuracy by " in printed.out
+    assert "Statistics of 514 training rows." in printed.out
+    names = {path.name for path in (files / "result").iterdir()}
+    assert names == {"comparison.json", "comparison.md", "comparison.csv", "comparison.tex", "per_class.csv"}
+    assert "Comparing" in printed.err
+
+
+def test_a_correction_from_a_file_and_bounds_of_ones_own(files, run):
+    run("collect", files / "train.npy", "-o", files / "stats.safetensors")
+    run("fit", files / "stats.safetensors", "--method", "logn:balanced", "-o", files / "affine.safetensors")
+    more = ["--train-logits", files / "train.npy", "--methods", "logn:balanced", "--counts", files / "classes.csv"]
+    printed = run(*command(files, *more, "--correction", files / "affine.safetensors", "--bounds", "4,20", "--json"))
+    _, named, saved = printed.json["methods"]
+    assert saved["metrics"] == pytest.approx(named["metrics"], abs=1e-6)
+    assert [known["group"] for known in printed.json["classes"]] == ["many", "many", "medium", "few"]
+
+
+def test_a_sweep_is_chosen_on_dev(files, run):
+    more = ["--counts", files / "classes.csv", "--methods", "none", "--sweep", "tau=0:2:1"]
+    dev = ["--dev-logits", files / "dev.npy", "--dev-labels", files / "dev_labels.npy"]
+    printed = run(*command(files, *more, *dev, "--json"))
+    (curve,) = printed.json["curves"]
+    assert curve["chosen"] in ("loga:tau=0", "loga:tau=1", "loga:tau=2")
+    assert [method["method"] for method in printed.json["methods"]] == ["none", curve["chosen"]]
+    assert "other rows chose" in run(*command(files, *more, "--split", "--format", "markdown")).out
+
+
+def test_each_task_has_its_own_help(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    for arguments in (["--task", "classification"], ["--task=classification"]):
+        shown = run("compare", *arguments, "--help").out
+        assert "--train-logits" in shown
+        assert "--annotations" not in shown
+    shown = run("compare", "--help").out
+    assert "--annotations" in shown
+    assert "logn compare --task classification --help" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (["--methods", "logn"], "statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`)"),
+        (["--labels", "bad.txt"], "bad.txt`: Expected line 2 to end in the number of a class, but got 'b.jpg x'."),
+        (["--labels", "far.txt"], "far.txt`: Expected `labels` to be from 0 to 3, but row 1 has class 9."),
+        (["--labels", "short.txt"], "one for each of the 160 rows"),
+        (["--logits", "nan.npy", "--methods", "none"], "nan.npy` to be finite, but row 5, class 2 is nan."),
+        (["--logits", "none.npy"], "none.npy` to be a file, but there is none."),
+        (["--train-logits", "nan.npy"], "nan.npy` to be finite, but row 5, class 2 is nan."),
+        (["--methods", "loga", "--counts", "zero.csv"], "but class 2 (c) has no training sample"),
+        (["--methods", "loga", "--counts", "few.json"], "`counts` to be of the 4 classes of the logits, got 2."),
+        (["--bootstrap", "-1"], "`--bootstrap` to be at least 0"),
+        (["--bounds", "20"], "two numbers like"),
+        (["--dev-logits", "nan.npy"], "both or none of `--dev-logits` and `--dev-labels`"),
+    ],
+)
+def test_bad_input_gets_one_sentence(files, refused, monkeypatch, change, sentence):
+    monkeypatch.chdir(files)
+    broken = np.load("test.npy")
+    broken[5, 2] = np.nan
+    np.save("nan.npy", broken)
+    (files / "bad.txt").write_text("a.jpg 0\nb.jpg x\n")
+    (files / "far.txt").write_text("a.jpg 0\nb.jpg 9\n")
+    (files / "short.txt").write_text("0\n1\n")
+    (files / "zero.csv").write_text("name,image_count\na,9\nb,9\nc,0\nd,9\n")
+    (files / "few.json").write_text("[5, 5]")
+    assert sentence in refused(*command(files, *change))
+
+
+def test_an_unknown_task_is_refused(files, refused):
+    assert "detection" in refused("compare", "--task", "segmentation", "-p", "x", "-a", "y")
