@@ -1,0 +1,180 @@
+"""What the tables of the bench consist of, and what their pages say."""
+
+import json
+
+import pytest
+
+from logn.calibrators.method_spec import parse_method
+from logn.datasets.glyph_plan import long_tailed_counts
+from logn.experiments import components, margins, online, samplers, table1
+from logn.experiments.bench_detectors import BENCHMARK, EQL_THRESHOLD, QUICK
+from logn.experiments.bench_pages import section_table, to_dict, to_markdown, to_text, write_pages
+from logn.experiments.experiment import BenchResult, BenchSection, RowResult, SectionResult
+from logn.experiments.run_experiment import detectors_of
+from logn.training.plan import TrainingPlan
+
+EXPERIMENTS = [module.EXPERIMENT for module in (table1, components, margins, online, samplers)]
+NAMES = [experiment.name for experiment in EXPERIMENTS]
+METRICS = ("AP", "APr", "APc", "APf")
+
+
+def made_up(experiment, seeds=(0,), fail=None):
+    """Results with numbers that tell row, metric and seed apart; row `fail` has none."""
+    sections = []
+    for place, section in enumerate(experiment.sections(BENCHMARK, 0)):
+        rows = []
+        for line, row in enumerate(section.rows):
+            numbers = {
+                seed: {
+                    f"{name}{suffix}": (10 * place + line + seed / 2 + kind / 10 + (5 if suffix else 0)) / 100
+                    for kind, name in enumerate(METRICS)
+                    for suffix in ("", "-mask")
+                }
+                for seed in seeds
+            }
+            if row.label == fail:
+                rows.append(RowResult(row, failures=dict.fromkeys(seeds, "Expected luck, but got none.")))
+                continue
+            same = {seed: float(line) for seed in seeds}
+            errors = {seed: {"Cls": 0.2, "Miss": 0.1, "FP": 0.05, "FN": 0.15} for seed in seeds}
+            rows.append(RowResult(row, numbers, {}, errors if experiment.errors else {}, same, same, same, same))
+        sections.append(SectionResult(section.title, tuple(rows)))
+    return BenchResult(experiment, tuple(sections), tuple(seeds), BENCHMARK)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=NAMES)
+@pytest.mark.parametrize("length", [BENCHMARK, QUICK], ids=["benchmark", "quick"])
+def test_every_row_can_be_trained_and_fitted(experiment, length, tmp_path):
+    sections = experiment.sections(length, 3)
+    for spec in detectors_of(sections):
+        assert spec.seed == 3
+        start = None if spec.start is None else tmp_path
+        # A plan refuses losses, parts and samplers that do not exist.
+        TrainingPlan(
+            "data",
+            "run",
+            loss=spec.loss,
+            start=start,
+            only=spec.only,
+            feature_memory=spec.feature_memory,
+            seed=spec.seed,
+        )
+    for section in sections:
+        labels = [row.label for row in section.rows]
+        assert len(set(labels)) == len(labels)
+        for row in section.rows:
+            parse_method(row.correction.method)
+    # Detectors of different training have different folders.
+    specs = detectors_of(sections)
+    assert len({spec.name for spec in specs}) == len(set(specs))
+
+
+def test_table1_has_every_rival_under_both_samplers():
+    wanted = {"CE", "EQL", "EQL v2", "Seesaw", "BAGS", "LOCE", "LOCE + MFS", "LogA", "NorCal", "FRACAL", "LogN"}
+    wanted |= {"focal", "cRT", "LWS", "tau-norm", "IIF", "LogN balanced", "online LogN"}
+    for section in table1.sections(BENCHMARK, 0):
+        assert {row.label for row in section.rows} == wanted
+    random, rfs = table1.sections(BENCHMARK, 0)
+    papers = {row.label: row.paper for row in rfs.rows}
+    assert papers["LOCE + MFS"].sampler == "mfs"
+    assert papers["LogN"].box_ap == 29.8
+    assert {row.label: row.paper for row in random.rows}["LogN"].box_ap == 28.4
+    assert all(row.detector.start.sampler == "rfs" for row in rfs.rows if row.label in ("BAGS", "cRT", "LWS", "LOCE"))
+
+
+def test_components_has_every_subset():
+    options = [parse_method(correction.method)[1] for correction in components.CORRECTIONS.values()]
+    subsets = {
+        (chosen.get("use_mean", True), chosen.get("use_std", True), chosen.get("margin", "min") == "min")
+        for chosen, correction in zip(options, components.CORRECTIONS.values(), strict=True)
+        if correction.method.startswith("logn") and not chosen.get("relative_std") and chosen.get("margin") != "balance"
+    }
+    assert len(subsets) == 7  # the eighth is no correction at all
+    assert parse_method(components.CORRECTIONS["LogN, squared std"].method)[1] == {"std_power": 2.0}
+    assert components.CORRECTIONS["LogN, positives only"].statistics == "positives"
+
+
+def test_the_threshold_of_eql_spares_as_many_classes_as_on_lvis():
+    shares = long_tailed_counts(100, 2400) / 2400
+    assert (shares < EQL_THRESHOLD).mean() == pytest.approx(815 / 1203, abs=0.02)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=NAMES)
+def test_pages_have_ours_and_the_papers_numbers(experiment):
+    page = to_markdown(made_up(experiment), "logn bench it")
+    assert page.startswith(f"# {experiment.title}\n")
+    assert "`logn bench it`" in page
+    assert "glyph scenes" in page
+    assert experiment.reading in page
+    assert "Rows without numbers" not in page
+    for row in experiment.paper:
+        assert f"{row.ap:.1f}" in page
+    if experiment.paper:
+        assert "LVIS v1" in page
+        assert "LVIS: mask APr" in page
+    assert "## What it says" in page
+    widths = {line.count("|") for line in page.split("## ")[1].splitlines() if line.startswith("|")}
+    assert len(widths) == 1
+
+
+def test_a_row_has_the_numbers_of_its_metrics():
+    result = made_up(table1.EXPERIMENT)
+    table = section_table(result, result.sections[1])
+    row = dict(zip(table.header, next(row for row in table.rows if row[0] == "EQL"), strict=True))
+    assert (row["box AP"], row["box APr"], row["mask AP"], row["mask APf"]) == ("11.0", "11.1", "16.0", "16.3")
+    assert (row["training s"], row["inference"], row["LVIS: box AP"]) == ("1", "1.00", "27.6")
+    logn = dict(zip(table.header, next(row for row in table.rows if row[0] == "LogN"), strict=True))
+    assert (logn["training s"], logn["inference"]) == ("0", "folds, none")
+
+
+def test_several_seeds_give_mean_and_range():
+    result = made_up(margins.EXPERIMENT, seeds=(0, 1))
+    table = section_table(result, result.sections[0])
+    assert table.rows[1][1] == "1.2 (1.0 to 1.5)"
+    assert "mean of 2 seeds" in table.caption
+    assert to_dict(result, "")["sections"][0]["rows"][1]["metrics"]["1"]["AP"] == pytest.approx(0.015)
+
+
+def test_a_row_that_failed_is_told_with_its_sentence():
+    result = made_up(samplers.EXPERIMENT, fail="LogN")
+    page = to_markdown(result, "")
+    assert "## Rows without numbers" in page
+    assert page.count("Expected luck, but got none.") == 3  # one for each sampler
+    row = next(row for row in section_table(result, result.sections[0]).rows if row[0] == "LogN")
+    assert row[1] == "failed"
+    assert "an unknown amount" in to_text(result)
+    assert to_dict(result, "")["failures"][0].startswith("Random sampling, seed 0 (LogN):")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=NAMES)
+def test_findings_survive_without_any_number(experiment):
+    result = made_up(experiment)
+    nothing = tuple(
+        SectionResult(section.title, tuple(RowResult(found.row, failures={0: "Gone."}) for found in section.rows))
+        for section in result.sections
+    )
+    empty = BenchResult(experiment, nothing, (0,), BENCHMARK)
+    assert "Gone." in to_markdown(empty, "")
+
+
+def test_the_claims_about_online_logn_are_checked():
+    result = made_up(online.EXPERIMENT)  # later rows are higher here: CE < online < online min < LogN
+    sentences = online.findings(result.sections)
+    assert [("so it is here" in sentence) for sentence in sentences[:3]] == [False, True, True]
+
+
+def test_files_are_written_and_read_back(tmp_path):
+    result = made_up(margins.EXPERIMENT)
+    paths = write_pages(result, tmp_path / "new" / "folder", "logn bench margins")
+    content = json.loads(paths["json"].read_text())
+    assert content["table"] == "margins"
+    assert content["paper"][0]["data"] == "LVIS v1"
+    assert content["sections"][0]["rows"][0]["detector"] == "families-linear-random-ce-s0"
+    assert paths["markdown"].read_text() == to_markdown(result, "logn bench margins")
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == ["margins.json", "margins.md"]
+
+
+def test_a_section_counts_each_detector_once():
+    plain = BENCHMARK.plain("random", seed=0)
+    row = margins.EXPERIMENT.sections(BENCHMARK, 0)[0].rows[0]
+    assert detectors_of([BenchSection("twice", (row, row))]) == [plain]

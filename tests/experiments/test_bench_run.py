@@ -1,0 +1,205 @@
+"""The bench from nothing to a page on a tiny problem: trained once, measured once, failures told."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from logn.cli import bench as bench_command
+from logn.cli.main import execute
+from logn.datasets.glyph_settings import GlyphSettings
+from logn.errors import InputError
+from logn.experiments import margins
+from logn.experiments.bench_detectors import BenchLength
+from logn.experiments.experiment import BenchRow, BenchSection, Correction, Experiment
+from logn.experiments.measurements import FILE_NAME, RecordFile
+from logn.experiments.run_experiment import NOT_TRAINED, run_experiment
+from logn.experiments.workshop import Workshop
+from logn.statistics.moments import ClassMoments
+
+TINY = BenchLength("tiny", GlyphSettings(classes=6, train=40, dev=1, test=12), iterations=12)
+
+
+class Steps:
+    """Remembers what was done."""
+
+    def __init__(self):
+        self.names = []
+
+    @contextmanager
+    def __call__(self, name, total):
+        self.names.append(name)
+        yield lambda amount: None
+
+
+def sections(length, seed):
+    plain = length.plain("random", seed=seed)
+    rows = (
+        BenchRow("CE", plain),
+        BenchRow("BAGS", length.second("BAGS", "random", seed=seed)),
+        BenchRow("LogN", plain, Correction("logn")),
+        BenchRow("positives", plain, Correction("logn", "positives")),
+        BenchRow("tau-norm", plain, Correction("tau-norm:tau=0.7")),
+        BenchRow("FRACAL", plain, Correction("fracal")),
+        BenchRow("impossible", plain, Correction("loga:tau=nan")),
+    )
+    return [BenchSection("Everything", rows)]
+
+
+EXPERIMENT = Experiment(
+    "tiny", "Tiny", "Tiny.", sections, lambda results: ["Done."], errors=True, costs=True, margins=True
+)
+
+
+def run(root, **options):
+    steps = Steps()
+    workshop = Workshop(root, step=steps)
+    return run_experiment(EXPERIMENT, workshop, length=TINY, seeds=(0,), step=steps, **options), steps.names
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    root = tmp_path_factory.mktemp("bench")
+    return root, *run(root)
+
+
+def test_every_row_is_measured_and_the_impossible_one_is_told(finished):
+    _, result, _ = finished
+    section = result.sections[0]
+    assert [found.row.label for found in section.measured()] == [
+        "CE",
+        "BAGS",
+        "LogN",
+        "positives",
+        "tau-norm",
+        "FRACAL",
+    ]
+    assert "tau" in section["impossible"].failures[0]
+    for found in section.measured():
+        assert {"AP", "AP-mask"} <= set(found.metrics[0])
+        assert set(found.errors[0]) >= {"Cls", "FP", "FN"}
+        assert found.total_seconds[0] >= found.training_seconds[0] > 0
+    assert section["BAGS"].total_seconds[0] > section["BAGS"].training_seconds[0]
+    assert section["CE"].relative_cost[0] == 1.0
+    assert 0.3 < section["BAGS"].relative_cost[0] < 3
+    moments = ClassMoments.load(finished[0] / "models" / "tiny-linear-random-ce-i12-s0" / "statistics.safetensors")
+    assert section["LogN"].margins[0] == pytest.approx(moments.mean[1:].min())
+    assert not section["CE"].margins
+
+
+def test_nothing_is_done_twice(finished):
+    root, first, done = finished
+    assert any(name.startswith("Training") for name in done)
+    again, steps = run(root)
+    # Only the row that failed is tried again, and its fit fails before anything is run.
+    assert not [name for name in steps if not name.startswith("Predicting")]
+    assert [found.metrics for found in again.sections[0].rows] == [found.metrics for found in first.sections[0].rows]
+    assert again.sections[0]["BAGS"].relative_cost == first.sections[0]["BAGS"].relative_cost
+
+
+def test_what_a_kill_left_out_is_measured_the_same(finished):
+    root, first, _ = finished
+    path = root / "models" / "tiny-linear-random-ce-i12-s0" / FILE_NAME
+    content = json.loads(path.read_text())
+    whole = path.read_text()
+    del content["corrections"]["logn"]
+    path.write_text(json.dumps(content))
+    again, steps = run(root)
+    assert [name for name in steps if name.startswith("Measuring")] == [
+        "Measuring 1 rows of tiny-linear-random-ce-i12-s0"
+    ]
+    assert again.sections[0]["LogN"].metrics == first.sections[0]["LogN"].metrics
+    assert json.loads(path.read_text())["corrections"] == json.loads(whole)["corrections"]
+
+
+def test_measurements_of_other_weights_do_not_count(finished, tmp_path):
+    root = finished[0]
+    source = root / "models" / "tiny-linear-random-ce-i12-s0"
+    (tmp_path / "checkpoint.safetensors").write_bytes((source / "checkpoint.safetensors").read_bytes())
+    (tmp_path / FILE_NAME).write_text((source / FILE_NAME).read_text())
+    assert RecordFile(tmp_path).read()["corrections"]
+    other = (root / "models" / "tiny-linear-random-ce+bags-i3-s0" / "checkpoint.safetensors").read_bytes()
+    (tmp_path / "checkpoint.safetensors").write_bytes(other)
+    assert not RecordFile(tmp_path).read()["corrections"]
+
+
+def test_a_file_that_is_no_json_is_refused(finished, tmp_path):
+    source = finished[0] / "models" / "tiny-linear-random-ce-i12-s0" / "checkpoint.safetensors"
+    (tmp_path / "checkpoint.safetensors").write_bytes(source.read_bytes())
+    (tmp_path / FILE_NAME).write_text("{")
+    with pytest.raises(InputError, match="to be JSON"):
+        RecordFile(tmp_path).read()
+    with pytest.raises(InputError, match="no checkpoint"):
+        RecordFile(tmp_path / "nowhere")
+
+
+def test_statistics_of_positives_are_those_of_proposals_on_their_boxes(finished):
+    folder = finished[0] / "models" / "tiny-linear-random-ce-i12-s0"
+    everything, positives, correct = (
+        ClassMoments.load(folder / f"{name}.safetensors")
+        for name in ("statistics", "statistics-positives", "statistics-positives-correct")
+    )
+    assert positives.metadata.estimator == "positives"
+    assert 0 < positives.count.sum() < everything.count[0]
+    assert (correct.count <= positives.count).all()
+    np.testing.assert_array_equal(positives.count[0], 0)
+
+
+def test_a_training_that_fails_holds_up_nobody(finished):
+    root = finished[0]
+
+    def broken(length, seed):
+        rows = sections(length, seed)[0].rows[:1]
+        other = replace(length.trained("Seesaw", "random", seed=seed), model="no such model")
+        return [BenchSection("All", (*rows, BenchRow("Seesaw", other)))]
+
+    experiment = replace(EXPERIMENT, sections=broken, costs=False)
+    result = run_experiment(experiment, Workshop(root), length=TINY, seeds=(0,), step=Steps())
+    assert result.sections[0]["CE"].metrics
+    assert result.sections[0]["Seesaw"].failures[0].startswith("Expected `model` to be one of")
+
+
+def test_without_training_rows_are_told_as_not_trained(tmp_path, capsys):
+    code = execute(
+        ["bench", "margins", "--measure-only", "--root", str(tmp_path / "r"), "-o", str(tmp_path / "o"), "--json"]
+    )
+    content = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert len(content["failures"]) == 4
+    assert all(sentence.endswith(NOT_TRAINED) for sentence in content["failures"])
+    assert (tmp_path / "o" / "margins.md").exists()
+    assert str(tmp_path) not in (tmp_path / "o" / "margins.md").read_text()
+
+
+def test_the_command_prints_and_writes_the_table(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("logn.experiments.bench_detectors.QUICK", TINY)
+    monkeypatch.setattr(margins, "EXPERIMENT", EXPERIMENT)
+    arguments = ["bench", "margins", "--quick", "--root", str(finished[0]), "-o", str(tmp_path)]
+    assert execute(arguments) == 0
+    printed = capsys.readouterr()
+    assert "Done." in printed.out
+    assert "Failed: Everything, seed 0 (impossible):" in printed.err
+    assert "`logn bench margins --quick --seeds 1`" in (tmp_path / "tiny.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--seeds", "0"], "Expected `--seeds` to be at least 1, but got 0."),
+        (["--jobs", "0"], "Expected `jobs` to be at least 1, but got 0."),
+        (["--iterations", "2"], "Expected `iterations` to be at least 4, but got 2."),
+    ],
+)
+def test_bad_options_get_one_sentence(arguments, sentence, tmp_path, capsys):
+    folders = ["--root", str(tmp_path / "r"), "-o", str(tmp_path / "o")]
+    assert execute(["bench", "table1", *arguments, *folders]) == 2
+    assert capsys.readouterr().err == f"Error: {sentence}\n"
+    assert not (tmp_path / "o").exists()
+
+
+def test_every_table_has_a_command(capsys):
+    for name in bench_command.TABLES:
+        assert execute(["bench", name, "--help"]) == 0
+        assert f"logn bench {name} --quick" in " ".join(capsys.readouterr().out.split())
