@@ -20,7 +20,7 @@ TRAINED_LOSSES = {
     "EQL v2": "eql-v2",
     "Seesaw": "seesaw",
     "focal": "focal",
-    "online LogN": "online-logn",
+    "online LogN": "online-logn:margin=0",
     "online LogN, margin min": "online-logn:margin=min",
 }
 
