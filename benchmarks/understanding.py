@@ -1,0 +1,275 @@
+"""Why the paper's margin wins on LVIS and hurts elsewhere: one thing is varied at a time.
+
+`python benchmarks/understanding.py --root runs/understanding --jobs 2` draws the data, trains the detectors, measures
+them and writes `docs/results/understanding.json`, the figure and the tables of `docs/understanding.md`: 70 minutes
+of one core. What the root folder holds already is not made again, so a stopped run goes on, and the folder of
+another experiment with the same detectors will do. `--only classes` does one axis; `--trained-only` trains nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from understanding_page import write_figure, write_page
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.datasets.federated_labels import federate
+from logn.datasets.glyph_settings import GlyphSettings
+from logn.evaluate.decode import DecodeSettings
+from logn.evaluate.ground_truth import load_ground_truth
+from logn.evaluate.method_maps import fit_for_store
+from logn.evaluate.store import PredictionStore
+from logn.experiments.detector_spec import ITERATIONS, DetectorSpec
+from logn.experiments.margin_landscape import FORMS, MarginForm, margin_forms, measure_maps, plateau
+from logn.experiments.workshop import Workshop
+from logn.files import atomic_path
+from logn.statistics.moments import ClassMoments
+
+DOCS = Path(__file__).parents[1] / "docs"
+METHODS = ("none", "logn", "logn:margin=0", "logn:balanced", "norcal", "loga")
+SHIFTS = (-8, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6)
+# Images per class on which it is verified absent: so many, or every image without it.
+NUMBERS = ("0", "2", "4", "8", "16", "32", "64", "all")
+# The same number, but only images with a class of the same family on them, or only images without one.
+WITH, WITHOUT = "32, with a look-alike", "32, without a look-alike"
+USUAL, ALWAYS = "8", ("0", "8", "all")
+# Low enough that no shift of the sweep loses detections to it; the 300 best of an image are kept in any case.
+SWEEP_THRESHOLD = 1e-7
+TOLERANCE = 0.005  # AP, between 0 and 1: what a margin may lose and still count as good
+RESULTS = "understanding"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of an axis: how it is called, its detector, and which images are verified."""
+
+    axis: str
+    label: str
+    spec: DetectorSpec
+    negatives: str = USUAL
+
+
+def axes(iterations: int) -> list[Point]:
+    """All settings; everything that an axis does not name is as in `families` with the paper's cosine head."""
+    base = DetectorSpec(classifier="cosine", iterations=iterations)
+    linear = replace(base, classifier="linear")
+
+    def other(scenes: str, **glyphs: Any) -> DetectorSpec:
+        return replace(base, scenes=scenes, glyphs=GlyphSettings(dev=1, **glyphs))  # dev images are not used here
+
+    # 1,203 classes need 8,000 images to keep their frequencies, and more training to see them.
+    many = other("classes1203", classes=1203, train=8000, test=1440)
+    return [
+        *(Point("negatives", number, base, number) for number in NUMBERS),
+        *(Point("negatives, linear head", number, linear, number) for number in NUMBERS),
+        *(Point("which negatives", label, base, label) for label in ("32", WITHOUT, WITH)),
+        Point("look-alikes", "distinct", replace(base, scenes="distinct")),
+        Point("look-alikes", "0.6", other("similarity60", similarity=0.6)),
+        Point("look-alikes", "0.75", base),
+        Point("look-alikes", "0.9", other("similarity90", similarity=0.9)),
+        Point("clutter", "0", other("clutter0", clutter=0.0)),
+        Point("clutter", "1", base),
+        Point("clutter", "3", other("clutter3", clutter=3.0)),
+        Point("classes", "30", other("classes30", classes=30)),
+        Point("classes", "100", base),
+        Point("classes", "300", other("classes300", classes=300, test=960)),
+        Point("classes", "1203", replace(many, iterations=iterations * 5 // 2)),
+        Point("head", "cosine 10", replace(base, temperature=10.0)),
+        Point("head", "cosine 20", base),
+        Point("head", "linear", linear),
+        Point("head", "linear, distinct", replace(linear, scenes="distinct")),
+        Point("training", f"{iterations} iterations", base),
+        Point("training", f"{iterations * 5 // 16} iterations", replace(base, iterations=iterations * 5 // 16)),
+        Point("training", "repeat factor sampling", replace(base, sampler="rfs")),
+        Point("training", "other seed", replace(base, seed=1)),
+    ]
+
+
+def measure(workshop: Workshop, spec: DetectorSpec, protocols: Sequence[str]) -> dict[str, Any]:
+    """Everything about one detector: methods at the usual threshold, and AP over the shift of each form."""
+    path = workshop.root / RESULTS / f"{spec.name}.json"
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text())
+        if set(protocols) <= set(found["protocols"]) and set(found["curves"]) == set(FORMS):
+            return found
+    moments = workshop.statistics(spec)
+    store = PredictionStore(workshop.predictions(spec, "test"))
+    started = time.monotonic()
+    exhaustive = json.loads((workshop.data_folder(spec) / "test_exhaustive.json").read_text())
+    images = store.image_ids.tolist()
+    truths = {name: load_ground_truth(labels(exhaustive, name), image_ids=images) for name in protocols}
+    forms = margin_forms(moments)
+    counts = workshop.counts(spec)
+    methods = {name: fit_for_store(name, store.header, moments=moments, counts=counts) for name in METHODS}
+    shifts = SHIFTS if store.num_classes <= 300 else SHIFTS[::2]
+    swept = {(name, shift): form.at(shift) for name, form in forms.items() for shift in shifts}
+    usual = measure_maps(store, truths, methods, moments.sample)
+    sweep = measure_maps(store, truths, swept, moments.sample, decode=DecodeSettings(score_threshold=SWEEP_THRESHOLD))
+    result = {
+        "detector": spec.name,
+        "protocols": list(truths),
+        "statistics": statistics(moments),
+        "methods": {name: asdict(found) for name, found in usual.items()},
+        "shifts": list(shifts),
+        "curves": {name: [asdict(sweep[name, shift]) for shift in shifts] for name in forms},
+        "places": places(forms, methods),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(_rounded(result), indent=1))
+    return _rounded(result)
+
+
+def labels(exhaustive: dict[str, Any], protocol: str) -> dict[str, Any]:
+    """The annotations under a protocol: all boxes, and the verified absences that it names."""
+    if protocol not in (WITH, WITHOUT):
+        return federate(exhaustive, None if protocol == "all" else int(protocol))
+    family = {category["id"]: category["family"] for category in exhaustive["categories"]}
+    families: dict[int, set[int]] = {image["id"]: set() for image in exhaustive["images"]}
+    for entry in exhaustive["annotations"]:
+        families[entry["image_id"]].add(family[entry["category_id"]])
+    everything = federate(exhaustive, None)
+    kept: dict[int, list[int]] = {image["id"]: [] for image in everything["images"]}
+    for category in family:
+        fitting = [
+            image["id"]
+            for image in everything["images"]
+            if category in image["neg_category_ids"]
+            and (family[category] in families[image["id"]]) == (protocol == WITH)
+        ]
+        for image in np.random.default_rng((0, category)).permutation(fitting)[:32].tolist():
+            kept[image].append(category)
+    images = [{**image, "neg_category_ids": kept[image["id"]]} for image in everything["images"]]
+    return {**everything, "images": images}
+
+
+def statistics(moments: ClassMoments) -> dict[str, float]:
+    """What the paper tells of its detector: means and stds of the foreground, mean of the background."""
+    mean, std = moments.mean[1:], moments.std[1:]
+    return {
+        **{
+            f"{name} of the means": float(of(mean))
+            for name, of in (("min", np.min), ("mean", np.mean), ("max", np.max))
+        },
+        **{f"{name} of the stds": float(of(std)) for name, of in (("min", np.min), ("mean", np.mean), ("max", np.max))},
+        "mean of the background": float(moments.mean[0]),
+        "std of the background": float(moments.std[0]),
+    }
+
+
+def places(forms: dict[str, MarginForm], methods: dict[str, ClassAffine]) -> dict[str, float]:
+    """Where the named margins lie: in logits from the point at which their form keeps the foreground mass."""
+    paper = forms["paper"]
+    return {
+        "logn": paper.shift_of(methods["logn"].settings["margin_value"]),
+        "logn:margin=0": paper.shift_of(0.0),
+        "logn:balanced": 0.0,
+        "margin that keeps the mass": paper.margin,
+    }
+
+
+def summary(points: Sequence[Point], measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The settings with their methods and, for each form, the best margin and how wide it is."""
+    rows = []
+    for point in points:
+        if point.spec.name not in measured:
+            continue
+        found, protocol = measured[point.spec.name], point.negatives
+        rows.append(
+            {
+                "axis": point.axis,
+                "label": point.label,
+                "detector": point.spec.name,
+                "negatives": protocol,
+                "methods": {name: _at(method, protocol) for name, method in found["methods"].items()},
+                "places": found["places"],
+                "statistics": found["statistics"],
+                "shifts": found["shifts"],
+                "curves": {
+                    name: [entry["metrics"][protocol]["AP"] for entry in curve]
+                    for name, curve in found["curves"].items()
+                },
+                "best": {name: _best(found, name, protocol) for name in found["curves"]},
+                "exhaustive": {name: method["metrics"]["all"]["AP"] for name, method in found["methods"].items()},
+                "best with exhaustive labels": {name: _best(found, name, "all") for name in found["curves"]},
+            }
+        )
+    return {
+        "threshold": DecodeSettings().score_threshold,
+        "threshold of the sweeps": SWEEP_THRESHOLD,
+        "tolerance": TOLERANCE,
+        "rows": rows,
+    }
+
+
+def _at(method: dict[str, Any], protocol: str) -> dict[str, float]:
+    return {**method["metrics"][protocol], "mass": method["mass"], "detections": method["detections"]}
+
+
+def _best(found: dict[str, Any], form: str, protocol: str) -> dict[str, float]:
+    values = [entry["metrics"][protocol]["AP"] for entry in found["curves"][form]]
+    return asdict(plateau(found["shifts"], values, TOLERANCE))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    return [_rounded(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+@contextmanager
+def _tell(name: str, total: float | None) -> Iterator[Any]:
+    started = time.monotonic()
+    print(f"{name} …", file=sys.stderr, flush=True)
+    yield lambda amount: None
+    print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path("runs/understanding"), help="folder of data and detectors")
+    parser.add_argument("--only", metavar="AXIS", help="one axis: negatives, look-alikes, clutter, classes, …")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS, help="of training; 1,203 classes take 2.5 times")
+    parser.add_argument("--jobs", type=int, default=1, help="detectors trained side by side")
+    parser.add_argument("--trained-only", action="store_true", help="measure the detectors that are there")
+    parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page, its figure and its results")
+    arguments = parser.parse_args()
+    os.nice(10)  # hours of work should not be in anybody's way
+    points = [point for point in axes(arguments.iterations) if arguments.only in (None, point.axis)]
+    if not points:
+        parser.error(f"unknown axis {arguments.only}")
+    workshop = Workshop(arguments.root, jobs=arguments.jobs, step=_tell)
+    specs = list({point.spec.name: point.spec for point in points}.values())
+    if not arguments.trained_only:
+        for name, sentence in workshop.train(specs).items():
+            print(f"{name}: {sentence}", file=sys.stderr)
+    measured = {}
+    for spec in (spec for spec in specs if workshop.is_trained(spec)):
+        wanted = dict.fromkeys([*ALWAYS, *(point.negatives for point in points if point.spec.name == spec.name)])
+        with _tell(f"Measuring {spec.name}", None):
+            measured[spec.name] = measure(workshop, spec, list(wanted))
+    results = summary(points, measured)
+    if arguments.only is not None:
+        print(json.dumps(results, indent=1))
+        return
+    write_figure(results, arguments.output / "images" / "understanding.png")
+    write_page(results, arguments.output / "understanding.md")
+    with atomic_path(arguments.output / "results" / "understanding.json") as temporary:
+        temporary.write_text(json.dumps(results, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()
