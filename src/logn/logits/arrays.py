@@ -20,6 +20,8 @@ def is_torch_tensor(array: Any) -> bool:
         >>> is_torch_tensor(np.zeros(3))
         False
     """
+    if isinstance(array, np.ndarray):
+        return False
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(array).__mro__)
 
 

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, as_rows
 from logn.statistics.batch_sums import BatchSummer
-from logn.statistics.file_format import StatisticsFile, read_statistics, write_statistics
+from logn.statistics.file_format import VECTORS, StatisticsFile, read_statistics, write_statistics
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.row_sample import RowSample
+from logn.statistics.running_sums import RunningSums, Totals
 
 Nonfinite = Literal["error", "skip"]
 
@@ -63,9 +64,7 @@ class ClassMoments:
         self.num_classes = int(num_classes)
         self._nonfinite: Nonfinite = nonfinite
         self._summer = BatchSummer(self.num_classes, nonfinite)
-        self._count, self._mean, self._m2, self._skipped, self._within_sum, self._batches = (
-            np.zeros(self.num_classes) for _ in range(6)
-        )
+        self._sums = RunningSums(self.num_classes)
         self._sample = RowSample(self.num_classes, sample_rows) if sample_rows else None
 
     def update(self, logits: Any) -> None:
@@ -74,12 +73,7 @@ class ClassMoments:
         rows = as_rows(logits, self.num_classes)
         if len(rows) == 0:
             return
-        batch = self._summer.sum(rows)
-        self._merge_moments(batch.count, batch.mean, batch.m2)
-        self._skipped += batch.skipped
-        # Where fewer than two values were seen m2 is 0, and so is what it adds.
-        self._within_sum += batch.m2 / np.maximum(batch.count - 1, 1.0)
-        self._batches += batch.count > 1
+        self._sums.add(self._summer.sum(rows))
         if self._sample is not None:
             self._sample.update(rows)
 
@@ -89,22 +83,19 @@ class ClassMoments:
         if other.num_classes != self.num_classes:
             raise InputError(f"Expected `other` to have {self.num_classes} classes, but got {other.num_classes}.")
         self.metadata.check_mergeable(other.metadata)
-        if (self._sample is None) != (other._sample is None) and self._count.any() and other._count.any():
+        both = self._totals.count.any() and other._totals.count.any()
+        if both and (self._sample is None) != (other._sample is None):
             raise InputError(
                 "Expected both or none of the statistics to hold a row sample, but got one of them with it."
             )
-        self._merge_moments(other._count, other._mean, other._m2)
-        self._skipped += other._skipped
-        self._within_sum += other._within_sum
-        self._batches += other._batches
+        self._sums.merge(other._totals)
         self._merge_sample(other._sample)
         return self
 
     def clear(self) -> None:
         """Forget everything that was seen; cheaper than a new object, since the scratch memory is kept."""
         self._check_open()
-        for values in (self._count, self._mean, self._m2, self._skipped, self._within_sum, self._batches):
-            values.fill(0.0)
+        self._sums.reset(Totals.nothing(self.num_classes))
         self._summer.forget()
         if self._sample is not None:
             self._sample = RowSample(self.num_classes, self._sample.capacity)
@@ -112,22 +103,23 @@ class ClassMoments:
     @property
     def count(self) -> FloatArray:
         """How many values of each class were seen."""
-        return self._count.copy()
+        return self._totals.count.copy()
 
     @property
     def mean(self) -> FloatArray:
         """Mean of each class's logit (0 where nothing was seen)."""
-        return self._mean.copy()
+        return self._totals.mean.copy()
 
     @property
     def m2(self) -> FloatArray:
         """Sum of the squared deviations from the mean."""
-        return self._m2.copy()
+        return self._totals.m2.copy()
 
     @property
     def variance(self) -> FloatArray:
         """Unbiased variance, pooled over all batches; NaN where fewer than two values were seen."""
-        return np.divide(self._m2, self._count - 1, out=np.full_like(self._m2, np.nan), where=self._count > 1)
+        seen = self._totals
+        return np.divide(seen.m2, seen.count - 1, out=np.full_like(seen.m2, np.nan), where=seen.count > 1)
 
     @property
     def std(self) -> FloatArray:
@@ -137,13 +129,14 @@ class ClassMoments:
     @property
     def within_batch_variance(self) -> FloatArray:
         """Mean over the batches of the unbiased variance within each; NaN where no batch had two values."""
-        unknown = np.full_like(self._within_sum, np.nan)
-        return np.divide(self._within_sum, self._batches, out=unknown, where=self._batches > 0)
+        seen = self._totals
+        unknown = np.full_like(seen.m2, np.nan)
+        return np.divide(seen.within_variance_sum, seen.batches, out=unknown, where=seen.batches > 0)
 
     @property
     def skipped(self) -> FloatArray:
         """How many values that were not finite were left out, per class."""
-        return self._skipped.copy()
+        return self._totals.skipped.copy()
 
     @property
     def sample(self) -> npt.NDArray[np.float16]:
@@ -168,14 +161,9 @@ class ClassMoments:
 
     def to_file(self) -> StatisticsFile:
         """The content as plain arrays; what `save` writes and processes exchange."""
-        sample = self._sample
+        sample, seen = self._sample, self._totals
         return StatisticsFile(
-            count=self._count.copy(),
-            mean=self._mean.copy(),
-            m2=self._m2.copy(),
-            within_variance_sum=self._within_sum.copy(),
-            batches=self._batches.copy(),
-            skipped=self._skipped.copy(),
+            **{name: getattr(seen, name).copy() for name in VECTORS},
             sample_capacity=self.sample_rows,
             sample_rows=None if sample is None else sample.rows.copy(),
             sample_keys=None if sample is None else sample.keys.copy(),
@@ -186,13 +174,7 @@ class ClassMoments:
     def from_file(cls, content: StatisticsFile) -> ClassMoments:
         """The opposite of `to_file`."""
         moments = cls(len(content.count), sample_rows=content.sample_capacity, metadata=content.metadata)
-        moments._count, moments._mean, moments._m2 = (
-            content.count.copy(),
-            content.mean.copy(),
-            content.m2.copy(),
-        )
-        moments._within_sum, moments._batches = content.within_variance_sum.copy(), content.batches.copy()
-        moments._skipped = content.skipped.copy()
+        moments._sums.reset(Totals(**{name: getattr(content, name).copy() for name in VECTORS}))
         if content.sample_capacity:
             moments._sample = RowSample(
                 moments.num_classes, content.sample_capacity, content.sample_rows, content.sample_keys
@@ -200,17 +182,12 @@ class ClassMoments:
         return moments
 
     def __repr__(self) -> str:
-        rows = int(self._count.max(initial=0))
+        rows = int(self._totals.count.max(initial=0))
         return f"ClassMoments(num_classes={self.num_classes}, rows={rows}, estimator={self.metadata.estimator!r})"
 
-    def _merge_moments(self, count: FloatArray | float, mean: FloatArray, m2: FloatArray) -> None:
-        """Chan, Golub and LeVeque's pairwise update."""
-        total = self._count + count
-        share = count / np.maximum(total, 1.0)
-        delta = mean - self._mean
-        self._m2 += m2 + delta * delta * self._count * share
-        self._mean += delta * share
-        self._count = total
+    @property
+    def _totals(self) -> Totals:
+        return self._sums.totals()
 
     def _merge_sample(self, other: RowSample | None) -> None:
         if other is None:

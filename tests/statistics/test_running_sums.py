@@ -1,0 +1,175 @@
+"""The sums behind ClassMoments: any shape, no digits lost over many batches, and reading them changes nothing."""
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import logn
+from logn.statistics.batch_sums import FAR_PILOT
+from logn.statistics.column_sums import ColumnSummer
+from logn.statistics.file_format import VECTORS
+from logn.statistics.running_sums import FOLD_EVERY
+
+SEEDS = st.integers(0, 2**32 - 1)
+# Distances of the mean from zero in standard deviations: none, just below and above where a pilot is used, far.
+DISTANCES = st.sampled_from([0.0, 1.0, 0.98 * FAR_PILOT**0.5, 1.02 * FAR_PILOT**0.5, 100.0, 1e4])
+
+
+def draw_rows(seed, shape, distance, spread, dtype):
+    rng = np.random.default_rng(seed)
+    signs = rng.choice([-1.0, 1.0], size=shape[1])
+    return (spread * (rng.standard_normal(shape) + distance * signs)).astype(dtype)
+
+
+def moments_of(batches, num_classes):
+    moments = logn.ClassMoments(num_classes)
+    for batch in batches:
+        moments.update(batch)
+    return moments
+
+
+def vectors(moments):
+    content = moments.to_file()
+    return [getattr(content, name) for name in VECTORS]
+
+
+def assert_identical(first, second):
+    for mine, theirs in zip(vectors(first), vectors(second), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@given(
+    seed=SEEDS,
+    rows=st.integers(1, 1500),
+    columns=st.one_of(st.integers(1, 40), st.integers(900, 2100)),
+    dtype=st.sampled_from([np.float16, np.float32, np.float64, np.dtype(">f4")]),
+    layout=st.sampled_from(["plain", "transposed", "columns", "every second row"]),
+    shifted=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_column_sums_of_any_shape_and_layout(seed, rows, columns, dtype, layout, shifted):
+    values = draw_rows(seed, (rows, columns), 1.0, 1.0, dtype)
+    if layout == "transposed":
+        values = np.asfortranarray(values)
+    elif layout == "columns":
+        values = np.pad(values, ((0, 0), (1, 2)))[:, 1:-2]
+    elif layout == "every second row":
+        values = np.repeat(values, 2, axis=0)[::2]
+    summer = ColumnSummer(columns, np.float64)
+    pilot = np.zeros(columns)
+    if shifted:
+        pilot = np.linspace(-1.0, 1.0, columns)
+        summer.set_pilot(pilot)
+    exact = values.astype(np.float64) - pilot
+    for _ in range(2):
+        total, squares = summer.sum(values)
+        np.testing.assert_allclose(total, exact.sum(axis=0), rtol=1e-11, atol=1e-11 * rows)
+        np.testing.assert_allclose(squares, (exact**2).sum(axis=0), rtol=1e-11)
+
+
+@given(seed=SEEDS, distance=DISTANCES, spread=st.sampled_from([1e-3, 1.0, 30.0]), batches=st.integers(1, 4))
+@settings(max_examples=25, deadline=None)
+def test_float32_variances_agree_with_two_passes_in_float64(seed, distance, spread, batches):
+    rows = draw_rows(seed, (100_000 + seed % 5000, 5), distance, spread, np.float32)
+    moments = moments_of(np.array_split(rows, batches), 5)
+    exact = rows.astype(np.float64)
+    np.testing.assert_allclose(moments.mean, exact.mean(axis=0), rtol=1e-7, atol=1e-7 * spread)
+    np.testing.assert_allclose(moments.variance, exact.var(axis=0, ddof=1), rtol=1e-6)
+
+
+@given(seed=SEEDS, distance=DISTANCES, step=st.sampled_from([0.0, 1e-3, 10.0]))
+@settings(max_examples=25, deadline=None)
+def test_many_batches_lose_no_digits(seed, distance, step):
+    # More batches than are folded at once; their means may drift, so that pilots come and go.
+    drift = step * np.arange(5 * FOLD_EVERY)[:, None, None]
+    batches = draw_rows(seed, (len(drift) * 330, 3), distance, 1.0, np.float64).reshape(len(drift), 330, 3) + drift
+    moments = moments_of(batches, 3)
+    exact = batches.reshape(-1, 3)
+    scale = 1.0 + np.abs(exact).max()
+    np.testing.assert_allclose(moments.mean, exact.mean(axis=0), rtol=1e-12, atol=1e-14 * scale)
+    # What float64 itself has left of a value that is so many standard deviations from zero.
+    tolerance = 1e-11 + 1e-15 * distance
+    np.testing.assert_allclose(moments.variance, exact.var(axis=0, ddof=1), rtol=tolerance)
+    within = np.var(batches, axis=1, ddof=1).mean(axis=0)
+    np.testing.assert_allclose(moments.within_batch_variance, within, rtol=tolerance + 1e-15 * scale)
+
+
+@given(seed=SEEDS, sizes=st.lists(st.sampled_from([1, 2, 5, 300, 9000]), min_size=1, max_size=8), distance=DISTANCES)
+@settings(max_examples=40, deadline=None)
+def test_the_variance_within_batches_of_any_sizes(seed, sizes, distance):
+    batches = [draw_rows(seed + index, (size, 4), distance, 1.0, np.float32) for index, size in enumerate(sizes)]
+    moments = moments_of(batches, 4)
+    variances = [batch.astype(np.float64).var(axis=0, ddof=1) for batch in batches if len(batch) > 1]
+    expected = np.mean(variances, axis=0) if variances else np.full(4, np.nan)
+    np.testing.assert_allclose(moments.within_batch_variance, expected, rtol=1e-5, atol=1e-9)
+
+
+@given(seed=SEEDS, batches=st.integers(1, 2 * FOLD_EVERY + 3), read_at=st.integers(0, 2 * FOLD_EVERY))
+@settings(max_examples=20, deadline=None)
+def test_reading_in_between_changes_not_a_digit(seed, batches, read_at):
+    rows = draw_rows(seed, (batches * 7, 3), 2.0, 1.0, np.float64).reshape(batches, 7, 3)
+    quiet, curious = logn.ClassMoments(3), logn.ClassMoments(3)
+    for index, batch in enumerate(rows):
+        quiet.update(batch)
+        curious.update(batch)
+        if index == read_at:
+            assert f"rows={7 * (index + 1)}" in repr(curious)
+            _ = curious.count, curious.mean, curious.variance, curious.within_batch_variance, curious.skipped
+            logn.ClassMoments(3).merge(curious)
+    assert_identical(quiet, curious)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_holds_what_was_not_yet_folded(duplicate):
+    rows = draw_rows(0, (200, 3), 2.0, 1.0, np.float64)
+    moments = moments_of(np.array_split(rows, 3), 3)
+    assert_identical(duplicate(moments), moments)
+
+
+def test_merging_sums_that_were_not_yet_folded_leaves_the_other_alone():
+    rows = draw_rows(1, (700, 3), 2.0, 1.0, np.float64)
+    parts = [moments_of(np.array_split(half, 4), 3) for half in (rows[:300], rows[300:])]
+    before = vectors(parts[1])
+    parts[0].merge(parts[1])
+    np.testing.assert_allclose(parts[0].variance, rows.var(axis=0, ddof=1), rtol=1e-13)
+    for mine, theirs in zip(before, vectors(parts[1]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    parts[0].update(rows)
+    np.testing.assert_allclose(parts[0].mean, rows.mean(axis=0), rtol=1e-13)
+    assert parts[0].count.tolist() == [1400.0] * 3
+
+
+def test_clearing_forgets_what_was_not_yet_folded():
+    moments = moments_of([np.ones((5, 3))], 3)
+    moments.clear()
+    assert not any(values.any() for values in vectors(moments))
+    moments.update(np.full((2, 3), 4.0))
+    assert moments.mean.tolist() == [4.0] * 3
+    assert moments.count.tolist() == [2.0] * 3
+
+
+def test_batches_with_holes_between_whole_ones():
+    rows = draw_rows(2, (90, 3), 2.0, 1.0, np.float64)
+    holed = rows.copy()
+    holed[40, 1] = np.nan
+    moments = logn.ClassMoments(3, nonfinite="skip")
+    for batch in np.array_split(holed, 3):
+        moments.update(batch)
+    kept = np.delete(rows[:, 1], 40)
+    assert moments.skipped.tolist() == [0.0, 1.0, 0.0]
+    assert moments.count.tolist() == [90.0, 89.0, 90.0]
+    np.testing.assert_allclose(moments.variance[1], kept.var(ddof=1), rtol=1e-12)
+    np.testing.assert_allclose(moments.variance[[0, 2]], rows[:, [0, 2]].var(axis=0, ddof=1), rtol=1e-12)
+
+
+def test_a_refused_batch_leaves_no_trace_in_the_sums():
+    rows = draw_rows(3, (60, 3), 2.0, 1.0, np.float32)
+    moments, spared = moments_of([rows], 3), moments_of([rows], 3)
+    bad = rows.copy()
+    bad[5, 2] = np.inf
+    with pytest.raises(logn.InputError, match="finite, but got inf for class 2"):
+        moments.update(bad)
+    assert_identical(moments, spared)
