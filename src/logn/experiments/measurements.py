@@ -29,7 +29,7 @@ from logn.statistics.moments import ClassMoments
 from logn.training.checkpoint import FILE_NAME as CHECKPOINT
 
 FILE_NAME, SCHEMA = "bench-test.json", 1
-COST_IMAGES = 32
+COST_IMAGES = 16
 
 # A measurement as it lies in the file: "metrics", "errors" (or None), "margin" (or None).
 Record = dict[str, Any]
