@@ -9,6 +9,7 @@ from torchvision.ops import roi_align
 from logn.errors import InputError
 from logn.training.assemble import load_backbone
 from logn.training.backbone_weights import read_backbone_weights
+from logn.training.cascade_heads import CascadeRegionHeads
 from logn.training.detectors import (
     DetectorSettings,
     build_detector,
@@ -16,7 +17,6 @@ from logn.training.detectors import (
     mask_rcnn_r50_fpn,
     small,
 )
-from logn.training.region_heads import CascadeRegionHeads
 from logn.training.small_parts import RegionSampler
 
 

@@ -16,12 +16,13 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from logn.errors import InputError
+from logn.training.cascade_heads import STAGE_IOU, CascadeRegionHeads
 from logn.training.detector_settings import ONE_STAGE, SMALL_MODELS, DetectorSettings
 from logn.training.heads import BoxPredictor, MaskPredictor
 from logn.training.losses.by_name import layout_of
 from logn.training.one_stage import OneStageDetector
 from logn.training.one_stage_head import PointHead
-from logn.training.region_heads import STAGE_IOU, CascadeRegionHeads, RegionHeads
+from logn.training.region_heads import RegionHeads
 from logn.training.small_parts import (
     PYRAMID_CHANNELS,
     KeepSizeTransform,

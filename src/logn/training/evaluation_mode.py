@@ -12,17 +12,20 @@ from torch import nn
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switch a model to evaluation for a block, since a request for proposals must not move running statistics.
 
+    Every module goes back to its own mode afterwards: those that are frozen stay so.
+
     Example:
-        >>> model = nn.Linear(1, 1)
+        >>> model = nn.Sequential(nn.BatchNorm1d(1).eval(), nn.Linear(1, 1))
         >>> with evaluation_mode(model):
-        ...     model.training
-        False
-        >>> model.training
-        True
+        ...     [module.training for module in model]
+        [False, False]
+        >>> [module.training for module in model]
+        [False, True]
     """
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training

@@ -42,8 +42,8 @@ class Recalled:
 class FeatureMemory:
     """The last features of each class, and draws from them.
 
-    Each process has a memory of its own. It is kept on the CPU and not in checkpoints: at LVIS size it is some
-    gigabytes, and it fills again.
+    Each process has a memory of its own. It is kept on the CPU and, at each checkpoint, in a file of its own
+    (`logn.training.memory_files`): at LVIS size it is some gigabytes.
 
     Args:
         num_classes: Foreground classes.
@@ -79,8 +79,29 @@ class FeatureMemory:
         answers = [None] * len(kept) if offsets is None else list(offsets.detach().cpu().clone())
         for row, place, answer in zip(kept, classes.tolist(), answers, strict=True):
             own = self._features[place]
-            own.append((row.clone(), answer))  # a view would keep the whole batch in memory
+            # A view would keep the whole batch in memory; one layout for all, as they come back from a file.
+            own.append((row.clone(memory_format=torch.contiguous_format), answer))
             del own[: -self.capacity]
+
+    def content(self) -> dict[str, Tensor]:
+        """All that is kept, class by class and oldest first, as `add` takes it: features, classes and offsets.
+
+        Example:
+            >>> memory, other = FeatureMemory(2), FeatureMemory(2)
+            >>> memory.add(torch.arange(3.0)[:, None], torch.tensor([1, 0, 1]))
+            >>> other.add(**memory.content())
+            >>> other.features_of(1)[:, 0].tolist()
+            [0.0, 2.0]
+        """
+        rows = [(place, *row) for place, own in enumerate(self._features) for row in own]
+        if not rows:
+            return {}
+        offsets = [answer for _, _, answer in rows if answer is not None]
+        kept = {
+            "features": torch.stack([feature for _, feature, _ in rows]),
+            "classes": torch.tensor([place for place, _, _ in rows]),
+        }
+        return {**kept, "offsets": torch.stack(offsets)} if offsets else kept
 
     def features_of(self, place: int) -> Tensor:
         """What is kept of a class, oldest first."""

@@ -22,6 +22,7 @@ from logn.training.presets import make_schedule
 from logn.training.processes import Team, run_together
 from logn.training.region_sampling import ClassificationLoss
 from logn.training.run import Run
+from logn.training.run_folder import run_folder
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,10 @@ def _train(
 ) -> TrainingResult:
     dataset = DetectionDataset(find_annotations(plan.data), plan.images)
     sampler = make_sampler(plan.sampler, dataset, threshold=plan.repeat_threshold)
+    epoch = len(sampler.indices(0, plan.seed))
     schedule = make_schedule(
         plan.recipe,
-        images_per_epoch=len(sampler.indices(0, plan.seed)),
+        images_per_epoch=epoch,
         batch=plan.images_per_iteration,
         iterations=plan.iterations,
         epochs=plan.epochs,
@@ -117,11 +119,16 @@ def _train(
     batches = IterationBatches(
         stream, SampleCache(dataset).__getitem__, plan.augmentation, rank=team.rank, world=team.world
     )
-    run = Run(plan, team, schedule, dataset.class_names, classification_loss or _loss(plan, dataset))
-    start = run.resume() if resume else 0
     ahead = workers if workers is not None else (0 if team.device.type == "cpu" else 4)
-    with torch.random.fork_rng(devices=[team.device] if team.device.type == "cuda" else []):
-        seconds, losses = run.go(batches, start, workers=ahead, progress=progress if team.is_leader else False)
+    shown = progress if team.is_leader else False
+    devices = [team.device] if team.device.type == "cuda" else []
+    with run_folder(Path(plan.output)), torch.random.fork_rng(devices=devices):
+        run = Run(plan, team, schedule, dataset.class_names, classification_loss or _loss(plan, dataset))
+        begun = resume and run.checkpoint_file.is_file()
+        start = run.resume() if begun else 0
+        if plan.fills_memory and not begun:
+            run.fill_memory(batches, math.ceil(epoch / plan.images_per_iteration), workers=ahead, progress=shown)
+        seconds, losses = run.go(batches, start, workers=ahead, progress=shown)
     return TrainingResult(
         Path(plan.output), schedule.total, start, seconds, losses, dataset.num_classes, len(dataset), team.world
     )

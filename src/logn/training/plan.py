@@ -46,7 +46,7 @@ class TrainingPlan:
         only: Train a part and freeze the rest: `classifier`, `new-classifier` (from random weights), `scales` (one per
             class, of a linear classifier) or `heads` (classifier, boxes, proposals and masks); needs `start`.
         feature_memory: Add regions of earlier iterations to each batch, those of weak classes first: the other half of
-            LOCE, for `loss="loce"` and detectors of one stage. A resumed run begins with an empty memory.
+            LOCE, for `loss="loce"`. With `start`, a pass over the training images fills the memory first.
 
     Example:
         >>> TrainingPlan("data", "runs/a", model="cascade-r101").recipe.milestones
@@ -82,11 +82,8 @@ class TrainingPlan:
         if self.classifier not in ("linear", "cosine") or (self.only == "scales" and self.classifier != "linear"):
             allowed = "linear to train its scales" if self.only == "scales" else "linear or cosine"
             raise InputError(f"Expected `classifier` to be {allowed}, but got {self.classifier!r}.")
-        if self.feature_memory and (parse_loss(self.loss_name)[0] != "loce" or self.model == "cascade-r101"):
-            raise InputError(
-                "Expected `feature_memory` to be used with the loss `loce` and a detector of one stage, but got"
-                f" `{self.loss_name}` and `{self.model}`."
-            )
+        if self.feature_memory and parse_loss(self.loss_name)[0] != "loce":
+            raise InputError(f"Expected `feature_memory` to be used with the loss `loce`, but got `{self.loss_name}`.")
         if self.sampler not in SAMPLERS:
             raise InputError(f"Expected `sampler` to be one of {SAMPLERS}, but got {self.sampler!r}.")
         for name in ("repeat_threshold", "iterations", "epochs", "batch", "learning_rate", "checkpoint_every"):
@@ -107,6 +104,11 @@ class TrainingPlan:
     def loss_name(self) -> str:
         """The loss that was asked for, with its options, or the model's own."""
         return self.loss or default_loss(self.model)
+
+    @property
+    def fills_memory(self) -> bool:
+        """Whether a pass over the images comes before the training; untrained weights would give useless features."""
+        return self.feature_memory and self.start is not None
 
     @property
     def recipe(self) -> Preset:

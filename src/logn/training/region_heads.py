@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchvision.models.detection._utils import BoxCoder, Matcher
+from torchvision.models.detection._utils import BoxCoder
 from torchvision.models.detection.roi_heads import RoIHeads
 
 from logn.errors import InputError
-from logn.training.feature_memory import SIGNS, FeatureMemory, Recalled, jittered_boxes
+from logn.training.feature_memory import FeatureMemory, Recalled
 from logn.training.losses.cross_entropy import CrossEntropyLoss
 from logn.training.losses.equilibrium import EquilibriumLoss
 from logn.training.losses.head_loss import HeadLoss
+from logn.training.memory_sampling import draw_regions, keep_true_regions, learn_scores
 from logn.training.region_boxes import Sizes, best_boxes, clip
 from logn.training.region_sampling import (
     ClassificationLoss,
+    RegionSamples,
     Target,
     box_losses,
     mask_loss,
@@ -111,9 +112,8 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         """Sample regions and give the losses of the classifier, the boxes and the masks."""
         samples = sample_regions(proposals, targets, self.proposal_matcher, self.fg_bg_sampler)
         pooled = self.box_roi_pool(features, samples.boxes, image_shapes)
-        recalled = self.recall(features, image_shapes, targets)
-        if recalled is not None:
-            pooled = torch.cat((pooled, recalled.features.to(pooled.dtype)))
+        self.keep_regions(features, image_shapes, targets)
+        pooled, recalled = self.with_recalled(pooled, self.classification_loss, self.box_coder)
         logits, offsets = self.box_predictor(self.box_head(pooled))
         class_loss, box_loss = box_losses(
             logits, offsets, samples, self.box_coder, self.classification_loss, beta=self.beta, recalled=recalled
@@ -127,19 +127,36 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
             "loss_mask": mask_loss(mask_logits, boxes, rows, targets),
         }
 
+    def keep_regions(self, features: Features, image_shapes: Sizes, targets: Sequence[Target]) -> None:
+        """Put regions around the true boxes into the feature memory, where there is one."""
+        if self.feature_memory is not None:
+            keep_true_regions(self.feature_memory, self.box_roi_pool, features, image_shapes, targets)
+
+    def with_recalled(
+        self, pooled: Tensor, loss: ClassificationLoss, coder: BoxCoder
+    ) -> tuple[Tensor, Recalled | None]:
+        """The pooled features with some of this and earlier batches behind them, drawn by the mean scores of `loss`."""
+        if self.feature_memory is None or not isinstance(loss, EquilibriumLoss):
+            return pooled, None
+        recalled = draw_regions(self.feature_memory, loss, coder, pooled.device)
+        if recalled is None:
+            return pooled, None
+        return torch.cat((pooled, recalled.features.to(pooled.dtype))), recalled
+
     @torch.no_grad()
-    def recall(self, features: Features, image_shapes: Sizes, targets: Sequence[Target]) -> Recalled | None:
-        """Keep the features of regions around the true boxes, and draw some of this and earlier batches."""
-        if self.feature_memory is None or not isinstance(self.classification_loss, EquilibriumLoss):
-            return None
-        truth = [target["boxes"] for target in targets]
-        jittered = [jittered_boxes(b, size).reshape(-1, 4) for b, size in zip(truth, image_shapes, strict=True)]
-        around = [b.repeat_interleave(len(SIGNS), 0) for b in truth]
-        classes = torch.cat([target["labels"] for target in targets]).repeat_interleave(len(SIGNS)) - 1
-        wanted = self.box_coder.encode_single(torch.cat(around), torch.cat(jittered))
-        self.feature_memory.add(self.box_roi_pool(features, jittered, image_shapes), classes, wanted)
-        drawn = self.feature_memory.draw(self.classification_loss.mean_score)
-        return None if drawn is None else drawn.to(classes.device)
+    def learn_regions(
+        self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
+    ) -> None:
+        """Fill the feature memory and the mean scores of the loss with a batch, without training on it."""
+        self.keep_regions(features, image_shapes, targets)
+        samples = sample_regions(proposals, targets, self.proposal_matcher, self.fg_bg_sampler)
+        logits, _ = self.box_predictor(self.box_head(self.box_roi_pool(features, samples.boxes, image_shapes)))
+        self.learn_scores(self.classification_loss, logits, samples)
+
+    def learn_scores(self, loss: ClassificationLoss, logits: Tensor, samples: RegionSamples) -> None:
+        """Let the sampled regions join the mean scores of a loss that has them."""
+        if isinstance(loss, EquilibriumLoss):
+            learn_scores(loss, logits, torch.cat(samples.labels), samples.instances())
 
     def limit_masks(
         self, positives: tuple[list[Tensor], list[Tensor], list[Tensor]]
@@ -184,96 +201,6 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         pooled = self.mask_roi_pool(features, boxes, image_shapes)
         logits = self.mask_predictor(self.mask_head(pooled), torch.cat(labels))
         return list(torch.split(logits.sigmoid(), [len(rows) for rows in boxes]))
-
-
-# The usual cascade: each stage asks for a tighter match, corrects smaller errors and counts half of the one before.
-STAGE_IOU = (0.5, 0.6, 0.7)
-STAGE_WEIGHT = (1.0, 0.5, 0.25)
-STAGE_BOX_WEIGHTS = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))
-
-
-class CascadeRegionHeads(RegionHeads):
-    """Three stages, each with its own box head, classifier and mask head, each on the boxes of the one before.
-
-    The logits of the stages are averaged before the softmax, their mask probabilities after the sigmoid. The
-    modules are `nn.ModuleList`s of three; the boxes are class-agnostic.
-    """
-
-    logit_layer_paths = tuple(f"roi_heads.box_predictor.{stage}.cls_score" for stage in range(len(STAGE_IOU)))
-
-    box_head: nn.ModuleList
-    box_predictor: nn.ModuleList
-    mask_head: nn.ModuleList
-    mask_predictor: nn.ModuleList
-
-    def __init__(self, **modules: Any) -> None:
-        super().__init__(beta=1.0, box_weights=STAGE_BOX_WEIGHTS[-1], **modules)
-        self.later_losses = nn.ModuleList()
-        self.stage_coders = [BoxCoder(weights) for weights in STAGE_BOX_WEIGHTS]
-        self.stage_matchers = [Matcher(iou, iou, allow_low_quality_matches=False) for iou in STAGE_IOU]
-
-    def use_loss(self, loss: ClassificationLoss) -> None:
-        """Train each stage with a copy of `loss`, since the state of a loss belongs to one classifier."""
-        super().use_loss(loss)
-        if isinstance(loss, nn.Module):
-            self.later_losses = nn.ModuleList(copy.deepcopy(loss) for _ in STAGE_IOU[1:])
-
-    def losses(
-        self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
-    ) -> dict[str, Tensor]:
-        """Sum of the stages' losses, each stage trained on what the one before made of its regions."""
-        losses: dict[str, Tensor] = {}
-        for stage, weight in enumerate(STAGE_WEIGHT):
-            samples = sample_regions(proposals, targets, self.stage_matchers[stage], self.fg_bg_sampler)
-            logits, offsets = self.run_stage(stage, features, samples.boxes, image_shapes)
-            loss = self.later_losses[stage - 1] if stage and len(self.later_losses) else self.classification_loss
-            class_loss, box_loss = box_losses(logits, offsets, samples, self.stage_coders[stage], loss, beta=self.beta)
-            boxes, labels, rows = samples.positives()
-            pooled = self.mask_roi_pool(features, boxes, image_shapes)
-            mask_logits = self.mask_predictor[stage](self.mask_head[stage](pooled), torch.cat(labels))
-            losses[f"loss_classifier_{stage}"] = weight * class_loss
-            losses[f"loss_box_reg_{stage}"] = weight * box_loss
-            losses[f"loss_mask_{stage}"] = weight * mask_loss(mask_logits, boxes, rows, targets)
-            refined = self.refine(stage, offsets, samples.boxes, image_shapes)
-            # The true boxes join again in the next stage, so their refined copies would count twice.
-            proposals = [b[~truth] for b, truth in zip(refined, samples.is_truth, strict=True)]
-        return losses
-
-    def run_stage(
-        self, stage: int, features: Features, boxes: list[Tensor], image_shapes: Sizes
-    ) -> tuple[Tensor, Tensor]:
-        """Logits and offsets of one stage."""
-        pooled = self.box_roi_pool(features, boxes, image_shapes)
-        logits, offsets = self.box_predictor[stage](self.box_head[stage](pooled))
-        return logits, offsets
-
-    def refine(self, stage: int, offsets: Tensor, boxes: list[Tensor], image_shapes: Sizes) -> list[Tensor]:
-        """Move the boxes as a stage says, and keep them inside their images."""
-        moved = self.stage_coders[stage].decode(offsets.detach().float(), boxes)
-        return clip(moved.reshape(-1, 4).split([len(b) for b in boxes]), image_shapes)
-
-    def score(
-        self, features: Features, proposals: list[Tensor], image_shapes: Sizes
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Logits averaged over the stages; offsets of the last one, for the boxes that reached it."""
-        logits, offsets = self.run_stage(0, features, proposals, image_shapes)
-        for stage in range(1, len(STAGE_IOU)):
-            proposals = self.refine(stage - 1, offsets, proposals, image_shapes)
-            more, offsets = self.run_stage(stage, features, proposals, image_shapes)
-            logits = logits + more
-        return self.test_logits(logits / len(STAGE_IOU)), offsets, proposals
-
-    def mask_probabilities(
-        self, features: Features, boxes: list[Tensor], labels: list[Tensor], image_shapes: Sizes
-    ) -> list[Tensor]:
-        """Mask probabilities averaged over the stages."""
-        pooled = self.mask_roi_pool(features, boxes, image_shapes)
-        columns = torch.cat(labels)
-        stages = [
-            predictor(head(pooled), columns).sigmoid()
-            for head, predictor in zip(self.mask_head, self.mask_predictor, strict=True)
-        ]
-        return list(torch.split(torch.stack(stages).mean(0), [len(rows) for rows in boxes]))
 
 
 def _no_loss(logits: Tensor, labels: Tensor) -> Tensor:

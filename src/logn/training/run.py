@@ -26,14 +26,18 @@ from logn.training.checkpoint import (
 )
 from logn.training.detectors import Detector, build_detector
 from logn.training.feature_memory import FeatureMemory
+from logn.training.memory_files import load_memory, remove_memories, save_memory
 from logn.training.plan import TrainingPlan
 from logn.training.presets import Schedule
 from logn.training.processes import Team
 from logn.training.region_sampling import ClassificationLoss
 from logn.training.trained_parts import start_from
 from logn.training.training_log import TrainingLog, progress_bar
+from logn.training.two_stage import TwoStageDetector
 
 LOG_EVERY = 10
+# Sets the random numbers of the pass before the training apart from those of the training.
+FILLING = 1
 
 
 class NonFiniteLossError(InputError):
@@ -61,7 +65,6 @@ class Run:
     ) -> None:
         self.plan, self.team, self.schedule, self.class_names = plan, team, schedule, class_names
         self.folder = Path(plan.output)
-        self.folder.mkdir(parents=True, exist_ok=True)
         weights = None if plan.weights is None else read_backbone_weights(plan.weights)
         self.model = build_detector(plan.detector(len(class_names)), seed=plan.seed, weights=weights)
         if classification_loss is not None:
@@ -69,8 +72,9 @@ class Run:
         self.model.to(team.device).train()
         if plan.start is not None:
             start_from(self.model, plan.start, only=plan.only)
-        if plan.feature_memory:
-            self.model.get_submodule("roi_heads").feature_memory = FeatureMemory(len(class_names))
+        self.memory = FeatureMemory(len(class_names)) if plan.feature_memory else None
+        if self.memory is not None and isinstance(self.model, TwoStageDetector):
+            self.model.use_memory(self.memory)
         recipe = plan.recipe
         self.optimizer = torch.optim.SGD(
             [weight for weight in self.model.parameters() if weight.requires_grad],
@@ -105,10 +109,17 @@ class Run:
         restore_momentum(self.model, self.optimizer, checkpoint.momentum)
         if self.amp and "scaler" in checkpoint.extra:
             self.scaler.load_state_dict(checkpoint.extra["scaler"])
+        if self.memory is not None:
+            load_memory(self.memory, self.folder, checkpoint.iteration, self.team.rank)
         return checkpoint.iteration
 
     def save(self, iteration: int) -> None:
-        """Write the checkpoint after so many iterations."""
+        """Write the checkpoint after so many iterations, and before it the feature memory of every process."""
+        if self.memory is not None:
+            save_memory(self.memory, self.folder, iteration, self.team.rank)
+            self.team.gather(None)  # all of them are there
+        if not self.team.is_leader:
+            return
         Checkpoint(
             self.model.settings,
             iteration,
@@ -118,6 +129,20 @@ class Run:
             self.class_names,
             {"scaler": self.scaler.state_dict()} if self.amp else {},
         ).save(self.checkpoint_file)
+        if self.memory is not None:
+            remove_memories(self.folder, but=iteration)
+
+    def fill_memory(self, batches: IterationBatches, count: int, *, workers: int, progress: bool | None) -> None:
+        """Show the detector so many batches before it is trained, to fill its feature memory and the loss's scores."""
+        assert isinstance(self.model, TwoStageDetector)  # noqa: S101 - the plan refuses others
+        with progress_bar(count, 0, shown=progress, title="Filling the memory") as report:
+            for iteration, batch in enumerate(batches.iterate(0, count, workers=workers)):
+                torch.manual_seed(_iteration_seed(self.plan.seed, iteration, self.team.rank, FILLING))
+                moved = batch.to(self.team.device)
+                with torch.autocast(self.team.device.type, enabled=self.amp):
+                    self.model.learn_regions(moved.images, moved.targets)
+                report(iteration + 1, "")
+        self.save(0)
 
     def go(
         self, batches: IterationBatches, start: int, *, workers: int, progress: bool | None
@@ -132,14 +157,13 @@ class Run:
             for iteration, batch in enumerate(batches.iterate(start, total, workers=workers), start):
                 step_losses = self.step(model, batch, iteration)
                 done = iteration + 1
-                if log is None:
-                    continue
-                log.add(step_losses)
                 checkpoint_due = done % every == 0 or done == total
-                if done % LOG_EVERY == 0 or checkpoint_due:
-                    rate = self.schedule.learning_rate(iteration)
-                    losses = log.write(done, learning_rate=rate, seconds=time.monotonic() - began)
-                report(done, " ".join(f"{_short(name)} {value:.2f}" for name, value in losses.items()))
+                if log is not None:
+                    log.add(step_losses)
+                    if done % LOG_EVERY == 0 or checkpoint_due:
+                        rate = self.schedule.learning_rate(iteration)
+                        losses = log.write(done, learning_rate=rate, seconds=time.monotonic() - began)
+                    report(done, " ".join(f"{_short(name)} {value:.2f}" for name, value in losses.items()))
                 if checkpoint_due:
                     self.save(done)
         return time.monotonic() - began, losses
@@ -195,8 +219,8 @@ def save_batch(path: Path, batch: Batch, iteration: int) -> None:
     write_safetensors(path, arrays, metadata)
 
 
-def _iteration_seed(seed: int, iteration: int, rank: int) -> int:
-    return int(np.random.SeedSequence((seed, iteration, rank)).generate_state(1, np.uint64)[0] >> 1)
+def _iteration_seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _wrap(model: Detector, team: Team) -> nn.Module:

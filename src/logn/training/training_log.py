@@ -31,8 +31,9 @@ class TrainingLog:
         self._count = 0
         kept = [line for line in read_log(folder) if line["iteration"] <= start] if start else []
         self.seconds_before = float(kept[-1]["seconds"]) if kept else 0.0
-        with atomic_path(self.path) as temporary:
-            temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        if self.path.exists():  # no empty file beside nothing, in case the first iteration fails
+            with atomic_path(self.path) as temporary:
+                temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
     def add(self, losses: Mapping[str, float]) -> None:
         """Take in the losses of one iteration."""
@@ -78,13 +79,14 @@ Report = Callable[[int, str], None]
 
 
 @contextlib.contextmanager
-def progress_bar(total: int, start: int, *, shown: bool | None) -> Iterator[Report]:
+def progress_bar(total: int, start: int, *, shown: bool | None, title: str = "Training") -> Iterator[Report]:
     """Draw a bar with the losses and the time left on stderr; yields what to call with (iterations done, losses).
 
     Args:
         total: Iterations of the run.
         start: Iterations done before.
         shown: True or False; None shows it when stderr is a terminal.
+        title: What is being done.
     """
     if shown is False or (shown is None and not sys.stderr.isatty()):
         yield lambda done, text: None
@@ -92,7 +94,7 @@ def progress_bar(total: int, start: int, *, shown: bool | None) -> Iterator[Repo
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("Training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=total, completed=start)
         yield lambda done, text: bar.update(task, completed=done, description=text)

@@ -17,9 +17,10 @@ from logn.logits.layer import LogitLayer
 from logn.logits.proposals import Proposals
 from logn.training.detector_settings import DetectorSettings
 from logn.training.evaluation_mode import evaluation_mode
+from logn.training.feature_memory import FeatureMemory
 from logn.training.region_boxes import clip
 from logn.training.region_heads import RegionHeads
-from logn.training.region_sampling import ClassificationLoss
+from logn.training.region_sampling import ClassificationLoss, Target
 
 
 class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
@@ -63,6 +64,19 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
     def use_loss(self, loss: ClassificationLoss) -> None:
         """Train the classifier with `loss`, which must want the logits that there are."""
         self.roi_heads.use_loss(loss)
+
+    def use_memory(self, memory: FeatureMemory) -> None:
+        """Keep regions in `memory` from now on, and train on some of them in every batch."""
+        self.roi_heads.feature_memory = memory
+
+    @torch.no_grad()
+    def learn_regions(self, images: Sequence[Tensor], targets: Sequence[Target]) -> None:
+        """Fill the feature memory, and what the loss remembers of each class, with a batch; no weight changes."""
+        with evaluation_mode(self):
+            batch, moved = self.transform(list(images), list(targets))
+            features = self.backbone(batch.tensors)
+            regions, _ = self.rpn(batch, features)
+            self.roi_heads.learn_regions(features, regions, batch.image_sizes, moved)
 
     @property
     def logit_layer_paths(self) -> tuple[str, ...]:
