@@ -9,6 +9,7 @@ import pytest
 from logn.errors import InputError
 from logn.evaluate.class_groups import groups_of_classes
 from logn.evaluate.ground_truth import load_ground_truth
+from logn.evaluate.result_file import evaluate_results
 
 TOY = {
     "images": [
@@ -119,6 +120,13 @@ def test_coco_annotations_need_no_federated_fields():
     assert groups_of_classes(truth) == (None, None)
     groups, source = groups_of_classes(truth, [7], bounds=(5, 50))
     assert (groups.tolist(), source) == (["c"], "training counts up to 5, up to 50, above")
+
+
+def test_a_file_without_objects_is_not_evaluated(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({**TOY, "annotations": []}))
+    (tmp_path / "results.json").write_text("[]")
+    with pytest.raises(InputError, match=r"a\.json` to have objects in the evaluated images, but there are none"):
+        evaluate_results(tmp_path / "results.json", tmp_path / "a.json")
 
 
 def test_a_file_that_is_no_json_is_refused(tmp_path):

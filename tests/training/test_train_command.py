@@ -49,11 +49,16 @@ def test_bad_input_gets_one_sentence(arguments, sentence, lvis_folder, tmp_path,
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_image_is_named(make_lvis_folder, tmp_path, capsys):
     make_lvis_folder(tmp_path, images=2)
     for image in (tmp_path / "images").iterdir():
         image.unlink()
-    assert execute(["train", "--data", str(tmp_path), "-o", str(tmp_path / "run"), *TINY]) == 2
+    assert execute(["train", "--data", str(tmp_path), "-o", str(tmp_path / "runs" / "a"), *TINY]) == 2
     assert "but there is no file." in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()  # what was made for the run is gone, since nothing came of it
+    (tmp_path / "there").mkdir()
+    assert execute(["train", "--data", str(tmp_path), "-o", str(tmp_path / "there"), *TINY]) == 2
+    assert (tmp_path / "there").exists()

@@ -21,7 +21,7 @@ from logn.evaluate.decode import available_processors, decode_chunks, decode_man
 from logn.evaluate.detection_metrics import evaluate_detections
 from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import FIXED_LIMIT, fixed_protocol, why_fixed_cannot_move
-from logn.evaluate.ground_truth import GroundTruth, load_ground_truth
+from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
 from logn.evaluate.matching import verified_rows
 from logn.evaluate.method_maps import aligned_counts, fit_for_store
 from logn.evaluate.method_result import Matched, Measurement, MethodDetections, MethodResult
@@ -122,7 +122,7 @@ class _Clock:
 def _ground_truth(store: PredictionStore, annotations: Any, settings: CompareSettings, *, masks: bool) -> GroundTruth:
     if not len(store):
         raise InputError(f"Expected `{store.path}` to hold the predictions of some images, but it holds none.")
-    return load_ground_truth(
+    truth = load_ground_truth(
         annotations,
         style=settings.style,
         image_ids=store.image_ids.tolist(),
@@ -132,6 +132,7 @@ def _ground_truth(store: PredictionStore, annotations: Any, settings: CompareSet
         only_predicted=settings.only_predicted,
         masks=masks,
     )
+    return refuse_without_objects(truth)
 
 
 def _named(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict[str, str | LogitMap]:

@@ -182,6 +182,24 @@ def load_ground_truth(
     )
 
 
+def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
+    """Give `truth` back, or say that it has nothing that could be found: every AP would be undefined.
+
+    Example:
+        >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}], "annotations": []}
+        >>> refuse_without_objects(load_ground_truth(toy, style="coco"))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `annotations` to have objects in the evaluated images, but there are none, so no AP is defined.
+    """  # noqa: E501 - an error message is one line
+    if not np.any(~truth.crowd):
+        raise InputError(
+            f"Expected `{truth.source}` to have objects in the evaluated images, but there are none, so no AP is "
+            "defined."
+        )
+    return truth
+
+
 def _read(
     source: str | os.PathLike[str] | Mapping[str, Any], *, masks: bool
 ) -> tuple[str, dict[str, list[dict[str, Any]]]]:

@@ -20,7 +20,7 @@ from logn.evaluate.compare_settings import CompareSettings
 from logn.evaluate.comparison import Comparison, evaluated_classes
 from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import fixed_protocol
-from logn.evaluate.ground_truth import GroundTruth, load_ground_truth
+from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
 from logn.evaluate.method_result import Measurement, MethodDetections
 from logn.statistics.class_counts import ClassCounts
 
@@ -31,7 +31,7 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from logn.evaluate.ground_truth import load_ground_truth
+        >>> from logn.evaluate.ground_truth import load_ground_truth, refuse_without_objects
         >>> toy = {"images": [{"id": 4}], "categories": [{"id": 7}], "annotations": []}
         >>> truth = load_ground_truth(toy, style="coco")
         >>> file = Path(tempfile.mkdtemp()) / "results.json"
@@ -100,7 +100,7 @@ def evaluate_results(
         counts: The same, for annotations without that field.
     """
     settings = settings or CompareSettings()
-    truth = load_ground_truth(annotations, style=settings.style, masks=True)
+    truth = refuse_without_objects(load_ground_truth(annotations, style=settings.style, masks=True))
     detections, masks = read_results(path, truth)
     if settings.only_predicted:
         truth = truth.part(np.bincount(detections.image_index, minlength=truth.num_images) > 0)
