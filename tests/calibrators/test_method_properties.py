@@ -176,10 +176,9 @@ def test_the_error_of_the_balanced_margin_is_what_resampling_shows():
     assert np.std(values) == pytest.approx(np.mean(errors), rel=0.35)
 
 
-def test_without_a_background_the_balanced_form_can_keep_the_common_scale():
+def test_without_a_background_the_balanced_form_keeps_the_common_scale():
     rows = np.random.default_rng(0).normal(size=(50, 4)) * [1.0, 2.0, 3.0, 4.0]
-    options = {"background": None, "margin": "balance", "relative_std": True, "keep_confidence": False}
-    affine = logn.logit_normalization(moments_of(rows), **options)
+    affine = logn.logit_normalization(moments_of(rows), background=None, margin="balance", relative_std=True)
     assert (1 / affine.scale).mean() == pytest.approx(1.0)
 
 

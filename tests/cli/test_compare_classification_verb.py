@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from logn.evaluate.compare_classification import compare_classification
+from logn.logits.arrays import softmax
 from logn.statistics.class_counts import ClassCounts
 
 COUNTS = [400, 90, 20, 4]
@@ -96,6 +97,27 @@ def test_a_sweep_is_chosen_on_dev(files, run):
     assert "other rows chose" in run(*command(files, *more, "--split", "--format", "markdown")).out
 
 
+def test_rows_that_were_not_trained_on_keep_the_confidence(files, run):
+    more = ["--train-logits", files / "train.npy", "--methods", "logn,logn:keep_confidence=true"]
+    dev = run(*command(files, *more, "--dev-logits", files / "dev.npy", "--json")).json
+    none, plain, kept = (method["metrics"] for method in dev["methods"])
+    assert abs(kept["confidence"] - none["confidence"]) < 0.03 < abs(plain["confidence"] - none["confidence"])
+    assert "The mean confidence was kept on 80 rows of `dev`." in dev["notes"]
+    notes = run(*command(files, *more, "--json")).json["notes"]
+    assert "The mean confidence was kept on training rows, of which a model is surer than of others." in notes
+
+
+def test_a_correction_can_be_fitted_to_keep_the_confidence(files, run, refused):
+    for name in ("train", "dev"):
+        run("collect", files / f"{name}.npy", "-o", files / f"{name}.safetensors")
+    fit = ["fit", files / "train.safetensors", "-o", files / "affine.safetensors", "--held-out"]
+    settings = run(*fit, files / "dev.safetensors", "--json").json["settings"]
+    expected = softmax(np.load(files / "dev.npy")).max(axis=1).mean()
+    assert settings["confidence"] == pytest.approx(expected, abs=1e-3)
+    run("collect", files / "dev.npy", "--sample-rows", "0", "-o", files / "none.safetensors")
+    assert "to hold a row sample, but it holds none" in refused(*fit, files / "none.safetensors")
+
+
 def test_each_task_has_its_own_help(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     for arguments in (["--task", "classification"], ["--task=classification"]):
@@ -121,7 +143,11 @@ def test_each_task_has_its_own_help(run, monkeypatch):
         (["--methods", "loga", "--counts", "few.json"], "`counts` to be of the 4 classes of the logits, got 2."),
         (["--bootstrap", "-1"], "`--bootstrap` to be at least 0"),
         (["--bounds", "20"], "two numbers like"),
-        (["--dev-logits", "nan.npy"], "both or none of `--dev-logits` and `--dev-labels`"),
+        (["--dev-labels", "bad.txt"], "`--dev-logits` with `--dev-labels`"),
+        (
+            ["--methods", "none", "--sweep", "temperature:value=1:2:1", "--dev-logits", "dev.npy"],
+            "labels of `dev` (`--dev-labels`) to choose the values of sweeps",
+        ),
     ],
 )
 def test_bad_input_gets_one_sentence(files, refused, monkeypatch, change, sentence):

@@ -12,7 +12,6 @@ from torch import nn
 import logn
 from logn.deploy.calibrate import calibrate, run_on_batch
 from logn.errors import InputError
-from logn.logits.arrays import softmax
 from logn.logits.layer import LogitLayer
 
 
@@ -43,18 +42,33 @@ def test_the_paper_for_a_classifier_makes_every_class_standard():
     np.testing.assert_allclose(mapped.std(axis=0, ddof=1), 1.0, atol=2e-3)
 
 
-def test_the_default_is_balanced_and_keeps_the_mean_confidence_of_a_classifier():
+def test_the_default_is_balanced_and_keeps_the_common_scale():
     model = classifier().eval()
     before = logits(model)
-    affine, handle = calibrate(model, batches())
-    after = logits(model)
-    assert softmax(after).max(axis=1).mean() == pytest.approx(softmax(before).max(axis=1).mean(), abs=1e-3)
+    affine, _ = calibrate(model, batches())
+    spread = logits(model).std(axis=0, ddof=1)
+    np.testing.assert_allclose(spread, before.std(axis=0, ddof=1).mean(), rtol=1e-3)
     assert affine.settings["margin"] == "balance"
-    assert affine.settings["keep_confidence"]
-    handle.remove()
-    same_scale, _ = calibrate(model, batches(), keep_confidence=False)
-    np.testing.assert_allclose(logits(model).std(axis=0, ddof=1), before.std(axis=0, ddof=1).mean(), rtol=1e-3)
-    assert (same_scale(before).argmax(axis=1) == after.argmax(axis=1)).all()
+    assert affine.settings["relative_std"]
+
+
+def test_held_out_images_keep_the_mean_confidence():
+    model = classifier().eval()
+    unseen = [2.0 * torch.randn(32, 6, generator=torch.Generator().manual_seed(7)) for _ in range(3)]
+
+    def confidence():
+        with torch.inference_mode():
+            return float(torch.cat([model(batch) for batch in unseen]).softmax(dim=1).amax(dim=1).mean())
+
+    before, plain = confidence(), calibrate(model, batches())
+    without = logits(model).argmax(axis=1)
+    plain[1].remove()
+    affine, _ = calibrate(model, batches(), held_out=unseen)
+    assert confidence() == pytest.approx(before, abs=1e-3)
+    assert affine.settings["confidence"] == pytest.approx(before, abs=1e-3)
+    assert (logits(model).argmax(axis=1) == without).all()
+    with pytest.raises(InputError, match="at least one row of logits"), pytest.warns(UserWarning, match="No logits"):
+        calibrate(classifier(), batches(), held_out=[])
 
 
 def test_folding_gives_the_same_model():

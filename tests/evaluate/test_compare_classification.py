@@ -49,7 +49,7 @@ def test_every_row_equals_measuring_that_method_alone(comparison):
     alone = {
         "none": lambda logits: logits,
         "logn": logn.logit_normalization(moments),
-        "logn:balanced": logn.logit_normalization(moments, margin="balance"),
+        "logn:balanced": logn.logit_normalization(moments, margin="balance", relative_std=True),
         "loga": logn.logit_adjustment(COUNTS),
         "norcal:gamma=0.5": logn.norcal(COUNTS, 0.5),
         "fracal": logn.fracal(COUNTS, COUNTS.sum(), None),
@@ -70,10 +70,17 @@ def test_logn_helps_the_few_and_its_balanced_form_keeps_the_scores_usable(compar
     assert plain.differences["few"].low > 0
     assert balanced["top-1"] == plain["top-1"]
     assert balanced["ECE"] < plain["ECE"]
-    # What is kept is the mean over the training rows, which are long-tailed; the test rows are not.
-    trained = compare_classification(TRAIN, np.repeat(np.arange(CLASSES), COUNTS), train_logits=TRAIN, draws=0)
-    assert trained["logn:balanced"]["confidence"] == pytest.approx(trained["none"]["confidence"], abs=1e-3)
-    assert abs(trained["logn"]["confidence"] - trained["none"]["confidence"]) > 0.2
+    assert abs(balanced["confidence"] - none["confidence"]) < abs(plain["confidence"] - none["confidence"])
+
+
+def test_the_confidence_is_kept_on_dev_rows_or_on_training_rows():
+    spec = "logn:keep_confidence=true"
+    on_dev = compare_classification(DEV, DEV_LABELS, [spec], train_logits=TRAIN, dev=(DEV, None), draws=0)
+    assert on_dev[spec]["confidence"] == pytest.approx(on_dev["none"]["confidence"], abs=1e-3)
+    assert on_dev[spec].settings["sample_rows"] == len(DEV)
+    trained = compare_classification(TRAIN, np.repeat(np.arange(CLASSES), COUNTS), [spec], train_logits=TRAIN, draws=0)
+    assert trained[spec]["confidence"] == pytest.approx(trained["none"]["confidence"], abs=1e-3)
+    assert any("kept on training rows" in note for note in trained.notes)
 
 
 def test_differences_are_to_the_uncorrected_model_and_paired(comparison):

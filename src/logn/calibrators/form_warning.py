@@ -88,5 +88,5 @@ def _pair(before: float, after: float, digits: int) -> str:
 
 def _remedy(quantity: str) -> str:
     if quantity == CONFIDENCE:
-        return ": do not read its scores as probabilities, or use logn:balanced, which keeps the mean confidence."
+        return ": do not read its scores as probabilities, or use logn:balanced, which keeps the model's common scale."
     return ": choose the score threshold anew, or use logn:balanced, which keeps that mass."

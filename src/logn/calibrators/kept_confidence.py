@@ -2,6 +2,10 @@
 
 Without a background, one factor on all logits changes no prediction: it is a temperature. A correction that divides by
 standard deviations sets this factor by accident; here it is set so that the model is, on average, as sure as it was.
+
+The rows should be of images that the model was not trained on; labels are not needed. On its training images an
+overfitted model is sure of everything, a correction makes it doubt some of them, and to be as sure as before on average
+it would have to be far too sure of all others.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ def keep_confidence(affine: ClassAffine, rows: npt.ArrayLike) -> ClassAffine:
 
     Args:
         affine: Any map without a background.
-        rows: Logits (N, C) before the map, such as `moments.sample`.
+        rows: Logits (N, C) before the map, best of images that the model was not trained on.
 
     Example:
         >>> rows = np.array([[2.0, 0.0], [0.0, 1.0]])

@@ -34,7 +34,7 @@ def logit_normalization(
     active: npt.ArrayLike | None = None,
     variance: VarianceName = "pooled",
     activation: str = "recorded",
-    keep_confidence: bool | None = None,
+    keep_confidence: bool = False,
 ) -> ClassAffine:
     """Normalise the logit of every foreground class by its own mean and standard deviation.
 
@@ -42,7 +42,7 @@ def logit_normalization(
     without one it is equation 1, where the margin is 0. The balanced form (`margin="balance", relative_std=True`)
     keeps the detector's own scale and foreground mass: `(x_c - mean_c) / (std_c / mean std) + margin`, with the margin
     solved on the recorded sample so that the mean foreground probability stays as it was. For a softmax without a
-    background, where the margin changes nothing, it keeps the mean confidence instead, by one factor on all classes.
+    background the margin changes nothing, and the common scale is a temperature, which `keep_confidence` can set.
 
     Args:
         moments: Statistics of the logits over training images.
@@ -59,9 +59,9 @@ def logit_normalization(
             alone and do not set the margin. By default those never seen, or with hardly any variance, are dead.
         variance: "pooled" over everything, or the mean of the variances "within-batch".
         activation: "softmax", "sigmoid", or "recorded"; only the balanced form asks.
-        keep_confidence: Scale all classes, the dead ones too, by the one factor for which the mean highest probability
-            over the recorded sample stays as it was; for a softmax without a background. By default only the balanced
-            form does.
+        keep_confidence: For a softmax without a background: scale all classes, the dead ones too, by the one factor for
+            which the mean highest probability over the recorded sample stays as it was. Right where the sample is of
+            images that the model was not trained on; else use `logn.keep_confidence` with logits of such images.
 
     Example:
         >>> moments = ClassMoments(4)
@@ -104,8 +104,11 @@ def logit_normalization(
     affine = ClassAffine.over_foreground(
         np.where(alive, scale, 1.0), np.where(alive, shift, 0.0), place, method="logn", settings=settings
     )
-    if not _keeps_confidence(keep_confidence, margin_name, place, _activation(moments, activation)):
+    if not keep_confidence:
         return affine
+    if place is not None or _activation(moments, activation) != "softmax":
+        got = "a background" if place is not None else "sigmoids"
+        raise InputError(f"Expected `keep_confidence` only for a softmax without a background, but got {got}.")
     return with_kept_confidence(affine, _needed_sample(moments, "to keep the mean confidence", "keep_confidence=False"))
 
 
@@ -177,15 +180,6 @@ def _needed_sample(moments: ClassMoments, purpose: str, way_out: str) -> npt.NDA
             f"or take {way_out}."
         )
     return rows
-
-
-def _keeps_confidence(asked: bool | None, margin: str | float, background: int | None, activation: str) -> bool:
-    """Whether the common scale is to be set by the mean confidence; only then is it nothing but a temperature."""
-    possible = background is None and activation == "softmax"
-    if asked and not possible:
-        other = activation if activation != "softmax" else "a background"
-        raise InputError(f"Expected `keep_confidence` only for a softmax without a background, but got {other}.")
-    return possible and margin == "balance" if asked is None else asked
 
 
 def _checked_mask(active: npt.ArrayLike, num_classes: int) -> npt.NDArray[np.bool_]:

@@ -48,8 +48,10 @@ def compare_classification(
         Path | None, typer.Option(help="Look-alikes: .csv with a column `family`, .npy or JSON list.")
     ] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Such as tau=0:2:0.25 or tau-norm:tau=0:1:0.1.")] = None,
-    dev_logits: Annotated[Path | None, typer.Option(help="Choose the values of sweeps on these rows.")] = None,
-    dev_labels: Annotated[Path | None, typer.Option(help="Their labels.")] = None,
+    dev_logits: Annotated[
+        Path | None, typer.Option(help="Rows to choose the values of sweeps on, and for keep_confidence=true.")
+    ] = None,
+    dev_labels: Annotated[Path | None, typer.Option(help="Their labels, for sweeps.")] = None,
     split: Annotated[
         bool, typer.Option("--split", help="Or choose on one half of the rows, report on the other.")
     ] = False,
@@ -86,8 +88,8 @@ def compare_classification(
     from logn.logits.array_files import locate_array
 
     check_numbers(bootstrap, confidence)
-    if (dev_logits is None) != (dev_labels is None):
-        raise InputError("Expected both or none of `--dev-logits` and `--dev-labels`, but got one of them.")
+    if dev_logits is None and dev_labels is not None:
+        raise InputError("Expected `--dev-logits` with `--dev-labels`, but got none.")
     options.make_folder(output)
     test = locate_array(logits)
     names = _class_names(class_names, test.num_classes)
@@ -100,7 +102,7 @@ def compare_classification(
             train_logits=train_logits,
             class_names=names,
             sweeps=sweep or (),
-            dev=(dev_logits, dev_labels) if dev_logits and dev_labels else None,
+            dev=(dev_logits, dev_labels) if dev_logits else None,
             split=split,
             objective=objective,
             bounds=options.parse_bounds(bounds or "19,100"),

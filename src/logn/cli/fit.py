@@ -62,6 +62,12 @@ def fit(
     key: Annotated[str | None, _option(OTHER, "Name of the weight in its file.")] = None,
     bias: Annotated[Path | None, _option(OTHER, "The bias, when it is not beside the weight.")] = None,
     temperature: Annotated[float | None, _option(OTHER, "The temperature.")] = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Statistics of images a softmax classifier was not trained on: keep its mean confidence there."
+        ),
+    ] = None,
     threshold: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, help="Your score threshold; fit warns when a map moves scores far from it."),
@@ -106,6 +112,8 @@ def fit(
     _check_files(method.partition(":")[0], {name: path for name, path in files.items() if path is not None})
     inputs = _read_inputs(statistics, background, key, files)
     affine = _fit(spec, inputs)
+    if held_out is not None:
+        affine = _keeping_confidence(affine, held_out)
     affine.save(output)
     _report(affine, output, _warnings(affine, inputs["moments"], threshold), as_json=json)
 
@@ -194,6 +202,18 @@ def _fit(spec: str, inputs: dict[str, Any]) -> ClassAffine:
     if name == "fracal" and inputs.get("dimensions") is None and options.get("strength") != 0:
         print_note("Without --dimensions only the frequency part of FRACAL is used.")
     return fit_method(spec, **inputs)
+
+
+def _keeping_confidence(affine: ClassAffine, held_out: Path) -> ClassAffine:
+    from logn.calibrators.kept_confidence import keep_confidence
+    from logn.statistics.moments import ClassMoments
+
+    rows = ClassMoments.load(held_out).sample
+    if len(rows) == 0:
+        raise InputError(
+            f"Expected `{held_out}` to hold a row sample, but it holds none; collect it with --sample-rows."
+        )
+    return keep_confidence(affine, rows)
 
 
 def _warnings(affine: ClassAffine, moments: ClassMoments | None, threshold: float) -> list[str]:

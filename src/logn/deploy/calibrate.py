@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.form_warning import form_warning
+from logn.calibrators.kept_confidence import keep_confidence
 from logn.calibrators.logit_normalization import MarginName, logit_normalization
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
@@ -36,6 +37,7 @@ def calibrate(
     layer: LogitLayer | None = None,
     margin: MarginName | float | None = "balance",
     forward: Forward | None = None,
+    held_out: Iterable[Any] | None = None,
     device: torch.device | str | None = None,
     progress: bool = False,
     fold: bool = False,
@@ -47,8 +49,8 @@ def calibrate(
     The pass runs in evaluation mode and without gradients; afterwards every module is in the mode it was in. Under
     torch.distributed each process brings its own part of the images, and all end with the same map.
 
-    By default the correction is the balanced one: it keeps the foreground mass of a detector and the mean confidence
-    of a softmax classifier. The paper's is `margin="min"` for a detector with a background and `margin=None` otherwise.
+    By default the correction is the balanced one, which keeps the model's own scale and foreground mass. The paper's
+    is `margin="min"` for a detector with a background and `margin=None` otherwise.
 
     Args:
         model: A torch module.
@@ -58,6 +60,8 @@ def calibrate(
         layer: Where the logits are; found by `logn.locate_logits` by default.
         margin: As in `logn.logit_normalization`.
         forward: A function that runs the model on a batch, `forward(model, batch)`.
+        held_out: For a softmax classifier: images that it was not trained on, in the same form and without labels. The
+            corrected model is then on average exactly as sure of them as it was; without them about as sure.
         device: Where the batches go; the device of the model's first parameter by default.
         progress: Show a progress bar on stderr.
         fold: Write the map into the weights instead of attaching it.
@@ -83,14 +87,21 @@ def calibrate(
         refuse_folded(path, module)
     target = torch.device(device) if device is not None else _device_of(model)
     run = forward if forward is not None else run_on_batch
-    with _evaluation_mode(model), record(model, layer, nonfinite=nonfinite) as recorded, torch.inference_mode():
-        for batch in _with_progress(loader, progress):
-            run(model, _moved(batch, target))
+
+    def moments_of(batches: Iterable[Any]) -> tuple[ClassMoments, ...]:
+        with _evaluation_mode(model), record(model, layer, nonfinite=nonfinite) as recorded, torch.inference_mode():
+            for batch in _with_progress(batches, progress):
+                run(model, _moved(batch, target))
+        return recorded if layer.stages else (recorded,)
+
     options.setdefault("relative_std", margin == "balance")
-    stages: tuple[ClassMoments, ...] = recorded if layer.stages else (recorded,)
+    stages = moments_of(loader)
     maps = tuple(_normalization(moments, margin, options) for moments in stages)
     if margin != "balance":
         _warn_of_far_moves(maps, stages)
+    if held_out is not None:
+        unseen = moments_of(held_out)
+        maps = tuple(keep_confidence(part, moments.sample) for part, moments in zip(maps, unseen, strict=True))
     affine = maps if layer.stages else maps[0]
     if fold:
         fold_into(model, layer, affine)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from logn.calibrators.kept_confidence import keep_confidence
 from logn.calibrators.method_spec import fit_method, parse_method
 from logn.calibrators.temperature import temperature
 from logn.errors import InputError
@@ -60,12 +61,15 @@ class ClassifierFit:
         moments: Statistics of the logits of training images.
         weight: Weight of the last layer.
         bias: Its bias.
+        held_out: Logits of rows that were not trained on, for `keep_confidence=true`; by default the sample of the
+            training rows serves.
     """
 
     truth: ClassificationTruth
     moments: ClassMoments | None
     weight: Any = None
     bias: Any = None
+    held_out: Any = None
 
     def maps(self, methods: Mapping[str, str | LogitMap]) -> dict[str, LogitMap]:
         """Fit what is named, and keep what is a map already."""
@@ -81,15 +85,32 @@ class ClassifierFit:
                 f"Expected statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method "
                 f"`{name}`, but got neither."
             )
+        elsewhere = bool(options.get("keep_confidence")) and self.held_out is not None
         affine = fit_method(
-            spec, moments=self.moments, counts=self._counts(), weight=self.weight, bias=self.bias, background=None
+            f"{spec},keep_confidence=false" if elsewhere else spec,
+            moments=self.moments,
+            counts=self._counts(),
+            weight=self.weight,
+            bias=self.bias,
+            background=None,
         )
         if affine.num_classes != self.truth.num_classes:
             raise InputError(
                 f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "
                 f"but got {affine.num_classes}."
             )
-        return affine
+        return keep_confidence(affine, self._held_out_rows()) if elsewhere else affine
+
+    def notes(self, specs: Iterable[Any]) -> list[str]:
+        """Say on which rows the confidence was kept, where it was."""
+        if not any(isinstance(spec, str) and parse_method(spec)[1].get("keep_confidence") for spec in specs):
+            return []
+        if self.held_out is None:
+            return ["The mean confidence was kept on training rows, of which a model is surer than of others."]
+        return [f"The mean confidence was kept on {len(self._held_out_rows()):,} rows of `dev`."]
+
+    def _held_out_rows(self) -> Any:
+        return moments_of_logits(self.held_out, "dev logits").sample
 
     def _counts(self) -> ClassCounts | None:
         """Counts in the order of the columns; every image has one class, so their sum is the number of images."""

@@ -47,7 +47,7 @@ def compare_classification(
     families: Sequence[Hashable] | npt.ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     sweeps: Sequence[Sweep | str] = (),
-    dev: tuple[Any, Labels] | None = None,
+    dev: tuple[Any, Labels | None] | None = None,
     split: bool = False,
     objective: str = "top-1",
     bounds: tuple[int, int] = PAPER_BOUNDS,
@@ -73,7 +73,8 @@ def compare_classification(
         class_names: One name for each class; puts counts with names in order. By default those of the statistics.
         sweeps: Parameters to vary, such as "tau=0:2:0.25". With `dev` or `split` the best value there is reported;
             without them all values are reported, none is chosen.
-        dev: Logits and labels of other rows, on which values of sweeps are chosen.
+        dev: Logits and labels of other rows, that were not trained on either. Values of sweeps are chosen on them, and
+            `keep_confidence=true` keeps the mean confidence there; that needs no labels, so they can be None.
         split: Choose on one half of the rows and report on the other.
         objective: The metric by which the value of a sweep is chosen.
         bounds: The most training samples of a few-shot and of a medium-shot class.
@@ -108,7 +109,8 @@ def compare_classification(
     varied = [Sweep.parse(sweep) if isinstance(sweep, str) else sweep for sweep in sweeps]
     asked = named_methods(methods)
     specs = {**asked, **{spec: spec for sweep in varied for spec in sweep.specs if spec not in asked}}
-    maps = ClassifierFit(truth, statistics, weight, bias).maps(specs)
+    fit = ClassifierFit(truth, statistics, weight, bias, None if dev is None else dev[0])
+    maps = fit.maps(specs)
     clock.lap("fit")
     found = dict(zip(maps, row_outcomes(opened, truth.labels, list(maps.values()), progress), strict=True))
     clock.lap("logits")
@@ -136,7 +138,7 @@ def compare_classification(
         seconds=clock.seconds,
         draws=draws,
         confidence=confidence,
-        notes=_notes(statistics, truth, split=split),
+        notes=(*_notes(statistics, truth, split=split), *fit.notes(specs.values())),
     )
 
 
@@ -185,7 +187,7 @@ class _Choice:
     @classmethod
     def of(
         cls,
-        dev: tuple[Any, Labels] | None,
+        dev: tuple[Any, Labels | None] | None,
         truth: ClassificationTruth,
         found: Mapping[str, RowOutcomes],
         maps: Mapping[str, LogitMap],
@@ -199,7 +201,9 @@ class _Choice:
             raise InputError(
                 f"Expected the logits of `dev` to be of {truth.num_classes} classes, but got {opened.num_classes}."
             )
-        labels = classification_truth(dev[1], truth.num_classes).labels
+        if dev[1] is None:
+            raise InputError("Expected labels of `dev` (`--dev-labels`) to choose the values of sweeps, but got none.")
+        labels = checked_labels(dev[1], truth.num_classes)
         outcomes = row_outcomes(opened, labels, list(maps.values()))
         return cls(replace(truth, labels=labels), dict(zip(maps, outcomes, strict=True)), objective)
 
