@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,24 +23,70 @@ FILE_NAME = "checkpoint.safetensors"
 MODEL, MOMENTUM = "model.", "momentum."
 
 
+class ModelSettings(Protocol):
+    """What is needed to build a model again, weights aside: that of a detector or of an image classifier."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes it tells apart, without a background."""
+
+    @property
+    def classifier(self) -> str:
+        """Kind of its class layer."""
+
+    @property
+    def loss(self) -> str:
+        """Name of the loss it is trained with."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as plain values."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The settings from plain values."""
+
+
+Settings = TypeVar("Settings", bound=ModelSettings)
+
+
+def settings_of(model: nn.Module) -> ModelSettings:
+    """What a detector or image classifier was built from."""
+    settings: Any = model.settings
+    return settings  # type: ignore[no-any-return]
+
+
+def kind_of(settings: type[ModelSettings]) -> str:
+    """What such settings are settings of, as a word.
+
+    Example:
+        >>> kind_of(DetectorSettings)
+        'detector'
+    """
+    return settings.__name__.removesuffix("Settings").lower()
+
+
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Generic[Settings]):
     """The content of a checkpoint file.
 
     The random state needs no place in it: every iteration draws from a generator that is seeded by the run's seed
     and the iteration's number.
 
     Args:
-        settings: Of the detector.
+        settings: Of the detector or classifier.
         iteration: How many iterations were done.
         model: Weights and running statistics.
         momentum: State of the optimizer, per weight.
         run: Settings that a resumed run must share.
         class_names: Names of the foreground classes.
-        extra: Other state, such as that of the gradient scaler.
+        extra: What else there is to know, such as the state of the gradient scaler.
     """
 
-    settings: DetectorSettings
+    settings: Settings
     iteration: int
     model: Mapping[str, Tensor]
     momentum: Mapping[str, Tensor] = field(default_factory=dict)
@@ -56,29 +102,42 @@ class Checkpoint:
             "format": FORMAT,
             "schema": str(SCHEMA),
             "iteration": str(self.iteration),
-            "detector": json.dumps(self.settings.as_dict()),
+            kind_of(type(self.settings)): json.dumps(self.settings.as_dict()),
             "run": json.dumps(dict(self.run)),
             "class_names": json.dumps(self.class_names),
             "extra": json.dumps(dict(self.extra)),
         }
         write_safetensors(path, arrays, metadata)
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Read the file, or the file `checkpoint.safetensors` of a folder."""
-        file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-        arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        names = json.loads(metadata["class_names"])
-        return cls(
-            settings=DetectorSettings.from_dict(json.loads(metadata["detector"])),
-            iteration=int(metadata["iteration"]),
-            model=_part(tensors, MODEL),
-            momentum=_part(tensors, MOMENTUM),
-            run=json.loads(metadata["run"]),
-            class_names=None if names is None else tuple(names),
-            extra=json.loads(metadata["extra"]),
-        )
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Checkpoint[DetectorSettings]:
+        """Read the file of a detector, or the file `checkpoint.safetensors` of a folder."""
+        return read_checkpoint(path, DetectorSettings)
+
+
+def read_checkpoint(path: str | os.PathLike[str], settings: type[Settings]) -> Checkpoint[Settings]:
+    """Read a checkpoint file, or the file `checkpoint.safetensors` of a folder.
+
+    Args:
+        path: The file or the folder.
+        settings: What kind of model it must hold; a file of another kind is refused.
+    """
+    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
+    kind = kind_of(settings)
+    if kind not in metadata:
+        raise InputError(f"Expected `{path}` to hold a {kind}, but it holds a model of another kind.")
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    names = json.loads(metadata["class_names"])
+    return Checkpoint(
+        settings=settings.from_dict(json.loads(metadata[kind])),
+        iteration=int(metadata["iteration"]),
+        model=_part(tensors, MODEL),
+        momentum=_part(tensors, MOMENTUM),
+        run=json.loads(metadata["run"]),
+        class_names=None if names is None else tuple(names),
+        extra=json.loads(metadata["extra"]),
+    )
 
 
 def _array(tensor: Tensor) -> np.ndarray:
@@ -103,9 +162,10 @@ def restore_momentum(model: nn.Module, optimizer: torch.optim.Optimizer, momentu
             optimizer.state[weight]["momentum_buffer"] = torch.empty_like(weight.data).copy_(momentum[name])
 
 
-def restore_weights(model: Detector, checkpoint: Checkpoint) -> None:
-    """Put the weights of a checkpoint into a detector; they must be of the same detector and class count."""
-    wanted, found = model.settings, checkpoint.settings
+def restore_weights(model: nn.Module, checkpoint: Checkpoint[Any]) -> None:
+    """Put the weights of a checkpoint into a model that was built from the same settings."""
+    wanted, found = settings_of(model), checkpoint.settings
+    kind = kind_of(type(wanted))
     if found.num_classes != wanted.num_classes:
         raise InputError(
             f"Expected a checkpoint for {wanted.num_classes} classes, but it holds {found.num_classes} classes."
@@ -113,15 +173,15 @@ def restore_weights(model: Detector, checkpoint: Checkpoint) -> None:
     for name, value in wanted.as_dict().items():
         if getattr(found, name) != value:
             raise InputError(
-                f"Expected a checkpoint of a detector with `{name}` {value!r}, but it has {getattr(found, name)!r}."
+                f"Expected a checkpoint of a {kind} with `{name}` {value!r}, but it has {getattr(found, name)!r}."
             )
     own = model.state_dict()
-    # State of a training loss may lie in the file; it has no place in a detector that is only used.
+    # State of a training loss may lie in the file; it has no place in a model that is only used.
     # A number without axes comes back from the file as an array of one.
     weights = {name: tensor.reshape(own[name].shape) for name, tensor in checkpoint.model.items() if name in own}
     missing = sorted(set(own) - set(weights))
     if missing:
-        raise InputError(f"Expected the checkpoint to hold every weight of the detector, but {missing[0]} is missing.")
+        raise InputError(f"Expected the checkpoint to hold every weight of the {kind}, but {missing[0]} is missing.")
     model.load_state_dict(weights)
 
 

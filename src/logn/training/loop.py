@@ -16,12 +16,12 @@ from logn.datasets.samplers import make_sampler
 from logn.errors import InputError
 from logn.statistics.class_counts import ClassCounts
 from logn.training.batches import ImageStream, IterationBatches, SampleCache
+from logn.training.detector_run import DetectorRun
 from logn.training.losses.by_name import DEFAULT_LOSS, make_loss
 from logn.training.plan import TrainingPlan, find_annotations
 from logn.training.presets import make_schedule
 from logn.training.processes import Team, run_together
 from logn.training.region_sampling import ClassificationLoss
-from logn.training.run import Run
 from logn.training.run_folder import run_folder
 
 
@@ -31,12 +31,12 @@ class TrainingResult:
 
     Args:
         output: Folder of the run.
-        iterations: How many iterations the detector has been trained.
+        iterations: How many iterations the model has been trained.
         resumed_from: How many of them were done before this call.
         seconds: Time of the iterations of this call.
         losses: Means of the last few iterations; empty when there was nothing left to do.
         num_classes: Foreground classes.
-        num_images: Images in the annotation file.
+        num_images: Images of the training data.
         processes: How many processes trained together.
     """
 
@@ -123,7 +123,7 @@ def _train(
     shown = progress if team.is_leader else False
     devices = [team.device] if team.device.type == "cuda" else []
     with run_folder(Path(plan.output)), torch.random.fork_rng(devices=devices):
-        run = Run(plan, team, schedule, dataset.class_names, classification_loss or _loss(plan, dataset))
+        run = DetectorRun(plan, team, schedule, dataset.class_names, classification_loss or _loss(plan, dataset))
         begun = resume and run.checkpoint_file.is_file()
         start = run.resume() if begun else 0
         if plan.fills_memory and not begun:

@@ -1,4 +1,4 @@
-"""Run: the state of a training in one process, and one iteration of it."""
+"""Run: the state of a training in one process, and one iteration of it, whatever the model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,33 +15,66 @@ from torch.nn.parallel import DistributedDataParallel
 
 from logn.errors import InputError
 from logn.files import write_safetensors
-from logn.training.backbone_weights import read_backbone_weights
-from logn.training.batches import Batch, IterationBatches
+from logn.training.batches import BatchesOfRun
 from logn.training.checkpoint import (
     FILE_NAME,
     Checkpoint,
     optimizer_momentum,
+    read_checkpoint,
     restore_momentum,
     restore_weights,
+    settings_of,
 )
-from logn.training.detectors import Detector, build_detector
-from logn.training.feature_memory import FeatureMemory
-from logn.training.memory_files import load_memory, remove_memories, save_memory
-from logn.training.plan import TrainingPlan
-from logn.training.presets import Schedule
+from logn.training.presets import Recipe, Schedule
 from logn.training.processes import Team
-from logn.training.region_sampling import ClassificationLoss
-from logn.training.trained_parts import start_from
 from logn.training.training_log import TrainingLog, progress_bar
-from logn.training.two_stage import TwoStageDetector
 
 LOG_EVERY = 10
-# Sets the random numbers of the pass before the training apart from those of the training.
-FILLING = 1
 
 
 class NonFiniteLossError(InputError):
     """The loss became infinite or not a number; the message names the images and the file with the batch."""
+
+
+class RunPlan(Protocol):
+    """What a run needs to know of the plan, of a detector's as of an image classifier's."""
+
+    @property
+    def output(self) -> str | Path:
+        """Folder of the run."""
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """How to train."""
+
+    def run_settings(self, *, total: int, world: int) -> dict[str, Any]:
+        """What must be the same for a resumed run to be the same run."""
+
+
+class RunBatch(Protocol):
+    """What a model is called with in one iteration."""
+
+    @property
+    def images(self) -> Any:
+        """What the model sees."""
+
+    @property
+    def targets(self) -> Any:
+        """What it should say."""
+
+    @property
+    def image_ids(self) -> list[int]:
+        """Which images these are."""
+
+    def to(self, device: torch.device) -> RunBatch:
+        """The same batch on a device."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Images and targets under a name each, for a file."""
 
 
 class Run:
@@ -51,30 +84,24 @@ class Run:
         plan: What to train.
         team: This process among the others.
         schedule: The learning rates.
+        model: With `settings`, in training mode, on the device of the team; called with images and targets it gives
+            its losses by name.
         class_names: Of the foreground classes.
-        classification_loss: In place of cross entropy.
+        facts: What else to keep in the checkpoint.
     """
 
     def __init__(
         self,
-        plan: TrainingPlan,
+        plan: RunPlan,
         team: Team,
         schedule: Schedule,
+        model: nn.Module,
+        *,
         class_names: tuple[str, ...],
-        classification_loss: ClassificationLoss | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.plan, self.team, self.schedule, self.class_names = plan, team, schedule, class_names
-        self.folder = Path(plan.output)
-        weights = None if plan.weights is None else read_backbone_weights(plan.weights)
-        self.model = build_detector(plan.detector(len(class_names)), seed=plan.seed, weights=weights)
-        if classification_loss is not None:
-            self.model.use_loss(classification_loss)
-        self.model.to(team.device).train()
-        if plan.start is not None:
-            start_from(self.model, plan.start, only=plan.only)
-        self.memory = FeatureMemory(len(class_names)) if plan.feature_memory else None
-        if self.memory is not None and isinstance(self.model, TwoStageDetector):
-            self.model.use_memory(self.memory)
+        self.model, self.facts, self.folder = model, dict(facts or {}), Path(plan.output)
         recipe = plan.recipe
         self.optimizer = torch.optim.SGD(
             [weight for weight in self.model.parameters() if weight.requires_grad],
@@ -95,7 +122,7 @@ class Run:
         """Take up the checkpoint of the folder, if there is one, and say how many iterations it has done."""
         if not self.checkpoint_file.is_file():
             return 0
-        checkpoint = Checkpoint.load(self.checkpoint_file)
+        checkpoint = read_checkpoint(self.checkpoint_file, type(settings_of(self.model)))
         try:
             restore_weights(self.model, checkpoint)
         except InputError as error:
@@ -109,43 +136,24 @@ class Run:
         restore_momentum(self.model, self.optimizer, checkpoint.momentum)
         if self.amp and "scaler" in checkpoint.extra:
             self.scaler.load_state_dict(checkpoint.extra["scaler"])
-        if self.memory is not None:
-            load_memory(self.memory, self.folder, checkpoint.iteration, self.team.rank)
         return checkpoint.iteration
 
     def save(self, iteration: int) -> None:
-        """Write the checkpoint after so many iterations, and before it the feature memory of every process."""
-        if self.memory is not None:
-            save_memory(self.memory, self.folder, iteration, self.team.rank)
-            self.team.gather(None)  # all of them are there
+        """Write the checkpoint after so many iterations."""
         if not self.team.is_leader:
             return
         Checkpoint(
-            self.model.settings,
+            settings_of(self.model),
             iteration,
             self.model.state_dict(),
             optimizer_momentum(self.model, self.optimizer),
             self.settings,
             self.class_names,
-            {"scaler": self.scaler.state_dict()} if self.amp else {},
+            self.facts | ({"scaler": self.scaler.state_dict()} if self.amp else {}),
         ).save(self.checkpoint_file)
-        if self.memory is not None:
-            remove_memories(self.folder, but=iteration)
-
-    def fill_memory(self, batches: IterationBatches, count: int, *, workers: int, progress: bool | None) -> None:
-        """Show the detector so many batches before it is trained, to fill its feature memory and the loss's scores."""
-        assert isinstance(self.model, TwoStageDetector)  # noqa: S101 - the plan refuses others
-        with progress_bar(count, 0, shown=progress, title="Filling the memory") as report:
-            for iteration, batch in enumerate(batches.iterate(0, count, workers=workers)):
-                torch.manual_seed(_iteration_seed(self.plan.seed, iteration, self.team.rank, FILLING))
-                moved = batch.to(self.team.device)
-                with torch.autocast(self.team.device.type, enabled=self.amp):
-                    self.model.learn_regions(moved.images, moved.targets)
-                report(iteration + 1, "")
-        self.save(0)
 
     def go(
-        self, batches: IterationBatches, start: int, *, workers: int, progress: bool | None
+        self, batches: BatchesOfRun, start: int, *, workers: int, progress: bool | None
     ) -> tuple[float, dict[str, float]]:
         """Do the iterations from `start` to the end; gives their time and the last mean losses."""
         total, every = self.schedule.total, self.plan.recipe.checkpoint_every
@@ -168,9 +176,9 @@ class Run:
                     self.save(done)
         return time.monotonic() - began, losses
 
-    def step(self, model: nn.Module, batch: Batch, iteration: int) -> dict[str, float]:
+    def step(self, model: nn.Module, batch: RunBatch, iteration: int) -> dict[str, float]:
         """One iteration of gradient descent; gives the losses, averaged over the processes."""
-        torch.manual_seed(_iteration_seed(self.plan.seed, iteration, self.team.rank))
+        torch.manual_seed(iteration_seed(self.plan.seed, iteration, self.team.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.learning_rate(iteration)
         moved = batch.to(self.team.device)
@@ -189,7 +197,7 @@ class Run:
         self.scaler.update()
         return means
 
-    def stop(self, batch: Batch, losses: Mapping[str, Tensor], iteration: int) -> None:
+    def stop(self, batch: RunBatch, losses: Mapping[str, Tensor], iteration: int) -> None:
         """Save the batch whose loss is not finite, and say so, in every process alike."""
         bad = {name: value.item() for name, value in losses.items() if not torch.isfinite(value)}
         path = self.folder / (
@@ -207,23 +215,24 @@ class Run:
         )
 
 
-def save_batch(path: Path, batch: Batch, iteration: int) -> None:
+def save_batch(path: Path, batch: RunBatch, iteration: int) -> None:
     """Write images and targets of a batch to a safetensors file, to look at."""
-    arrays: dict[str, np.ndarray] = {}
-    for place, (image, target) in enumerate(zip(batch.images, batch.targets, strict=True)):
-        arrays[f"image_{place}"] = image.cpu().numpy()
-        tensors = {name: value for name, value in target.items() if isinstance(value, Tensor)}
-        arrays |= {f"{name}_{place}": value.cpu().numpy() for name, value in tensors.items()}
     ids = ",".join(map(str, batch.image_ids))
     metadata = {"format": "logn-batch", "schema": "1", "iteration": str(iteration), "image_ids": ids}
-    write_safetensors(path, arrays, metadata)
+    write_safetensors(path, batch.arrays(), metadata)
 
 
-def _iteration_seed(*numbers: int) -> int:
+def iteration_seed(*numbers: int) -> int:
+    """One seed for torch from the seed of the run, an iteration and a process.
+
+    Example:
+        >>> iteration_seed(0, 1, 0) != iteration_seed(0, 0, 1)
+        True
+    """
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _wrap(model: Detector, team: Team) -> nn.Module:
+def _wrap(model: nn.Module, team: Team) -> nn.Module:
     if team.world == 1:
         return model
     devices: list[Any] | None = [team.device] if team.device.type == "cuda" else None

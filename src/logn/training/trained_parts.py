@@ -1,4 +1,4 @@
-"""Training a part of a detector on another run: the second stage of BAGS, cRT, LWS and LOCE."""
+"""Training a part of a model on another run: the second stage of BAGS, cRT, LWS and LOCE."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from logn.errors import InputError
-from logn.training.checkpoint import Checkpoint
-from logn.training.detectors import Detector
+from logn.training.checkpoint import read_checkpoint, settings_of
 from logn.training.losses.by_name import layout_of
 
 CLASSIFIER = "cls_score."
@@ -36,26 +35,28 @@ def check_part(only: str | None, *, started: bool) -> None:
         raise InputError(f"Expected `start` to name a trained run where only the {only} is trained, but got none.")
 
 
-def start_from(model: Detector, path: str | Path, *, only: str | None = None) -> None:
+def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, background: int | None = 0) -> None:
     """Begin with the weights of another run, and freeze all but the part that is to be trained.
 
     The classifier starts anew where it is asked for, and where the loss of that run wants other logits.
 
     Args:
-        model: The detector, in training mode.
+        model: The detector or image classifier, in training mode.
         path: Folder of the other run, or its checkpoint file.
         only: One of `PARTS`; None trains everything.
+        background: Where the background is among the labels: None for image classifiers.
     """
-    checkpoint = Checkpoint.load(path)
-    wanted, found = model.settings, checkpoint.settings
+    wanted = settings_of(model)
+    checkpoint = read_checkpoint(path, type(wanted))
+    found = checkpoint.settings
     for name in ("model", "num_classes", "classifier"):
         ours, theirs = getattr(wanted, name), getattr(found, name)
         if ours == "scaled":
             ours = "linear"  # the weights that the scales are for
         if ours != theirs:
             raise InputError(f"Expected `start` to be a run with `{name}` {ours!r}, but got {theirs!r} in `{path}`.")
-    layouts = [layout_of(settings.loss, settings.num_classes).layout for settings in (wanted, found)]
-    renew = only == "new-classifier" or layouts[0] != layouts[1]
+    ours, theirs = (layout_of(name, wanted.num_classes, background=background) for name in (wanted.loss, found.loss))
+    renew = only == "new-classifier" or ours.layout != theirs.layout
     own = model.state_dict()
     weights = {
         name: checkpoint.model[name].reshape(value.shape)
