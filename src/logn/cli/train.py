@@ -127,10 +127,11 @@ def train(
         plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
     if os.environ.get("RANK", "0") == "0":  # torchrun starts this command once per process
-        _print_result(result, as_json=as_json)
+        print_result(result, as_json=as_json)
 
 
-def _print_result(result: TrainingResult, *, as_json: bool) -> None:
+def print_result(result: TrainingResult, *, as_json: bool) -> None:
+    """Print what a run did, of a detector as of an image classifier."""
     if as_json:
         values = {field.name: getattr(result, field.name) for field in fields(result)}
         print_json({**values, "seconds_per_iteration": result.seconds_per_iteration})

@@ -1,0 +1,118 @@
+"""`logn train-classifier`: train an image classifier, or go on with a run that was stopped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logn.cli.console import JsonOption, ProgressOption
+from logn.cli.train import print_result
+
+DATA_HELP = "Folder of `logn data glyph-classes`, class folders, CIFAR's folder, or a list of `path label` lines."
+
+
+def train_classifier(
+    data: Annotated[Path, typer.Option("--data", "-d", help=DATA_HELP)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; made if it is not there.")],
+    root: Annotated[Path | None, typer.Option(help="Folder that the paths of a list start from.")] = None,
+    class_names: Annotated[Path | None, typer.Option(help="One class name a line, for list files.")] = None,
+    imbalance: Annotated[
+        float | None, typer.Option(help="Thin CIFAR or class folders: the first class has so many times the last's.")
+    ] = None,
+    dev_each: Annotated[
+        int | None, typer.Option(help="Hold out so many training images of each class (CIFAR, class folders).")
+    ] = None,
+    data_seed: Annotated[int, typer.Option(help="Which images are held out and thinned away.")] = 0,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="`small`, `resnet10`, `resnet50`, `resnet152` or `resnext50`.")
+    ] = "small",
+    classifier: Annotated[str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).")] = "linear",
+    temperature: Annotated[float, typer.Option(help="Of the cosine classifier.")] = 20.0,
+    preset: Annotated[
+        str | None, typer.Option(help="`paper` or `small`; by default the one that fits the model.")
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="`random` or `class-balanced`.")] = "random",
+    iterations: Annotated[int | None, typer.Option(help="Length of the run, instead of the preset's.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; by default the preset's, scaled with the batch.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
+    weights: Annotated[
+        Path | None, typer.Option(help="Local file with torchvision's weights (.pth, .safetensors); never downloaded.")
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of the square that the network sees.")] = None,
+    flip: Annotated[
+        bool | None, typer.Option("--flip/--no-flip", help="Mirror half of the training images; default: preset's.")
+    ] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Iterations between checkpoints.")] = None,
+    loss: Annotated[
+        str, typer.Option(help="With options: `seesaw`, `eql-softmax:threshold=0.005`; see docs/losses.md.")
+    ] = "cross-entropy",
+    start: Annotated[Path | None, typer.Option(help="Run of the same classifier whose weights to begin with.")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Train `classifier`, `new-classifier` or `scales` of the run at --start, freeze the rest."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in the folder, or start anew.")
+    ] = True,
+    processes: Annotated[
+        int, typer.Option(help="Processes to start; on a CPU, one per core is best. Leave it 1 under torchrun.")
+    ] = 1,
+    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that read images ahead.")] = None,
+    progress_bar: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train an image classifier on long-tailed data. A run that was stopped goes on, to the same result.
+
+    Writes `checkpoint.safetensors` and `log.jsonl` to the folder of the run.
+
+    **Examples**
+
+        logn train-classifier --data classes -o runs/softmax
+
+        logn train-classifier --data classes -o runs/crt --start runs/softmax --only new-classifier
+        --sampler class-balanced
+
+        logn train-classifier --data ImageNet_LT_train.txt --root imagenet -m resnext50 --classifier cosine -o runs/lt
+    """
+    from logn.training.classifier_loop import train_classifier as run_training
+    from logn.training.classifier_plan import ClassifierPlan
+
+    plan = ClassifierPlan(
+        data=data,
+        output=output,
+        root=root,
+        class_names=class_names,
+        imbalance=imbalance,
+        dev_each=dev_each,
+        data_seed=data_seed,
+        model=model,
+        classifier=classifier,
+        temperature=temperature,
+        preset=preset,
+        sampler=sampler,
+        iterations=iterations,
+        epochs=epochs,
+        batch=batch,
+        learning_rate=lr,
+        seed=seed,
+        weights=weights,
+        image_size=image_size,
+        flip=flip,
+        checkpoint_every=checkpoint_every,
+        loss=loss,
+        start=start,
+        only=only,
+    )
+    result = run_training(
+        plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
+    )
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts this command once per process
+        print_result(result, as_json=as_json)
