@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from logn.calibrators.kept_confidence import keep_confidence
@@ -99,7 +100,7 @@ class ClassifierFit:
                 f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "
                 f"but got {affine.num_classes}."
             )
-        return keep_confidence(affine, self._held_out_rows()) if elsewhere else affine
+        return keep_confidence(affine, self._held_out_rows) if elsewhere else affine
 
     def notes(self, specs: Iterable[Any]) -> list[str]:
         """Say on which rows the confidence was kept, where it was."""
@@ -107,8 +108,9 @@ class ClassifierFit:
             return []
         if self.held_out is None:
             return ["The mean confidence was kept on training rows, of which a model is surer than of others."]
-        return [f"The mean confidence was kept on {len(self._held_out_rows()):,} rows of `dev`."]
+        return [f"The mean confidence was kept on {len(self._held_out_rows):,} rows of `dev`."]
 
+    @cached_property
     def _held_out_rows(self) -> Any:
         return moments_of_logits(self.held_out, "dev logits").sample
 

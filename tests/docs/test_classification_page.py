@@ -1,0 +1,72 @@
+"""The page on classification shows code that runs, and commands that give the numbers of the Python API."""
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "classification.md"
+EXAMPLE = ROOT / "examples" / "classification.py"
+
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """What the example computes; it writes its files into a folder of its own."""
+    folder, here = tmp_path_factory.mktemp("classification"), Path.cwd()
+    os.chdir(folder)
+    try:
+        return {"folder": folder, **runpy.run_path(str(EXAMPLE))}
+    finally:
+        os.chdir(here)
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def test_every_block_of_python_is_in_the_example():
+    script = EXAMPLE.read_text(encoding="utf-8")
+    assert blocks("python")
+    assert all(block in script for block in blocks("python"))
+
+
+def test_the_example_helps_the_few(example):
+    assert example["after"]["few"] > example["before"]["few"] + 0.1
+    change = example["comparison"]["logn:balanced"].differences["few"]
+    assert change.low > 0
+    assert example["kept"]["confidence"] == pytest.approx(example["before"]["confidence"], abs=0.03)
+    assert example["kept"]["top-1"] == example["after"]["top-1"]
+
+
+def test_the_printed_numbers_are_near_those_of_the_page(example):
+    """Other versions of scikit-learn may round otherwise; a page that is plainly out of date fails."""
+    (text,) = blocks("text")
+    for line in text.splitlines():
+        name, before, _, after = line.split()
+        assert 100 * example["before"][name] == pytest.approx(float(before), abs=2.0)
+        assert 100 * example["after"][name] == pytest.approx(float(after), abs=2.0)
+
+
+def test_the_commands_give_what_the_example_gives(example):
+    folder, (compare, correct) = example["folder"], blocks("sh")
+    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    commands = "set -e\n" + compare.replace("logn,logn:balanced,loga", "logn,logn:balanced,loga --json > all.json")
+    environment = {**os.environ, "PATH": binaries}
+    subprocess.run(["bash", "-c", commands + correct], cwd=folder, env=environment, check=True, capture_output=True)
+    printed = json.loads((folder / "all.json").read_text())
+    expected = json.loads(json.dumps(example["comparison"].to_dict()))
+    assert printed["methods"] == expected["methods"]
+    kept = json.loads((folder / "kept.json").read_text())["methods"][1]["metrics"]
+    assert kept["confidence"] == pytest.approx(example["kept"]["confidence"], abs=1e-3)
+    assert json.loads((folder / "tau" / "comparison.json").read_text())["curves"][0]["chosen"].startswith("loga:tau=")
+    corrected = np.load(folder / "corrected.npy")
+    np.testing.assert_allclose(corrected, example["affine"](example["test_logits"]), atol=1e-2)
