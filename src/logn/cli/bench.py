@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from logn.cli.bench_imagenet_lt import imagenet_lt
 from logn.cli.console import JsonOption, ProgressOption, print_json, print_note
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
@@ -113,3 +114,6 @@ def _relative(option: str, path: Path) -> list[str]:
 
 for _name, _help in TABLES.items():
     bench.command(_name, short_help=_help)(table_command(_name))
+bench.command("imagenet-lt", short_help="Every row of the paper's ImageNet-LT table, and its components of LogN.")(
+    imagenet_lt
+)

@@ -1,4 +1,4 @@
-"""The paper's ImageNet-LT table and its study of LogN's components, as rows: a classifier, a correction, a paper row."""
+"""The rows of the paper's ImageNet-LT table and of its components: a classifier, a correction, the paper's numbers."""
 
 from __future__ import annotations
 

@@ -1,0 +1,190 @@
+"""What corrections reach on a classifier's test images, kept in a file beside it so that it is measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from logn.errors import InputError
+from logn.evaluate.classification_truth import SHOTS, shot_groups
+from logn.evaluate.compare_classification import compare_classification
+from logn.experiments.classifier_spec import ClassifierSpec
+from logn.experiments.classifier_workshop import ClassifierWorkshop
+from logn.experiments.imagenet_lt import TAU_NORM, TAU_SWEEP, ClassifierRow, sections
+from logn.experiments.measurements import RecordFile
+
+METRICS = (
+    "top-1",
+    "many",
+    "medium",
+    "few",
+    "many-OLTR",
+    "medium-OLTR",
+    "few-OLTR",
+    "ECE",
+    "confidence",
+    "within-family",
+)
+NOT_TRAINED = "The classifier is not trained yet, and training was not asked for."
+# What a run that is damaged, or of other settings, can raise.
+EXPECTED_ERRORS = (InputError, OSError, RuntimeError, ValueError)
+
+
+@dataclass(frozen=True)
+class ClassifierRowResult:
+    """What was measured for a row.
+
+    Args:
+        row: The row, with the classifier of the first seed.
+        metrics: By seed: shares between 0 and 1.
+        choices: By seed: what was chosen on dev, such as `tau-norm:tau=0.4`.
+        failures: By seed: why there is no measurement.
+        seconds: By seed: time of the training of the classifier, with the one that it starts from.
+    """
+
+    row: ClassifierRow
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    choices: Mapping[int, str] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
+
+    def values(self, metric: str) -> dict[int, float]:
+        """A metric in points, by seed."""
+        return {seed: 100 * found[metric] for seed, found in self.metrics.items() if metric in found}
+
+
+@dataclass(frozen=True)
+class ClassifierSectionResult:
+    """The rows of a section with what was measured."""
+
+    title: str
+    rows: tuple[ClassifierRowResult, ...]
+
+    def __getitem__(self, label: str) -> ClassifierRowResult:
+        return next(found for found in self.rows if found.row.label == label)
+
+    def differences(self, found: ClassifierRowResult, metric: str) -> list[float]:
+        """By how much a row differs from its baseline in a metric, in points, for each seed that both have."""
+        before, after = self[found.row.baseline].values(metric), found.values(metric)
+        return [after[seed] - before[seed] for seed in after if seed in before]
+
+
+def run_sections(
+    workshop: ClassifierWorkshop, seeds: Sequence[int], *, train: bool = True
+) -> tuple[ClassifierSectionResult, ...]:
+    """Train what is missing, measure what is missing, and put the rows together; a failure holds up its rows only."""
+    plans = {seed: sections(seed, eql=workshop.problem.eql) for seed in seeds}
+    wanted: dict[str, tuple[ClassifierSpec, list[str]]] = {}
+    for row in (row for plan in plans.values() for section in plan for row in section.rows):
+        methods = wanted.setdefault(row.model.name, (row.model, []))[1]
+        methods += [row.method] if row.method not in methods else []
+    failures = workshop.train([spec for spec, _ in wanted.values()]) if train else {}
+    records: dict[str, dict[str, Any]] = {}
+    for name, (spec, methods) in wanted.items():
+        if name in failures or not workshop.is_trained(spec):
+            failures.setdefault(name, NOT_TRAINED)
+            continue
+        try:
+            records[name] = measure_classifier(workshop, spec, methods)
+        except EXPECTED_ERRORS as error:
+            failures[name] = str(error)
+    return tuple(
+        ClassifierSectionResult(
+            section.title,
+            tuple(
+                _row_result(workshop, {seed: plans[seed][place].rows[line] for seed in seeds}, records, failures)
+                for line in range(len(section.rows))
+            ),
+        )
+        for place, section in enumerate(plans[seeds[0]])
+    )
+
+
+def describe_data(workshop: ClassifierWorkshop, seed: int) -> dict[str, Any]:
+    """Sizes of the data and length of the training, for the record."""
+    training, test = workshop.images(seed, "train"), workshop.images(seed, "test")
+    shots = shot_groups(training.image_counts)
+    plain, second = (workshop.plan(ClassifierSpec(seed=seed, stage=stage)) for stage in ("", "crt"))
+    return {
+        "classes": training.num_classes,
+        "train": len(training),
+        "most": int(training.image_counts.max()),
+        "fewest": int(training.image_counts.min()),
+        "test": len(test),
+        "groups": {shot: int((shots == shot).sum()) for shot in SHOTS},
+        "epochs": plain.epochs or plain.recipe.epochs,
+        "stage_epochs": second.epochs or second.recipe.epochs,
+    }
+
+
+def measure_classifier(workshop: ClassifierWorkshop, spec: ClassifierSpec, methods: Sequence[str]) -> dict[str, Any]:
+    """Measure corrections of one trained classifier; those in its file are not measured again.
+
+    Returns:
+        By method: "metrics", and "chosen" where a parameter was chosen on dev.
+    """
+    file = RecordFile(workshop.folder(spec))
+    known = file.read()["corrections"]
+    missing = [method for method in methods if method not in known]
+    if missing:
+        known = file.add("corrections", _measured(workshop, spec, missing))
+    return {method: known[method] for method in methods}
+
+
+def _measured(workshop: ClassifierWorkshop, spec: ClassifierSpec, methods: Sequence[str]) -> dict[str, Any]:
+    test, training = workshop.images(spec.seed, "test"), workshop.images(spec.seed, "train")
+    fitted = [method for method in methods if method not in ("none", TAU_NORM)]
+    inputs: dict[str, Any] = {}
+    if any(method.startswith("logn") for method in fitted):
+        inputs["moments"] = workshop.moments(spec)
+    if TAU_NORM in methods:
+        inputs["weight"], inputs["bias"] = workshop.class_layer(spec)
+        inputs["sweeps"] = [TAU_SWEEP]
+    if TAU_NORM in methods or any("keep_confidence" in method for method in fitted):
+        inputs["dev"] = (workshop.logits(spec, "dev"), workshop.images(spec.seed, "dev").labels)
+    comparison = compare_classification(
+        workshop.logits(spec, "test"),
+        test.labels,
+        fitted,
+        counts=training.image_counts,
+        families=test.families,
+        draws=0,
+        **inputs,
+    )
+    rows: dict[str, Any] = {row.name: {"metrics": _kept(row.values)} for row in comparison.rows}
+    if TAU_NORM in methods:
+        chosen = comparison.curves[0].chosen
+        rows[TAU_NORM] = {**rows[str(chosen)], "chosen": chosen}
+    return {method: rows[method] for method in methods}
+
+
+def _kept(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: values[name] for name in METRICS if name in values}
+
+
+def _row_result(
+    workshop: ClassifierWorkshop,
+    by_seed: Mapping[int, ClassifierRow],
+    records: Mapping[str, Mapping[str, Any]],
+    failures: Mapping[str, str],
+) -> ClassifierRowResult:
+    first = next(iter(by_seed.values()))
+    found = {seed: records[row.model.name][row.method] for seed, row in by_seed.items() if row.model.name in records}
+    return ClassifierRowResult(
+        first,
+        metrics={seed: _numbers(record["metrics"]) for seed, record in found.items()},
+        choices={seed: record["chosen"] for seed, record in found.items() if "chosen" in record},
+        failures={seed: failures[row.model.name] for seed, row in by_seed.items() if row.model.name in failures},
+        seconds={seed: _training_seconds(workshop, by_seed[seed].model) for seed in found},
+    )
+
+
+def _training_seconds(workshop: ClassifierWorkshop, spec: ClassifierSpec) -> float:
+    before = workshop.training_seconds(spec.start) if spec.start is not None else 0.0
+    return before + workshop.training_seconds(spec)
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    """What the file has numbers for; a group without any class has none."""
+    return {name: value for name, value in values.items() if value is not None}

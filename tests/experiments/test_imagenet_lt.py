@@ -1,0 +1,123 @@
+"""The ImageNet-LT tables from data to page, on a problem so small that it trains in seconds."""
+
+import contextlib
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from logn.cli.main import execute
+from logn.datasets.glyph_class_settings import GlyphClassSettings
+from logn.errors import InputError
+from logn.experiments import classifier_workshop
+from logn.experiments.classifier_measurements import describe_data, run_sections
+from logn.experiments.classifier_spec import ClassifierSpec
+from logn.experiments.classifier_workshop import ClassifierProblem, ClassifierWorkshop
+from logn.experiments.imagenet_lt import MAIN, sections
+
+TINY = ClassifierProblem(
+    "glyph classes",
+    GlyphClassSettings(classes=4, most=120, fewest=3, dev=2, test=5, size=32),
+    epochs=1,
+    stage_epochs=1,
+    eql="eql-softmax:threshold=0.1",
+)
+
+
+@contextlib.contextmanager
+def silent_step(name, total):
+    yield lambda amount: None
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    return ClassifierWorkshop(tmp_path_factory.mktemp("bench"), TINY, jobs=1, step=silent_step)
+
+
+@pytest.fixture(scope="module")
+def found(workshop):
+    return run_sections(workshop, [3])
+
+
+def test_every_row_is_measured_on_its_own_classifier(found, workshop):
+    for section in found:
+        for row in section.rows:
+            assert not row.failures
+            assert 0 <= row.metrics[3]["top-1"] <= 1
+            assert row.seconds[3] > 0
+    assert found[0]["tau-norm"].choices[3].startswith("tau-norm:tau=")
+    # A factor common to all classes changes no decision; it is there for the confidence.
+    kept, plain = (found[1][label].metrics[3] for label in ("mean and std, confidence kept", "mean and std"))
+    assert kept["top-1"] == plain["top-1"]
+    facts = describe_data(workshop, 3)
+    assert (facts["classes"], facts["test"], facts["epochs"]) == (4, 20, 1)
+    assert facts["groups"] == {"many": 1, "medium": 1, "few": 2}
+
+
+def test_the_accuracy_is_that_of_the_logits_in_the_folder(found, workshop):
+    spec = ClassifierSpec(seed=3)
+    logits = np.load(workshop.logits(spec, "test"))
+    labels = workshop.images(3, "test").labels
+    assert found[0]["Softmax"].metrics[3]["top-1"] == pytest.approx((logits.argmax(1) == labels).mean())
+
+
+def test_nothing_is_done_twice(found, workshop, monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("trained or run again")
+
+    monkeypatch.setattr(classifier_workshop, "train_classifier", refuse)
+    monkeypatch.setattr(classifier_workshop, "classifier_logits", refuse)
+    again = run_sections(workshop, [3])
+    assert [row.metrics for row in again[0].rows] == [row.metrics for row in found[0].rows]
+
+
+def test_another_length_counts_as_not_trained(found, workshop):
+    longer = ClassifierWorkshop(workshop.root, replace(TINY, epochs=2), step=silent_step)
+    assert workshop.is_trained(ClassifierSpec(seed=3))
+    assert not longer.is_trained(ClassifierSpec(seed=3))
+
+
+def test_a_training_that_fails_holds_up_its_own_rows_only(found, workshop, monkeypatch, tmp_path):
+    real = classifier_workshop.train_classifier
+
+    def fail_for_seesaw(plan, **options):
+        if plan.loss == "seesaw":
+            raise InputError("Expected the disk to have room, but it is full.")
+        return real(plan, **options)
+
+    monkeypatch.setattr(classifier_workshop, "train_classifier", fail_for_seesaw)
+    (workshop.folder(ClassifierSpec("cosine", "seesaw", seed=3)) / classifier_workshop.DONE).unlink()
+    again = run_sections(workshop, [3])
+    assert again[0]["Seesaw"].failures == {3: "Expected the disk to have room, but it is full."}
+    assert not again[0]["Seesaw"].metrics
+    assert all(row.metrics for row in again[0].rows if row.row.label != "Seesaw")
+
+
+def test_measuring_only_trains_nothing(tmp_path):
+    workshop = ClassifierWorkshop(tmp_path, TINY, step=silent_step)
+    workshop.draw([0])
+    rows = run_sections(workshop, [0], train=False)[0].rows
+    assert all("not trained yet" in row.failures[0] for row in rows)
+
+
+def test_rows_share_classifiers():
+    names = {row.model.name for section in sections(1) for row in section.rows}
+    assert {"linear-ce-s1", "linear-ce+crt-s1", "linear-ce+lws-s1", "cosine-ce-s1", "cosine-seesaw-s1"} <= names
+    assert len(sections(0)[0].rows) == 10
+    assert sections(0)[0].title == MAIN
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--dataset", "cifar"], "Expected `--dataset` to be one of ('glyphs', 'imagenet-lt'), but got 'cifar'."),
+        (["--dataset", "imagenet-lt"], "Expected `--data` to name ImageNet-LT's training list"),
+        (["--data", "list.txt"], "Expected `--data` and `--images` with `--dataset imagenet-lt` only"),
+        (["--dataset", "imagenet-lt", "--data", "none.txt"], "there is none"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, words, capsys, tmp_path):
+    root = ["--root", str(tmp_path / "root"), "-o", str(tmp_path / "out")]
+    assert execute(["bench", "imagenet-lt", *arguments, *root, "--json"]) == 2
+    assert words in json.loads(capsys.readouterr().out)["error"]
