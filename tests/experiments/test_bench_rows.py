@@ -37,7 +37,7 @@ def made_up(experiment, seeds=(0,), fail=None):
                 continue
             same = {seed: float(line) for seed in seeds}
             errors = {seed: {"Cls": 0.2, "Miss": 0.1, "FP": 0.05, "FN": 0.15} for seed in seeds}
-            rows.append(RowResult(row, numbers, {}, errors if experiment.errors else {}, same, same, same, same))
+            rows.append(RowResult(row, numbers, {}, errors if experiment.errors else {}, same, same, same, same, same))
         sections.append(SectionResult(section.title, tuple(rows)))
     return BenchResult(experiment, tuple(sections), tuple(seeds), BENCHMARK)
 

@@ -81,6 +81,7 @@ def test_every_row_is_measured_and_the_impossible_one_is_told(finished):
         assert {"AP", "AP-mask"} <= set(found.metrics[0])
         assert set(found.errors[0]) >= {"Cls", "FP", "FN"}
         assert found.total_seconds[0] >= found.training_seconds[0] > 0
+        assert found.logged_seconds[0] > 0
     assert section["BAGS"].total_seconds[0] > section["BAGS"].training_seconds[0]
     assert section["CE"].relative_cost[0] == 1.0
     assert 0.3 < section["BAGS"].relative_cost[0] < 3

@@ -149,8 +149,8 @@ def describe_settings(result: BenchResult) -> str:
     )
     if result.experiment.costs:
         text += (
-            " Training time is that of the iterations, each run in one process with one thread, beside other runs; "
-            "inference is the processor time of `propose` over that of CE under random sampling."
+            " Training is in processor seconds: those of an iteration on one thread, measured over eight, times the "
+            "iterations; inference is the processor time of `propose` over that of CE under random sampling."
         )
     return text
 
@@ -191,6 +191,7 @@ def _row_dict(found: RowResult) -> dict[str, Any]:
         "failures": found.failures,
         "errors": found.errors,
         "margin": found.margins,
+        "logged_seconds": found.logged_seconds,
         "training_seconds": found.training_seconds,
         "total_seconds": found.total_seconds,
         "relative_cost": found.relative_cost,

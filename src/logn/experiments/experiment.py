@@ -68,7 +68,8 @@ class RowResult:
         failures: By seed: why there is no measurement.
         errors: By seed: what mending each kind of error would add to AP50; empty where it was not asked for.
         margins: By seed: the value of the margin; empty where there is none.
-        training_seconds: By seed: time of the detector's own training.
+        logged_seconds: By seed: time of the detector's own training as its log has it, on a machine that may be busy.
+        training_seconds: By seed: processor time of the detector's own training.
         total_seconds: By seed: with the training it starts from.
         relative_cost: By seed: time of the detector's proposals over that of the plain detector.
     """
@@ -78,6 +79,7 @@ class RowResult:
     failures: Mapping[int, str] = field(default_factory=dict)
     errors: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     margins: Mapping[int, float] = field(default_factory=dict)
+    logged_seconds: Mapping[int, float] = field(default_factory=dict)
     training_seconds: Mapping[int, float] = field(default_factory=dict)
     total_seconds: Mapping[int, float] = field(default_factory=dict)
     relative_cost: Mapping[int, float] = field(default_factory=dict)

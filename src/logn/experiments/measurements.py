@@ -21,6 +21,7 @@ from logn.experiments.detector_spec import DetectorSpec
 from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
 from logn.experiments.inference_cost import relative_cost
 from logn.experiments.positive_statistics import positive_statistics
+from logn.experiments.training_cost import seconds_per_iteration
 from logn.experiments.workshop import STATISTICS_IMAGES, Step, Workshop
 from logn.files import atomic_path
 from logn.logits.layer import find_modules
@@ -30,6 +31,7 @@ from logn.training.checkpoint import FILE_NAME as CHECKPOINT
 
 FILE_NAME, SCHEMA = "bench-test.json", 1
 COST_IMAGES = 16
+ITERATION = "seconds per iteration"
 
 # A measurement as it lies in the file: "metrics", "errors" (or None), "margin" (or None).
 Record = dict[str, Any]
@@ -83,6 +85,15 @@ def inference_cost(workshop: Workshop, spec: DetectorSpec, plain: DetectorSpec) 
         ratio = relative_cost(workshop.detector(spec), workshop.detector(plain), images)
         known = file.add("cost", {plain.name: ratio})
     return float(known[plain.name])
+
+
+def training_cost(workshop: Workshop, spec: DetectorSpec) -> float:
+    """Processor seconds of a detector's own training: those of an iteration, measured once, times their number."""
+    file = RecordFile(workshop.model_folder(spec))
+    known = file.read()["cost"]
+    if ITERATION not in known:
+        known = file.add("cost", {ITERATION: seconds_per_iteration(workshop, spec)})
+    return float(known[ITERATION]) * spec.iterations
 
 
 class RecordFile:

@@ -17,7 +17,7 @@ from logn.experiments.experiment import (
     RowResult,
     SectionResult,
 )
-from logn.experiments.measurements import Record, inference_cost, measure
+from logn.experiments.measurements import Record, inference_cost, measure, training_cost
 from logn.experiments.workshop import Step, Workshop
 
 # What a run that is damaged, or of other settings, can raise.
@@ -33,7 +33,8 @@ class DetectorOutcome:
     failures: Mapping[str, str] = field(default_factory=dict)
     failure: str | None = None
     relative_cost: float | None = None
-    seconds: float = float("nan")
+    logged_seconds: float = float("nan")
+    training_seconds: float = float("nan")
     total_seconds: float = float("nan")
 
 
@@ -110,13 +111,14 @@ def _outcome(
     errors: bool,
     step: Step,
 ) -> DetectorOutcome:
-    outcome = DetectorOutcome(seconds=workshop.training_seconds(spec))
-    before = workshop.training_seconds(spec.start) if spec.start is not None else 0.0
-    outcome.total_seconds = before + outcome.seconds
+    outcome = DetectorOutcome(logged_seconds=workshop.training_seconds(spec))
     try:
         outcome.records, outcome.failures = measure(workshop, spec, corrections, step=step, errors=errors)
         if plain is not None and workshop.is_trained(plain):
             outcome.relative_cost = inference_cost(workshop, spec, plain)
+            outcome.training_seconds = training_cost(workshop, spec)
+            before = 0.0 if spec.start is None else training_cost(workshop, spec.start)
+            outcome.total_seconds = before + outcome.training_seconds
     except EXPECTED_ERRORS as error:
         outcome.failure = str(error)
     return outcome
@@ -138,7 +140,8 @@ def _row_result(row: BenchRow, by_seed: Mapping[int, BenchRow], outcomes: Mappin
         failures=failures,
         errors={seed: _numbers(record["errors"]) for seed, record in records.items() if record["errors"]},
         margins={seed: record["margin"] for seed, record in records.items() if record["margin"] is not None},
-        training_seconds={seed: outcome.seconds for seed, outcome in trained.items()},
+        logged_seconds={seed: outcome.logged_seconds for seed, outcome in trained.items()},
+        training_seconds={seed: outcome.training_seconds for seed, outcome in trained.items()},
         total_seconds={seed: outcome.total_seconds for seed, outcome in trained.items()},
         relative_cost={
             seed: outcome.relative_cost for seed, outcome in trained.items() if outcome.relative_cost is not None
