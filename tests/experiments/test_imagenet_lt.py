@@ -121,3 +121,25 @@ def test_bad_input_is_one_sentence(arguments, words, capsys, tmp_path):
     root = ["--root", str(tmp_path / "root"), "-o", str(tmp_path / "out")]
     assert execute(["bench", "imagenet-lt", *arguments, *root, "--json"]) == 2
     assert words in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_list_files_are_the_same_data_for_every_seed(tmp_path):
+    (tmp_path / "ImageNet_LT_train.txt").write_text("a.png 0\nb.png 1\n")
+    (tmp_path / "ImageNet_LT_test.txt").write_text("c.png 1\n")
+    lists = tmp_path / "ImageNet_LT_train.txt"
+    problem = ClassifierProblem("ImageNet-LT", data=lists, images=tmp_path / "images", model="resnext50")
+    workshop = ClassifierWorkshop(tmp_path / "root", problem, step=silent_step)
+    workshop.draw([0, 1])
+    assert not (tmp_path / "root").exists()
+    assert workshop.images(0, "train").labels.tolist() == [0, 1]
+    assert workshop.images(1, "test").pixels.root == tmp_path / "images"
+    plan = workshop.plan(ClassifierSpec("cosine", seed=1))
+    assert (plan.model, plan.recipe.epochs, plan.data, plan.seed) == ("resnext50", 90, lists, 1)
+    stage = workshop.plan(ClassifierSpec(stage="lws"))
+    assert (stage.only, stage.sampler, stage.start.name) == ("scales", "class-balanced", "linear-ce-s0")
+    with pytest.raises(InputError, match="one of `glyphs` and `data`"):
+        ClassifierProblem("both", GlyphClassSettings(), lists)
+    with pytest.raises(InputError, match="Expected `jobs`"):
+        ClassifierWorkshop(tmp_path, problem, jobs=0, step=silent_step)
+    with pytest.raises(InputError, match="Expected `stage`"):
+        ClassifierSpec(stage="bags")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.cli.console import progress
-from logn.datasets.glyph_class_settings import GlyphClassSettings, geometric_counts
+from logn.datasets.glyph_class_settings import GlyphClassSettings
 from logn.datasets.glyph_classes import generate_glyph_classes
 from logn.datasets.open_images import open_images
 from logn.datasets.samplers import make_sampler
@@ -16,11 +16,8 @@ from logn.evaluate.classification_truth import SHOTS, shot_groups
 
 def draw_classes(folder: Path, settings: GlyphClassSettings, workers: int, *, shown: bool | None) -> dict[str, Any]:
     """Draw glyph classes with a progress bar, and say what came of it."""
-    training = int(geometric_counts(settings.classes, settings.most, settings.fewest).sum())
     started = time.monotonic()
-    with progress(
-        "Drawing", total=training + settings.classes * (settings.dev + settings.test), shown=shown
-    ) as advance:
+    with progress("Drawing", total=settings.images, shown=shown) as advance:
         generate_glyph_classes(folder, settings, workers=workers, advance=advance)
     return {"folder": folder, "seconds": round(time.monotonic() - started, 1), **summarise_images(folder)}
 

@@ -61,6 +61,17 @@ class GlyphClassSettings:
         if self.most < self.fewest:
             raise InputError(f"Expected `most` to be at least `fewest` = {self.fewest}, but got {self.most}.")
 
+    @property
+    def images(self) -> int:
+        """Number of images of all splits.
+
+        Example:
+            >>> GlyphClassSettings(classes=5, most=8, fewest=2, dev=2, test=1).images
+            38
+        """
+        training = int(geometric_counts(self.classes, self.most, self.fewest).sum())
+        return training + self.classes * (self.dev + self.test)
+
 
 @dataclass(frozen=True, eq=False)
 class GlyphClassPlan:

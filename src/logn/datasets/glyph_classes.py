@@ -72,10 +72,10 @@ def generate_glyph_classes(
     font_folder()  # what is missing should be said before any file is written
     root = Path(folder)
     claim_folder(root, _WHAT, VERSION, asdict(settings))
-    plan = plan_classes(settings)
-    if _is_complete(root):
-        advance(sum(map(len, plan.labels.values())))
+    if is_complete(root):
+        advance(settings.images)
         return root
+    plan = plan_classes(settings)
     (root / _PARTS).mkdir(exist_ok=True)
     shards = list(_shards(root, settings, plan))
     waiting = [shard for shard in shards if not shard.part.is_file()]
@@ -103,7 +103,7 @@ def read_glyph_classes(folder: str | os.PathLike[str], split: str = "train") -> 
         raise InputError(
             f"Expected `{root}` to hold glyph classes, but it does not; draw some by logn data glyph-classes."
         )
-    if not _is_complete(root):
+    if not is_complete(root):
         raise InputError(f"Expected `{root}` to be drawn to the end, but it is not; start the drawing again.")
     classes = json.loads((root / CLASSES_FILE).read_text())["categories"]
     return array_images(
@@ -178,7 +178,9 @@ def _labels_file(root: Path, split: str) -> Path:
     return root / f"{split}_labels.npy"
 
 
-def _is_complete(root: Path) -> bool:
+def is_complete(folder: str | os.PathLike[str]) -> bool:
+    """Whether all files of a drawing are there."""
+    root = Path(folder)
     files = [_images_file(root, split) for split in SPLITS] + [_labels_file(root, split) for split in SPLITS]
     return all(file.is_file() for file in [*files, root / CLASSES_FILE])
 

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from logn.datasets.drawn_folder import write_json
-from logn.datasets.glyph_class_settings import GlyphClassSettings, geometric_counts
-from logn.datasets.glyph_classes import generate_glyph_classes
+from logn.datasets.glyph_class_settings import GlyphClassSettings
+from logn.datasets.glyph_classes import generate_glyph_classes, is_complete
 from logn.datasets.labelled_images import LabelledImages
 from logn.datasets.open_images import open_images
 from logn.errors import InputError
@@ -99,9 +99,11 @@ class ClassifierWorkshop:
         if settings is None:
             return
         for seed in sorted(set(seeds)):
-            mine = GlyphClassSettings(**{**vars(settings), "seed": seed})
-            images = int(geometric_counts(mine.classes, mine.most, mine.fewest).sum())
-            with self.step(f"Drawing data {seed}", images + mine.classes * (mine.dev + mine.test)) as advance:
+            mine = replace(settings, seed=seed)
+            if is_complete(self.source(seed)):
+                generate_glyph_classes(self.source(seed), mine)  # refuses a drawing of other settings
+                continue
+            with self.step(f"Drawing data {seed}", mine.images) as advance:
                 generate_glyph_classes(self.source(seed), mine, workers=self.jobs, advance=advance)
 
     def plan(self, spec: ClassifierSpec) -> ClassifierPlan:
