@@ -1,10 +1,13 @@
 """`logn compare --task classification`: the very numbers of the Python API, what it writes, and what it refuses."""
 
+import contextlib
+import io
 import json
 
 import numpy as np
 import pytest
 
+from logn.cli.main import execute
 from logn.evaluate.compare_classification import compare_classification
 from logn.logits.arrays import softmax
 from logn.statistics.class_counts import ClassCounts
@@ -127,6 +130,49 @@ def test_each_task_has_its_own_help(run, monkeypatch):
     shown = run("compare", "--help").out
     assert "--annotations" in shown
     assert "logn compare --task classification --help" in shown
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A classifier of eight glyphs that has hardly been trained, and its data."""
+    folder = tmp_path_factory.mktemp("classifier")
+    data = ["data", "glyph-classes", "-o", "classes", "--classes", "8", "--most", "30", "--fewest", "3"]
+    train = ["train-classifier", "-d", "classes", "-o", "run", "--iterations", "3", "--batch", "16"]
+    dump = ["predict-classifier", "-m", "run", "-d", "classes", "-o", "logits"]
+    dump += ["--split", "train", "--split", "dev", "--split", "test"]
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        for arguments in ([*data, "--dev", "3", "--test", "5"], train, dump):
+            assert execute(arguments) == 0
+    return folder
+
+
+def test_a_trained_run_and_its_dumped_logits_give_the_same(trained, run):
+    task = ["compare", "--task", "classification", "--bootstrap", "0", "--json"]
+    methods = ["--methods", "logn,logn:keep_confidence=true,loga", "--sweep", "tau-norm:tau=0:1:0.5"]
+    families = ["--families", trained / "classes" / "classes.json"]
+    dumped = run(*task, *methods, "-p", trained / "logits", *families).json
+    direct = run(*task, *methods, "--model", trained / "run", "--data", trained / "classes").json
+    names = [method["method"] for method in dumped["methods"]]
+    assert names[:4] == ["none", "logn", "logn:keep_confidence=true", "loga"]
+    assert names[4].startswith("tau-norm:tau=")
+    for one, other in zip(dumped["methods"], direct["methods"], strict=True):
+        assert one["method"] == other["method"]
+        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-6)
+    assert "within-family" in direct["methods"][0]["metrics"]
+    assert "The mean confidence was kept on 24 rows of `dev`." in direct["notes"]
+    halved = run(*task, *methods, "-p", trained / "logits", "--split").json
+    assert any("kept on training rows" in note for note in halved["notes"])
+
+
+def test_the_source_of_the_logits_must_be_one(trained, refused):
+    task = ["compare", "--task", "classification"]
+    both = "one of `--logits`, `--predictions` and `--model`, but got several or none"
+    assert both in refused(*task)
+    assert both in refused(*task, "-p", trained / "logits", "-l", trained / "logits" / "test_logits.npy")
+    assert "`--labels` with `--logits`" in refused(*task, "-l", trained / "logits" / "test_logits.npy")
+    assert "`--data` with `--model`" in refused(*task, "-m", trained / "run")
+    assert "only with `--model`" in refused(*task, "-d", trained / "classes")
+    assert "to hold `test_logits.npy`, which `logn predict-classifier" in refused(*task, "-p", trained)
 
 
 @pytest.mark.parametrize(

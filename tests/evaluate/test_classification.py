@@ -1,5 +1,7 @@
 """The metrics of a classifier: against scikit-learn, hotcoco and plain loops, from any kind of logits."""
 
+import json
+
 import hotcoco.metrics
 import numpy as np
 import pytest
@@ -252,6 +254,13 @@ def test_families_are_read_by_name_or_in_order(tmp_path):
     assert read_families(tmp_path / "f.json") == [0, 1, 0]
     np.save(tmp_path / "f.npy", np.array([3, 3]))
     assert read_families(tmp_path / "f.npy") == [3, 3]
+    categories = [{"id": 1, "name": "car", "family": 5}, {"id": 0, "name": "cat", "family": 4}]
+    (tmp_path / "classes.json").write_text(json.dumps({"categories": categories}))
+    assert read_families(tmp_path / "classes.json") == [4, 5]
+    assert read_families(tmp_path / "classes.json", ["car", "cat"]) == [5, 4]
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(InputError, match="categories with an `id` and a `family`, but got neither"):
+        read_families(tmp_path / "bad.json")
     (tmp_path / "g.csv").write_text("name\ncat\n")
     with pytest.raises(InputError, match=r"g.csv`: Expected a column `family`, but the columns are: name"):
         read_families(tmp_path / "g.csv")

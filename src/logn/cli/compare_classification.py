@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,8 +10,10 @@ import typer
 
 from logn.cli import evaluation_options as options
 from logn.cli.choices import Task
+from logn.cli.classifier_inputs import ClassifierRun, inputs_of_predictions
 from logn.cli.compare import check_numbers, read_methods
 from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli.train_classifier import DATA_HELP
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,11 +21,42 @@ if TYPE_CHECKING:
 
 LOGITS_HELP = ".npy, .npz or .safetensors of (rows, classes)."
 LABELS_HELP = ".npy, .json, .csv with a column `label`, or .txt whose lines end in the class."
+SOURCE = "Where the logits come from: one of --logits, --predictions and --model"
+
+
+def _source(help_line: str) -> Any:
+    return typer.Option(help=help_line, rich_help_panel=SOURCE)
 
 
 def compare_classification(
-    logits: Annotated[Path, typer.Option("--logits", "-l", help=f"Of the test images: {LOGITS_HELP}")],
-    labels: Annotated[Path, typer.Option(help=f"Of the test images: {LABELS_HELP}")],
+    logits: Annotated[
+        Path | None, typer.Option("--logits", "-l", help=f"Of the test images: {LOGITS_HELP}", rich_help_panel=SOURCE)
+    ] = None,
+    labels: Annotated[Path | None, _source(f"Of the test images: {LABELS_HELP}")] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option("--predictions", "-p", help="Or: what `logn predict-classifier` wrote.", rich_help_panel=SOURCE),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", help="Or: what `logn train-classifier` wrote.", rich_help_panel=SOURCE),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help=f"With --model. {DATA_HELP}", rich_help_panel=SOURCE)
+    ] = None,
+    root: Annotated[Path | None, _source("With --model: folder that the paths of a list start from.")] = None,
+    statistics: Annotated[
+        Path | None, typer.Option("--statistics", "-s", help="What `logn collect` wrote of the training logits.")
+    ] = None,
+    train_logits: Annotated[
+        Path | None, typer.Option(help=f"Or the training logits themselves, without labels: {LOGITS_HELP}")
+    ] = None,
+    counts: options.CountsOption = None,
+    class_names: Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")] = None,
+    families: Annotated[
+        Path | None,
+        typer.Option(help="Look-alikes: .csv with a column `family`, .npy, JSON list, or glyph classes' classes.json."),
+    ] = None,
     task: options.TaskOption = Task.classification,
     methods: Annotated[
         str, typer.Option(help="Separated by commas, with options behind a colon: none,logn,loga:tau=0.5.")
@@ -31,22 +65,11 @@ def compare_classification(
     correction: Annotated[
         list[Path] | None, typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.")
     ] = None,
-    statistics: Annotated[
-        Path | None, typer.Option("--statistics", "-s", help="What `logn collect` wrote of the training logits.")
-    ] = None,
-    train_logits: Annotated[
-        Path | None, typer.Option(help=f"Or the training logits themselves, without labels: {LOGITS_HELP}")
-    ] = None,
-    counts: options.CountsOption = None,
     weights: Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")] = None,
     key: Annotated[
         str | None, typer.Option(help="Name of the weight in its file; its bias is found beside it.")
     ] = None,
     bias: Annotated[Path | None, typer.Option(help="The bias, when it is not beside the weight.")] = None,
-    class_names: Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")] = None,
-    families: Annotated[
-        Path | None, typer.Option(help="Look-alikes: .csv with a column `family`, .npy or JSON list.")
-    ] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Such as tau=0:2:0.25 or tau-norm:tau=0:1:0.1.")] = None,
     dev_logits: Annotated[
         Path | None, typer.Option(help="Rows to choose the values of sweeps on, and for keep_confidence=true.")
@@ -81,28 +104,28 @@ def compare_classification(
     `logn compare --task classification -l test.npy --labels ImageNet_LT_test.txt -s stats.safetensors --counts
     counts.csv --methods logn,logn:balanced,loga,iif`
 
-    `logn compare --task classification -l test.npy --labels labels.npy --counts counts.csv --methods loga --sweep
-    tau=0:2:0.25 --dev-logits dev.npy --dev-labels dev_labels.npy`
+    `logn compare --task classification -p logits --methods logn,loga,tau-norm --sweep tau=0:2:0.25 --split`
+
+    `logn compare --task classification --model runs/softmax --data classes --methods logn,logn:balanced,loga`
     """
     from logn.evaluate.compare_classification import compare_classification as run
-    from logn.logits.array_files import locate_array
 
     check_numbers(bootstrap, confidence)
-    if dev_logits is None and dev_labels is not None:
-        raise InputError("Expected `--dev-logits` with `--dev-labels`, but got none.")
     options.make_folder(output)
-    test = locate_array(logits)
-    names = _class_names(class_names, test.num_classes)
-    with progress("Comparing", test.rows, shown=show_progress) as advance:
+    chosen = read_methods(methods, method or [], correction or [])
+    files = {"logits": logits, "labels": labels, "moments": statistics, "train_logits": train_logits}
+    names = {"counts": counts, "families": families, "class_names": class_names}
+    given = _given(files, names, (weights, key, bias), (dev_logits, dev_labels))
+    wants_dev = "dev" not in given and not split and bool(sweep or any("keep_confidence" in spec for spec in chosen))
+    with progress("Comparing", None, shown=show_progress) as advance:
+        inputs = _of_source(predictions, _run(model, data, root, class_names), given, wants_dev, advance)
+        if split:
+            inputs.pop("dev", None)
         comparison = run(
-            logits,
-            labels,
-            read_methods(methods, method or [], correction or []),
-            moments=statistics,
-            train_logits=train_logits,
-            class_names=names,
+            inputs.pop("logits"),
+            inputs.pop("labels"),
+            chosen,
             sweeps=sweep or (),
-            dev=(dev_logits, dev_labels) if dev_logits else None,
             split=split,
             objective=objective,
             bounds=options.parse_bounds(bounds or "19,100"),
@@ -110,36 +133,73 @@ def compare_classification(
             confidence=confidence,
             seed=seed,
             progress=advance,
-            **_read_inputs(counts, families, (weights, key, bias), names),
+            **inputs,
         )
     _present(comparison, form, output, as_json=json)
 
 
-def _class_names(path: Path | None, num_classes: int) -> tuple[str, ...] | None:
-    from logn.statistics.class_names import read_class_names
+def _run(model: Path | None, data: Path | None, root: Path | None, class_names: Path | None) -> ClassifierRun | None:
+    if model is None and (data is not None or root is not None):
+        raise InputError("Expected `--data` and `--root` only with `--model`, but got none.")
+    if model is None:
+        return None
+    if data is None:
+        raise InputError("Expected `--data` with `--model`, but got none.")
+    return ClassifierRun(model, data, root, class_names)
 
-    return read_class_names(path, num_classes) if path else None
 
-
-def _read_inputs(
-    counts: Path | None,
-    families: Path | None,
-    classifier: tuple[Path | None, str | None, Path | None],
-    names: tuple[str, ...] | None,
+def _of_source(
+    predictions: Path | None,
+    trained: ClassifierRun | None,
+    given: dict[str, Any],
+    wants_dev: bool,
+    advance: Callable[[int], object],
 ) -> dict[str, Any]:
+    """What the folder or the run brings, and over it what was given by hand."""
+    if [predictions, trained, given.get("logits")].count(None) != 2:
+        raise InputError("Expected one of `--logits`, `--predictions` and `--model`, but got several or none.")
+    if "logits" in given:
+        if "labels" not in given:
+            raise InputError("Expected `--labels` with `--logits`, but got none.")
+        return given
+    if predictions is not None:
+        brought = inputs_of_predictions(predictions)
+    else:
+        brought = trained.inputs(dev=wants_dev, advance=advance) if trained else {}
+    if "train_logits" in given:
+        brought.pop("moments", None)
+    return {**brought, **given}
+
+
+def _given(
+    files: dict[str, Path | None],
+    tables: dict[str, Path | None],
+    classifier: tuple[Path | None, str | None, Path | None],
+    dev: tuple[Path | None, Path | None],
+) -> dict[str, Any]:
+    """The arguments of the comparison that the options name, files of classes read."""
     from logn.cli.fit import read_classifier
     from logn.evaluate.classification_files import read_families
+    from logn.logits.array_files import locate_array
     from logn.statistics.class_counts import ClassCounts
+    from logn.statistics.class_names import read_class_names
 
-    weights, key, bias = classifier
-    weight, offset = read_classifier(weights, key, bias) if weights else (None, None)
-    return {
+    if dev[0] is None and dev[1] is not None:
+        raise InputError("Expected `--dev-logits` with `--dev-labels`, but got none.")
+    given: dict[str, Any] = {name: path for name, path in files.items() if path is not None}
+    if tables["class_names"] and files["logits"]:  # a folder or a run has names of its own
+        given["class_names"] = read_class_names(tables["class_names"], locate_array(files["logits"]).num_classes)
+    if tables["counts"]:
         # Not raised to 1 as for detectors: a class that was never trained belongs to no group.
-        "counts": ClassCounts.load(counts) if counts else None,
-        "families": read_families(families, names) if families else None,
-        "weight": weight,
-        "bias": offset,
-    }
+        given["counts"] = ClassCounts.load(tables["counts"])
+    if tables["families"]:
+        given["families"] = read_families(tables["families"], given.get("class_names"))
+    weights, key, bias = classifier
+    if weights:
+        given["weight"], given["bias"] = read_classifier(weights, key, bias)
+    if dev[0]:
+        given["dev"] = dev
+    return given
 
 
 def _present(comparison: ClassificationComparison, form: options.Format, folder: Path | None, *, as_json: bool) -> None:

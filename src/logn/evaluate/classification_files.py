@@ -36,9 +36,10 @@ def read_labels(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
 
 
 def read_families(path: str | os.PathLike[str], class_names: Sequence[str] | None = None) -> list[Hashable]:
-    r"""Read the family of each class: `.npy`, a JSON list, or the column `family` of a table.
+    r"""Read the family of each class: `.npy`, a JSON list, the column `family` of a table, or categories with one each.
 
-    Where the table and the classes have names, the families are put in the order of the classes.
+    Categories are those of `classes.json`, which `logn data glyph-classes` writes. Where the file and the classes have
+    names, the families are put in the order of the classes.
 
     Example:
         >>> import tempfile
@@ -51,14 +52,24 @@ def read_families(path: str | os.PathLike[str], class_names: Sequence[str] | Non
     with naming(path):
         if path.suffix == ".npy":
             return list(_read_npy(path).tolist())
-        if path.suffix == ".json":
-            return list(read_json(path))
-        rows = read_table(path)
+        content = read_json(path) if path.suffix == ".json" else None
+        if isinstance(content, list):
+            return list(content)
+        rows = read_table(path) if content is None else _categories(content)
         if "family" not in rows[0]:
             raise InputError(f"Expected a column `family`, but the columns are: {', '.join(rows[0])}.")
         known = names_of(rows)
         order = place_of(class_names, known) if class_names is not None and known else range(len(rows))
         return [rows[place]["family"] for place in order]
+
+
+def _categories(content: Any) -> list[dict[str, Any]]:
+    try:
+        return sorted(content["categories"], key=lambda category: category["id"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            "Expected a list of families, or categories with an `id` and a `family`, but got neither."
+        ) from error
 
 
 def _read_npy(path: Path) -> npt.NDArray[Any]:
