@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,16 +41,35 @@ class BestPerClass:
 
     def _cut(self) -> None:
         found = Detections.concatenate(self._parts)
-        by_class = np.lexsort((-found.scores, found.labels))
-        labels = found.labels[by_class]
-        starts = np.searchsorted(labels, np.arange(len(self.floor) + 1))
-        rank = np.arange(len(labels)) - starts[labels]
-        last = by_class[rank == self._limit - 1]
-        self.floor[found.labels[last]] = found.scores[last]
-        self._parts = [found.take(np.sort(by_class[rank < self._limit]))]
+        full = np.bincount(found.labels, minlength=len(self.floor)) >= self._limit
+        if full.any():
+            found = found.take(self._best_of(found, full))
+        self._parts = [found]
         self._waiting = 0
+
+    def _best_of(self, found: Detections, full: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+        """Rows to keep: all of the classes that are not full, of the others the best; raises the floors of these."""
+        kept = ~full.take(found.labels)
+        # Only classes that are full are looked at, and none is sorted by score: its last place is enough.
+        rows = np.flatnonzero(~kept)
+        labels = found.labels.take(rows)
+        by_class = rows.take(np.argsort(_small(labels), kind="stable"))
+        ends = np.cumsum(np.bincount(labels, minlength=len(full)))
+        for label in np.flatnonzero(full):
+            of_class = by_class[ends[label - 1] if label else 0 : ends[label]]
+            scores = found.scores.take(of_class)
+            last = np.partition(scores, -self._limit)[-self._limit]
+            self.floor[label] = last
+            kept[of_class[scores > last]] = True
+            kept[of_class[scores == last][: self._limit - int((scores > last).sum())]] = True
+        return np.flatnonzero(kept)
 
     def detections(self) -> Detections:
         """What is kept, sorted by image, then by descending score."""
         self._cut()
         return self._parts[0]
+
+
+def _small(labels: npt.NDArray[np.int32]) -> npt.NDArray[np.integer[Any]]:
+    """The labels in 16 bits where they fit: NumPy sorts these by counting."""
+    return labels.astype(np.uint16) if labels.max(initial=0) < 2**16 else labels

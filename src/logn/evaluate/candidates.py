@@ -29,7 +29,7 @@ class SortedCandidates:
 
     def take(self, positions: npt.NDArray[np.intp]) -> SortedCandidates:
         """Keep the candidates at `positions`."""
-        return SortedCandidates(self.proposals[positions], self.labels[positions], self.scores[positions])
+        return SortedCandidates(*(values.take(positions) for values in (self.proposals, self.labels, self.scores)))
 
 
 def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: int) -> SortedCandidates:
@@ -45,14 +45,25 @@ def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: in
     keys = (~scores.view(np.uint32)).astype(np.uint64) << _HALF
     keys |= flat.astype(np.uint64)
     keys.sort()
-    proposals, labels = np.divmod((keys & _LOWER_HALF).astype(np.intp), num_classes)
+    proposals, labels = split_candidates((keys & _LOWER_HALF).astype(np.intp), num_classes)
     return SortedCandidates(proposals, labels, (~(keys >> _HALF).astype(np.uint32)).view(np.float32))
+
+
+def split_candidates(flat: npt.NDArray[np.intp], num_classes: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Proposal and class of candidates `proposal * num_classes + class`; faster than `numpy.divmod`.
+
+    Example:
+        >>> split_candidates(np.array([0, 4]), num_classes=3)
+        (array([0, 1]), array([0, 1]))
+    """
+    proposals = flat // num_classes
+    return proposals, flat - proposals * num_classes
 
 
 def boxes_of(boxes: Float32, candidates: SortedCandidates) -> Float32:
     """The box of each candidate, from boxes `(N, 4)` or `(N, F, 4)`."""
     if boxes.ndim == 2:
-        return boxes[candidates.proposals]
+        return boxes.take(candidates.proposals, axis=0)
     return boxes[candidates.proposals, candidates.labels]
 
 
@@ -91,16 +102,26 @@ class Candidates:
 
     def above(self, level: float) -> SortedCandidates:
         """Candidates with a score strictly greater than `level`, sorted."""
+        return sort_candidates(*self._unsorted(level), self._num_classes)
+
+    def survivors(self, level: float, suppression: Suppression) -> SortedCandidates:
+        """Candidates with a score strictly greater than `level` that suppression leaves, sorted."""
+        flat, scores = self._unsorted(level)
+        kept = suppression.survivors(flat, scores, self._num_classes)
+        return sort_candidates(flat.take(kept), scores.take(kept), self._num_classes)
+
+    def _unsorted(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
         flat, scores = self._scores.above(level)
         if self._floor is not None:
-            useful = scores >= self._floor[flat % self._num_classes]
-            flat, scores = flat[useful], scores[useful]
-        found = sort_candidates(flat, scores, self._num_classes)
-        if self._min_box_size <= 0:
-            return found
-        boxes = boxes_of(self._boxes, found)
-        large = (boxes[:, 2:] - boxes[:, :2] >= self._min_box_size).all(axis=1)
-        return found if large.all() else found.take(np.flatnonzero(large))
+            _, labels = split_candidates(flat, self._num_classes)
+            useful = np.flatnonzero(scores >= self._floor.take(labels))
+            flat, scores = flat.take(useful), scores.take(useful)
+        if self._min_box_size > 0:
+            boxes = self._boxes.reshape(-1, 4)
+            boxes = boxes[flat if self._boxes.ndim == 3 else flat // self._num_classes]
+            large = (boxes[:, 2:] - boxes[:, :2] >= self._min_box_size).all(axis=1)
+            flat, scores = flat[large], scores[large]
+        return flat, scores
 
 
 def best_candidates(
@@ -113,12 +134,14 @@ def best_candidates(
     thousand. The guess, half of the last score of the image before, is most often such a level; the result does not
     depend on it.
     """
-    level = threshold if limit is None else max(threshold, guess)
+    if limit is None:
+        return candidates.survivors(threshold, suppression), 0.0
+    level = max(threshold, guess)
     while True:
         found = candidates.above(level)
-        if level <= threshold or limit is None or len(found) >= limit:
+        if level <= threshold or len(found) >= limit:
             kept = found.take(suppression.keep(found.proposals, found.labels, limit))
-            if limit is not None and len(kept) >= limit:
+            if len(kept) >= limit:
                 return kept, 0.5 * float(kept.scores[-1])
             if level <= threshold:
                 return kept, 0.0

@@ -91,6 +91,8 @@ class SoftmaxScores:
     def __init__(self, numerators: Float32, foreground: slice, scratch: Scratch) -> None:
         self._totals: Float32 = np.einsum("ij->i", numerators)  # as exact as needed, and faster than `sum`
         self._numerators = numerators[:, foreground]
+        self._flat, self._columns = numerators.reshape(-1), numerators.shape[1]
+        self._first = foreground.indices(self._columns)[0]
         self._scratch = scratch
 
     def above(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
@@ -99,8 +101,10 @@ class SoftmaxScores:
         lax = np.float32(level * (1.0 - _LAX) if level > 0 else -1.0)
         mask = self._scratch.array("mask", shape, np.bool_)
         flat = np.flatnonzero(np.greater(self._numerators, (self._totals * lax)[:, None], out=mask))
-        rows, columns = np.divmod(flat, max(shape[1], 1))
-        scores = self._numerators[rows, columns] / self._totals[rows]
+        rows = flat // max(shape[1], 1)
+        # One index into the rows as they lie in memory is several times as fast as a pair of them.
+        places = flat + rows * (self._columns - shape[1]) + self._first
+        scores: Float32 = self._flat.take(places) / self._totals.take(rows)
         return _strictly_above(flat, scores, level)
 
 
@@ -117,7 +121,8 @@ class SigmoidScores:
         mask = self._scratch.array("mask", shape, np.bool_)
         np.greater(self._logits, np.float32(_lax_logit(level)), out=mask)
         flat = np.flatnonzero(mask)
-        logits = self._logits[np.divmod(flat, max(shape[1], 1))]
+        rows = flat // max(shape[1], 1)
+        logits = self._logits[rows, flat - rows * shape[1]]
         decay = np.exp(-np.abs(logits))
         scores = (np.where(logits >= 0, np.float32(1.0), decay) / (np.float32(1.0) + decay)).astype(np.float32)
         return _strictly_above(flat, scores, level)

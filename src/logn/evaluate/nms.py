@@ -8,10 +8,13 @@ makes an early stop exact.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from logn.evaluate.overlap_graph import OverlapGraph
 
 Float32 = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.intp]
@@ -20,6 +23,8 @@ Indices = npt.NDArray[np.intp]
 _PAIRS_AT_ONCE = 1_000_000
 # Candidates between two looks at whether there are enough.
 _BLOCK = 256
+# Comparisons of scores that take about as long as one candidate of the greedy loop.
+_COMPARISONS_PER_CANDIDATE = 100
 
 
 class Suppression(Protocol):
@@ -27,6 +32,13 @@ class Suppression(Protocol):
 
     def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
         """Positions that are kept, ascending, at most `limit`; candidates come sorted by descending score."""
+        ...
+
+    def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+        """Positions that are kept where there is no limit, ascending.
+
+        The candidates are `proposal * num_classes + class`, ascending; of equal scores the first stands before.
+        """
         ...
 
 
@@ -43,17 +55,24 @@ class AgnosticSuppression:
     """
 
     def __init__(self, boxes: Float32, threshold: float) -> None:
-        overlaps = pairwise_iou(boxes) > floor_float32(threshold)
-        packed = np.packbits(overlaps, axis=1, bitorder="little")
+        self._overlaps = pairwise_iou(boxes) > floor_float32(threshold)
+
+    @cached_property
+    def _rows(self) -> list[int]:
+        packed = np.packbits(self._overlaps, axis=1, bitorder="little")
         content, width = packed.tobytes(), packed.shape[1]
-        self._overlapping = [
+        return [
             int.from_bytes(content[start : start + width], "little") for start in range(0, len(content), width or 1)
         ]
-        self._own_bit = [1 << number for number in range(len(boxes))]
+
+    @cached_property
+    def _graph(self) -> OverlapGraph:
+        return OverlapGraph(self._overlaps)
 
     def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
         """See `Suppression.keep`."""
-        overlapping, own_bit = self._overlapping, self._own_bit
+        overlapping = self._rows
+        own_bit = [1 << number for number in range(len(overlapping))]
         kept_of_class = [0] * (int(labels.max(initial=0)) + 1)
         kept: list[int] = []
         keep = kept.append
@@ -70,6 +89,12 @@ class AgnosticSuppression:
             if len(kept) >= wanted:
                 break
         return np.array(kept[:wanted], dtype=np.intp)
+
+    def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+        """See `Suppression.survivors`."""
+        if self._graph.pairs * num_classes > _COMPARISONS_PER_CANDIDATE * len(flat):
+            return _keep_without_limit(self, flat, scores, num_classes)
+        return self._graph.survivors(flat, scores, num_classes)
 
 
 class ClassBoxSuppression:
@@ -93,6 +118,17 @@ class ClassBoxSuppression:
         kept = np.ones(len(labels), dtype=bool)
         kept[by_class] = _settle(len(labels), first, second)
         return np.flatnonzero(kept)[:limit]
+
+    def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+        """See `Suppression.survivors`."""
+        return _keep_without_limit(self, flat, scores, num_classes)
+
+
+def _keep_without_limit(suppression: Suppression, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+    order = np.argsort(-scores, kind="stable")
+    proposals = flat[order] // num_classes
+    kept = suppression.keep(proposals, flat[order] - proposals * num_classes, None)
+    return np.sort(order[kept])
 
 
 def _overlapping_pairs(boxes: Float32, groups: Indices, threshold: np.float32) -> tuple[Indices, Indices]:
