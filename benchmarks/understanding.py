@@ -15,21 +15,22 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from understanding_axes import ALWAYS, WITH, WITHOUT, Point, axes
 from understanding_page import write_figure, write_page
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.datasets.federated_labels import federate
-from logn.datasets.glyph_settings import GlyphSettings
 from logn.evaluate.decode import DecodeSettings
 from logn.evaluate.ground_truth import load_ground_truth
 from logn.evaluate.method_maps import fit_for_store
+from logn.evaluate.predict import predict
 from logn.evaluate.store import PredictionStore
-from logn.experiments.detector_spec import ITERATIONS, DetectorSpec
+from logn.experiments.detector_spec import ITERATIONS
 from logn.experiments.margin_landscape import FORMS, MarginForm, margin_forms, measure_maps, plateau
 from logn.experiments.workshop import Workshop
 from logn.files import atomic_path
@@ -38,74 +39,26 @@ from logn.statistics.moments import ClassMoments
 DOCS = Path(__file__).parents[1] / "docs"
 METHODS = ("none", "logn", "logn:margin=0", "logn:balanced", "norcal", "loga")
 SHIFTS = (-8, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6)
-# Images per class on which it is verified absent: so many, or every image without it.
-NUMBERS = ("0", "2", "4", "8", "16", "32", "64", "all")
-# The same number, but only images with a class of the same family on them, or only images without one.
-WITH, WITHOUT = "32, with a look-alike", "32, without a look-alike"
-USUAL, ALWAYS = "8", ("0", "8", "all")
 # Low enough that no shift of the sweep loses detections to it; the 300 best of an image are kept in any case.
 SWEEP_THRESHOLD = 1e-7
 TOLERANCE = 0.005  # AP, between 0 and 1: what a margin may lose and still count as good
 RESULTS = "understanding"
 
 
-@dataclass(frozen=True)
-class Point:
-    """One setting of an axis: how it is called, its detector, and which images are verified."""
-
-    axis: str
-    label: str
-    spec: DetectorSpec
-    negatives: str = USUAL
-
-
-def axes(iterations: int) -> list[Point]:
-    """All settings; everything that an axis does not name is as in `families` with the paper's cosine head."""
-    base = DetectorSpec(classifier="cosine", iterations=iterations)
-    linear = replace(base, classifier="linear")
-
-    def other(scenes: str, **glyphs: Any) -> DetectorSpec:
-        return replace(base, scenes=scenes, glyphs=GlyphSettings(dev=1, **glyphs))  # dev images are not used here
-
-    # 1,203 classes need 8,000 images to keep their frequencies, and more training to see them.
-    many = other("classes1203", classes=1203, train=8000, test=1440)
-    return [
-        *(Point("negatives", number, base, number) for number in NUMBERS),
-        *(Point("negatives, linear head", number, linear, number) for number in NUMBERS),
-        *(Point("which negatives", label, base, label) for label in ("32", WITHOUT, WITH)),
-        Point("look-alikes", "distinct", replace(base, scenes="distinct")),
-        Point("look-alikes", "0.6", other("similarity60", similarity=0.6)),
-        Point("look-alikes", "0.75", base),
-        Point("look-alikes", "0.9", other("similarity90", similarity=0.9)),
-        Point("clutter", "0", other("clutter0", clutter=0.0)),
-        Point("clutter", "1", base),
-        Point("clutter", "3", other("clutter3", clutter=3.0)),
-        Point("classes", "30", other("classes30", classes=30)),
-        Point("classes", "100", base),
-        Point("classes", "300", other("classes300", classes=300, test=960)),
-        Point("classes", "1203", replace(many, iterations=iterations * 5 // 2)),
-        Point("head", "cosine 10", replace(base, temperature=10.0)),
-        Point("head", "cosine 20", base),
-        Point("head", "linear", linear),
-        Point("head", "linear, distinct", replace(linear, scenes="distinct")),
-        Point("training", f"{iterations} iterations", base),
-        Point("training", f"{iterations * 5 // 16} iterations", replace(base, iterations=iterations * 5 // 16)),
-        Point("training", "repeat factor sampling", replace(base, sampler="rfs")),
-        Point("training", "other seed", replace(base, seed=1)),
-    ]
-
-
-def measure(workshop: Workshop, spec: DetectorSpec, protocols: Sequence[str]) -> dict[str, Any]:
+def measure(workshop: Workshop, point: Point, protocols: Sequence[str]) -> dict[str, Any]:
     """Everything about one detector: methods at the usual threshold, and AP over the shift of each form."""
-    path = workshop.root / RESULTS / f"{spec.name}.json"
+    path, spec = workshop.root / RESULTS / f"{point.subject}.json", point.spec
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_text())
         if set(protocols) <= set(found["protocols"]) and set(found["curves"]) == set(FORMS):
             return found
     moments = workshop.statistics(spec)
-    store = PredictionStore(workshop.predictions(spec, "test"))
+    store = PredictionStore(_predictions(workshop, point))
     started = time.monotonic()
-    exhaustive = json.loads((workshop.data_folder(spec) / "test_exhaustive.json").read_text())
+    exhaustive = json.loads((workshop.data_folder(point.source) / "test_exhaustive.json").read_text())
+    # Rare and frequent is what the detector was trained on, whatever the images are.
+    own = json.loads((workshop.data_folder(spec) / "test_exhaustive.json").read_text())
+    exhaustive["categories"] = own["categories"]
     images = store.image_ids.tolist()
     truths = {name: load_ground_truth(labels(exhaustive, name), image_ids=images) for name in protocols}
     forms = margin_forms(moments)
@@ -116,7 +69,7 @@ def measure(workshop: Workshop, spec: DetectorSpec, protocols: Sequence[str]) ->
     usual = measure_maps(store, truths, methods, moments.sample)
     sweep = measure_maps(store, truths, swept, moments.sample, decode=DecodeSettings(score_threshold=SWEEP_THRESHOLD))
     result = {
-        "detector": spec.name,
+        "detector": point.subject,
         "protocols": list(truths),
         "statistics": statistics(moments),
         "methods": {name: asdict(found) for name, found in usual.items()},
@@ -129,6 +82,15 @@ def measure(workshop: Workshop, spec: DetectorSpec, protocols: Sequence[str]) ->
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(_rounded(result), indent=1))
     return _rounded(result)
+
+
+def _predictions(workshop: Workshop, point: Point) -> Path:
+    if point.images is None:
+        return workshop.predictions(point.spec, "test")
+    folder = workshop.model_folder(point.spec) / f"predictions-{point.images.data_name}"
+    with _tell(f"Predicting {point.subject}", None):
+        predict(workshop.detector(point.spec), workshop.dataset(point.images, "test"), folder)
+    return folder
 
 
 def labels(exhaustive: dict[str, Any], protocol: str) -> dict[str, Any]:
@@ -182,15 +144,17 @@ def places(forms: dict[str, MarginForm], methods: dict[str, ClassAffine]) -> dic
 def summary(points: Sequence[Point], measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The settings with their methods and, for each form, the best margin and how wide it is."""
     rows = []
-    for point in points:
-        if point.spec.name not in measured:
+    there = [point for point in points if point.subject in measured]
+    alone = {point.axis for point in there if sum(other.axis == point.axis for other in there) == 1}
+    for point in there:
+        if point.axis in alone:  # of an axis with one setting nothing can be learnt
             continue
-        found, protocol = measured[point.spec.name], point.negatives
+        found, protocol = measured[point.subject], point.negatives
         rows.append(
             {
                 "axis": point.axis,
                 "label": point.label,
-                "detector": point.spec.name,
+                "detector": point.subject,
                 "negatives": protocol,
                 "methods": {name: _at(method, protocol) for name, method in found["methods"].items()},
                 "places": found["places"],
@@ -247,20 +211,24 @@ def main() -> None:
     parser.add_argument("--trained-only", action="store_true", help="measure the detectors that are there")
     parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page, its figure and its results")
     arguments = parser.parse_args()
-    os.nice(10)  # hours of work should not be in anybody's way
     points = [point for point in axes(arguments.iterations) if arguments.only in (None, point.axis)]
     if not points:
         parser.error(f"unknown axis {arguments.only}")
     workshop = Workshop(arguments.root, jobs=arguments.jobs, step=_tell)
-    specs = list({point.spec.name: point.spec for point in points}.values())
     if not arguments.trained_only:
-        for name, sentence in workshop.train(specs).items():
+        os.nice(10)  # an hour of training should not be in anybody's way
+        workshop.draw([point.source for point in points])
+        for name, sentence in workshop.train([point.spec for point in points]).items():
             print(f"{name}: {sentence}", file=sys.stderr)
     measured = {}
-    for spec in (spec for spec in specs if workshop.is_trained(spec)):
-        wanted = dict.fromkeys([*ALWAYS, *(point.negatives for point in points if point.spec.name == spec.name)])
-        with _tell(f"Measuring {spec.name}", None):
-            measured[spec.name] = measure(workshop, spec, list(wanted))
+    for point in {point.subject: point for point in points}.values():
+        there = (workshop.data_folder(point.source) / "test_exhaustive.json").exists()
+        if not there or not workshop.is_trained(point.spec):
+            print(f"Not there: {point.subject}", file=sys.stderr)
+            continue
+        wanted = [*ALWAYS, *(other.negatives for other in points if other.subject == point.subject)]
+        with _tell(f"Measuring {point.subject}", None):
+            measured[point.subject] = measure(workshop, point, list(dict.fromkeys(wanted)))
     results = summary(points, measured)
     if arguments.only is not None:
         print(json.dumps(results, indent=1))

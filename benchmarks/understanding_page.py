@@ -12,16 +12,20 @@ import numpy as np
 from logn.files import atomic_path
 from logn.report.figure_style import BLUE, GREEN, GREY, ORANGE, PAGE, PURPLE, VERMILION, paper_style
 
+MARGIN_ALONE = "negatives, margin alone"  # not an axis of its own: the first one, without mean and std
 TITLES = {
     "negatives": "Images verified absent per class",
+    MARGIN_ALONE: "The same, the margin alone",
     "negatives, linear head": "The same, linear head",
     "which negatives": "Which images are verified absent",
     "look-alikes": "Look-alikes: least similarity in a family",
     "clutter": "Clutter of the background",
+    "clutter of the test images": "Clutter of the test images only",
     "classes": "Number of classes",
     "head": "Classifier",
     "training": "Training",
 }
+LIMITS = (-9, 9)  # of the AP axis; what lies below is far up, where nobody would put a margin
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, GREY)
 METHODS = {
     "none": "none",
@@ -34,25 +38,27 @@ METHODS = {
 
 
 def write_figure(results: dict[str, Any], path: Path) -> None:
-    """One panel per axis: AP of the paper's form over the shift of the foreground, and where its own margin lies."""
-    drawn = [axis for axis in TITLES if any(row["axis"] == axis for row in results["rows"])]
-    rows = -(-len(drawn) // 2)
+    """One panel per axis: AP over the shift of the foreground, and where the paper's own margin lies."""
+    by_axis = {axis: [row for row in results["rows"] if row["axis"] == axis] for axis in TITLES}
+    by_axis[MARGIN_ALONE] = by_axis["negatives"]
+    drawn = [axis for axis in TITLES if by_axis[axis]]
+    height = -(-len(drawn) // 2)
     with paper_style() as make_figure:
-        figure = make_figure(PAGE, 2.3 * rows + 0.5)
-        panels = figure.subplots(rows, 2, sharex=True, squeeze=False).ravel()
+        figure = make_figure(PAGE, 2.1 * height + 0.4)
+        panels = figure.subplots(height, 2, sharex=True, sharey=True, squeeze=False).ravel()
         for panel, axis in zip(panels, drawn, strict=False):
-            _draw_axis(panel, axis, [row for row in results["rows"] if row["axis"] == axis])
+            _draw_axis(panel, axis, by_axis[axis])
         for panel in panels[len(drawn) :]:
             panel.set_visible(False)
         for panel in panels[max(0, len(drawn) - 2) : len(drawn)]:
             panel.set_xlabel("Shift of the foreground against the background (logits)")
             panel.tick_params(labelbottom=True)
         for panel in panels[::2]:
-            panel.set_ylabel("AP, difference to no correction")
-        figure.legend(handles=_legend(), loc="lower center", ncols=3)
-        figure.tight_layout(rect=(0, 0.25 / (2.3 * rows + 0.5), 1, 1))
+            panel.set_ylabel("AP against no correction")
+        panels[0].set_ylim(*LIMITS)
+        figure.legend(handles=_legend(), loc="outside lower center", ncols=3)
         with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=160)
+            figure.savefig(temporary, dpi=150)
 
 
 def _draw_axis(panel: Any, axis: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -62,10 +68,17 @@ def _draw_axis(panel: Any, axis: str, rows: Sequence[dict[str, Any]]) -> None:
     panel.axhline(0, color=GREY, linewidth=0.7)
     panel.axvline(0, color=GREY, linewidth=0.7, linestyle=":")
     for place, row in enumerate(rows):
-        colour = shades[place] if axis.startswith("negatives") or axis in ("classes", "clutter") else COLOURS[place]
+        colour = (
+            shades[place]
+            if axis.startswith("negatives") or axis.startswith("clutter") or axis == "classes"
+            else COLOURS[place]
+        )
         plain = row["methods"]["none"]["AP"]
-        heights = [100 * (value - plain) for value in row["curves"]["paper"]]
+        form = "none" if axis == MARGIN_ALONE else "paper"
+        heights = [100 * (value - plain) for value in row["curves"][form]]
         panel.plot(row["shifts"], heights, color=colour, linewidth=1.2, label=row["label"])
+        if form == "none":
+            continue
         paper = 100 * (row["methods"]["logn"]["AP"] - plain)
         panel.plot(
             row["places"]["logn"], paper, "v", color=colour, markersize=6, markeredgecolor="black", clip_on=False
@@ -74,14 +87,14 @@ def _draw_axis(panel: Any, axis: str, rows: Sequence[dict[str, Any]]) -> None:
         panel.plot(0, balanced, "o", color=colour, markersize=4.5, markeredgecolor="black", zorder=3)
     panel.set_title(TITLES[axis])
     panel.grid(axis="y")
-    panel.legend(loc="best", ncols=2 if len(rows) > 4 else 1, handlelength=1.2, columnspacing=0.8)
+    panel.legend(loc="upper right", ncols=2 if len(rows) > 4 else 1, handlelength=1.2, columnspacing=0.8)
 
 
 def _legend() -> list[Any]:
     from matplotlib.lines import Line2D
 
     return [
-        Line2D([], [], color="black", linewidth=1.2, label="the paper's form, margin swept"),
+        Line2D([], [], color="black", linewidth=1.2, label="the paper's form, all margins"),
         Line2D([], [], color="white", marker="v", markeredgecolor="black", label="the paper's margin (smallest mean)"),
         Line2D([], [], color="white", marker="o", markeredgecolor="black", label="balanced"),
     ]
@@ -89,10 +102,10 @@ def _legend() -> list[Any]:
 
 def write_page(results: dict[str, Any], path: Path) -> None:
     """Replace the tables of the page; its words are written by hand."""
-    text = path.read_text(encoding="utf-8") if path.exists() else "<!-- methods -->\n\n<!-- margins -->\n"
+    text = path.read_text(encoding="utf-8")
     for name, table in (("methods", _methods_table(results)), ("margins", _margins_table(results))):
-        pattern = re.compile(rf"<!-- {name} -->.*?(?:<!-- /{name} -->|(?=\n<!-- )|\Z)", re.DOTALL)
-        text = pattern.sub(lambda _, n=name, t=table: f"<!-- {n} -->\n\n{t}\n\n<!-- /{n} -->", text, count=1)
+        pattern = re.compile(rf"(<!-- {name} -->).*?(<!-- /{name} -->)", re.DOTALL)
+        text = pattern.sub(rf"\1\n\n{table}\n\n\2", text)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
