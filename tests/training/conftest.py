@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from logn.datasets.labelled_images import array_images
+
 
 def write_lvis_folder(folder, *, images=10, size=64, classes=4, objects=3, seed=0):
     """Coloured rectangles on noise, one colour per class, with polygons; returns the annotation file."""
@@ -53,3 +55,27 @@ def lvis_folder(tmp_path_factory):
 def make_lvis_folder():
     """The function that writes such a folder."""
     return write_lvis_folder
+
+
+def striped_images(counts=(24, 12, 6, 3), *, size=32, seed=0):
+    """Images of classes that differ in colour and in the direction of their stripes, as many of each as asked for."""
+    generator = np.random.default_rng(seed)
+    labels = generator.permutation(np.repeat(np.arange(len(counts)), counts))
+    colours = np.random.default_rng(7).integers(60, 256, (len(counts), 3))
+    pixels = generator.integers(0, 60, (len(labels), size, size, 3))
+    for image, label in zip(pixels, labels, strict=True):
+        lines = image if label % 2 else image.transpose(1, 0, 2)
+        lines[int(generator.integers(4)) :: 4] = colours[label]
+    return array_images(pixels.astype(np.uint8), labels, [f"class {number}" for number in range(len(counts))])
+
+
+@pytest.fixture
+def make_striped_images():
+    """The function that makes labelled images."""
+    return striped_images
+
+
+@pytest.fixture(scope="session")
+def striped():
+    """45 images of four classes."""
+    return striped_images()

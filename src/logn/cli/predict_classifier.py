@@ -36,9 +36,9 @@ def predict_classifier(
     """Run an image classifier once and keep its logits; any method can be scored on them afterwards.
 
     Writes SPLIT_logits.npy and SPLIT_labels.npy, the training images of each class (class_counts.json), the weight and
-    bias of the class layer (class_layer.safetensors) and, from the training images, the statistics of the logits
-    (statistics.safetensors): all that `logn compare --task classification` and `logn fit` take. Training images are
-    held out and thinned as they were in the training.
+    bias of a linear class layer (class_layer.safetensors, for tau-norm) and, from the training images, the statistics
+    of the logits (statistics.safetensors): all that `logn compare --task classification` and `logn fit` take. Training
+    images are held out and thinned as they were in the training.
 
     **Examples**
 
@@ -94,11 +94,14 @@ def _write_facts(classifier: Classifier, folder: Path) -> dict[str, Path]:
     from logn.datasets.drawn_folder import write_json
     from logn.files import write_safetensors
 
-    layer, counts = classifier.cls_score, classifier.image_counts or ()
-    tensors = {name: layer.get_parameter(name).detach().cpu().numpy() for name in ("weight", "bias")}
-    write_safetensors(folder / LAYER_FILE, tensors, {"format": "logn-class-layer", "schema": "1"})
+    counts = classifier.image_counts or ()
     table = {"names": classifier.class_names, "image_counts": counts, "num_images": sum(counts)}
     write_json(folder / COUNTS_FILE, table)
+    if classifier.settings.classifier == "cosine":
+        return {"counts": folder / COUNTS_FILE}
+    layer = classifier.cls_score
+    tensors = {name: layer.get_parameter(name).detach().cpu().numpy() for name in ("weight", "bias")}
+    write_safetensors(folder / LAYER_FILE, tensors, {"format": "logn-class-layer", "schema": "1"})
     return {"counts": folder / COUNTS_FILE, "class_layer": folder / LAYER_FILE}
 
 

@@ -1,0 +1,100 @@
+"""From images to a compared classifier on the command line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from logn.cli.main import execute
+from logn.datasets.glyph_classes import GlyphClassSettings, generate_glyph_classes
+
+TINY = ["--iterations", "4", "--batch", "8", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    settings = GlyphClassSettings(classes=4, most=12, fewest=3, dev=2, test=3)
+    return generate_glyph_classes(tmp_path_factory.mktemp("data") / "classes", settings)
+
+
+@pytest.fixture(scope="module")
+def trained(classes, tmp_path_factory):
+    torch.set_num_threads(1)
+    output = tmp_path_factory.mktemp("runs") / "softmax"
+    assert execute(["train-classifier", "--data", str(classes), "-o", str(output), *TINY, "--json"]) == 0
+    return output
+
+
+def test_the_summary_is_json_and_a_second_call_has_nothing_to_do(classes, tmp_path, capsys):
+    arguments = ["train-classifier", "--data", str(classes), "-o", str(tmp_path / "run"), *TINY]
+    assert execute([*arguments, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["iterations"], summary["num_classes"]) == (4, 4)
+    assert summary["losses"]["loss_classifier"] > 0
+    assert execute(arguments) == 0
+    assert "Nothing was left to do" in capsys.readouterr().out
+
+
+def test_logits_go_to_compare_and_fit(classes, trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = ["--model", str(trained), "--data", str(classes), "-o", "logits"]
+    assert execute(["predict-classifier", *run, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["images"]["test"] == 12
+    assert np.load("logits/test_logits.npy").shape == (12, 4)
+    assert np.load("logits/test_labels.npy").tolist() == np.load(classes / "test_labels.npy").tolist()
+    statistics = ["-s", "logits/statistics.safetensors", "--counts", "logits/class_counts.json"]
+    weights = ["--weights", "logits/class_layer.safetensors", "--key", "weight"]
+    test = ["-l", "logits/test_logits.npy", "--labels", "logits/test_labels.npy", "--bootstrap", "0"]
+    methods = ["--methods", "logn,loga,tau-norm:tau=0.5"]
+    assert execute(["compare", "--task", "classification", *test, *statistics, *weights, *methods, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert execute(["fit", "logits/statistics.safetensors", "-o", "logn.safetensors"]) == 0
+
+
+def test_second_stages_start_from_a_run(classes, trained, tmp_path, capsys):
+    for only in ("new-classifier", "scales"):
+        options = ["--start", str(trained), "--only", only, "--sampler", "class-balanced"]
+        arguments = ["train-classifier", "--data", str(classes), "-o", str(tmp_path / only), *options, *TINY]
+        assert execute(arguments) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--data", "nowhere"], "Expected `nowhere` to be a folder or a list of labelled images"),
+        (["--data", ".", "--model", "alexnet"], "Expected `model` to be one of"),
+        (["--data", ".", "--loss", "bags"], "Expected `background` to be 0 or -1"),
+        (["--data", ".", "--weights", "none.pth", "-m", "resnet10"], "there is no `none.pth`"),
+        (["--data", ".", "--imbalance", "10"], "Expected `imbalance` for CIFAR and class folders only"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, sentence, classes, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(classes)
+    assert execute(["train-classifier", *arguments, "-o", str(tmp_path / "run"), *TINY]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_images_than_those_of_the_training_are_refused(trained, tmp_path, capsys):
+    settings = GlyphClassSettings(classes=4, most=13, fewest=3, dev=1, test=1)
+    other = generate_glyph_classes(tmp_path / "other", settings)
+    run = ["--model", str(trained), "--data", str(other), "-o", str(tmp_path / "logits")]
+    assert execute(["predict-classifier", *run]) == 2
+    assert "to be the training images of" in capsys.readouterr().err
+    assert execute(["predict-classifier", *run, "--split", "test"]) == 0
+    assert execute(["predict-classifier", *run, "--split", "all"]) == 2
+    assert "Expected `--split` to be one of" in capsys.readouterr().err
+    assert not (tmp_path / "logits" / "train_logits.npy").exists()
