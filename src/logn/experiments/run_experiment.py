@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -62,11 +63,14 @@ def run_experiment(
     failures = workshop.train([spec for spec, _ in wanted.values()]) if train else {}
     outcomes: dict[str, DetectorOutcome] = {}
     for name, (spec, corrections) in wanted.items():
-        plain = length.plain("random", seed=spec.seed) if experiment.costs else None
         if name in failures or not workshop.is_trained(spec):
             outcomes[name] = DetectorOutcome(failure=failures.get(name, NOT_TRAINED))
         else:
-            outcomes[name] = _outcome(workshop, spec, corrections, plain, experiment.errors, step)
+            outcomes[name] = _measured(workshop, spec, corrections, experiment.errors, step)
+    # Costs come last: whoever stops the command in between has the metrics.
+    for name, (spec, _) in wanted.items() if experiment.costs else ():
+        if outcomes[name].records:
+            _add_costs(outcomes[name], workshop, spec, length.plain("random", seed=spec.seed))
     first = plans[seeds[0]]
     sections = tuple(
         SectionResult(
@@ -103,25 +107,26 @@ def _corrections(rows: Iterable[BenchRow]) -> dict[str, tuple[DetectorSpec, list
     return wanted
 
 
-def _outcome(
-    workshop: Workshop,
-    spec: DetectorSpec,
-    corrections: Sequence[Correction],
-    plain: DetectorSpec | None,
-    errors: bool,
-    step: Step,
+def _measured(
+    workshop: Workshop, spec: DetectorSpec, corrections: Sequence[Correction], errors: bool, step: Step
 ) -> DetectorOutcome:
     outcome = DetectorOutcome(logged_seconds=workshop.training_seconds(spec))
     try:
         outcome.records, outcome.failures = measure(workshop, spec, corrections, step=step, errors=errors)
-        if plain is not None and workshop.is_trained(plain):
-            outcome.relative_cost = inference_cost(workshop, spec, plain)
-            outcome.training_seconds = training_cost(workshop, spec)
-            before = 0.0 if spec.start is None else training_cost(workshop, spec.start)
-            outcome.total_seconds = before + outcome.training_seconds
     except EXPECTED_ERRORS as error:
         outcome.failure = str(error)
     return outcome
+
+
+def _add_costs(outcome: DetectorOutcome, workshop: Workshop, spec: DetectorSpec, plain: DetectorSpec) -> None:
+    """Add what training and inference cost; without them a row still has its metrics."""
+    if not workshop.is_trained(plain):
+        return
+    with contextlib.suppress(*EXPECTED_ERRORS):
+        outcome.relative_cost = inference_cost(workshop, spec, plain)
+        outcome.training_seconds = training_cost(workshop, spec)
+        before = 0.0 if spec.start is None else training_cost(workshop, spec.start)
+        outcome.total_seconds = before + outcome.training_seconds
 
 
 def _row_result(row: BenchRow, by_seed: Mapping[int, BenchRow], outcomes: Mapping[str, DetectorOutcome]) -> RowResult:
