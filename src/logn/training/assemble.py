@@ -21,7 +21,7 @@ from logn.training.detector_settings import ONE_STAGE, SMALL_MODELS, DetectorSet
 from logn.training.heads import BoxPredictor, MaskPredictor
 from logn.training.losses.by_name import layout_of
 from logn.training.one_stage import OneStageDetector
-from logn.training.one_stage_head import PointHead
+from logn.training.one_stage_head import PointBoxes
 from logn.training.region_heads import RegionHeads
 from logn.training.small_parts import (
     PYRAMID_CHANNELS,
@@ -84,16 +84,16 @@ def _small(settings: DetectorSettings) -> TwoStageDetector:
 
 def _small_one_stage(settings: DetectorSettings) -> OneStageDetector:
     loss = layout_of(settings.loss, settings.num_classes)
-    head = PointHead(
-        PYRAMID_CHANNELS,
-        settings.num_classes,
-        hidden=128,
-        classifier=settings.classifier,
-        temperature=settings.temperature,
-        initial_bias=loss.layout.initial_bias,
+    model = OneStageDetector(
+        settings,
+        backbone=SmallBackbone(),
+        point_boxes=PointBoxes(PYRAMID_CHANNELS),
+        pool=RegionSampler(5),
+        box_head=SmallBoxHead(PYRAMID_CHANNELS, 5, 256, 256),
+        box_predictor=_box_predictor(settings, 256, class_agnostic=True),
+        transform=_small_transform(settings),
+        loss=loss,
     )
-    transform = _small_transform(settings)
-    model = OneStageDetector(settings, backbone=SmallBackbone(), head=head, transform=transform, loss=loss)
     model.to(memory_format=torch.channels_last)
     return model
 

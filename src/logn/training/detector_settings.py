@@ -65,8 +65,6 @@ class DetectorSettings:
         # Others want a background column, or are means over regions, of which a dense head has nearly none that count.
         if parse_loss(self.loss)[0] != "focal":
             raise InputError(f"Expected `loss` to be focal for {self.model!r}, but got {self.loss!r}.")
-        if self.classifier == "scaled":
-            raise InputError(f"Expected `classifier` to be linear or cosine for {self.model!r}, but got 'scaled'.")
 
     def as_dict(self) -> dict[str, Any]:
         """The settings as plain values, for a file."""

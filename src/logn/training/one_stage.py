@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
 from torchvision.models.detection.transform import resize_boxes
 from torchvision.ops import generalized_box_iou_loss
 
@@ -17,12 +18,17 @@ from logn.logits.layer import LogitLayer
 from logn.logits.proposals import Proposals
 from logn.training.detector_settings import DetectorSettings
 from logn.training.evaluation_mode import evaluation_mode
+from logn.training.heads import BoxPredictor
 from logn.training.losses.head_loss import HeadLoss
-from logn.training.one_stage_head import PointHead, boxes_at, grid_points, match_batch
-from logn.training.region_boxes import best_boxes, clip
-from logn.training.region_sampling import ClassificationLoss
+from logn.training.one_stage_head import PointBoxes, boxes_of_points, points_of
+from logn.training.region_boxes import Sizes, best_boxes, clip
+from logn.training.region_sampling import ClassificationLoss, Target, box_losses, sample_regions
 
 KEPT_POINTS = 300
+# A dense detector learns from every point; the true boxes join them, as they join the proposals of others.
+ALL = BalancedPositiveNegativeSampler(batch_size_per_image=1 << 40, positive_fraction=0.5)
+# Level of the pyramid whose points have boxes.
+LEVEL = "1"
 
 
 class OneStageDetector(nn.Module):
@@ -33,8 +39,11 @@ class OneStageDetector(nn.Module):
 
     Args:
         settings: What it is built from.
-        backbone: Gives levels `"0"` at stride 4 and `"1"` at stride 8.
-        head: Logits and distances of all points.
+        backbone: Gives level `"1"` at stride 8, and those that `pool` takes.
+        point_boxes: A box at every point.
+        pool: Features of boxes.
+        box_head: From these to a vector.
+        box_predictor: Logits, and a correction of the box.
         transform: torchvision's, which makes a batch of images.
         loss: Of the class logits; also says how they are read.
 
@@ -49,16 +58,28 @@ class OneStageDetector(nn.Module):
     activation = "sigmoid"
     population = "kept points"
     class_names: tuple[str, ...] | None = None
-    logit_layer_paths: tuple[str, ...] = ("head.cls_score",)
+    logit_layer_paths: tuple[str, ...] = ("box_predictor.cls_score",)
 
     def __init__(
-        self, settings: DetectorSettings, *, backbone: nn.Module, head: PointHead, transform: nn.Module, loss: HeadLoss
+        self,
+        settings: DetectorSettings,
+        *,
+        backbone: nn.Module,
+        point_boxes: PointBoxes,
+        pool: nn.Module,
+        box_head: nn.Module,
+        box_predictor: BoxPredictor,
+        transform: nn.Module,
+        loss: HeadLoss,
     ) -> None:
         super().__init__()
         self.settings = settings
-        self.backbone, self.head, self.transform = backbone, head, transform
+        self.backbone, self.point_boxes, self.transform = backbone, point_boxes, transform
+        self.pool, self.box_head, self.box_predictor = pool, box_head, box_predictor
         self.layout = loss.layout
         self.classification_loss: ClassificationLoss = loss
+        self.box_coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
+        self.matcher = Matcher(0.5, 0.5, allow_low_quality_matches=False)
 
     @property
     def num_classes(self) -> int:
@@ -71,7 +92,6 @@ class OneStageDetector(nn.Module):
         return LogitLayer(
             self.logit_layer_paths[0],
             activation=self.activation,
-            class_axis=1,
             num_classes=self.num_classes,
             population="all points",
         )
@@ -84,7 +104,7 @@ class OneStageDetector(nn.Module):
         self.classification_loss = loss
 
     def forward(
-        self, images: Sequence[Tensor], targets: Sequence[dict[str, Any]] | None = None
+        self, images: Sequence[Tensor], targets: Sequence[Target] | None = None
     ) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         """Losses in training mode, detections in torchvision's form otherwise."""
         if not self.training:
@@ -93,16 +113,26 @@ class OneStageDetector(nn.Module):
             raise InputError("Expected `targets` in training mode, but got None.")
         batch, moved = self.transform(list(images), list(targets))
         features = self.backbone(batch.tensors)
-        logits, distances = self.head(features)
-        points = _points(features)
-        labels, truth = match_batch(points, moved)
-        labels = labels.flatten()
-        positive = labels > 0
-        # The classifier's loss runs in float32 whatever the precision of the layers was.
-        class_loss = self.classification_loss(logits.flatten(0, 1).float(), labels)
-        boxes = boxes_at(points, distances).flatten(0, 1)
-        box_loss = generalized_box_iou_loss(boxes[positive], truth.flatten(0, 1)[positive], reduction="sum")
-        return {"loss_classifier": class_loss, "loss_box_reg": box_loss / positive.sum().clamp(min=1)}
+        boxes = self.point_boxes(features[LEVEL], batch.image_sizes)
+        stands, truth = boxes_of_points(points_of(features[LEVEL]), moved)
+        point_loss = generalized_box_iou_loss(boxes[stands], truth, reduction="sum") / stands.sum().clamp(min=1)
+        # Where training fails, the loss above is no number and says so; no index can be made of such boxes.
+        samples = sample_regions(list(boxes.detach().nan_to_num()), moved, self.matcher, ALL)
+        logits, offsets = self._score(features, samples.boxes, batch.image_sizes)
+        class_loss, box_loss = box_losses(
+            logits, offsets, samples, self.box_coder, self.classification_loss, beta=1 / 9
+        )
+        # A mean over the coordinates of the points that hold an object, who are few of all.
+        rows, positives = len(logits), int(sum((labels > 0).sum() for labels in samples.labels))
+        return {
+            "loss_classifier": class_loss,
+            "loss_box_reg": box_loss * (rows / max(4 * positives, 1)),
+            "loss_point_box": point_loss,
+        }
+
+    def _score(self, features: dict[str, Tensor], boxes: list[Tensor], shapes: Sizes) -> tuple[Tensor, Tensor]:
+        logits, offsets = self.box_predictor(self.box_head(self.pool(features, boxes, shapes)))
+        return logits, offsets
 
     @torch.inference_mode()
     def propose(self, images: Sequence[Tensor]) -> list[Proposals]:
@@ -132,15 +162,16 @@ class OneStageDetector(nn.Module):
         device = next(self.parameters()).device
         batch, _ = self.transform([image.to(device) for image in images])
         features = self.backbone(batch.tensors)
-        logits, distances = self.head(features)
-        points = _points(features)
+        points = points_of(features[LEVEL])
+        first = list(self.point_boxes(features[LEVEL], batch.image_sizes))
+        logits, offsets = self._score(features, first, batch.image_sizes)
+        moved = clip(self.box_coder.decode(offsets.float(), first).reshape(len(first), -1, 4), batch.image_sizes)
         result = []
-        for rows, lengths, size in zip(logits.float(), distances, batch.image_sizes, strict=True):
+        for boxes, rows, size in zip(moved, logits.float().chunk(len(first)), batch.image_sizes, strict=True):
             # A batch is padded to its largest image; points outside of this one say nothing about it.
             inside = (points < points.new_tensor([size[1], size[0]])).all(1)
             best = torch.where(inside, rows.amax(1), -torch.inf).topk(min(KEPT_POINTS, int(inside.sum()))).indices
-            boxes = clip([boxes_at(points[best], lengths[best])], [size])[0]
-            result.append((boxes, rows[best], size))
+            result.append((boxes[best], rows[best], size))
         return result
 
     def _detections(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
@@ -150,8 +181,3 @@ class OneStageDetector(nn.Module):
             best = best_boxes(per_class, rows.sigmoid(), score=1e-4, iou=0.5, most=300)
             found.append({"boxes": best[0], "scores": best[1], "labels": best[2] + 1})
         return found
-
-
-def _points(features: dict[str, Tensor]) -> Tensor:
-    height, width = features["1"].shape[-2:]
-    return grid_points(height, width, features["1"].device)

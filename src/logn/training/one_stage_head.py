@@ -1,4 +1,9 @@
-"""The head of the one-stage detector: class logits and a box at every point of a grid, as FCOS has them."""
+"""The head of the one-stage detector: a box at every point of a grid, then the class logits of each box.
+
+The boxes come from the features at their points, as in FCOS. The classes come from features sampled inside the boxes,
+as in AlignDet and VFNet: that takes size and place out of what the classifier has to learn, which is what makes a
+short training on a CPU enough. Every point is scored: none is proposed, suppressed or left out on the way.
+"""
 
 from __future__ import annotations
 
@@ -7,73 +12,49 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torchvision.ops import Conv2dNormActivation
 
-from logn.training.heads import NormedConv2d
+from logn.training.region_boxes import Sizes, clip
 
 STRIDE = 8
 # Points of an object lie in its box and at most so far from its centre, in pixels.
 CENTRE_DISTANCE = 1.5 * STRIDE
+# What a box is before anything is learnt: a square of three cells around its point.
+FIRST_DISTANCE = 1.5 * STRIDE
 
 
-class PointHead(nn.Module):
-    """Two towers of convolutions on both levels of the small pyramid, for the classes and for the boxes.
-
-    The finer level is folded into the grid of the coarser one, so that details count without four times the points.
+class PointBoxes(nn.Module):
+    """One box at every point of a level of the pyramid.
 
     Args:
-        in_channels: Channels of each level.
-        num_classes: Foreground classes; there is no background column.
-        hidden: Channels of the class tower.
-        classifier: `linear` for a plain 1x1 convolution, `cosine` for the normalised one.
-        temperature: Of the normalised convolution.
-        initial_bias: Where the bias of the logits starts.
+        in_channels: Channels of the level.
+        hidden: Channels of the convolution in between.
 
     Example:
-        >>> head = PointHead(48, 5, hidden=64, classifier="linear", temperature=1.0, initial_bias=-4.6)
-        >>> levels = {"0": torch.zeros(2, 48, 32, 32), "1": torch.zeros(2, 48, 16, 16)}
-        >>> [tuple(rows.shape) for rows in head(levels)]
-        [(2, 256, 5), (2, 256, 4)]
+        >>> boxes = PointBoxes(48)(torch.zeros(2, 48, 16, 16), [(128, 128), (128, 100)])
+        >>> boxes.shape, boxes[0, 17].round().tolist()
+        (torch.Size([2, 256, 4]), [0.0, 0.0, 24.0, 24.0])
     """
 
-    cls_score: nn.Conv2d | NormedConv2d
-
-    def __init__(
-        self,
-        in_channels: int,
-        num_classes: int,
-        *,
-        hidden: int,
-        classifier: str,
-        temperature: float,
-        initial_bias: float,
-    ) -> None:
+    def __init__(self, in_channels: int, hidden: int = 64) -> None:
         super().__init__()
-        first = 5 * in_channels
-        self.class_tower = nn.Sequential(Conv2dNormActivation(first, hidden), Conv2dNormActivation(hidden, hidden))
-        self.box_tower = Conv2dNormActivation(first, 64)
-        if classifier == "cosine":
-            self.cls_score = NormedConv2d(hidden, num_classes, temperature=temperature)
-        else:
-            self.cls_score = nn.Conv2d(hidden, num_classes, 1)
-            nn.init.normal_(self.cls_score.weight, std=0.01)
-        nn.init.constant_(torch.as_tensor(self.cls_score.bias), initial_bias)
-        self.bbox_pred = nn.Conv2d(64, 4, 3, padding=1)
+        self.tower = Conv2dNormActivation(in_channels, hidden)
+        self.bbox_pred = nn.Conv2d(hidden, 4, 3, padding=1)
         nn.init.normal_(self.bbox_pred.weight, std=0.01)
         nn.init.zeros_(torch.as_tensor(self.bbox_pred.bias))
 
-    def forward(self, features: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits `(B, P, F)` and distances `(B, P, 4)` to left, top, right, bottom, in pixels, of all points."""
-        both = torch.cat((features["1"], functional.pixel_unshuffle(features["0"], 2)), dim=1)
-        logits = self.cls_score(self.class_tower(both))
-        # An exponent of 1 is the length of a side; 8 more is larger than any image.
-        distances = STRIDE * self.bbox_pred(self.box_tower(both)).float().clamp(max=8).exp()
-        return _rows(logits), _rows(distances)
+    def forward(self, level: Tensor, image_shapes: Sizes) -> Tensor:
+        """Boxes `(B, P, 4)` inside their images, as corners in pixels, point by point."""
+        # Distances to left, top, right and bottom; the limit is larger than any image.
+        distances = FIRST_DISTANCE * self.bbox_pred(self.tower(level)).float().clamp(max=6).exp()
+        rows = distances.permute(0, 2, 3, 1).flatten(1, 2)
+        return torch.stack(clip(list(boxes_at(points_of(level), rows)), image_shapes))
 
 
-def _rows(maps: Tensor) -> Tensor:
-    return maps.permute(0, 2, 3, 1).flatten(1, 2)
+def points_of(level: Tensor) -> Tensor:
+    """The points `(P, 2)` of a level `(B, C, H, W)` of the pyramid."""
+    height, width = level.shape[-2:]
+    return grid_points(height, width, level.device)
 
 
 def grid_points(height: int, width: int, device: torch.device | None = None) -> Tensor:
@@ -121,12 +102,14 @@ def match_points(points: Tensor, boxes: Tensor) -> Tensor:
     return torch.where(smallest.isinf(), -1, chosen)
 
 
-def match_batch(points: Tensor, targets: Sequence[dict[str, Any]]) -> tuple[Tensor, Tensor]:
-    """Labels `(B, P)`, 0 for the background, else 1..F, and the true box `(B, P, 4)` of each point that has one."""
-    labels, boxes = [], []
-    for target in targets:
-        chosen = match_points(points, target["boxes"].to(points.dtype))
-        nothing = target["boxes"].new_zeros(1, 4), target["labels"].new_zeros(1)
-        boxes.append(torch.cat((target["boxes"], nothing[0]))[chosen])  # -1 takes the row of zeros at the end
-        labels.append(torch.cat((target["labels"], nothing[1]))[chosen])
-    return torch.stack(labels), torch.stack(boxes)
+def boxes_of_points(points: Tensor, targets: Sequence[dict[str, Any]]) -> tuple[Tensor, Tensor]:
+    """Which points `(B, P)` stand for an object, and the true boxes `(N, 4)` of those that do, in their order.
+
+    Example:
+        >>> stands, boxes = boxes_of_points(grid_points(1, 2), [{"boxes": torch.tensor([[8.0, 0.0, 16.0, 8.0]])}])
+        >>> stands.tolist(), boxes.tolist()
+        ([[False, True]], [[8.0, 0.0, 16.0, 8.0]])
+    """
+    chosen = [match_points(points, target["boxes"].to(points.dtype)) for target in targets]
+    boxes = [target["boxes"][rows[rows >= 0]] for rows, target in zip(chosen, targets, strict=True)]
+    return torch.stack(chosen) >= 0, torch.cat(boxes)
