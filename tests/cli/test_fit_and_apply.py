@@ -37,8 +37,19 @@ def _fit(run, tmp_path, *arguments):
     return ClassAffine.load(output)
 
 
-def test_the_default_is_the_paper(run, stats, tmp_path):
-    assert _fit(run, tmp_path, stats) == logit_normalization(ClassMoments.load(stats), margin="min")
+def test_the_default_is_balanced_and_the_paper_is_one_flag_away(run, stats, tmp_path):
+    moments = ClassMoments.load(stats)
+    assert _fit(run, tmp_path, stats) == logit_normalization(moments, margin="balance", relative_std=True)
+    assert _fit(run, tmp_path, stats, "--method", "logn") == logit_normalization(moments, margin="min")
+
+
+def test_without_a_row_sample_the_default_says_what_to_do(run, logits, tmp_path):
+    path, options = tmp_path / "bare.safetensors", ("--background", "last", "--sample-rows", "0")
+    assert run("collect", tmp_path / "shards", "-o", path, *options).code == 0
+    result = run("fit", path, "-o", tmp_path / "a.safetensors")
+    assert result.code == 2
+    assert "row sample" in result.err
+    assert "margin" in result.err
 
 
 @pytest.mark.parametrize(
@@ -50,7 +61,7 @@ def test_the_default_is_the_paper(run, stats, tmp_path):
         (["--method", "logn:margin=mean", "--eps", "0.5"], {"margin": "mean", "eps": 0.5}),
         (["--method", "logn:balanced"], {"margin": "balance", "relative_std": True}),
         (["--margin", "balance", "--relative-std"], {"margin": "balance", "relative_std": True}),
-        (["--background", "none"], {"background": None}),
+        (["--method", "logn", "--background", "none"], {"background": None}),
         (["--variance", "within-batch"], {"variance": "within-batch"}),
     ],
 )
@@ -59,7 +70,7 @@ def test_options_of_logn(run, stats, tmp_path, options, arguments):
 
 
 def test_a_map_that_moves_the_scores_far_is_written_with_a_warning(run, stats, tmp_path):
-    result = run("fit", stats, "-o", tmp_path / "a.safetensors", "--json")
+    result = run("fit", stats, "--method", "logn", "-o", tmp_path / "a.safetensors", "--json")
     assert result.code == 0
     (warning,) = result.json["warnings"]
     assert result.err == f"Warning: {warning}\n"
@@ -73,14 +84,14 @@ def test_a_map_that_moves_the_scores_far_is_written_with_a_warning(run, stats, t
 def test_without_rows_fit_keeps_silent(run, logits, tmp_path):
     path, options = tmp_path / "bare.safetensors", ("--background", "last", "--sample-rows", "0")
     assert run("collect", tmp_path / "shards", "-o", path, *options).code == 0
-    result = run("fit", path, "-o", tmp_path / "a.safetensors", "--json")
+    result = run("fit", path, "--method", "logn", "-o", tmp_path / "a.safetensors", "--json")
     assert result.json["warnings"] == []
     assert result.err == ""
 
 
 def test_the_warning_minds_the_users_threshold(run, stats, tmp_path):
     def told(threshold):
-        return run("fit", stats, "--threshold", threshold, "-o", tmp_path / "a.safetensors").err
+        return run("fit", stats, "--method", "logn", "--threshold", threshold, "-o", tmp_path / "a.safetensors").err
 
     assert "scores above 0.3" in told("0.3")
     assert "scores above" not in told("0")
@@ -92,7 +103,7 @@ def test_an_active_mask(run, stats, tmp_path):
     (tmp_path / "active.json").write_text(json.dumps(mask))
     np.save(tmp_path / "active.npy", mask)
     for name in ("active.json", "active.npy"):
-        assert _fit(run, tmp_path, stats, "--active", tmp_path / name) == expected
+        assert _fit(run, tmp_path, stats, "--method", "logn", "--active", tmp_path / name) == expected
 
 
 def test_counts_without_statistics(run, counts, tmp_path):

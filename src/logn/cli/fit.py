@@ -28,8 +28,13 @@ StatisticsArgument = Annotated[
     Path | None, typer.Argument(help="What `logn collect` wrote; count-based methods can do without.")
 ]
 MethodOption = Annotated[
-    str,
-    typer.Option("--method", "-m", help="none, logn, logn:balanced, loga, norcal, fracal, iif, tau-norm, temperature."),
+    str | None,
+    typer.Option(
+        "--method",
+        "-m",
+        help="logn:balanced (the default), logn (the paper's recipe), none, loga, norcal, fracal, iif, tau-norm, "
+        "temperature.",
+    ),
 ]
 BackgroundOption = Annotated[
     Background | None, typer.Option(help="Place of the background column; default: as recorded, else none.")
@@ -39,7 +44,7 @@ BackgroundOption = Annotated[
 def fit(
     output: Annotated[Path, typer.Option("--output", "-o", help="The correction to write.")],
     statistics: StatisticsArgument = None,
-    method: MethodOption = "logn",
+    method: MethodOption = None,
     background: BackgroundOption = None,
     margin: Annotated[str | None, _option(LOGN, "min, mean, max, background, balance or a number.")] = None,
     no_mean: Annotated[bool, _option(LOGN, "Keep the mean.", "--no-mean")] = False,
@@ -76,13 +81,15 @@ def fit(
 ) -> None:
     """Turn statistics or class counts into a correction of the logits, one scale and one shift per class.
 
-    The options of a method can also stand behind its name: `--method logn:margin=0,use_std=false`.
+    Without --method it is the balanced form of LogN, which gained most on the detectors of docs/when-it-helps.md; the
+    paper's exact recipe is `--method logn`, and so is the starting point when you give options of logn yourself. The
+    options of a method can also stand behind its name: `--method logn:margin=0,use_std=false`.
 
     **Examples**
 
     `logn fit stats.safetensors -o affine.safetensors`
 
-    `logn fit stats.safetensors --method logn:balanced -o affine.safetensors`
+    `logn fit stats.safetensors --method logn -o paper.safetensors`
 
     `logn fit --method norcal --gamma 0.6 --counts lvis_v1_train.json --background last -o affine.safetensors`
 
@@ -108,6 +115,7 @@ def fit(
     }
     files = {"counts": counts, "dimensions": dimensions, "weights": weights, "bias": bias, "active": active}
     check_output(output)
+    method = method or _default_method(options)
     spec = _with_options(method, options)
     _check_files(method.partition(":")[0], {name: path for name, path in files.items() if path is not None})
     inputs = _read_inputs(statistics, background, key, files)
@@ -116,6 +124,11 @@ def fit(
         affine = _keeping_confidence(affine, held_out)
     affine.save(output)
     _report(affine, output, _warnings(affine, inputs["moments"], threshold), as_json=json)
+
+
+def _default_method(options: dict[str, Any]) -> str:
+    """The balanced form, unless the user builds a form of LogN option by option."""
+    return "logn:balanced" if all(value is None for value in options.values()) else "logn"
 
 
 def _with_options(method: str, options: dict[str, Any]) -> str:
