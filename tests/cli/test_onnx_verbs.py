@@ -46,7 +46,7 @@ def test_from_images_to_a_corrected_file(run, tmp_path, model, images):
     collected = run("collect", model, "--images", images, "--mean", "0.5", "--std", "0.25", "-o", stats, "--json")
     assert (collected.code, collected.json["rows"], collected.json["num_classes"]) == (0, 6, 4)
     assert (collected.json["layer"], collected.json["activation"]) == ("z", "softmax")
-    assert run("fit", stats, "-o", affine).code == 0
+    assert run("fit", stats, "--method", "logn", "-o", affine).code == 0
     folded = run("fold", model, affine, "-o", output, "--json")
     assert folded.code == 0
     assert (folded.json["way"], folded.json["layers"], folded.json["tensors"]) == ("weights", ["w"], ["z"])
