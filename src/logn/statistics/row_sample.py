@@ -70,6 +70,8 @@ class RowSample:
         keys = self._hash(rows)
         bounds = [bound for bound in (self.limit, limit) if bound is not None]
         candidates = np.flatnonzero(keys < min(bounds)) if bounds else np.arange(len(rows))
+        if len(candidates) == 0:
+            return
         if len(candidates) > self.capacity:
             candidates = candidates[np.argpartition(keys[candidates], self.capacity - 1)[: self.capacity]]
         offered = rows[candidates]
@@ -102,8 +104,8 @@ class RowSample:
 
     def _hash(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         """Multiply-and-mix over the bits of some columns, as float32 whatever the precision of the rows."""
-        bits = rows[:, self._columns].astype(np.float32).view(np.uint32).astype(np.uint64)
-        mixed = (bits * self._multipliers).sum(axis=1, dtype=np.uint64)
+        bits = rows[:, self._columns].astype(np.float32, copy=False).view(np.uint32).astype(np.uint64)
+        mixed: npt.NDArray[np.uint64] = np.einsum("ij,j->i", bits, self._multipliers)
         for shift in (33, 29):
             mixed ^= mixed >> np.uint64(shift)
             mixed *= np.uint64(0xFF51AFD7ED558CCD)
