@@ -21,3 +21,9 @@ def test_a_changed_section_is_refused_or_read(run_folder, tmp_path, section, val
     else:
         with pytest.raises(InputError, match="Expected"):
             read_comparison(path)
+
+
+def test_a_comparison_of_classifiers_has_no_page(tmp_path):
+    (tmp_path / "comparison.json").write_text(json.dumps({"task": "classification"}))
+    with pytest.raises(InputError, match="on a classifier, for which there is no page; read `comparison.md`"):
+        read_comparison(tmp_path / "comparison.json")
