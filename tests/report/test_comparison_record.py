@@ -25,5 +25,5 @@ def test_a_changed_section_is_refused_or_read(run_folder, tmp_path, section, val
 
 def test_a_comparison_of_classifiers_has_no_page(tmp_path):
     (tmp_path / "comparison.json").write_text(json.dumps({"task": "classification"}))
-    with pytest.raises(InputError, match="on a classifier, for which there is no page; read `comparison.md`"):
+    with pytest.raises(InputError, match="on a classifier, for which there is no page"):
         read_comparison(tmp_path / "comparison.json")

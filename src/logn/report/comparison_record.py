@@ -109,8 +109,8 @@ def read_comparison(path: str | os.PathLike[str]) -> ComparisonRecord:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         if content.get("task") == "classification":
             raise InputError(
-                f"Expected `{path}` to compare methods on a detector, but it does so on a classifier, for which there is "
-                "no page; read `comparison.md` beside it."
+                f"Expected `{path}` to compare methods on a detector, but it does so on a classifier, for which there "
+                "is no page; read `comparison.md` beside it."
             )
         return comparison_record(content)
     except InputError:
