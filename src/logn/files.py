@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -65,6 +66,18 @@ def read_safetensors(
     path: str | os.PathLike[str], *, expected_format: str, schema: int
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read all arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence."""
+    with _opened(path, expected_format, schema) as (file, metadata):
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
+
+
+def read_metadata(path: str | os.PathLike[str], *, expected_format: str, schema: int) -> dict[str, str]:
+    """Read the metadata alone of a file that LogN wrote; refuse any other file with a clear sentence."""
+    with _opened(path, expected_format, schema) as (_, metadata):
+        return metadata
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str], expected_format: str, schema: int) -> Iterator[tuple[Any, dict[str, str]]]:
     if not Path(path).is_file():
         raise InputError(f"Expected `{path}` to be a file, but there is none.")
     try:
@@ -76,7 +89,6 @@ def read_safetensors(
             if metadata.get("schema") != str(schema):
                 found = metadata.get("schema")
                 raise InputError(f"Expected `{path}` to have schema {schema}, but it has {found!r}; update LogN.")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            yield file, metadata
     except (SafetensorError, OSError) as error:
         raise InputError(f"Expected `{path}` to be a safetensors file, but it cannot be read ({error}).") from error
-    return tensors, metadata

@@ -61,6 +61,15 @@ def test_logits_go_to_compare_and_fit(classes, trained, tmp_path, capsys, monkey
     assert execute(["fit", "logits/statistics.safetensors", "-o", "logn.safetensors"]) == 0
 
 
+def test_statistics_of_a_classifier_are_collected(classes, trained, tmp_path, capsys):
+    output = tmp_path / "stats.safetensors"
+    arguments = ["collect", str(trained), "--data", str(classes), "-o", str(output), "--json"]
+    assert execute(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == len(np.load(classes / "train_labels.npy"))
+    assert execute([*arguments, "--most", "5"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 5
+
+
 def test_second_stages_start_from_a_run(classes, trained, tmp_path, capsys):
     for only in ("new-classifier", "scales"):
         options = ["--start", str(trained), "--only", only, "--sampler", "class-balanced"]

@@ -9,7 +9,7 @@ from torch import nn
 from logn.errors import InputError
 from logn.files import read_safetensors
 from logn.losses import SeesawLoss
-from logn.training.checkpoint import Checkpoint, read_checkpoint
+from logn.training.checkpoint import Checkpoint, read_checkpoint, stored_kind
 from logn.training.classifier_checkpoint import load_classifier
 from logn.training.classifier_loop import train_classifier
 from logn.training.classifier_plan import ClassifierPlan
@@ -204,8 +204,9 @@ def test_impossible_plans_are_refused_at_once(options, sentence, tmp_path):
 def test_another_classifier_is_no_start(striped, finished, lvis_folder, tmp_path):
     with pytest.raises(InputError, match="Expected `start` to be a run with `classifier` 'cosine', but got 'linear'"):
         run(plan_for(tmp_path / "a", start=finished, classifier="cosine"), striped)
-    with pytest.raises(InputError, match="to hold a detector, but it holds a model of another kind"):
+    with pytest.raises(InputError, match="to hold a detector, but it holds a classifier"):
         Checkpoint.load(finished)
+    assert stored_kind(finished) == "classifier"
     assert not (tmp_path / "a").exists()
 
 

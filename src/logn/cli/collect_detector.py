@@ -1,20 +1,28 @@
-"""`logn collect RUN --data train.json`: statistics of a detector that `logn train` wrote."""
+"""`logn collect RUN --data DATA`: statistics of a detector or an image classifier that was trained here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, print_json, progress
 from logn.cli.paths import check_output
 
+if TYPE_CHECKING:
+    from logn.statistics.moments import ClassMoments
+
+    Collect = Callable[..., ClassMoments]
+
 
 def collect_detector(
-    model: Annotated[Path, typer.Argument(help="Folder that `logn train` wrote.")],
+    model: Annotated[Path, typer.Argument(help="Folder that `logn train` or `train-classifier` wrote.")],
     data: Annotated[
-        Path, typer.Option("--data", "-d", help="LVIS or COCO annotation file of the training images, or its folder.")
+        Path,
+        typer.Option("--data", "-d", help="Annotations of the training images, or what the classifier was trained on."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")],
     images: Annotated[
@@ -28,32 +36,53 @@ def collect_detector(
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a trained detector over training images and write the statistics of its logits; no label is read.
+    """Run a detector or image classifier over training images and write the statistics of its logits.
+
+    No label is read. Images of a classifier are held out and thinned as they were in its training.
 
     **Examples**
 
     `logn collect runs/a --data glyphs/train.json -o stats.safetensors`
 
     `logn collect runs/lvis --data lvis_v1_train.json --images coco --most 5000 -o stats.safetensors`
+
+    `logn collect runs/softmax --data classes -o stats.safetensors`
     """
-    from logn.datasets.detection_dataset import DetectionDataset
-    from logn.evaluate.detector_statistics import collect_detector_statistics
-    from logn.training.checkpoint import load_detector
-    from logn.training.plan import find_annotations
-    from logn.training.processes import choose_device
+    from logn.training.checkpoint import stored_kind
 
     check_output(output)
-    dataset = DetectionDataset(find_annotations(data), images)
-    detector = load_detector(model, num_classes=dataset.num_classes)
-    detector.to(choose_device(device))
-    total = len(dataset) if most is None else min(most, len(dataset))
+    prepare = _prepare_classifier if stored_kind(model) == "classifier" else _prepare_detector
+    run, available = prepare(model, data, images, device)
+    total = available if most is None else min(most, available)
     with progress("Collecting", total, shown=show_progress) as advance:
-        moments = collect_detector_statistics(
-            detector, dataset, images=most, batch=batch, seed=seed, sample_rows=sample_rows, advance=advance
-        )
+        moments = run(most=most, batch=batch, seed=seed, sample_rows=sample_rows, advance=advance)
     moments.save(output)
     rows = int(moments.count.max())
     if json:
         print_json({"output": output, "images": total, "rows": rows, "num_classes": moments.num_classes})
     else:
         typer.echo(f"{output}: {rows:,} rows of {moments.num_classes} classes from {total:,} images.")
+
+
+def _prepare_detector(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.evaluate.detector_statistics import collect_detector_statistics
+    from logn.training.checkpoint import load_detector
+    from logn.training.plan import find_annotations
+    from logn.training.processes import choose_device
+
+    dataset = DetectionDataset(find_annotations(data), images)
+    detector = load_detector(model, num_classes=dataset.num_classes)
+    detector.to(choose_device(device))
+    return lambda most, **options: collect_detector_statistics(detector, dataset, images=most, **options), len(dataset)
+
+
+def _prepare_classifier(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
+    from logn.datasets.open_images import open_images
+    from logn.evaluate.classifier_logits import classifier_statistics
+    from logn.training.classifier_checkpoint import load_classifier
+    from logn.training.processes import choose_device
+
+    classifier = load_classifier(model).to(choose_device(device))
+    dataset = open_images(data, "train", root=images, **(classifier.data_options or {}))
+    return partial(classifier_statistics, classifier, dataset), len(dataset)

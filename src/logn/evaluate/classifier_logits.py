@@ -58,7 +58,9 @@ def classifier_statistics(
     model: Classifier,
     images: LabelledImages,
     *,
+    most: int | None = None,
     batch: int = BATCH,
+    seed: int = 0,
     sample_rows: int | None = None,
     advance: Callable[[int], object] = lambda count: None,
 ) -> ClassMoments:
@@ -67,11 +69,17 @@ def classifier_statistics(
     Args:
         model: As `logn.training.classifier_checkpoint.load_classifier` gives it, on any device.
         images: The training images.
+        most: How many of them, drawn at random without repetition; all by default.
         batch: Images per forward pass.
+        seed: Of the draw.
         sample_rows: Rows to keep for margins and confidence; by default 4096, or what fits into 4 MiB.
         advance: Called with the number of images whenever some are done.
     """
     check_classes(model, images)
+    if most is not None:
+        if most < 1:
+            raise InputError(f"Expected `most` to be at least 1, but got {most}.")
+        images = images.subset(np.random.default_rng(seed).permutation(len(images))[:most])
     with evaluation_mode(model), _recording(model, images, sample_rows) as moments, torch.inference_mode():
         for pictures in _batches(model, images, batch):
             model(pictures)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from logn.errors import InputError
-from logn.files import read_safetensors, write_safetensors
+from logn.files import read_metadata, read_safetensors, write_safetensors
 from logn.training.detector_settings import DetectorSettings
 from logn.training.detectors import Detector, build_detector
 
 FORMAT, SCHEMA = "logn-checkpoint", 1
 FILE_NAME = "checkpoint.safetensors"
 MODEL, MOMENTUM = "model.", "momentum."
+KINDS = ("detector", "classifier")
 
 
 class ModelSettings(Protocol):
@@ -126,7 +127,7 @@ def read_checkpoint(path: str | os.PathLike[str], settings: type[Settings]) -> C
     arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
     kind = kind_of(settings)
     if kind not in metadata:
-        raise InputError(f"Expected `{path}` to hold a {kind}, but it holds a model of another kind.")
+        raise InputError(f"Expected `{path}` to hold a {kind}, but it holds a {_kind_in(metadata)}.")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     names = json.loads(metadata["class_names"])
     return Checkpoint(
@@ -138,6 +139,16 @@ def read_checkpoint(path: str | os.PathLike[str], settings: type[Settings]) -> C
         class_names=None if names is None else tuple(names),
         extra=json.loads(metadata["extra"]),
     )
+
+
+def stored_kind(path: str | os.PathLike[str]) -> str:
+    """What a run holds, "detector" or "classifier"; its weights are not read."""
+    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    return _kind_in(read_metadata(file, expected_format=FORMAT, schema=SCHEMA))
+
+
+def _kind_in(metadata: Mapping[str, str]) -> str:
+    return next((kind for kind in KINDS if kind in metadata), "model of another kind")
 
 
 def _array(tensor: Tensor) -> np.ndarray:
