@@ -1,0 +1,49 @@
+"""The page on training classifiers runs, and its commands have the options it names."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "classification-training.md"
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def test_the_lines_of_python_train_and_correct_a_classifier(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python")
+    names: dict = {}
+    exec(code, names)  # noqa: S102 - our own page
+    assert names["logits"].shape == (60, 3)
+    assert abs(names["logits"].mean(0)).max() < 0.01
+
+
+def test_every_command_has_options_that_exist(capsys):
+    from logn.cli.main import execute
+
+    lines = [line for block in blocks("console") for line in re.findall(r"^\$ logn (.+)$", block, flags=re.M)]
+    assert len(lines) > 4
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        assert execute([*words, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert all(re.search(rf"(?<!\S){word}(?!\S)", shown) for word in words if word.startswith("-")), line
+
+
+def test_the_tables_name_what_there_is():
+    from logn.training.classifier_presets import PRESETS
+    from logn.training.classifier_settings import MODELS
+    from logn.training.losses.by_name import LOSS_NAMES
+
+    text = PAGE.read_text(encoding="utf-8")
+    for name in (*MODELS, *PRESETS, *(set(LOSS_NAMES) - {"bags"})):
+        assert f"`{name}`" in text, name
+    small, paper = PRESETS["small"], PRESETS["paper"]
+    assert f"learning rate {small.learning_rate:g} for {small.batch} images" in text
+    assert f"| {small.epochs:g} epochs |" in text
+    assert f"learning rate {paper.learning_rate:g} for {paper.batch} images" in text
