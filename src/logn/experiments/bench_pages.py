@@ -150,8 +150,8 @@ def describe_settings(result: BenchResult) -> str:
     if result.experiment.costs:
         text += (
             " Training is in processor seconds: those of an iteration on one thread, measured over eight, times the "
-            "iterations; inference is the processor time of `propose` over that of CE under random sampling. CE under RFS "
-            "has the same layers, so its distance from 1 shows how exact that is."
+            "iterations; inference is the processor time of `propose` over that of CE under random sampling. CE under "
+            "RFS has the same layers, so its distance from 1 shows how exact that is."
         )
     return text
 
