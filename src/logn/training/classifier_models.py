@@ -21,7 +21,7 @@ from logn.training.region_sampling import ClassificationLoss
 #: Mean and standard deviation of the colours, by which images in 0..1 are normalised inside the network.
 IMAGENET_COLOURS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SMALL_COLOURS = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-SMALL_WIDTHS, SMALL_GRID = (32, 64, 128), 4
+SMALL_WIDTHS, SMALL_GRID = (16, 32, 64), 4
 
 
 class Classifier(nn.Module):
