@@ -5,7 +5,8 @@
 Batches of 512 x 1204 float32 (the proposals of an image, LVIS's classes), many of them, so that they come from memory
 and not from the cache. Every contender goes over the same batches; the repeats are interleaved, so that a busy machine
 is busy for all; the fastest of them counts. `--processor-time` counts the time that the processor worked instead of the
-time that passed: for a machine with other work, though its caches and its memory are still shared.
+time that passed: for a machine with other work, though its caches and its memory are still shared. `--accuracy` prints
+how far the variances of float32 logits are from those in float64 throughout, instead of speeds.
 """
 
 from __future__ import annotations
@@ -109,13 +110,35 @@ def measure(num_batches: int, repeats: int, *, processor_time: bool = False) -> 
     return {name: size / seconds for name, seconds in best.items()}
 
 
+def accuracy(rows: int, classes: int, distance: float, draws: int) -> float:
+    """Largest relative error of a variance where the means are so many standard deviations from zero."""
+    worst = 0.0
+    for seed in range(draws):
+        logits = np.random.default_rng(seed).normal(distance, 1.0, (rows, classes)).astype(np.float32)
+        moments = logn.ClassMoments(classes)
+        moments.update(logits)
+        exact = logits.astype(np.float64).var(axis=0, ddof=1)
+        worst = max(worst, float(np.abs(moments.variance / exact - 1.0).max()))
+    return worst
+
+
+def print_accuracy() -> None:
+    for rows, classes, distance, draws in ((600, 64, 4.0, 20), (ROWS, CLASSES, 4.0, 3), (100_000, 64, 4.0, 2)):
+        worst = accuracy(rows, classes, distance, draws)
+        print(f"{rows:>7,} rows, {classes:>5,} classes, mean {distance:g} std from zero: variance off by {worst:.1e}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=80)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--processor-time", action="store_true")
+    parser.add_argument("--accuracy", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.accuracy:
+        print_accuracy()
+        return
     speeds = measure(options.batches, options.repeats, processor_time=options.processor_time)
     own = speeds["ClassMoments"]
     ratios = {name: own / speed for name, speed in speeds.items() if name in list(CONTENDERS)[:4]}
