@@ -41,7 +41,7 @@ PAPER = ClassifierPreset(
     resize=256,
     part_epochs={"classifier": 10, "new-classifier": 10, "scales": 5},
 )
-#: About a minute on one core, for 10,000 images of 32 pixels. No flip: the mirror image of a glyph may be another class.
+#: About a minute on one core, for 10,000 images of 32 pixels. No flip: a mirrored glyph may be another class.
 SMALL = ClassifierPreset(
     learning_rate=0.2,
     decay="cosine",
