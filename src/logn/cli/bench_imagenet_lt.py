@@ -20,7 +20,7 @@ GLYPHS, IMAGENET_LT = "glyphs", "imagenet-lt"
 # share of the training images of the glyph classes.
 EQL_GLYPHS = "eql-softmax:threshold=0.005"
 EQL_IMAGENET_LT = "eql-softmax:threshold=0.00043"
-# Half of the small recipe: about a minute of one core for each classifier.
+# Half of the small recipe: about half a minute of one core for each classifier.
 GLYPH_EPOCHS, QUICK_EPOCHS = 12, 3
 
 
