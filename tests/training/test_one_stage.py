@@ -64,6 +64,7 @@ def test_it_learns_a_batch_by_heart(classifier):
         total = sum(losses.values())
         optimizer.zero_grad()
         total.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)  # as the recipe does
         optimizer.step()
         totals.append(total.item())
     assert set(losses) == {"loss_classifier", "loss_box_reg", "loss_point_box"}
@@ -241,10 +242,10 @@ def test_scales_of_its_classes_are_trained_on_another_run(lvis_folder, finished,
 
 
 def test_the_focal_loss_takes_its_options(lvis_folder, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path, loss="focal:gamma=1.5", iterations=1)
+    plan = plan_for(lvis_folder, tmp_path, loss="focal:gamma=1.5,weight=2", iterations=1)
     train(plan, device="cpu", progress=False)
     checkpoint = Checkpoint.load(tmp_path)
-    assert (checkpoint.settings.loss, checkpoint.run["loss"]) == ("focal", "focal:gamma=1.5")
+    assert (checkpoint.settings.loss, checkpoint.run["loss"]) == ("focal", "focal:gamma=1.5,weight=2")
 
 
 def test_the_whole_way_on_the_command_line(lvis_folder, tmp_path, capsys):

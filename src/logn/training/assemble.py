@@ -89,8 +89,8 @@ def _small_one_stage(settings: DetectorSettings) -> OneStageDetector:
         backbone=SmallBackbone(),
         point_boxes=PointBoxes(PYRAMID_CHANNELS),
         pool=RegionSampler(5),
-        box_head=SmallBoxHead(PYRAMID_CHANNELS, 5, 256, 256),
-        box_predictor=_box_predictor(settings, 256, class_agnostic=True),
+        box_head=SmallBoxHead(PYRAMID_CHANNELS, 5, 256, 512),
+        box_predictor=_box_predictor(settings, 512, class_agnostic=True),
         transform=_small_transform(settings),
         loss=loss,
     )

@@ -107,7 +107,7 @@ def _by_image_shares(loss: Make) -> Make:
 
 _LOSSES: Mapping[str, tuple[Make, tuple[str, ...]]] = {
     "cross-entropy": (_by_classes(CrossEntropyLoss), ()),
-    "focal": (_by_classes(SigmoidFocalLoss), ("gamma", "alpha", "divide_by")),
+    "focal": (_by_classes(SigmoidFocalLoss), ("gamma", "alpha", "divide_by", "weight")),
     "focal-softmax": (_by_classes(SoftmaxFocalLoss), ("gamma",)),
     "eql": (_by_image_shares(EqualizationLoss), ("threshold",)),
     "eql-softmax": (_by_image_shares(SoftmaxEqualizationLoss), ("threshold", "probability")),

@@ -23,6 +23,7 @@ class SigmoidFocalLoss(HeadLoss):
         gamma: How much less easy rows count.
         alpha: Weight of positives; negatives have `1 - alpha`.
         divide_by: "positives" as one-stage detectors do, or "rows". Only for the reduction "mean".
+        weight: Factor of the whole loss, against those of boxes and masks.
         reduction: "mean", "sum" or "none".
 
     Example:
@@ -40,12 +41,15 @@ class SigmoidFocalLoss(HeadLoss):
         gamma: float = 2.0,
         alpha: float = 0.25,
         divide_by: str = "positives",
+        weight: float = 1.0,
         reduction: str = "mean",
     ) -> None:
         super().__init__(num_classes, background=background, reduction=reduction)
         if divide_by not in ("positives", "rows"):
             raise InputError(f"Expected `divide_by` to be positives or rows, but got {divide_by!r}.")
-        self.gamma, self.alpha, self.divide_by = gamma, alpha, divide_by
+        if not weight > 0:
+            raise InputError(f"Expected `weight` to be above 0, but got {weight}.")
+        self.gamma, self.alpha, self.divide_by, self.weight = gamma, alpha, divide_by, weight
 
     @property
     def layout(self) -> HeadLayout:
@@ -67,7 +71,7 @@ class SigmoidFocalLoss(HeadLoss):
         missed = probability + targets - 2 * probability * targets  # 1 - p_t
         alpha = self.alpha * targets + (1 - self.alpha) * (1 - targets)
         entropy = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-        return alpha * missed**self.gamma * entropy
+        return self.weight * alpha * missed**self.gamma * entropy
 
     def row_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row, over all classes."""
