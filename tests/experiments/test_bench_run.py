@@ -13,9 +13,9 @@ from logn.datasets.glyph_settings import GlyphSettings
 from logn.errors import InputError
 from logn.experiments import margins
 from logn.experiments.bench_detectors import BenchLength
-from logn.experiments.experiment import BenchRow, BenchSection, Correction, Experiment
+from logn.experiments.experiment import NOT_TRAINED, BenchRow, BenchSection, Correction, Experiment
 from logn.experiments.measurements import FILE_NAME, RecordFile
-from logn.experiments.run_experiment import NOT_TRAINED, run_experiment
+from logn.experiments.run_experiment import run_experiment
 from logn.experiments.workshop import Workshop
 from logn.statistics.moments import ClassMoments
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from logn.evaluate.comparison_files import without_nan
 from logn.evaluate.tables import Table
-from logn.experiments.experiment import BenchResult, Experiment, RowResult, SectionResult
+from logn.experiments.experiment import NOT_TRAINED, BenchResult, Experiment, RowResult, SectionResult
 from logn.experiments.paper_tables import DATA, MAIN_FRAMEWORK, PaperRow
 from logn.experiments.workshop import STATISTICS_IMAGES
 from logn.files import atomic_path
@@ -49,7 +49,8 @@ def _line(experiment: Experiment, found: RowResult, *, has_paper: bool) -> tuple
     if found.metrics:
         cells += [spread(found.values(metric)) for metric in METRICS.values()]
     else:
-        cells += ["failed", *[""] * (len(METRICS) - 1)]
+        trained = NOT_TRAINED not in found.failures.values()
+        cells += ["failed" if trained else "not trained", *[""] * (len(METRICS) - 1)]
     if experiment.margins:
         cells.append(spread(list(found.margins.values()), digits=2))
     if experiment.errors:

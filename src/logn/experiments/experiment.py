@@ -38,6 +38,7 @@ class Correction:
 
 
 NOTHING = Correction()
+NOT_TRAINED = "The detector is not trained yet, and training was not asked for."
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from logn.errors import InputError
 from logn.experiments.bench_detectors import BenchLength
 from logn.experiments.detector_spec import DetectorSpec
 from logn.experiments.experiment import (
+    NOT_TRAINED,
     BenchResult,
     BenchRow,
     BenchSection,
@@ -23,7 +24,6 @@ from logn.experiments.workshop import Step, Workshop
 
 # What a run that is damaged, or of other settings, can raise.
 EXPECTED_ERRORS = (InputError, OSError, RuntimeError, ValueError)
-NOT_TRAINED = "The detector is not trained yet, and training was not asked for."
 
 
 @dataclass

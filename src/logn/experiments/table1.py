@@ -60,6 +60,11 @@ def findings(results: Sequence[SectionResult]) -> list[str]:
         for metric, name in (("AP", "box AP"), ("APr", "box AP of rare classes")):
             best = best_row(section, metric)
             sentences.append(f"{section.title}: the highest {name} is {best.mean(metric):.1f}, by {best.row.label}.")
+        free = best_row(section, "AP", CORRECTIONS)
+        sentences.append(
+            f"{section.title}: of the corrections, which need no training, {free.row.label} is highest "
+            f"({free.mean('AP'):.1f})."
+        )
         changes = [
             f"{label} changes box AP by {signed(section.change(label, 'AP'))} and that of rare classes by "
             f"{signed(section.change(label, 'APr'))}"
