@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from logn.files import atomic_path
 from logn.report.figure_style import BLUE, GREEN, GREY, ORANGE, PAGE, PURPLE, VERMILION, paper_style
@@ -59,6 +60,9 @@ def write_figure(results: dict[str, Any], path: Path) -> None:
         figure.legend(handles=_legend(), loc="outside lower center", ncols=3)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=150)
+            with Image.open(temporary) as picture:
+                small = picture.convert("RGB").quantize(96, dither=Image.Dither.NONE)
+            small.save(temporary, optimize=True)
 
 
 def _draw_axis(panel: Any, axis: str, rows: Sequence[dict[str, Any]]) -> None:
