@@ -20,8 +20,7 @@ GLYPHS, IMAGENET_LT = "glyphs", "imagenet-lt"
 # share of the training images of the glyph classes.
 EQL_GLYPHS = "eql-softmax:threshold=0.005"
 EQL_IMAGENET_LT = "eql-softmax:threshold=0.00043"
-# Half of the small recipe: about half a minute of one core for each classifier.
-GLYPH_EPOCHS, QUICK_EPOCHS = 12, 3
+QUICK_EPOCHS = 3
 
 
 def imagenet_lt(
@@ -43,7 +42,7 @@ def imagenet_lt(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the table has mean and interval.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="Classifiers to train side by side, each with one thread.")] = 2,
     epochs: Annotated[
-        float | None, typer.Option(help="Of a whole training; by default 12 for glyphs, 90 for ImageNet-LT.")
+        float | None, typer.Option(help="Of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
     ] = None,
     train: Annotated[
         bool, typer.Option("--train/--measure-only", help="Train what is missing, or report those rows as not trained.")
@@ -69,7 +68,8 @@ def imagenet_lt(
     from logn.experiments.classifier_workshop import ClassifierWorkshop
 
     problem = _problem(dataset, data, images, model, epochs, quick=quick)
-    folder = root / f"{dataset}-quick" if quick else root / f"{dataset}-classification"
+    length = "quick" if quick else "classification"
+    folder = root / (f"{dataset}-{length}" if epochs is None else f"{dataset}-{length}-{epochs:g}-epochs")
     workshop = ClassifierWorkshop(folder, problem, jobs=jobs, step=step_reporter(show_progress))
     workshop.draw(range(seeds))
     found = run_sections(workshop, range(seeds), train=train)
@@ -97,7 +97,7 @@ def _problem(
         if data is not None or images is not None:
             raise InputError("Expected `--data` and `--images` with `--dataset imagenet-lt` only, but got one of them.")
         glyphs = GlyphClassSettings(20, 120, 3, dev=5, test=10) if quick else GlyphClassSettings()
-        length = epochs or (QUICK_EPOCHS if quick else GLYPH_EPOCHS)
+        length = epochs or (QUICK_EPOCHS if quick else None)
         return ClassifierProblem(
             "glyph classes",
             glyphs,

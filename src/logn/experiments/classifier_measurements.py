@@ -41,6 +41,7 @@ class ClassifierRowResult:
         choices: By seed: what was chosen on dev, such as `tau-norm:tau=0.4`.
         failures: By seed: why there is no measurement.
         seconds: By seed: time of the training of the classifier, with the one that it starts from.
+        losses: By seed: the loss at the end of the training.
     """
 
     row: ClassifierRow
@@ -48,6 +49,7 @@ class ClassifierRowResult:
     choices: Mapping[int, str] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
     seconds: Mapping[int, float] = field(default_factory=dict)
+    losses: Mapping[int, float] = field(default_factory=dict)
 
     def values(self, metric: str) -> dict[int, float]:
         """A metric in points, by seed."""
@@ -177,6 +179,7 @@ def _row_result(
         choices={seed: record["chosen"] for seed, record in found.items() if "chosen" in record},
         failures={seed: failures[row.model.name] for seed, row in by_seed.items() if row.model.name in failures},
         seconds={seed: _training_seconds(workshop, by_seed[seed].model) for seed in found},
+        losses={seed: workshop.training_loss(by_seed[seed].model) for seed in found},
     )
 
 

@@ -143,6 +143,10 @@ def findings(bench: ClassifierBench) -> list[str]:
     if taus:
         listed = ", ".join(f"{spec.rpartition('=')[2]} (seed {seed})" for seed, spec in taus.items())
         sentences.append(f"The tau of tau-norm that is best on dev: {listed}.")
+    plain = [found[MORE][label] for label in ("Softmax", "Normalised classifier")]
+    if all(row.losses for row in plain):
+        told = " and ".join(f"{statistics.fmean(row.losses.values()):.2f} ({row.row.label})" for row in plain)
+        sentences.append(f"Cross entropy at the end of training, mean of the seeds: {told}.")
     return sentences
 
 
@@ -202,7 +206,7 @@ def describe(bench: ClassifierBench) -> str:
         f"The `{bench.problem.model}` network on {bench.problem.name}: {facts['classes']:,} classes, "
         f"{facts['train']:,} training images ({facts['most']:,} of the most frequent class, {facts['fewest']:,} of the "
         f"rarest), "
-        f"{facts['test']:,} test images; {facts['epochs']} epochs, second stages {facts['stage_epochs']}; seed "
+        f"{facts['test']:,} test images; {facts['epochs']:g} epochs, second stages {facts['stage_epochs']:g}; seed "
         f"{', '.join(map(str, bench.seeds))}. Many-shot classes have more than 100 training images, medium 20 to 100, "
         f"few below 20 ({facts['groups']['many']}, {facts['groups']['medium']} and {facts['groups']['few']} classes)."
         f"{took}"
@@ -241,6 +245,7 @@ def _row_dict(section: ClassifierSectionResult, found: ClassifierRowResult) -> d
         "baseline": found.row.baseline,
         "change_of_top_1": {"mean": statistics.fmean(changes), "half_width": half_width(changes)} if changes else None,
         "training_seconds": found.seconds,
+        "training_loss": found.losses,
         "failures": found.failures,
         "paper": asdict(found.row.paper) if found.row.paper else None,
     }

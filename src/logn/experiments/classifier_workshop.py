@@ -128,6 +128,11 @@ class ClassifierWorkshop:
         lines = read_log(self.folder(spec))
         return float(lines[-1]["seconds"]) if lines else float("nan")
 
+    def training_loss(self, spec: ClassifierSpec) -> float:
+        """The last mean of the loss in a run's log; NaN without a log."""
+        lines = read_log(self.folder(spec))
+        return float(lines[-1]["loss"]) if lines else float("nan")
+
     def train(self, specs: Sequence[ClassifierSpec]) -> dict[str, str]:
         """Train the classifiers that are not trained yet, first stages first.
 
