@@ -29,7 +29,8 @@ class SortedCandidates:
 
     def take(self, positions: npt.NDArray[np.intp]) -> SortedCandidates:
         """Keep the candidates at `positions`."""
-        return SortedCandidates(*(values.take(positions) for values in (self.proposals, self.labels, self.scores)))
+        proposals, labels = self.proposals.take(positions), self.labels.take(positions)
+        return SortedCandidates(proposals, labels, self.scores.take(positions))
 
 
 def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: int) -> SortedCandidates:

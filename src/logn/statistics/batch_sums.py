@@ -31,7 +31,7 @@ class BatchSums(NamedTuple):
     Counts are one number where they are the same for all classes, which is nearly always and saves time.
     """
 
-    count: FloatArray | float
+    counts: FloatArray | float
     # What was subtracted from the logits before they were summed and squared; the same object from batch to batch
     # while it stays the same.
     pilot: FloatArray | None
@@ -42,7 +42,7 @@ class BatchSums(NamedTuple):
     @property
     def mean(self) -> FloatArray:
         """Mean of each class (0 where everything was skipped)."""
-        offset: FloatArray = self.sums[0] / np.maximum(self.count, 1.0)
+        offset: FloatArray = self.sums[0] / np.maximum(self.counts, 1.0)
         return offset if self.pilot is None else self.pilot + offset
 
 

@@ -42,7 +42,7 @@ class Totals:
     @classmethod
     def of_batch(cls, batch: BatchSums) -> Totals:
         """Of one batch, in which each class may have its own count."""
-        count, nothing = np.zeros_like(batch.m2) + batch.count, np.zeros_like(batch.m2)
+        count, nothing = np.zeros_like(batch.m2) + batch.counts, np.zeros_like(batch.m2)
         # Where fewer than two values were seen M2 is 0, and so is what it adds.
         within = batch.m2 / np.maximum(count - 1.0, 1.0)
         return cls(count, batch.mean, batch.m2, within, (count > 1.0) + nothing, batch.skipped + nothing)
@@ -81,18 +81,18 @@ class RunningSums:
 
     def add(self, batch: BatchSums) -> None:
         """Add a batch."""
-        if not isinstance(batch.count, float):
+        if not isinstance(batch.counts, float):
             self.merge(Totals.of_batch(batch))
             return
         if self._added == FOLD_EVERY or batch.pilot is not self._pilot:
             self.reset(self.totals())
             self._pilot = batch.pilot
         self._added += 1
-        self._rows += batch.count
+        self._rows += batch.counts
         self._sums += batch.sums
-        if batch.count > 1.0:
+        if batch.counts > 1.0:
             self._batches += 1
-            self._within += batch.m2 / (batch.count - 1.0)
+            self._within += batch.m2 / (batch.counts - 1.0)
 
     def merge(self, other: Totals) -> None:
         """Add what was seen elsewhere."""
