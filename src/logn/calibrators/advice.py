@@ -29,7 +29,7 @@ from logn.statistics.tail_bias import TailBias, chance_correlation, tail_bias
 # With fewer classes a spread of means or a correlation says nothing about a tail.
 FEWEST_CLASSES = 5
 # Spread of the means (in standard deviations of a class) and relative spread of the standard deviations below which
-# there is little to gain. Detectors that had been corrected in part and were corrected for good gained at most 0.2 AP
+# there is little to gain. Detectors that had been corrected in part and were corrected for good gained at most 0.4 AP
 # below both, and more where the means spread further.
 LITTLE_MEAN_SPREAD = 0.4
 LITTLE_STD_SPREAD = 0.2
