@@ -70,12 +70,11 @@ def test_the_metrics_and_their_protocols_are_all_there(comparison):
     assert all(row.seconds > 0 for row in comparison.rows)
 
 
-def test_a_split_without_any_box_has_no_numbers(softmax_split):
+def test_a_split_without_any_box_is_refused(softmax_split):
     content = json.loads(softmax_split.annotations.read_text())
     content["annotations"] = []
-    found = compare(softmax_split.store, content, [], settings=CompareSettings(draws=5, errors=True))
-    assert np.isnan(found.rows[0]["AP"])
-    assert " -  " in write_comparison(found)
+    with pytest.raises(InputError, match="to have objects in the evaluated images, but there are none"):
+        compare(softmax_split.store, content, [], settings=CompareSettings(draws=5, errors=True))
 
 
 def test_own_maps_and_the_baseline(softmax_split):

@@ -64,9 +64,20 @@ class ProposingDetector(Protocol):
     order of the category ids, whatever column of the logits they stand in.
     """
 
-    background: int | None
-    activation: str
-    num_classes: int
+    @property
+    def background(self) -> int | None:
+        """Where the background column is: 0, -1, or None for none."""
+        ...
+
+    @property
+    def activation(self) -> str:
+        """What follows the logits: "softmax" or "sigmoid"."""
+        ...
+
+    @property
+    def num_classes(self) -> int:
+        """How many foreground classes there are."""
+        ...
 
     def propose(self, images: Sequence[Any]) -> list[Proposals]:
         """Proposals of each image, with boxes in pixels of the image as given."""
