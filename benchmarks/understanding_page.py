@@ -21,8 +21,10 @@ TITLES = {
     "which negatives": "Which images are verified absent",
     "look-alikes": "Look-alikes: least similarity in a family",
     "clutter": "Clutter of the background",
+    "clutter, linear head": "Clutter, linear head",
     "clutter of the test images": "Clutter of the test images only",
     "classes": "Number of classes",
+    "classes, linear head": "Number of classes, linear head",
     "head": "Classifier",
     "training": "Training",
 }
@@ -74,7 +76,7 @@ def _draw_axis(panel: Any, axis: str, rows: Sequence[dict[str, Any]]) -> None:
     for place, row in enumerate(rows):
         colour = (
             shades[place]
-            if axis.startswith("negatives") or axis.startswith("clutter") or axis == "classes"
+            if axis.startswith("negatives") or axis.startswith("clutter") or axis.startswith("classes")
             else COLOURS[place]
         )
         plain = row["methods"]["none"]["AP"]
