@@ -44,7 +44,8 @@ def findings(results: Sequence[SectionResult]) -> list[str]:
             difference = section[higher].mean("AP") - section[lower].mean("AP")
             if difference == difference:  # not NaN: both were measured
                 verdict = "so it is here" if difference > 0 else "not so here"
-                sentences.append(f"{section.title}: the paper says that {claim}: {verdict} ({difference:+.1f} box AP).")
+                values = f"{higher} {section[higher].mean('AP'):.1f}, {lower} {section[lower].mean('AP'):.1f} box AP"
+                sentences.append(f"{section.title}: the paper says that {claim}: {verdict} ({values}).")
     return sentences
 
 
