@@ -46,8 +46,8 @@ The same where every class is labelled in every image:
 
 {exhaustive}
 
-For image classifiers, see [the ImageNet-LT table](results/imagenet-lt.md) on glyph classes: there logit adjustment gains
-more than LogN. Losses that train the detector anew are in [table 1](results/table1.md).
+For image classifiers, see [the ImageNet-LT table](results/imagenet-lt.md) on glyph classes: there logit adjustment
+gains more than LogN. Losses that train the detector anew are in [table 1](results/table1.md).
 [Other label-free forms](forms-on-dev.md) were tried on dev.
 
 ## How good the advice is
