@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Barrier
 
 import numpy as np
 import torch
@@ -26,6 +29,7 @@ from sklearn.preprocessing import StandardScaler
 import logn
 
 ROWS, CLASSES = 512, 1204
+TWO_PROCESSES = "ClassMoments, 2 processes"
 Batches = list[np.ndarray]
 
 
@@ -68,13 +72,15 @@ def class_moments_with_sample(batches: Batches) -> None:
         SAMPLED.update(batch)
 
 
-def class_moments_on_two_threads(batches: Batches) -> None:
-    halves = [batches[::2], batches[1::2]]
-    workers = [threading.Thread(target=class_moments, args=(half,)) for half in halves]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+def on_two_threads(run: Callable[[Batches], None]) -> Callable[[Batches], None]:
+    def run_halves(batches: Batches) -> None:
+        workers = [threading.Thread(target=run, args=(half,)) for half in (batches[::2], batches[1::2])]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    return run_halves
 
 
 CONTENDERS: dict[str, Callable[[Batches], None]] = {
@@ -84,7 +90,8 @@ CONTENDERS: dict[str, Callable[[Batches], None]] = {
     "StandardScaler": standard_scaler,
     "ClassMoments": class_moments,
     "ClassMoments + sample": class_moments_with_sample,
-    "ClassMoments, 2 threads": class_moments_on_two_threads,
+    "ClassMoments, 2 threads": on_two_threads(class_moments),
+    "numpy.sum, 2 threads": on_two_threads(read_only),
 }
 
 
@@ -107,7 +114,34 @@ def measure(num_batches: int, repeats: int, *, processor_time: bool = False) -> 
             run(batches)
             best[name] = min(best[name], clock() - start)
     size = sum(batch.nbytes for batch in batches) / 1e9
-    return {name: size / seconds for name, seconds in best.items()}
+    speeds = {name: size / seconds for name, seconds in best.items()}
+    return speeds if processor_time else {**speeds, TWO_PROCESSES: measure_two_processes(batches, repeats)}
+
+
+def half_in_this_process(batches: Batches, together: Barrier, repeats: int, fastest: Synchronized[float]) -> None:
+    for _ in range(repeats):
+        together.wait()
+        start = time.perf_counter()
+        class_moments(batches)
+        together.wait()  # both must be done
+        with fastest.get_lock():
+            fastest.value = min(fastest.value, time.perf_counter() - start)
+
+
+def measure_two_processes(batches: Batches, repeats: int) -> float:
+    """Gigabytes of logits per second where each half of the batches has a process; starting them is not counted."""
+    # Forked, so that the batches are there already.
+    context = multiprocessing.get_context("fork")
+    together, fastest = context.Barrier(2), context.Value("d", float("inf"))
+    workers = [
+        context.Process(target=half_in_this_process, args=(half, together, repeats, fastest))
+        for half in (batches[::2], batches[1::2])
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(batch.nbytes for batch in batches) / 1e9 / float(fastest.value)
 
 
 def accuracy(rows: int, classes: int, distance: float, draws: int) -> float:
@@ -144,6 +178,8 @@ def main() -> None:
     ratios = {name: own / speed for name, speed in speeds.items() if name in list(CONTENDERS)[:4]}
     if not options.processor_time:  # which adds up over threads
         ratios["2 threads over 1"] = speeds["ClassMoments, 2 threads"] / own
+        ratios["2 threads over 1, numpy.sum"] = speeds["numpy.sum, 2 threads"] / speeds["numpy.sum (reading)"]
+        ratios["2 processes over 1"] = speeds[TWO_PROCESSES] / own
     ratios["with sample over without"] = speeds["ClassMoments + sample"] / own
     if options.json:
         print(json.dumps({"gigabytes_per_second": speeds, "ratios": ratios}, indent=2))

@@ -20,8 +20,6 @@ from logn.logits.arrays import FloatArray, row_blocks
 BLOCK_VALUES = 320 * 2**10
 # Rows that are summed in the precision of the logits before float64 takes over.
 RUN_ROWS = 64
-# Squares are added one by one and not in groups as BLAS does: half as many come as close.
-SQUARE_RUNS = 2
 # Runs whose sums are kept until they are converted to float64 together.
 RUNS = 8
 # Rows narrower than this lie side by side as if they were one: loops over few columns would be all overhead.
@@ -57,10 +55,10 @@ class ColumnSummer:
         self._pilot_rows: npt.NDArray[Any] = np.empty((0, num_classes), working)
         self._scratch: npt.NDArray[Any] = np.empty((0, num_classes), working)
         self._ones: npt.NDArray[Any] = np.ones(RUN_ROWS, working)
-        # Of each run the sum, then the sums of squares of its parts.
-        self._runs: npt.NDArray[Any] = np.empty((RUNS, 1 + SQUARE_RUNS, self._width), working)
+        # Of each run the sums, then the sums of squares. Small, since each batch sweeps them out of the near cache.
+        self._runs: npt.NDArray[Any] = np.empty((RUNS, 2 * self._width), working)
         self._exact_runs: FloatArray = np.empty(self._runs.shape)
-        self._parts = np.tile([[1.0] + [0.0] * SQUARE_RUNS, [0.0] + [1.0] * SQUARE_RUNS], RUNS)
+        self._exact_ones = np.ones(RUNS)
 
     @property
     def pilot(self) -> FloatArray | None:
@@ -93,30 +91,26 @@ class ColumnSummer:
             runs += 1
         exact = self._exact_runs[:runs]
         np.copyto(exact, self._runs[:runs])
-        sums: FloatArray = self._parts[:, : exact.size // self._width] @ exact.reshape(-1, self._width)
-        return sums
+        sums: FloatArray = self._exact_ones[:runs] @ exact
+        return sums.reshape(2, self._width)
 
     def _sum_runs(self, rows: npt.NDArray[Any], first: int) -> None:
         """Put the sums of whole runs of rows into `_runs`, from number `first` on, block by block."""
-        wide = rows.reshape(-1, RUN_ROWS, self._width)
-        split = wide.reshape(-1, SQUARE_RUNS, RUN_ROWS // SQUARE_RUNS, self._width)
-        runs = self._runs[first : first + len(wide)]
-        for start in range(0, len(wide), self._block_runs):
-            block = slice(start, start + self._block_runs)
+        runs = rows.reshape(-1, RUN_ROWS, self._width)
+        for start in range(0, len(runs), self._block_runs):
+            block = runs[start : start + self._block_runs]
+            sums = self._runs[first + start : first + start + len(block)]
             # The squares first: their loop computes while it waits for memory; BLAS then finds the block in the cache.
-            np.einsum("rpij,rpij->rpj", split[block], split[block], out=runs[block, 1:])
-            np.matmul(self._ones, wide[block], out=runs[block, 0])
+            np.einsum("rij,rij->rj", block, block, out=sums[:, self._width :])
+            np.matmul(self._ones, block, out=sums[:, : self._width])
 
     def _sum_short_run(self, rest: npt.NDArray[Any], ready: bool, run: npt.NDArray[Any]) -> None:
         """Put the sums of fewer rows than a run has into `run`."""
         if not ready or len(rest) % self._abreast:
             rest = self._shifted(rest, pad=-len(rest) % self._abreast)
         wide = rest.reshape(-1, self._width)
-        rows = RUN_ROWS // SQUARE_RUNS
-        for part in range(SQUARE_RUNS):
-            piece = wide[part * rows : (part + 1) * rows]
-            np.einsum("ij,ij->j", piece, piece, out=run[1 + part])
-        np.matmul(self._ones[: len(wide)], wide, out=run[0])
+        np.einsum("ij,ij->j", wide, wide, out=run[self._width :])
+        np.matmul(self._ones[: len(wide)], wide, out=run[: self._width])
 
     def _shifted(self, block: npt.NDArray[Any], pad: int = 0) -> npt.NDArray[Any]:
         """The block minus the pilot, in the working precision; behind it `pad` rows of zeros, which add nothing."""
