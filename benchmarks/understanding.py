@@ -1,8 +1,8 @@
 """Why the paper's margin wins on LVIS and hurts elsewhere: one thing is varied at a time.
 
 `python benchmarks/understanding.py --root runs/understanding --jobs 2` draws the data, trains the detectors, measures
-them and writes `docs/results/understanding.json`, the figure and the tables of `docs/understanding.md`: 70 minutes
-of one core. What the root folder holds already is not made again, so a stopped run goes on, and the folder of
+them and writes `docs/results/understanding.json`, the figure and the tables of `docs/understanding.md`: about two hours
+of two cores. What the root folder holds already is not made again, so a stopped run goes on, and the folder of
 another experiment with the same detectors will do. `--only classes` does one axis; `--trained-only` trains nothing.
 """
 
@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -145,15 +146,16 @@ def summary(points: Sequence[Point], measured: dict[str, dict[str, Any]]) -> dic
     """The settings with their methods and, for each form, the best margin and how wide it is."""
     rows = []
     there = [point for point in points if point.subject in measured]
-    alone = {point.axis for point in there if sum(other.axis == point.axis for other in there) == 1}
+    settings = Counter((point.axis, point.spec.seed) for point in there)
     for point in there:
-        if point.axis in alone:  # of an axis with one setting nothing can be learnt
+        if settings[point.axis, point.spec.seed] == 1:  # of an axis with one setting nothing can be learnt
             continue
         found, protocol = measured[point.subject], point.negatives
         rows.append(
             {
                 "axis": point.axis,
                 "label": point.label,
+                "seed": point.spec.seed,
                 "detector": point.subject,
                 "negatives": protocol,
                 "methods": {name: _at(method, protocol) for name, method in found["methods"].items()},
@@ -207,11 +209,13 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("runs/understanding"), help="folder of data and detectors")
     parser.add_argument("--only", metavar="AXIS", help="one axis: negatives, look-alikes, clutter, classes, …")
     parser.add_argument("--iterations", type=int, default=ITERATIONS, help="of training; 1,203 classes take 2.5 times")
+    parser.add_argument("--seeds", type=int, default=2, help="how many times everything is drawn and trained")
     parser.add_argument("--jobs", type=int, default=1, help="detectors trained side by side")
     parser.add_argument("--trained-only", action="store_true", help="measure the detectors that are there")
     parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page, its figure and its results")
     arguments = parser.parse_args()
-    points = [point for point in axes(arguments.iterations) if arguments.only in (None, point.axis)]
+    everything = [point for seed in range(arguments.seeds) for point in axes(arguments.iterations, seed)]
+    points = [point for point in everything if arguments.only in (None, point.axis)]
     if not points:
         parser.error(f"unknown axis {arguments.only}")
     workshop = Workshop(arguments.root, jobs=arguments.jobs, step=_tell)

@@ -44,9 +44,9 @@ class Point:
         return self.spec.name if self.images is None else f"{self.spec.name} on {self.images.data_name}"
 
 
-def axes(iterations: int) -> list[Point]:
+def axes(iterations: int, seed: int) -> list[Point]:
     """All settings; everything that an axis does not name is as in `families` with the paper's cosine head."""
-    base = DetectorSpec(classifier="cosine", iterations=iterations)
+    base = DetectorSpec(classifier="cosine", iterations=iterations, seed=seed)
     linear = replace(base, classifier="linear")
 
     def other(scenes: str, **glyphs: Any) -> DetectorSpec:
@@ -85,5 +85,4 @@ def axes(iterations: int) -> list[Point]:
         Point("training", f"{iterations} iterations", base),
         Point("training", f"{iterations * 5 // 16} iterations", replace(base, iterations=iterations * 5 // 16)),
         Point("training", "repeat factor sampling", replace(base, sampler="rfs")),
-        Point("training", "other seed", replace(base, seed=1)),
     ]

@@ -28,6 +28,8 @@ TITLES = {
     "head": "Classifier",
     "training": "Training",
 }
+# Axes whose settings have an order, and so a scale of colours.
+ORDERED = ("negatives", "clutter", "classes", "look-alikes")
 LIMITS = (-9, 9)  # of the AP axis; what lies below is far up, where nobody would put a margin
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, GREY)
 METHODS = {
@@ -59,7 +61,7 @@ def write_figure(results: dict[str, Any], path: Path) -> None:
         for panel in panels[::2]:
             panel.set_ylabel("AP against no correction")
         panels[0].set_ylim(*LIMITS)
-        figure.legend(handles=_legend(), loc="outside lower center", ncols=3)
+        figure.legend(handles=_legend(), loc="outside lower center", ncols=4)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=150)
             with Image.open(temporary) as picture:
@@ -70,30 +72,28 @@ def write_figure(results: dict[str, Any], path: Path) -> None:
 def _draw_axis(panel: Any, axis: str, rows: Sequence[dict[str, Any]]) -> None:
     import matplotlib as mpl
 
-    shades = mpl.colormaps["viridis"](np.linspace(0, 0.9, len(rows)))
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    ordered = axis.split(",")[0].split(" of ")[0] in ORDERED
+    shades = mpl.colormaps["viridis"](np.linspace(0, 0.9, len(labels))) if ordered else COLOURS
     panel.axhline(0, color=GREY, linewidth=0.7)
     panel.axvline(0, color=GREY, linewidth=0.7, linestyle=":")
-    for place, row in enumerate(rows):
-        colour = (
-            shades[place]
-            if axis.startswith("negatives") or axis.startswith("clutter") or axis.startswith("classes")
-            else COLOURS[place]
-        )
+    for row in rows:
+        first = row["seed"] == 0
+        style = {"color": shades[labels.index(row["label"])], "alpha": 1.0 if first else 0.6}
         plain = row["methods"]["none"]["AP"]
         form = "none" if axis == MARGIN_ALONE else "paper"
         heights = [100 * (value - plain) for value in row["curves"][form]]
-        panel.plot(row["shifts"], heights, color=colour, linewidth=1.2, label=row["label"])
+        label = row["label"] if first else None
+        panel.plot(row["shifts"], heights, linewidth=1.2, linestyle="-" if first else "--", label=label, **style)
         if form == "none":
             continue
-        paper = 100 * (row["methods"]["logn"]["AP"] - plain)
-        panel.plot(
-            row["places"]["logn"], paper, "v", color=colour, markersize=6, markeredgecolor="black", clip_on=False
-        )
-        balanced = 100 * (row["methods"]["logn:balanced"]["AP"] - plain)
-        panel.plot(0, balanced, "o", color=colour, markersize=4.5, markeredgecolor="black", zorder=3)
+        paper, balanced = (100 * (row["methods"][name]["AP"] - plain) for name in ("logn", "logn:balanced"))
+        marker = {**style, "markeredgecolor": "black"}
+        panel.plot(row["places"]["logn"], paper, "v", markersize=6, clip_on=False, **marker)
+        panel.plot(0, balanced, "o", markersize=4.5, zorder=3, **marker)
     panel.set_title(TITLES[axis])
     panel.grid(axis="y")
-    panel.legend(loc="upper right", ncols=2 if len(rows) > 4 else 1, handlelength=1.2, columnspacing=0.8)
+    panel.legend(loc="upper right", ncols=2 if len(labels) > 4 else 1, handlelength=1.2, columnspacing=0.8)
 
 
 def _legend() -> list[Any]:
@@ -101,6 +101,7 @@ def _legend() -> list[Any]:
 
     return [
         Line2D([], [], color="black", linewidth=1.2, label="the paper's form, all margins"),
+        Line2D([], [], color="black", linewidth=1.2, linestyle="--", alpha=0.6, label="the same, second seed"),
         Line2D([], [], color="white", marker="v", markeredgecolor="black", label="the paper's margin (smallest mean)"),
         Line2D([], [], color="white", marker="o", markeredgecolor="black", label="balanced"),
     ]
@@ -117,42 +118,76 @@ def write_page(results: dict[str, Any], path: Path) -> None:
 
 
 def _methods_table(results: dict[str, Any]) -> str:
-    """AP of every method, with the groups of the three that matter most."""
-    header = ["varied", "setting", "none (r/c/f)", "paper (r/c/f)", "margin 0", "balanced (r/c/f)", "NorCal", "LogA"]
-    lines = [header, ["---"] * len(header)]
-    for row in results["rows"]:
-        cells = [row["axis"], row["label"]]
-        for method in METHODS:
-            values = row["methods"][method]
-            groups = "/".join(f"{100 * values[group]:.0f}" for group in ("APr", "APc", "APf"))
-            with_groups = method in ("none", "logn", "logn:balanced")
-            cells.append(f"{100 * values['AP']:.1f}" + (f" ({groups})" if with_groups else ""))
+    """AP without correction, and what every method changes; under exhaustive labels the two forms of LogN."""
+    exhaustive = {"logn": "paper, exhaustive", "logn:balanced": "balanced, exhaustive"}
+    changes = {name: title for name, title in METHODS.items() if name != "none"}
+    lines = [["varied", "setting", "none", *changes.values(), *exhaustive.values()]]
+    for (axis, label), rows in _by_setting(results).items():
+        plain = [row["methods"]["none"]["AP"] for row in rows]
+        cells = [axis, label, _seeds([f"{100 * value:.1f}" for value in plain])]
+        for method in changes:
+            gains = [row["methods"][method]["AP"] - value for row, value in zip(rows, plain, strict=True)]
+            cells.append(_seeds([f"{100 * gain:+.1f}" for gain in gains]))
+        for method in exhaustive:
+            gains = [row["exhaustive"][method] - row["exhaustive"]["none"] for row in rows]
+            cells.append(_seeds([f"{100 * gain:+.1f}" for gain in gains]))
         lines.append(cells)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return _table(lines)
 
 
 def _margins_table(results: dict[str, Any]) -> str:
     """Where the best margin lies, and where the paper's does."""
-    header = [
-        *("varied", "setting", "foreground mass", "paper's mass", "paper's margin at", "best shift, paper's form"),
-        *("best shift, balanced form", "best AP, paper's form", "best AP, balanced form"),
+    lines = [
+        [
+            *(
+                "varied",
+                "setting",
+                "foreground mass",
+                "paper's mass",
+                "margin that keeps the mass",
+                "paper's margin at",
+            ),
+            *(
+                "best shift, paper's form",
+                "best shift, balanced form",
+                "best AP, paper's form",
+                "best AP, balanced form",
+            ),
+        ]
     ]
-    lines = [header, ["---"] * len(header)]
-    for row in results["rows"]:
-        methods = row["methods"]
+    for (axis, label), rows in _by_setting(results).items():
         lines.append(
             [
-                row["axis"],
-                row["label"],
-                f"{methods['none']['mass']:.3f}",
-                f"{methods['logn']['mass']:.3f}",
-                f"{row['places']['logn']:+.1f}",
-                _place(row["best"]["paper"]),
-                _place(row["best"]["balanced"]),
-                *(f"{100 * row['best'][form]['value']:.1f}" for form in ("paper", "balanced")),
+                axis,
+                label,
+                *(_seeds([f"{row['methods'][name]['mass']:.3f}" for row in rows]) for name in ("none", "logn")),
+                _seeds([f"{row['places']['margin that keeps the mass']:+.1f}" for row in rows]),
+                _seeds([f"{row['places']['logn']:+.1f}" for row in rows]),
+                *(_seeds([_place(row["best"][form]) for row in rows]) for form in ("paper", "balanced")),
+                *(
+                    _seeds([f"{100 * row['best'][form]['value']:.1f}" for row in rows])
+                    for form in ("paper", "balanced")
+                ),
             ]
         )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return _table(lines)
+
+
+def _by_setting(results: dict[str, Any]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The rows of each setting, one for each seed."""
+    settings: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in results["rows"]:
+        settings.setdefault((row["axis"], row["label"]), []).append(row)
+    return settings
+
+
+def _seeds(cells: Sequence[str]) -> str:
+    return " / ".join(cells)
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _place(best: dict[str, float]) -> str:
