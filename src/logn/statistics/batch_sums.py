@@ -110,9 +110,10 @@ def _summed(summer: ColumnSummer, rows: npt.NDArray[Any]) -> tuple[BatchSums, bo
     """The sums as the summer gives them, and whether its pilot is too far from some mean."""
     count = float(len(rows))
     sums = summer.sum(rows)
-    between = sums[0] * sums[0]
-    between /= count
-    m2 = sums[1] - between
-    between /= FAR_PILOT
-    far = bool(np.minimum.reduce(m2 - between) < 0.0)
+    total, squares = sums
+    between = total * total
+    between *= 1.0 / count
+    m2 = squares - between
+    between *= 1.0 / FAR_PILOT
+    far = bool(np.minimum.reduce(np.subtract(m2, between, out=between)) < 0.0)
     return BatchSums(count, summer.pilot, sums, np.maximum(m2, 0.0) if far else m2, 0.0), far

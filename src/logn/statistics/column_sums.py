@@ -73,7 +73,10 @@ class ColumnSummer:
 
     def sum(self, rows: npt.NDArray[Any]) -> FloatArray:
         """Sums of the columns of (N, C) `rows` and of their squares: (2, C). N is at least 1."""
-        sums = reduce(add, map(self._sum_chunk, row_blocks(rows, RUNS * self._run_rows)))
+        if len(rows) <= RUNS * self._run_rows:
+            sums = self._sum_chunk(rows)
+        else:
+            sums = reduce(add, map(self._sum_chunk, row_blocks(rows, RUNS * self._run_rows)))
         return sums if self._abreast == 1 else sums.reshape(2, self._abreast, self._num_classes).sum(axis=1)
 
     def _sum_chunk(self, chunk: npt.NDArray[Any]) -> FloatArray:

@@ -92,7 +92,7 @@ class RunningSums:
         self._sums += batch.sums
         if batch.counts > 1.0:
             self._batches += 1
-            self._within += batch.m2 / (batch.counts - 1.0)
+            self._within += batch.m2 * (1.0 / (batch.counts - 1.0))
 
     def merge(self, other: Totals) -> None:
         """Add what was seen elsewhere."""
