@@ -161,6 +161,26 @@ def test_the_balanced_margin_keeps_the_foreground_mass(rows, relative):
         assert affine.settings["margin_error"] >= 0
 
 
+@pytest.mark.parametrize("behind", [20.0, 30.0, 200.0])
+def test_the_balanced_margin_keeps_a_mass_that_is_nearly_nothing(behind):
+    rng = np.random.default_rng(0)
+    rows = rng.normal([0.0, -1.0, -3.0, -2.0], [1.0, 2.0, 0.5, 1.0], size=(500, 4))
+    for background, activation in ((0, "softmax"), (None, "sigmoid")):
+        far = rows - behind
+        if background == 0:
+            far[:, 0] = rows[:, 0]
+        affine = logn.logit_normalization(
+            moments_of(far, sample_rows=500), background=background, margin="balance", activation=activation
+        )
+        sample = moments_of(far, sample_rows=500).sample.astype(np.float64)
+        log_mass = []
+        for logits in (sample, affine(sample)):
+            # Where it is this small, the mass is the sum of the odds, whose logarithm does not run out of digits.
+            odds = logits[:, 1:] - logits[:, :1] if background == 0 else logits
+            log_mass.append(np.logaddexp.reduce(odds.ravel()))
+        assert log_mass[1] == pytest.approx(log_mass[0], abs=1e-6)
+
+
 def test_the_error_of_the_balanced_margin_is_what_resampling_shows():
     rng = np.random.default_rng(0)
     population = rng.normal([2.0, -2.0, -3.0, -4.0], [2.0, 1.0, 1.5, 2.0], size=(20_000, 4))
@@ -209,6 +229,7 @@ def test_a_recorded_background_is_the_default():
         ({"margin": "background", "background": None}, "`margin`"),
         ({"margin": "balance"}, "row sample"),
         ({"background": 2}, "`background` to be None, 0 or -1"),
+        ({"background": False}, "`background` to be None, 0 or -1, but got False"),
         ({"active": [True]}, "`active` to be one boolean per column"),
         ({"active": [True, False, False, False]}, "at least one active"),
         ({"eps": -1.0}, "`eps` to be at least 0"),

@@ -12,8 +12,9 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, foreground_columns, sigmoid
 
-# How closely the mean foreground mass is met; the mass is at most 1 for a softmax, at most C for sigmoids.
+# How closely the mean foreground mass is met, as a share of it: where nearly everything is background it is nearly 0.
 MASS_TOLERANCE = 1e-9
+TINY = float(np.finfo(np.float64).tiny)
 SEARCH_RANGE = 1e4
 
 
@@ -59,11 +60,11 @@ def solve_balanced_margin(
     else:
         target = sigmoid(before[:, foreground]).sum(axis=1)
         mass = _sigmoid_mass(after[:, foreground], shifted)
-    value = _root(lambda margin: float((mass(margin)[0] - target).mean()), lambda margin: float(mass(margin)[1].mean()))
+    value = _root(mass, float(target.mean()))
     reached, slope = mass(value)
     # Delta method: the error of the mean difference, divided by how fast the margin moves the mass.
     spread = float(np.std(reached - target, ddof=1)) if len(rows) > 1 else float("nan")
-    error = spread / np.sqrt(len(rows)) / max(float(slope.mean()), np.finfo(np.float64).tiny)
+    error = spread / np.sqrt(len(rows)) / max(float(slope.mean()), TINY)
     return BalancedMargin(value=value, error=float(error), rows=len(rows))
 
 
@@ -112,15 +113,15 @@ def _sigmoid_mass(logits: FloatArray, shifted: npt.NDArray[np.bool_]) -> MassFun
     return mass
 
 
-def _root(difference: Callable[[float], float], slope: Callable[[float], float]) -> float:
-    """Zero of an increasing function: Newton's method, kept inside a shrinking bracket."""
+def _root(mass: MassFunction, target: float) -> float:
+    """The margin of a mean mass: Newton's method on the mass's logarithm, kept inside a shrinking bracket."""
     low, high, point = -SEARCH_RANGE, SEARCH_RANGE, 0.0
     for _ in range(200):
-        gap = difference(point)
+        reached, slope = (max(float(values.mean()), TINY) for values in mass(point))
+        gap = float(np.log(reached) - np.log(max(target, TINY)))
         if abs(gap) < MASS_TOLERANCE or high - low < 1e-12:
             break
         low, high = (point, high) if gap < 0 else (low, point)
-        steepness = slope(point)
-        step = point - gap / steepness if steepness > 0 else np.inf
+        step = point - gap * reached / slope
         point = step if low < step < high else 0.5 * (low + high)
     return point

@@ -99,8 +99,11 @@ def check_background(background: Any) -> int | None:
         ...
         logn.errors.InputError: Expected `background` to be None, 0 or -1, but got 3.
     """
-    if background is None or (isinstance(background, int | np.integer) and background in (0, -1)):
-        return None if background is None else int(background)
+    if background is None:
+        return None
+    # False equals 0 in Python, but who writes it means that there is none.
+    if isinstance(background, int | np.integer) and not isinstance(background, bool) and background in (0, -1):
+        return int(background)
     raise InputError(f"Expected `background` to be None, 0 or -1, but got {background!r}.")
 
 
