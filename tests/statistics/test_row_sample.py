@@ -48,6 +48,20 @@ def test_rows_with_values_that_are_not_finite_are_left_out():
     assert moments.sample.tolist() == [[2.0, 3.0]]
 
 
+@given(seed=st.integers(0, 200), capacity=st.integers(1, 20), parts=st.integers(1, 60))
+def test_rows_that_are_not_finite_take_no_place(seed, capacity, parts):
+    rng = np.random.default_rng(seed)
+    data = rng.normal(size=(60, 5))
+    bad = rng.random(60) < 0.5
+    mixed = np.where(bad[:, None] & (np.arange(5) == 2), np.nan, data)
+    moments = logn.ClassMoments(5, nonfinite="skip", sample_rows=capacity)
+    for part in np.array_split(mixed, parts):
+        moments.update(part)
+    clean = logn.ClassMoments(5, sample_rows=capacity)
+    clean.update(data[~bad])
+    np.testing.assert_array_equal(moments.sample, clean.sample)
+
+
 def test_logits_beyond_float16_are_clipped():
     moments = logn.ClassMoments(2, sample_rows=5)
     moments.update(np.array([[1e6, -1e6]]))

@@ -72,16 +72,23 @@ class RowSample:
         candidates = np.flatnonzero(keys < min(bounds)) if bounds else np.arange(len(rows))
         if len(candidates) == 0:
             return
-        if len(candidates) > self.capacity:
-            candidates = candidates[np.argpartition(keys[candidates], self.capacity - 1)[: self.capacity]]
-        offered = rows[candidates]
-        finite = np.isfinite(offered).all(axis=1)
-        self._offer(_to_half(offered[finite]), keys[candidates][finite])
+        chosen = self._smallest(keys, candidates)
+        finite = np.isfinite(rows[chosen]).all(axis=1)
+        if not finite.all():
+            # Rows that cannot be kept must not take the place of others: choose again among those that can.
+            chosen = self._smallest(keys, candidates[np.isfinite(rows[candidates]).all(axis=1)])
+        self._offer(_to_half(rows[chosen]), keys[chosen])
 
     def merge(self, other: RowSample) -> None:
         """Take over the rows of another sample; the smaller capacity wins."""
         self.capacity = min(self.capacity, other.capacity)
         self._offer(other.rows, other.keys)
+
+    def _smallest(self, keys: npt.NDArray[np.uint64], candidates: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """As many of the candidates as the sample holds, those with the smallest keys."""
+        if len(candidates) <= self.capacity:
+            return candidates
+        return candidates[np.argpartition(keys[candidates], self.capacity - 1)[: self.capacity]]
 
     def _offer(self, rows: npt.NDArray[np.float16], keys: npt.NDArray[np.uint64]) -> None:
         if len(rows) == 0:
