@@ -79,8 +79,9 @@ def test_heads_on_which_the_rule_was_not_checked_get_less_confidence(activation)
     assert advise(detector(3.0, background=None, activation=activation)).confidence == "moderate"
 
 
-def test_statistics_of_positives_are_not_trusted():
-    advice = advise(detector(3.0, estimator="positives"))
+@pytest.mark.parametrize("estimator", ["positives", "positives-correct"])
+def test_statistics_of_positives_are_not_trusted(estimator):
+    advice = advise(detector(3.0, estimator=estimator))
     assert advice.confidence == "low"
     assert any("positives" in caution for caution in advice.cautions)
 

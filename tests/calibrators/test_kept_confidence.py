@@ -131,6 +131,8 @@ def test_where_it_cannot_be_kept_the_reason_is_given(options, words):
 def test_bad_rows_and_ties_are_refused():
     with pytest.raises(logn.InputError, match=r"at least one row of logits \(N, C\), but got shape \(0, 2\)"):
         keep_confidence(ClassAffine.identity(2), np.zeros((0, 2)))
+    with pytest.raises(logn.InputError, match="`rows` to be finite, but row 1 is not"):
+        keep_confidence(ClassAffine.identity(2), np.array([[0.0, 1.0], [np.nan, 1.0]]))
     with pytest.raises(logn.InputError, match="without a background to keep"):
         keep_confidence(ClassAffine.identity(2, background=0), np.zeros((1, 2)))
     with pytest.raises(logn.InputError, match=r"have ties and reach 0\.5 at most"):

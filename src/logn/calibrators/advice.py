@@ -38,7 +38,7 @@ STRONG_MEAN_SPREAD = 1.0
 # Rank correlation of the means with the training counts that leaves no doubt what the spread comes from.
 CLEAR_CORRELATION = 0.6
 # Statistics of labelled positives say how well classes are known, not where they start from.
-OTHER_STATISTICS = "positives"
+OTHER_STATISTICS = ("positives", "positives-correct")
 
 BALANCED, NONE = "logn:balanced", "none"
 HIGH, MODERATE, LOW = "high", "moderate", "low"
@@ -147,7 +147,7 @@ def _starved_in_words(bias: TailBias) -> str:
 def _confidence(
     form: str, strength: str, bias: TailBias, diagnosis: Diagnosis, effects: FormEffects, estimator: str
 ) -> str:
-    if strength == UNCLEAR or estimator == OTHER_STATISTICS:
+    if strength == UNCLEAR or estimator in OTHER_STATISTICS:
         return LOW
     link = diagnosis.mean_with_count
     if form == NONE:
@@ -177,7 +177,7 @@ def _indicators(bias: TailBias, diagnosis: Diagnosis, effects: FormEffects) -> d
 
 def _cautions(effects: FormEffects, estimator: str) -> tuple[str, ...]:
     cautions = []
-    if estimator == OTHER_STATISTICS:
+    if estimator in OTHER_STATISTICS:
         cautions.append("The statistics are of labelled positives only: record all samples, as the paper does.")
     if effects.before is not None:
         change = change_in_words(effects.before, effects.forms[0], effects.quantity, effects.threshold)

@@ -91,6 +91,9 @@ def solve_kept_confidence(rows: npt.ArrayLike, affine: ClassAffine) -> KeptConfi
     before = np.asarray(rows, dtype=np.float64)
     if before.ndim != 2 or len(before) == 0:
         raise InputError(f"Expected `rows` to be at least one row of logits (N, C), but got shape {before.shape}.")
+    if not np.isfinite(before).all():
+        row = int(np.flatnonzero(~np.isfinite(before).all(axis=1))[0])
+        raise InputError(f"Expected `rows` to be finite, but row {row} is not.")
     target = softmax(before).max(axis=1)
     after = affine(before)
     behind = after.max(axis=1, keepdims=True) - after

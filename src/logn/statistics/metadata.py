@@ -24,7 +24,7 @@ class StatisticsMetadata:
         layer: Path of the layer whose output was recorded.
         population: Which samples were recorded: test proposals, sampled RoIs, all anchors, queries, images. The
             means of one model differ between them.
-        estimator: "exact", "moving-average" or "positives".
+        estimator: "exact", "moving-average", "positives" or "positives-correct".
         fingerprint: Digest of the model's weights.
         unused: Columns that the model has but never trains for a class; no method may correct them or lean on them.
 
