@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.method_spec import parse_method
 from logn.errors import InputError
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
@@ -20,7 +21,7 @@ from logn.evaluate.ground_truth import load_ground_truth
 from logn.evaluate.method_maps import fit_for_store
 from logn.evaluate.store_format import StoreHeader
 from logn.evaluate.store_writer import PredictionWriter
-from logn.evaluate.sweep import Sweep, first_half
+from logn.evaluate.sweep import METHOD_OF_PARAMETER, Sweep, first_half
 from logn.evaluate.tables import FORMATS, full_table, write_comparison
 
 METHODS = ["logn", "logn:margin=0,use_std=false", "loga", "norcal", "fracal", "iif", "temperature:value=2"]
@@ -208,6 +209,21 @@ def test_sweeps_that_make_no_sense_are_refused(text, message):
 def test_a_sweep_has_its_last_value():
     assert Sweep.parse("gamma=0:1.2:0.1").values[-1] == 1.2
     assert len(Sweep.parse("margin=-12:4:1").values) == 17
+
+
+@pytest.mark.parametrize("parameter", METHOD_OF_PARAMETER)
+def test_every_known_parameter_can_be_varied(parameter):
+    sweep = Sweep.parse(f"{parameter}=0.5:1.5:0.5")
+    for value, spec in zip((0.5, 1.0, 1.5), sweep.specs, strict=True):
+        name, options = parse_method(spec)
+        assert name == METHOD_OF_PARAMETER[parameter]
+        assert list(options.values()) == [value]
+
+
+def test_values_that_lie_close_are_different_methods():
+    sweep = Sweep.parse("gamma=0.1234561:0.1234565:0.0000001")
+    assert [parse_method(spec)[1]["gamma"] for spec in sweep.specs] == list(sweep.values)
+    assert len(set(sweep.specs)) == 5
 
 
 def test_statistics_and_counts_of_another_model_are_refused(softmax_split, sigmoid_split):

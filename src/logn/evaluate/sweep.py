@@ -20,6 +20,8 @@ METHOD_OF_PARAMETER = {
     "strength": "fracal",
     "temperature": "temperature",
 }
+# Parameters whose usual name is not that of the method's option.
+OPTION_OF_PARAMETER = {"temperature": "value"}
 MOST_VALUES = 200
 
 _SWEEP = re.compile(r"(?:(?P<method>[\w-]+):)?(?P<parameter>\w+)=(?P<start>[^:]+):(?P<stop>[^:]+):(?P<step>[^:]+)")
@@ -61,12 +63,13 @@ class Sweep:
         if not 1 <= count <= MOST_VALUES:
             raise InputError(f"Expected `--sweep` to have 1 to {MOST_VALUES} values, but {text!r} has {count:.0f}.")
         values = start + step * np.arange(int(count + 1e-9))
-        return cls(method, parameter, tuple(float(f"{value:.10g}") for value in values))
+        option = OPTION_OF_PARAMETER.get(parameter, parameter)
+        return cls(method, option, tuple(float(f"{value:.10g}") for value in values))
 
     @property
     def specs(self) -> tuple[str, ...]:
         """The method of each value, as `logn compare` reads it."""
-        return tuple(f"{self.method}:{self.parameter}={value:g}" for value in self.values)
+        return tuple(f"{self.method}:{self.parameter}={value:.10g}" for value in self.values)
 
 
 def first_half(image_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
