@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json
-
-if TYPE_CHECKING:
-    from logn.training.loop import TrainingResult
+from logn.cli import training_options as options
+from logn.cli.console import JsonOption, ProgressOption
 
 
 def train(
     data: Annotated[
         Path, typer.Option("--data", "-d", help="LVIS or COCO annotation file, or a folder with `train.json`.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; made if it is not there.")],
+    output: options.RunOption,
     images: Annotated[
         Path | None, typer.Option(help="Folder that the image paths start from; by default that of the file.")
     ] = None,
@@ -31,11 +27,9 @@ def train(
             help="`small`, `small-one-stage` (sigmoid, no masks), `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.",
         ),
     ] = "small",
-    classifier: Annotated[str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).")] = "linear",
-    temperature: Annotated[float, typer.Option(help="Of the cosine classifier.")] = 20.0,
-    preset: Annotated[
-        str | None, typer.Option(help="`paper` or `small`; by default the one that fits the model.")
-    ] = None,
+    classifier: options.ClassifierOption = "linear",
+    temperature: options.TemperatureOption = 20.0,
+    preset: options.PresetOption = None,
     sampler: Annotated[
         str,
         typer.Option(help="`random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`."),
@@ -43,18 +37,16 @@ def train(
     repeat_threshold: Annotated[
         float, typer.Option(help="Share of the images below which repeat-factor repeats a class; glyph scenes: 0.04.")
     ] = 0.001,
-    iterations: Annotated[int | None, typer.Option(help="Length of the run, instead of the preset's.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate; by default the preset's, scaled with the batch.")
-    ] = None,
+    iterations: options.IterationsOption = None,
+    epochs: options.EpochsOption = None,
+    batch: options.BatchOption = None,
+    lr: options.RateOption = None,
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.")] = 0,
     weights: Annotated[
         Path | None, typer.Option(help="Local file with ResNet weights (.pth or .safetensors); never downloaded.")
     ] = None,
     image_size: Annotated[int | None, typer.Option(help="Shorter side of the images.")] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Iterations between checkpoints.")] = None,
+    checkpoint_every: options.CheckpointOption = None,
     loss: Annotated[
         str | None,
         typer.Option(
@@ -72,14 +64,10 @@ def train(
     feature_memory: Annotated[
         bool, typer.Option("--feature-memory", help="Add features of earlier regions to each batch; for `--loss loce`.")
     ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in the folder, or start anew.")
-    ] = True,
-    processes: Annotated[
-        int, typer.Option(help="Processes to start; on a CPU, one per core is best. Leave it 1 under torchrun.")
-    ] = 1,
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that read images ahead.")] = None,
+    resume: options.ResumeOption = True,
+    processes: options.ProcessesOption = 1,
+    device: options.DeviceOption = "auto",
+    workers: options.WorkersOption = None,
     progress_bar: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -126,23 +114,4 @@ def train(
     result = run_training(
         plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts this command once per process
-        print_result(result, as_json=as_json)
-
-
-def print_result(result: TrainingResult, *, as_json: bool) -> None:
-    """Print what a run did, of a detector as of an image classifier."""
-    if as_json:
-        values = {field.name: getattr(result, field.name) for field in fields(result)}
-        print_json({**values, "seconds_per_iteration": result.seconds_per_iteration})
-        return
-    done = result.iterations - result.resumed_from
-    if not done:
-        typer.echo(f"Nothing was left to do: {result.output} has all of its {result.iterations} iterations.")
-        return
-    after = f" after the first {result.resumed_from}" if result.resumed_from else ""
-    losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
-    typer.echo(
-        f"Trained for {done} iterations{after} in {result.seconds:.0f} s ({result.seconds_per_iteration:.3f} s each)"
-        f" on {result.num_images} images of {result.num_classes} classes; saved in {result.output}.\n{losses}"
-    )
+    options.print_result(result, as_json=as_json)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from logn.cli import training_options as options
 from logn.cli.console import JsonOption, ProgressOption
-from logn.cli.train import print_result
 
 DATA_HELP = "Folder of `logn data glyph-classes`, class folders, CIFAR's folder, or a list of `path label` lines."
 
 
 def train_classifier(
     data: Annotated[Path, typer.Option("--data", "-d", help=DATA_HELP)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; made if it is not there.")],
+    output: options.RunOption,
     root: Annotated[Path | None, typer.Option(help="Folder that the paths of a list start from.")] = None,
     class_names: Annotated[Path | None, typer.Option(help="One class name a line, for list files.")] = None,
     imbalance: Annotated[
@@ -29,18 +28,14 @@ def train_classifier(
     model: Annotated[
         str, typer.Option("--model", "-m", help="`small`, `resnet10`, `resnet50`, `resnet152` or `resnext50`.")
     ] = "small",
-    classifier: Annotated[str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).")] = "linear",
-    temperature: Annotated[float, typer.Option(help="Of the cosine classifier.")] = 20.0,
-    preset: Annotated[
-        str | None, typer.Option(help="`paper` or `small`; by default the one that fits the model.")
-    ] = None,
+    classifier: options.ClassifierOption = "linear",
+    temperature: options.TemperatureOption = 20.0,
+    preset: options.PresetOption = None,
     sampler: Annotated[str, typer.Option(help="`random` or `class-balanced`.")] = "random",
-    iterations: Annotated[int | None, typer.Option(help="Length of the run, instead of the preset's.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate; by default the preset's, scaled with the batch.")
-    ] = None,
+    iterations: options.IterationsOption = None,
+    epochs: options.EpochsOption = None,
+    batch: options.BatchOption = None,
+    lr: options.RateOption = None,
     seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
     weights: Annotated[
         Path | None, typer.Option(help="Local file with torchvision's weights (.pth, .safetensors); never downloaded.")
@@ -49,7 +44,7 @@ def train_classifier(
     flip: Annotated[
         bool | None, typer.Option("--flip/--no-flip", help="Mirror half of the training images; default: preset's.")
     ] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Iterations between checkpoints.")] = None,
+    checkpoint_every: options.CheckpointOption = None,
     loss: Annotated[
         str, typer.Option(help="With options: `seesaw`, `eql-softmax:threshold=0.005`; see docs/losses.md.")
     ] = "cross-entropy",
@@ -58,14 +53,10 @@ def train_classifier(
         str | None,
         typer.Option(help="Train `classifier`, `new-classifier` or `scales` of the run at --start, freeze the rest."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in the folder, or start anew.")
-    ] = True,
-    processes: Annotated[
-        int, typer.Option(help="Processes to start; on a CPU, one per core is best. Leave it 1 under torchrun.")
-    ] = 1,
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that read images ahead.")] = None,
+    resume: options.ResumeOption = True,
+    processes: options.ProcessesOption = 1,
+    device: options.DeviceOption = "auto",
+    workers: options.WorkersOption = None,
     progress_bar: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -114,5 +105,4 @@ def train_classifier(
     result = run_training(
         plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts this command once per process
-        print_result(result, as_json=as_json)
+    options.print_result(result, as_json=as_json)

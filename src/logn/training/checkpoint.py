@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -17,38 +17,12 @@ from logn.errors import InputError
 from logn.files import read_metadata, read_safetensors, write_safetensors
 from logn.training.detector_settings import DetectorSettings
 from logn.training.detectors import Detector, build_detector
+from logn.training.model_settings import ModelSettings
 
 FORMAT, SCHEMA = "logn-checkpoint", 1
 FILE_NAME = "checkpoint.safetensors"
 MODEL, MOMENTUM = "model.", "momentum."
 KINDS = ("detector", "classifier")
-
-
-class ModelSettings(Protocol):
-    """What is needed to build a model again, weights aside: that of a detector or of an image classifier."""
-
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes it tells apart, without a background."""
-
-    @property
-    def classifier(self) -> str:
-        """Kind of its class layer."""
-
-    @property
-    def loss(self) -> str:
-        """Name of the loss it is trained with."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The settings as plain values."""
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The settings from plain values."""
 
 
 Settings = TypeVar("Settings", bound=ModelSettings)
@@ -116,22 +90,31 @@ class Checkpoint(Generic[Settings]):
         return read_checkpoint(path, DetectorSettings)
 
 
-def read_checkpoint(path: str | os.PathLike[str], settings: type[Settings]) -> Checkpoint[Settings]:
+def read_checkpoint(
+    path: str | os.PathLike[str], settings: type[Settings], *, num_classes: int | None = None
+) -> Checkpoint[Settings]:
     """Read a checkpoint file, or the file `checkpoint.safetensors` of a folder.
 
     Args:
         path: The file or the folder.
         settings: What kind of model it must hold; a file of another kind is refused.
+        num_classes: How many classes the data has that the model is for; another number is refused.
     """
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
     kind = kind_of(settings)
     if kind not in metadata:
         raise InputError(f"Expected `{path}` to hold a {kind}, but it holds a {_kind_in(metadata)}.")
+    stored = settings.from_dict(json.loads(metadata[kind]))
+    if num_classes is not None and num_classes != stored.num_classes:
+        raise InputError(
+            f"Expected `{path}` to hold a {kind} for {num_classes} classes, but it holds one for {stored.num_classes}"
+            " classes."
+        )
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     names = json.loads(metadata["class_names"])
     return Checkpoint(
-        settings=settings.from_dict(json.loads(metadata[kind])),
+        settings=stored,
         iteration=int(metadata["iteration"]),
         model=_part(tensors, MODEL),
         momentum=_part(tensors, MOMENTUM),
@@ -203,12 +186,7 @@ def load_detector(path: str | os.PathLike[str], *, num_classes: int | None = Non
         path: Folder of the run, or its checkpoint file.
         num_classes: How many foreground classes the data has that the detector is for; another number is refused.
     """
-    checkpoint = Checkpoint.load(path)
-    found = checkpoint.settings.num_classes
-    if num_classes is not None and num_classes != found:
-        raise InputError(
-            f"Expected `{path}` to hold a detector for {num_classes} classes, but it holds one for {found} classes."
-        )
+    checkpoint = read_checkpoint(path, DetectorSettings, num_classes=num_classes)
     model = build_detector(checkpoint.settings)
     restore_weights(model, checkpoint)
     model.class_names = checkpoint.class_names

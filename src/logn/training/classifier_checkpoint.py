@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from logn.errors import InputError
 from logn.training.checkpoint import read_checkpoint, restore_weights
 from logn.training.classifier_models import Classifier, build_classifier
 from logn.training.classifier_settings import ClassifierSettings
@@ -20,12 +19,7 @@ def load_classifier(path: str | os.PathLike[str], *, num_classes: int | None = N
         path: Folder of the run, or its checkpoint file.
         num_classes: How many classes the data has that the classifier is for; another number is refused.
     """
-    checkpoint = read_checkpoint(path, ClassifierSettings)
-    found = checkpoint.settings.num_classes
-    if num_classes is not None and num_classes != found:
-        raise InputError(
-            f"Expected `{path}` to hold a classifier for {num_classes} classes, but it holds one for {found} classes."
-        )
+    checkpoint = read_checkpoint(path, ClassifierSettings, num_classes=num_classes)
     model = build_classifier(checkpoint.settings)
     restore_weights(model, checkpoint)
     if isinstance(model.cls_score, ScaledLinear):

@@ -20,7 +20,6 @@ from logn.training.classifier_plan import ClassifierPlan
 from logn.training.classifier_settings import ClassifierSettings
 from logn.training.loop import TrainingResult
 from logn.training.losses.by_name import make_loss
-from logn.training.presets import make_schedule
 from logn.training.processes import Team, run_together
 from logn.training.region_sampling import ClassificationLoss
 from logn.training.run import Run
@@ -78,19 +77,9 @@ def _train(
 ) -> TrainingResult:
     images = plan.training_images() if images is None else images
     require_every_class(images)
-    if plan.images_per_iteration < team.world:
-        raise InputError(
-            f"Expected `batch` to be at least the {team.world} processes, but got {plan.images_per_iteration}."
-        )
+    plan.check_processes(team.world)
     sampler = plan.make_sampler(images)
-    schedule = make_schedule(
-        plan.recipe,
-        images_per_epoch=len(images),
-        batch=plan.images_per_iteration,
-        iterations=plan.iterations,
-        epochs=plan.epochs,
-        learning_rate=plan.learning_rate,
-    )
+    schedule = plan.schedule(len(images))
     model = _classifier(plan, team, images, classification_loss)
     batches = ClassifierBatches(
         ImageStream(sampler, plan.images_per_iteration, plan.seed),
@@ -102,14 +91,13 @@ def _train(
         world=team.world,
     )
     facts = {"image_counts": images.image_counts.tolist(), "data": plan.data_options()}
-    ahead = workers if workers is not None else (0 if team.device.type == "cpu" else 4)
-    devices = [team.device] if team.device.type == "cuda" else []
-    with run_folder(Path(plan.output)), torch.random.fork_rng(devices=devices):
+    ahead, shown = team.readers(workers), progress if team.is_leader else False
+    with run_folder(Path(plan.output)), torch.random.fork_rng(devices=team.cuda_devices):
         run = Run(plan, team, schedule, model, class_names=images.class_names, facts=facts)
         start = run.resume() if resume else 0
         if start:
             _check_same_images(run.folder, images)
-        seconds, losses = run.go(batches, start, workers=ahead, progress=progress if team.is_leader else False)
+        seconds, losses = run.go(batches, start, workers=ahead, progress=shown)
     return TrainingResult(
         Path(plan.output), schedule.total, start, seconds, losses, images.num_classes, len(images), team.world
     )

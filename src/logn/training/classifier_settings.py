@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from logn.errors import InputError
-from logn.training.heads import CLASSIFIERS
-from logn.training.losses.by_name import DEFAULT_LOSS, layout_of
+from logn.training.losses.by_name import layout_of
 from logn.training.losses.head_loss import HeadLayout
+from logn.training.model_settings import ModelSettings
 
 MODELS = ("small", "resnet10", "resnet50", "resnet152", "resnext50")
 SMALLEST_IMAGE = 16
 
 
 @dataclass(frozen=True)
-class ClassifierSettings:
+class ClassifierSettings(ModelSettings):
     """Which classifier, and what size of image it sees.
 
     Args:
@@ -37,23 +37,13 @@ class ClassifierSettings:
         logn.errors.InputError: Expected `model` to be one of ('small', 'resnet10', ...), but got 'alexnet'.
     """
 
-    model: str
-    num_classes: int
-    classifier: str = "linear"
-    temperature: float = 20.0
+    models = MODELS
+
     image_size: int = 32
     resize: int = 32
-    loss: str = DEFAULT_LOSS
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise InputError(f"Expected `model` to be one of {MODELS}, but got {self.model!r}.")
-        if self.classifier not in CLASSIFIERS:
-            raise InputError(f"Expected `classifier` to be one of {CLASSIFIERS}, but got {self.classifier!r}.")
-        if self.num_classes < 1:
-            raise InputError(f"Expected `num_classes` to be at least 1, but got {self.num_classes}.")
-        if not self.temperature > 0:
-            raise InputError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
+        super().__post_init__()
         if not SMALLEST_IMAGE <= self.image_size <= self.resize:
             raise InputError(
                 f"Expected `image_size` to be from {SMALLEST_IMAGE} to {self.resize} pixels, but got {self.image_size}."
@@ -64,10 +54,6 @@ class ClassifierSettings:
     def layout(self) -> HeadLayout:
         """What the class layer looks like, and how its logits are read."""
         return layout_of(self.loss, self.num_classes, background=None).layout
-
-    def as_dict(self) -> dict[str, Any]:
-        """The settings as plain values, for a file."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ClassifierSettings:

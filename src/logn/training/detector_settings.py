@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from logn.errors import InputError
-from logn.training.heads import CLASSIFIERS
 from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
+from logn.training.model_settings import ModelSettings
 
 ONE_STAGE = "small-one-stage"
 #: Those that train on a CPU, on images of about 128 pixels.
@@ -16,7 +16,7 @@ MODELS = (*SMALL_MODELS, "mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
 
 
 @dataclass(frozen=True)
-class DetectorSettings:
+class DetectorSettings(ModelSettings):
     """Everything that is needed to build a detector again, weights aside.
 
     Args:
@@ -38,26 +38,16 @@ class DetectorSettings:
         logn.errors.InputError: Expected `classifier` to be one of ('linear', 'cosine', 'scaled'), but got 'svm'.
     """
 
-    model: str
-    num_classes: int
-    classifier: str = "linear"
-    temperature: float = 20.0
+    models = MODELS
+
     pretrained: bool = False
     image_size: int | None = None
-    loss: str = DEFAULT_LOSS
 
     def __post_init__(self) -> None:
         parse_loss(self.loss)
-        if self.model not in MODELS:
-            raise InputError(f"Expected `model` to be one of {MODELS}, but got {self.model!r}.")
+        super().__post_init__()
         if self.model == ONE_STAGE:
             self._check_one_stage()
-        if self.classifier not in CLASSIFIERS:
-            raise InputError(f"Expected `classifier` to be one of {CLASSIFIERS}, but got {self.classifier!r}.")
-        if self.num_classes < 1:
-            raise InputError(f"Expected `num_classes` to be at least 1, but got {self.num_classes}.")
-        if not self.temperature > 0:
-            raise InputError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
         if self.image_size is not None and self.image_size < 32:
             raise InputError(f"Expected `image_size` to be at least 32 pixels, but got {self.image_size}.")
 
@@ -65,10 +55,6 @@ class DetectorSettings:
         # Others want a background column, or are means over regions, of which a dense head has nearly none that count.
         if parse_loss(self.loss)[0] != "focal":
             raise InputError(f"Expected `loss` to be focal for {self.model!r}, but got {self.loss!r}.")
-
-    def as_dict(self) -> dict[str, Any]:
-        """The settings as plain values, for a file."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DetectorSettings:

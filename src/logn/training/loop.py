@@ -13,13 +13,11 @@ import torch
 
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.samplers import make_sampler
-from logn.errors import InputError
 from logn.statistics.class_counts import ClassCounts
 from logn.training.batches import ImageStream, IterationBatches, SampleCache
 from logn.training.detector_run import DetectorRun
 from logn.training.losses.by_name import DEFAULT_LOSS, make_loss
 from logn.training.plan import TrainingPlan, find_annotations
-from logn.training.presets import make_schedule
 from logn.training.processes import Team, run_together
 from logn.training.region_sampling import ClassificationLoss
 from logn.training.run_folder import run_folder
@@ -103,26 +101,15 @@ def _train(
     dataset = DetectionDataset(find_annotations(plan.data), plan.images)
     sampler = make_sampler(plan.sampler, dataset, threshold=plan.repeat_threshold)
     epoch = len(sampler.indices(0, plan.seed))
-    schedule = make_schedule(
-        plan.recipe,
-        images_per_epoch=epoch,
-        batch=plan.images_per_iteration,
-        iterations=plan.iterations,
-        epochs=plan.epochs,
-        learning_rate=plan.learning_rate,
-    )
-    if plan.images_per_iteration < team.world:
-        raise InputError(
-            f"Expected `batch` to be at least the {team.world} processes, but got {plan.images_per_iteration}."
-        )
+    schedule = plan.schedule(epoch)
+    plan.check_processes(team.world)
     stream = ImageStream(sampler, plan.images_per_iteration, plan.seed)
     batches = IterationBatches(
         stream, SampleCache(dataset).__getitem__, plan.augmentation, rank=team.rank, world=team.world
     )
-    ahead = workers if workers is not None else (0 if team.device.type == "cpu" else 4)
+    ahead = team.readers(workers)
     shown = progress if team.is_leader else False
-    devices = [team.device] if team.device.type == "cuda" else []
-    with run_folder(Path(plan.output)), torch.random.fork_rng(devices=devices):
+    with run_folder(Path(plan.output)), torch.random.fork_rng(devices=team.cuda_devices):
         run = DetectorRun(plan, team, schedule, dataset.class_names, classification_loss or _loss(plan, dataset))
         begun = resume and run.checkpoint_file.is_file()
         start = run.resume() if begun else 0

@@ -21,7 +21,7 @@ from logn.training.evaluation_mode import evaluation_mode
 from logn.training.heads import BoxPredictor
 from logn.training.losses.head_loss import HeadLoss
 from logn.training.one_stage_head import PointBoxes, boxes_of_points, points_of
-from logn.training.region_boxes import Sizes, best_boxes, clip
+from logn.training.region_boxes import Sizes, best_boxes, clip, size_of
 from logn.training.region_sampling import ClassificationLoss, Target, box_losses, sample_regions
 
 KEPT_POINTS = 300
@@ -141,7 +141,7 @@ class OneStageDetector(nn.Module):
         Args:
             images: Float tensors `(3, H, W)` with values in 0..1, of any sizes.
         """
-        sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
+        sizes = [size_of(image) for image in images]
         with evaluation_mode(self):
             found = self._kept_points(images)
         return [
@@ -177,7 +177,7 @@ class OneStageDetector(nn.Module):
     def _detections(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
         found = []
         for image, (boxes, rows, inner) in zip(images, self._kept_points(images), strict=True):
-            per_class = resize_boxes(boxes, inner, tuple(image.shape[-2:]))[:, None].expand(-1, self.num_classes, -1)
+            per_class = resize_boxes(boxes, inner, size_of(image))[:, None].expand(-1, self.num_classes, -1)
             best = best_boxes(per_class, rows.sigmoid(), score=1e-4, iou=0.5, most=300)
             found.append({"boxes": best[0], "scores": best[1], "labels": best[2] + 1})
         return found

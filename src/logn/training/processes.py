@@ -34,6 +34,15 @@ class Team:
         """Whether this process writes the files."""
         return self.rank == 0
 
+    @property
+    def cuda_devices(self) -> list[torch.device]:
+        """The device of this process, where it is one of CUDA."""
+        return [self.device] if self.device.type == "cuda" else []
+
+    def readers(self, wanted: int | None) -> int:
+        """How many processes read images ahead; unless told, none on a CPU, whose cores are busy, else 4."""
+        return wanted if wanted is not None else (0 if self.device.type == "cpu" else 4)
+
     def mean(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
         """The mean of each value over all processes.
 

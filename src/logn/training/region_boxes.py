@@ -11,6 +11,16 @@ from torchvision.ops import batched_nms
 Sizes = Sequence[tuple[int, int]]
 
 
+def size_of(image: Tensor) -> tuple[int, int]:
+    """Height and width of an image `(..., H, W)`.
+
+    Example:
+        >>> size_of(torch.zeros(3, 4, 5))
+        (4, 5)
+    """
+    return int(image.shape[-2]), int(image.shape[-1])
+
+
 def clip(boxes: Sequence[Tensor], image_shapes: Sizes) -> list[Tensor]:
     """Keep boxes `(..., 4)` of each image inside it."""
     clipped = []

@@ -25,8 +25,9 @@ from logn.training.checkpoint import (
     restore_weights,
     settings_of,
 )
-from logn.training.presets import Recipe, Schedule
+from logn.training.presets import Schedule
 from logn.training.processes import Team
+from logn.training.run_plan import RunPlan
 from logn.training.training_log import TrainingLog, progress_bar
 
 LOG_EVERY = 10
@@ -34,25 +35,6 @@ LOG_EVERY = 10
 
 class NonFiniteLossError(InputError):
     """The loss became infinite or not a number; the message names the images and the file with the batch."""
-
-
-class RunPlan(Protocol):
-    """What a run needs to know of the plan, of a detector's as of an image classifier's."""
-
-    @property
-    def output(self) -> str | Path:
-        """Folder of the run."""
-
-    @property
-    def seed(self) -> int:
-        """Of everything random."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """How to train."""
-
-    def run_settings(self, *, total: int, world: int) -> dict[str, Any]:
-        """What must be the same for a resumed run to be the same run."""
 
 
 class RunBatch(Protocol):
@@ -235,8 +217,7 @@ def iteration_seed(*numbers: int) -> int:
 def _wrap(model: nn.Module, team: Team) -> nn.Module:
     if team.world == 1:
         return model
-    devices: list[Any] | None = [team.device] if team.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    return DistributedDataParallel(model, device_ids=team.cuda_devices or None, gradient_as_bucket_view=True)
 
 
 def _short(name: str) -> str:

@@ -18,7 +18,7 @@ from logn.logits.proposals import Proposals
 from logn.training.detector_settings import DetectorSettings
 from logn.training.evaluation_mode import evaluation_mode
 from logn.training.feature_memory import FeatureMemory
-from logn.training.region_boxes import clip
+from logn.training.region_boxes import clip, size_of
 from logn.training.region_heads import RegionHeads
 from logn.training.region_sampling import ClassificationLoss, Target
 
@@ -104,7 +104,7 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
         Args:
             images: Float tensors `(3, H, W)` with values in 0..1, of any sizes.
         """
-        sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
+        sizes = [size_of(image) for image in images]
         with evaluation_mode(self):
             batch, features = self._features(images)
             regions, _ = self.rpn(batch, features, None)
@@ -143,9 +143,7 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
         with evaluation_mode(self):
             batch, features = self._features(images)
             regions = [
-                resize_boxes(
-                    torch.as_tensor(b[first], device=device), (int(image.shape[-2]), int(image.shape[-1])), inner
-                )
+                resize_boxes(torch.as_tensor(b[first], device=device), size_of(image), inner)
                 for b, (first, _), image, inner in zip(given, distinct, images, batch.image_sizes, strict=True)
             ]
             chosen = [torch.as_tensor(c[first], device=device) for c, (first, _) in zip(columns, distinct, strict=True)]
