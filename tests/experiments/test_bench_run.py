@@ -1,11 +1,14 @@
 """The bench from nothing to a page on a tiny problem: trained once, measured once, failures told."""
 
 import json
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from logn.cli import bench as bench_command
 from logn.cli.main import execute
@@ -14,7 +17,7 @@ from logn.errors import InputError
 from logn.experiments import margins
 from logn.experiments.bench_detectors import BenchLength
 from logn.experiments.experiment import NOT_TRAINED, BenchRow, BenchSection, Correction, Experiment
-from logn.experiments.measurements import FILE_NAME, RecordFile
+from logn.experiments.measurements import FILE_NAME, RecordFile, measure
 from logn.experiments.run_experiment import run_experiment
 from logn.experiments.workshop import Workshop
 from logn.statistics.moments import ClassMoments
@@ -125,6 +128,33 @@ def test_measurements_of_other_weights_do_not_count(finished, tmp_path):
     other = (root / "models" / "tiny-linear-random-ce+bags-i3-s0" / "checkpoint.safetensors").read_bytes()
     (tmp_path / "checkpoint.safetensors").write_bytes(other)
     assert not RecordFile(tmp_path).read()["corrections"]
+
+
+def test_statistics_and_predictions_of_other_weights_do_not_count(finished, tmp_path):
+    spec = TINY.plain("random", seed=0)
+    shutil.copytree(finished[0], tmp_path / "copy")
+    workshop = Workshop(tmp_path / "copy")
+    before = workshop.statistics(spec)
+    _move_weights(workshop.model_folder(spec) / "checkpoint.safetensors")
+    after = workshop.statistics(spec)
+    assert after.metadata.fingerprint != before.metadata.fingerprint
+    assert not np.allclose(after.mean, before.mean)
+    with pytest.raises(InputError, match="continued with the same weights, but they differ"):
+        workshop.predictions(spec, "test")
+    shutil.rmtree(workshop.model_folder(spec) / "predictions-test")
+    metrics, _ = measure(workshop, spec, [Correction("logn", "positives")], step=Steps())
+    assert metrics
+    positives = ClassMoments.load(workshop.model_folder(spec) / "statistics-positives.safetensors")
+    assert positives.metadata.fingerprint == after.metadata.fingerprint
+
+
+def _move_weights(path):
+    with safe_open(path, framework="np") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("box_predictor.cls_score.bias"))
+    tensors[name] = tensors[name] + np.arange(len(tensors[name]), dtype=np.float32)
+    save_file(tensors, path, metadata=metadata)
 
 
 def test_a_file_that_is_no_json_is_refused(finished, tmp_path):

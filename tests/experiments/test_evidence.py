@@ -2,12 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from logn.calibrators.method_spec import parse_method
 from logn.datasets.glyph_settings import GlyphSettings
-from logn.experiments import evidence_tables
+from logn.experiments import evidence, evidence_tables
 from logn.experiments.detector_spec import DetectorSpec
 from logn.experiments.evidence import MAIN, METHODS, TUNED, Evidence, grid, measure
 from logn.experiments.evidence_figure import draw_evidence, head_of
@@ -83,7 +84,7 @@ def test_the_page_says_what_the_numbers_say(tmp_path):
     assert head_of(members[0]) == "linear"
 
 
-def test_a_tiny_detector_is_trained_measured_and_not_measured_again(tmp_path):
+def test_a_tiny_detector_is_trained_measured_and_not_measured_again(tmp_path, monkeypatch):
     glyphs = GlyphSettings(classes=8, train=24, dev=8, test=8, size=64)
     spec = DetectorSpec("families", glyphs, iterations=3)
     workshop = Workshop(tmp_path)
@@ -97,6 +98,13 @@ def test_a_tiny_detector_is_trained_measured_and_not_measured_again(tmp_path):
     assert found.advice["form"] in ("none", "logn:balanced")
     path = workshop.model_folder(spec) / "evidence.json"
     changed = json.loads(path.read_text()) | {"name": "read, not measured"}
+    path.write_text(json.dumps(changed))
+    assert measure(workshop, spec).name == "read, not measured"
+    path.write_text(json.dumps(changed | {"weights": "others"}))
+    monkeypatch.setattr(evidence, "_measure", lambda *arguments: replace(found, name="measured again"))
+    assert measure(workshop, spec).name == "measured again"
+    assert measure(workshop, spec).name == "measured again"
+    del changed["weights"]  # as earlier versions wrote it
     path.write_text(json.dumps(changed))
     assert measure(workshop, spec).name == "read, not measured"
     assert workshop.train([spec]) == {}  # at once: it is trained

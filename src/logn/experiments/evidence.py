@@ -17,6 +17,7 @@ from logn.evaluate.masks import mask_maker
 from logn.experiments.detector_spec import DetectorSpec
 from logn.experiments.workshop import Workshop
 from logn.files import atomic_path
+from logn.logits.fingerprint import fingerprint
 from logn.statistics.class_dimensions import read_dimensions
 
 #: What is measured, by the name it has in the tables. Nothing here was tuned on these detectors.
@@ -101,16 +102,19 @@ def grid(seeds: Sequence[int], *, iterations: int) -> list[DetectorSpec]:
 
 def measure(workshop: Workshop, spec: DetectorSpec, *, draws: int = 500) -> Evidence:
     """Measure every method on one trained detector; what was measured before is read from its folder."""
-    path = workshop.model_folder(spec) / "evidence.json"
-    if not path.exists():
-        evidence = _measure(workshop, spec, draws)
+    path, weights = workshop.model_folder(spec) / "evidence.json", fingerprint(workshop.detector(spec))
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if not known or known.get("weights", weights) != weights:  # files of an earlier version do not tell the weights
+        known = {**_measure(workshop, spec, draws).__dict__, "weights": weights}
         with atomic_path(path) as temporary:
-            Path(temporary).write_text(json.dumps(evidence.__dict__, indent=1) + "\n")
+            Path(temporary).write_text(json.dumps(known, indent=1) + "\n")
+        known = json.loads(path.read_text())
+    known.pop("weights", None)
     # The advice needs no labels and no time, so it is always that of the present rule.
     advice = advise(workshop.statistics(spec))
     indicators = {name: round(value, 4) for name, value in advice.indicators.items()}
     kept = {"form": advice.form, "confidence": advice.confidence, "strength": advice.strength, "indicators": indicators}
-    return replace(Evidence(**json.loads(path.read_text())), advice=kept)
+    return replace(Evidence(**known), advice=kept)
 
 
 def _measure(workshop: Workshop, spec: DetectorSpec, draws: int) -> Evidence:

@@ -203,7 +203,7 @@ class _FitInputs:
             each: self.workshop.model_folder(self.spec) / f"statistics-{each}.safetensors"
             for each in (POSITIVES, CORRECT_POSITIVES)
         }
-        if not all(path.exists() for path in paths.values()):
+        if not all(_is_of(path, usual) for path in paths.values()):
             training = self.workshop.dataset(self.spec, "train")
             images = min(STATISTICS_IMAGES, len(training))
             with self.step(f"Statistics of positives of {self.spec.name}", images) as advance:
@@ -217,3 +217,8 @@ class _FitInputs:
             for path, moments in zip(paths.values(), found, strict=True):
                 moments.save(path)
         return ClassMoments.load(paths[kind])
+
+
+def _is_of(path: Path, usual: ClassMoments) -> bool:
+    """Whether a file holds statistics of the same weights."""
+    return path.exists() and ClassMoments.load(path).metadata.fingerprint == usual.metadata.fingerprint

@@ -21,6 +21,7 @@ from logn.errors import InputError
 from logn.evaluate.detector_statistics import collect_detector_statistics
 from logn.evaluate.predict import predict
 from logn.experiments.detector_spec import DetectorSpec
+from logn.logits.fingerprint import fingerprint
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
 from logn.training.checkpoint import FILE_NAME, load_detector
@@ -105,21 +106,22 @@ class Workshop:
         return load_detector(self.model_folder(spec))
 
     def statistics(self, spec: DetectorSpec) -> ClassMoments:
-        """Statistics of the logits over training images, whose labels are not read."""
+        """Statistics of the logits over training images, whose labels are not read; remade if the weights are others."""
         path = self.model_folder(spec) / "statistics.safetensors"
-        if not path.exists():
+        detector = self.detector(spec)
+        if not (path.exists() and ClassMoments.load(path).metadata.fingerprint == fingerprint(detector)):
             training = self.dataset(spec, "train")
             images = min(STATISTICS_IMAGES, len(training))
             with self._step(f"Statistics of {spec.name}", images) as advance:
-                collect_detector_statistics(self.detector(spec), training, images=images, advance=advance).save(path)
+                collect_detector_statistics(detector, training, images=images, advance=advance).save(path)
         return ClassMoments.load(path)
 
     def predictions(self, spec: DetectorSpec, split: str) -> Path:
-        """The store of a detector's proposals on `dev` or `test`."""
+        """The store of a detector's proposals on `dev` or `test`; one of other weights is refused."""
         folder = self.model_folder(spec) / f"predictions-{split}"
-        data = self.dataset(spec, split)
+        data, detector = self.dataset(spec, split), self.detector(spec)
         with self._step(f"Predicting {split} of {spec.name}", len(data)) as advance:
-            predict(self.detector(spec), data, folder, advance=advance)
+            predict(detector, data, folder, metadata={"fingerprint": fingerprint(detector)}, advance=advance)
         return folder
 
     def dataset(self, spec: DetectorSpec, split: str) -> DetectionDataset:
