@@ -9,13 +9,13 @@ from logn.experiments.classifier_measurements import ClassifierRowResult, Classi
 from logn.experiments.classifier_pages import (
     ClassifierBench,
     findings,
-    half_width,
     section_table,
     to_markdown,
     write_pages,
 )
 from logn.experiments.classifier_workshop import ClassifierProblem
 from logn.experiments.imagenet_lt import COMPONENTS, MAIN, PAPER_DATA, sections
+from logn.experiments.student import half_width, student_quantile
 
 FACTS = {
     "classes": 100,
@@ -66,6 +66,13 @@ def test_means_have_intervals_and_changes_are_taken_seed_by_seed():
     assert focal["change"] == "+1.0 ± 0.0"  # the seeds move both rows alike
     assert dict(zip(table.header, table.rows[0], strict=True))["change"] == ""
     assert half_width([50.0, 50.5, 51.0]) == pytest.approx(4.303 * 0.5 / 3**0.5)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.706), (6, 2.447), (10, 2.228), (11, 2.201), (24, 2.064), (30, 2.042), (120, 1.980)]
+)
+def test_quantiles_are_those_of_tables(freedom, quantile):
+    assert student_quantile(freedom) == pytest.approx(quantile, abs=6e-4)
 
 
 def test_one_seed_has_no_interval():

@@ -16,12 +16,11 @@ from logn.experiments.classifier_measurements import ClassifierRowResult, Classi
 from logn.experiments.classifier_workshop import ClassifierProblem
 from logn.experiments.imagenet_lt import COMPONENTS, MAIN, MORE, PAPER_DATA, PAPER_MODEL, PaperAccuracy
 from logn.experiments.sentences import signed
+from logn.experiments.student import half_width
 from logn.files import atomic_path
 
 NAME = "imagenet-lt"
 COLUMNS = {"many": "many", "medium": "medium", "few": "few", "overall": "top-1"}
-# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 READING = (
     "Every row of the paper's ImageNet-LT table, on the same data and network: Focal loss, EQL, B-Softmax and Seesaw "
     "train the whole network; cRT and LWS train the classifier of the Softmax row again, or a scale for each of its "
@@ -64,19 +63,6 @@ class ClassifierBench:
     def measured(self) -> bool:
         """Whether any row has a number."""
         return any(found.metrics for section in self.sections for found in section.rows)
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean of several seeds (Student's t); NaN for fewer than two.
-
-    Example:
-        >>> round(half_width([60.0, 61.0, 62.0]), 2)
-        2.48
-    """
-    if len(values) < 2:
-        return float("nan")
-    quantile = _T[len(values) - 2] if len(values) - 2 < len(_T) else 1.96
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def mean_text(values: Sequence[float], *, sign: bool = False) -> str:

@@ -106,7 +106,7 @@ class Workshop:
         return load_detector(self.model_folder(spec))
 
     def statistics(self, spec: DetectorSpec) -> ClassMoments:
-        """Statistics of the logits over training images, whose labels are not read; remade if the weights are others."""
+        """Statistics of the logits over training images, without their labels; made anew if the weights are others."""
         path = self.model_folder(spec) / "statistics.safetensors"
         detector = self.detector(spec)
         if not (path.exists() and ClassMoments.load(path).metadata.fingerprint == fingerprint(detector)):
