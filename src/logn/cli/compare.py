@@ -25,19 +25,15 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.")
     ] = "logn",
-    method: Annotated[list[str] | None, typer.Option(help="One more method; can be repeated.")] = None,
-    correction: Annotated[
-        list[Path] | None, typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.")
-    ] = None,
+    method: options.MethodOption = None,
+    correction: options.CorrectionsOption = None,
     statistics: Annotated[Path | None, typer.Option("--statistics", "-s", help="What `logn collect` wrote.")] = None,
     counts: options.CountsOption = None,
     dimensions: Annotated[
         Path | None, typer.Option(help="fracal: annotations, .csv column, .npy or JSON list.")
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Name of the weight in its file; its bias is found beside it.")
-    ] = None,
+    weights: options.WeightsOption = None,
+    key: options.KeyOption = None,
     detector: Annotated[
         Path | None, typer.Option(help="Folder of a trained detector, for mask AP: it makes masks for what is kept.")
     ] = None,
@@ -46,10 +42,10 @@ def compare(
     split: Annotated[
         bool, typer.Option("--split", help="Choose a sweep's value on one half of the images, report on the other.")
     ] = False,
-    objective: Annotated[str, typer.Option(help="The metric by which a sweep's value is chosen.")] = "AP",
-    bootstrap: Annotated[int, typer.Option(help="Draws for the intervals; 0: none.")] = 1000,
-    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    objective: options.ObjectiveOption = "AP",
+    bootstrap: options.BootstrapOption = 1000,
+    confidence: options.ConfidenceOption = 0.95,
+    seed: options.DrawSeedOption = 0,
     coco: options.CocoOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,

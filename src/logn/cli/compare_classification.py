@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from logn.cli import evaluation_options as options
 from logn.cli.choices import Task
 from logn.cli.classifier_inputs import ClassifierRun, inputs_of_predictions
 from logn.cli.compare import check_numbers, read_methods
-from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli.console import JsonOption, ProgressOption, progress
 from logn.cli.train_classifier import DATA_HELP
 from logn.errors import InputError
 
@@ -61,14 +62,10 @@ def compare_classification(
     methods: Annotated[
         str, typer.Option(help="Separated by commas, with options behind a colon: none,logn,loga:tau=0.5.")
     ] = "logn,logn:balanced",
-    method: Annotated[list[str] | None, typer.Option(help="One more method; can be repeated.")] = None,
-    correction: Annotated[
-        list[Path] | None, typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.")
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Name of the weight in its file; its bias is found beside it.")
-    ] = None,
+    method: options.MethodOption = None,
+    correction: options.CorrectionsOption = None,
+    weights: options.WeightsOption = None,
+    key: options.KeyOption = None,
     bias: Annotated[Path | None, typer.Option(help="The bias, when it is not beside the weight.")] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Such as tau=0:2:0.25 or tau-norm:tau=0:1:0.1.")] = None,
     dev_logits: Annotated[
@@ -78,10 +75,10 @@ def compare_classification(
     split: Annotated[
         bool, typer.Option("--split", help="Or choose on one half of the rows, report on the other.")
     ] = False,
-    objective: Annotated[str, typer.Option(help="The metric by which a sweep's value is chosen.")] = "top-1",
-    bootstrap: Annotated[int, typer.Option(help="Draws for the intervals; 0: none.")] = 1000,
-    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    objective: options.ObjectiveOption = "top-1",
+    bootstrap: options.BootstrapOption = 1000,
+    confidence: options.ConfidenceOption = 0.95,
+    seed: options.DrawSeedOption = 0,
     bounds: Annotated[
         str | None, typer.Option(help="Last few-shot, last medium-shot training count; default 19,100.")
     ] = None,
@@ -208,11 +205,4 @@ def _present(comparison: ClassificationComparison, form: options.Format, folder:
 
     if folder is not None:
         save_classification(comparison, folder)
-    if as_json:
-        print_json(comparison.to_dict())
-        return
-    typer.echo(write_classification(comparison, form.value))
-    if form is options.Format.table and len(comparison.rows) > 1:
-        typer.echo("")
-        for row in comparison.rows[1:]:
-            typer.echo(comparison.verdict(row.name))
+    options.print_comparison(comparison, partial(write_classification, comparison), form, as_json=as_json)

@@ -1,9 +1,10 @@
-"""The options that `logn evaluate` and `logn compare` share, and what they are turned into."""
+"""The options that `logn evaluate` and `logn compare`, of both tasks, share, and what they are turned into."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.evaluate.compare_settings import CompareSettings
-    from logn.evaluate.comparison import Comparison
+    from logn.evaluate.comparison import ComparedMethods, Comparison
     from logn.statistics.class_counts import ClassCounts
 
 PROTOCOL, MEASURES = "Protocol", "What is measured"
@@ -43,6 +44,16 @@ OnlyPredictedOption = Annotated[
 ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
 NmsOption = Annotated[float, _option(PROTOCOL, "Overlap above which a box of the same class is dropped.", "--nms")]
 CapOption = Annotated[int, _option(PROTOCOL, "Detections an image over all classes; -1: all.", "--max-detections")]
+MethodOption = Annotated[list[str] | None, typer.Option(help="One more method; can be repeated.")]
+CorrectionsOption = Annotated[
+    list[Path] | None, typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.")
+]
+WeightsOption = Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")]
+KeyOption = Annotated[str | None, typer.Option(help="Name of the weight in its file; its bias is found beside it.")]
+ObjectiveOption = Annotated[str, typer.Option(help="The metric by which a sweep's value is chosen.")]
+BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: none.")]
+ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.")]
+DrawSeedOption = Annotated[int, typer.Option(help="Of the draws.")]
 CountsOption = Annotated[
     Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
 ]
@@ -118,10 +129,17 @@ def present(comparison: Comparison, form: Format, folder: Path | None, *, as_jso
 
     if folder is not None:
         save_comparison(comparison, folder)
+    print_comparison(comparison, partial(write_comparison, comparison), form, as_json=as_json)
+
+
+def print_comparison(
+    comparison: ComparedMethods[Any], write: Callable[[str], str], form: Format, *, as_json: bool
+) -> None:
+    """Print a comparison as JSON, or as `write` writes its tables and, below them, a verdict on each method."""
     if as_json:
         print_json(comparison.to_dict())
         return
-    typer.echo(write_comparison(comparison, form.value))
+    typer.echo(write(form.value))
     if form is Format.table and len(comparison.rows) > 1:
         typer.echo("")
         for row in comparison.rows[1:]:

@@ -6,6 +6,7 @@ per image. AP is then computed for many draws at once, from the hits alone: prec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,10 @@ class Interval:
             (False, True)
         """
         return self.low > 0 or self.high < 0
+
+    def to_dict(self) -> dict[str, float]:
+        """Give the difference and its ends as plain values, for JSON."""
+        return {"difference": self.difference, "low": self.low, "high": self.high}
 
 
 def draw_weights(num_images: int, draws: int, seed: int = 0) -> npt.NDArray[np.int32]:
@@ -107,6 +112,29 @@ def paired_interval(baseline: Floats, other: Floats, difference: float, confiden
     tail = (1 - confidence) / 2
     low, high = np.quantile(change, [tail, 1 - tail]) - (change.mean() - difference)
     return Interval(difference, float(low), float(high), confidence)
+
+
+def paired_differences(
+    values: Mapping[str, float],
+    first: Mapping[str, float],
+    draws: Mapping[str, Floats],
+    first_draws: Mapping[str, Floats],
+    confidence: float,
+) -> dict[str, Interval]:
+    """What a method changes of each metric, with intervals for those that were drawn.
+
+    Args:
+        values: Metrics of the method.
+        first: Metrics of the method that it is compared with.
+        draws: Metrics of the method over the draws.
+        first_draws: Metrics of the other over the same draws.
+        confidence: Of the intervals.
+    """
+    nothing = np.empty(0)
+    return {
+        name: paired_interval(first_draws.get(name, nothing), draws.get(name, nothing), value - first[name], confidence)
+        for name, value in values.items()
+    }
 
 
 def _metrics_of_draws(

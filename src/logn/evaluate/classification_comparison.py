@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval
 from logn.evaluate.classification import ClassificationMetrics
 from logn.evaluate.classification_truth import ClassificationTruth
-from logn.evaluate.comparison import Curve, describe_changes
+from logn.evaluate.comparison import ComparedMethods, describe_changes
 
 # What the verdict is about, and what to call it there.
 VERDICT_NAMES = {
@@ -51,59 +50,29 @@ class ClassifierResult:
         return {
             "method": self.name,
             "metrics": dict(self.values),
-            "differences": {
-                name: {"difference": change.difference, "low": change.low, "high": change.high}
-                for name, change in self.differences.items()
-            },
+            "differences": {name: change.to_dict() for name, change in self.differences.items()},
             "confused": self.metrics.to_dict()["confused"],
             "settings": dict(self.settings),
         }
 
 
 @dataclass(frozen=True, eq=False)
-class ClassificationComparison:
-    """Methods measured on the same logits and labels; the first row is the uncorrected model.
+class ClassificationComparison(ComparedMethods[ClassifierResult]):
+    """Methods measured on the same logits and labels; what is not told here, `ComparedMethods` tells.
 
     Args:
-        rows: One per method.
         truth: The labels, and what is known about their classes.
-        curves: Of the sweeps.
         seconds: Time by step: "statistics", "fit", "logits", "choices", "metrics".
-        draws: How many draws of rows the intervals come from; 0 for none.
-        confidence: Of the intervals.
-        notes: What to know before reading the numbers.
     """
 
-    rows: tuple[ClassifierResult, ...]
     truth: ClassificationTruth
-    curves: tuple[Curve, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    draws: int = 0
-    confidence: float = 0.95
-    notes: tuple[str, ...] = ()
-
-    def __getitem__(self, name: str) -> ClassifierResult:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        known = ", ".join(row.name for row in self.rows)
-        raise InputError(f"Expected `name` to be one of {known}, but got {name!r}.")
 
     def __str__(self) -> str:
         from logn.evaluate.classification_tables import write_classification
 
         return write_classification(self)
 
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """All metrics that were measured, in the order of a table."""
-        return tuple(self.rows[0].values)
-
-    def verdict(self, name: str | None = None) -> str:
-        """Say in two sentences what a method changes; by default the first one after the baseline."""
-        if len(self.rows) == 1:
-            return f"Nothing was compared: {self.rows[0].name} is the only row."
-        row = self.rows[1] if name is None else self[name]
+    def _verdict(self, row: ClassifierResult) -> str:
         called = {VERDICT_NAMES[metric]: row.differences[metric] for metric in VERDICT_NAMES if metric in row.values}
         changes = describe_changes(row.name, called, tuple(VERDICT_NAMES.values()))
         return f"{changes} {_confidence_sentence(self.rows[0], row)}"
@@ -114,19 +83,7 @@ class ClassificationComparison:
         for place, known in enumerate(classes):
             known["accuracy"] = {row.name: float(row.metrics.per_class[place]) for row in self.rows}
             known["predicted"] = {row.name: int(row.metrics.predictions_per_class[place]) for row in self.rows}
-        return {
-            "task": "classification",
-            "verdict": self.verdict(),
-            "verdicts": {row.name: self.verdict(row.name) for row in self.rows[1:]},
-            "protocol": self.truth.describe(),
-            "draws": self.draws,
-            "confidence": self.confidence,
-            "methods": [row.to_dict() for row in self.rows],
-            "classes": classes,
-            "curves": [curve.to_dict() for curve in self.curves],
-            "seconds": dict(self.seconds),
-            "notes": list(self.notes),
-        }
+        return {"task": "classification", **self._plain({"protocol": self.truth.describe()}, classes)}
 
 
 def _confidence_sentence(first: ClassifierResult, row: ClassifierResult) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
+from logn.evaluate.method_maps import LogitMap
 from logn.logits.array_files import locate_array, read_array
 from logn.logits.arrays import FloatArray, as_rows
 from logn.logits.shards import DEFAULT_BATCH_ROWS
@@ -22,9 +23,6 @@ from logn.statistics.shard_collection import in_order
 
 # Numbers of one block: enough to be quick, little enough for several threads at once.
 NUMBERS_AT_ONCE = 1 << 20
-
-# A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
-LogitMap = Any
 
 
 @dataclass(frozen=True, eq=False)

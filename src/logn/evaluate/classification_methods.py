@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,20 +12,11 @@ from logn.calibrators.kept_confidence import keep_confidence
 from logn.calibrators.method_spec import fit_method, parse_method
 from logn.calibrators.temperature import temperature
 from logn.errors import InputError
-from logn.evaluate.classification_logits import LogitMap, moments_of_logits
+from logn.evaluate.classification_logits import moments_of_logits
 from logn.evaluate.classification_truth import ClassificationTruth
-from logn.evaluate.comparison import BASELINE
+from logn.evaluate.method_maps import LogitMap
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
-
-
-def named_methods(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict[str, str | LogitMap]:
-    """Methods by name, the uncorrected model first."""
-    if isinstance(methods, str):
-        raise InputError(f"Expected `methods` to be a list of specifications, but got the text {methods!r}.")
-    given = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
-    given.pop(BASELINE, None)
-    return {BASELINE: None, **given}
 
 
 def classifier_statistics(moments: Any, train_logits: Any, num_classes: int) -> ClassMoments | None:

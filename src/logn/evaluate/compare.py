@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,23 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.evaluate.bootstrap import Interval, draw_weights, paired_interval
+from logn.evaluate.bootstrap import draw_weights, paired_differences
 from logn.evaluate.class_groups import Groups, groups_of_classes
 from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison import BASELINE, Comparison, Curve, evaluated_classes
+from logn.evaluate.comparison import Comparison, Curve, evaluated_classes
 from logn.evaluate.decode import available_processors, decode_chunks, decode_many
 from logn.evaluate.detection_metrics import evaluate_detections
 from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import FIXED_LIMIT, fixed_protocol, why_fixed_cannot_move
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
 from logn.evaluate.matching import verified_rows
-from logn.evaluate.method_maps import aligned_counts, fit_for_store
+from logn.evaluate.method_maps import LogitMap, aligned_counts, fit_for_store, named_methods
 from logn.evaluate.method_result import Matched, Measurement, MethodDetections, MethodResult
+from logn.evaluate.step_clock import StepClock
 from logn.evaluate.store import PredictionStore
-from logn.evaluate.sweep import Sweep, first_half
+from logn.evaluate.sweep import Sweep, choosing_half, parse_sweeps, with_sweeps
 
-# A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
-LogitMap = Any
 # From one set of detections per method to the run-length encoded masks of each.
 MaskMaker = Callable[[Sequence[Detections]], Sequence[Sequence[Any]]]
 
@@ -66,14 +64,14 @@ def compare(
     """
     settings = settings or CompareSettings()
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
-    varied = [Sweep.parse(sweep) if isinstance(sweep, str) else sweep for sweep in sweeps]
-    clock = _Clock()
+    varied = parse_sweeps(sweeps)
+    clock = StepClock()
     truth = _ground_truth(store, annotations, settings, masks=mask_maker is not None)
     if group_counts is None and truth.frequency is None and fit_inputs.get("counts") is not None:
         group_counts = aligned_counts(fit_inputs["counts"], store.header).image_counts
     groups, group_source = groups_of_classes(truth, group_counts, settings.bounds)
     clock.lap("ground truth")
-    asked = _named(methods)
+    asked = named_methods(methods)
     maps = _fitted(asked, varied, store, fit_inputs)
     clock.lap("fit")
     decoded = _decoded(store, maps, truth, settings, mask_maker, progress)
@@ -81,7 +79,7 @@ def compare(
     curves = tuple(Curve(sweep, {}) for sweep in varied)
     reported = set(maps)
     if settings.split:
-        choosing = _choosing_half(truth)
+        choosing = choosing_half(truth.image_ids, "images")
         curves = tuple(_chosen(sweep, decoded, truth, choosing, settings, groups) for sweep in varied)
         decoded = [method.part(~choosing) for method in decoded]
         truth = truth.part(~choosing)
@@ -98,25 +96,12 @@ def compare(
         protocol=protocol,
         classes=evaluated_classes(truth, groups),
         protocols=measurement.protocols(masks=mask_maker is not None, fixed=settings.fixed),
-        curves=tuple(_with_metrics(curve, [row for row, _ in measured]) for curve in curves),
+        curves=tuple(curve.with_metrics({row.name: row.metrics.values for row, _ in measured}) for curve in curves),
         seconds=clock.seconds,
         draws=settings.draws,
         confidence=settings.confidence,
         notes=_notes(store, settings),
     )
-
-
-class _Clock:
-    """Seconds by step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, step: str) -> None:
-        now = time.perf_counter()
-        self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
-        self._last = now
 
 
 def _ground_truth(store: PredictionStore, annotations: Any, settings: CompareSettings, *, masks: bool) -> GroundTruth:
@@ -135,25 +120,15 @@ def _ground_truth(store: PredictionStore, annotations: Any, settings: CompareSet
     return refuse_without_objects(truth)
 
 
-def _named(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict[str, str | LogitMap]:
-    """Methods by name, the uncorrected model first."""
-    if isinstance(methods, str):
-        raise InputError(f"Expected `methods` to be a list of specifications, but got the text {methods!r}.")
-    given = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
-    given.pop(BASELINE, None)
-    return {BASELINE: None, **given}
-
-
 def _fitted(
     asked: Mapping[str, str | LogitMap],
     sweeps: Sequence[Sweep],
     store: PredictionStore,
     fit_inputs: Mapping[str, Any],
 ) -> dict[str, LogitMap]:
-    wanted = {**asked, **{spec: spec for sweep in sweeps for spec in sweep.specs if spec not in asked}}
     return {
         name: fit_for_store(method, store.header, **fit_inputs) if isinstance(method, str) else method
-        for name, method in wanted.items()
+        for name, method in with_sweeps(asked, sweeps).items()
     }
 
 
@@ -198,13 +173,6 @@ def _method_notes(activation: str, transform: LogitMap) -> tuple[str, ...]:
     return (reason,) if reason else ()
 
 
-def _choosing_half(truth: GroundTruth) -> npt.NDArray[np.bool_]:
-    choosing = first_half(truth.image_ids)
-    if choosing.all() or not choosing.any():
-        raise InputError(f"Expected enough images for `split` to have some in each half, but got {truth.num_images}.")
-    return choosing
-
-
 def _chosen(
     sweep: Sweep,
     decoded: Sequence[MethodDetections],
@@ -217,26 +185,15 @@ def _chosen(
     half = truth.part(choosing)
     protocol = settings.protocol(half, None)
     by_name = {method.name: method for method in decoded}
-    objective = []
-    for spec in sweep.specs:
-        found = by_name[spec].part(choosing).capped
-        metrics = evaluate_detections(found, half, protocol, groups=groups)
-        if settings.objective not in metrics.values:
-            known = ", ".join(metrics.values)
-            raise InputError(f"Expected `objective` to be one of {known}, but got {settings.objective!r}.")
-        objective.append(metrics[settings.objective])
-    best = int(np.nanargmax(objective)) if not np.isnan(objective).all() else 0
-    return Curve(sweep, {}, sweep.specs[best], tuple(objective))
-
-
-def _with_metrics(curve: Curve, rows: Sequence[MethodResult]) -> Curve:
-    by_name = {row.name: row for row in rows}
-    values = [by_name[spec].metrics.values for spec in curve.sweep.specs]
-    return replace(curve, metrics={name: tuple(value[name] for value in values) for name in values[0]})
+    measured = (
+        evaluate_detections(by_name[spec].part(choosing).capped, half, protocol, groups=groups).values
+        for spec in sweep.specs
+    )
+    return Curve.chosen_by(sweep, settings.objective, measured)
 
 
 def _measured(
-    decoded: Sequence[MethodDetections], measurement: Measurement, clock: _Clock
+    decoded: Sequence[MethodDetections], measurement: Measurement, clock: StepClock
 ) -> list[tuple[MethodResult, Matched]]:
     with ThreadPoolExecutor(available_processors()) as pool:
         measured = list(pool.map(measurement.measure, decoded))
@@ -253,27 +210,11 @@ def _with_differences(
         weights = draw_weights(measurement.truth.num_images, settings.draws, settings.seed)
         with ThreadPoolExecutor(available_processors()) as pool:
             draws = list(pool.map(lambda found: measurement.draw(found[1], weights), measured))
-    first = measured[0][0]
+    first = measured[0][0].values
     return [
-        replace(result, differences=_differences(first, result, draws[0], drawn, settings.confidence))
+        replace(result, differences=paired_differences(result.values, first, drawn, draws[0], settings.confidence))
         for (result, _), drawn in zip(measured, draws, strict=True)
     ]
-
-
-def _differences(
-    first: MethodResult,
-    result: MethodResult,
-    baseline: Mapping[str, npt.NDArray[np.float64]],
-    draws: Mapping[str, npt.NDArray[np.float64]],
-    confidence: float,
-) -> dict[str, Interval]:
-    nothing = np.empty(0)
-    return {
-        name: paired_interval(
-            baseline.get(name, nothing), draws.get(name, nothing), value - first.values[name], confidence
-        )
-        for name, value in result.values.items()
-    }
 
 
 def _notes(store: PredictionStore, settings: CompareSettings) -> tuple[str, ...]:

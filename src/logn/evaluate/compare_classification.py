@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.evaluate.bootstrap import Interval, paired_interval
-from logn.evaluate.classification import ClassificationMetrics, metrics_of_outcomes
+from logn.evaluate.bootstrap import paired_differences
+from logn.evaluate.classification import metrics_of_outcomes
 from logn.evaluate.classification_comparison import ClassificationComparison, ClassifierResult
 from logn.evaluate.classification_draws import drawn_metrics
-from logn.evaluate.classification_logits import LogitMap, RowOutcomes, open_logits, row_outcomes
-from logn.evaluate.classification_methods import ClassifierFit, classifier_statistics, named_methods
+from logn.evaluate.classification_logits import RowOutcomes, open_logits, row_outcomes
+from logn.evaluate.classification_methods import ClassifierFit, classifier_statistics
 from logn.evaluate.classification_truth import (
     PAPER_BOUNDS,
     ClassificationTruth,
@@ -26,7 +25,9 @@ from logn.evaluate.classification_truth import (
     classification_truth,
 )
 from logn.evaluate.comparison import Curve
-from logn.evaluate.sweep import Sweep, first_half
+from logn.evaluate.method_maps import LogitMap, named_methods
+from logn.evaluate.step_clock import StepClock
+from logn.evaluate.sweep import Sweep, choosing_half, parse_sweeps, with_sweeps
 from logn.logits.arrays import FloatArray
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
@@ -92,7 +93,7 @@ def compare_classification(
         [0.25, 0.82]
     """
     _check_choices(dev, split, draws, confidence)
-    clock = _Clock()
+    clock = StepClock()
     opened = open_logits(logits)
     classes = checked_labels(labels, opened.num_classes)
     opened.check_labels(classes)  # before the training logits are read, which may take long
@@ -106,9 +107,9 @@ def compare_classification(
         class_names=class_names or _known_names(statistics, counts),
         bounds=bounds,
     )
-    varied = [Sweep.parse(sweep) if isinstance(sweep, str) else sweep for sweep in sweeps]
+    varied = parse_sweeps(sweeps)
     asked = named_methods(methods)
-    specs = {**asked, **{spec: spec for sweep in varied for spec in sweep.specs if spec not in asked}}
+    specs = with_sweeps(asked, varied)
     fit = ClassifierFit(truth, statistics, weight, bias, None if dev is None else dev[0])
     maps = fit.maps(specs)
     clock.lap("fit")
@@ -119,7 +120,7 @@ def compare_classification(
         choosing = _Choice.of(dev, truth, found, maps, objective)
         curves = tuple(choosing.curve(sweep) for sweep in varied)
     if split:
-        half = ~_choosing_half(truth)
+        half = ~choosing_half(np.arange(len(truth.labels)), "rows")
         truth, found = truth.part(half), {name: outcomes.part(half) for name, outcomes in found.items()}
     clock.lap("choices")
     reported = set(maps) if not any(curve.chosen for curve in curves) else {*asked, *(curve.chosen for curve in curves)}
@@ -134,7 +135,7 @@ def compare_classification(
     return ClassificationComparison(
         rows=tuple(rows),
         truth=truth,
-        curves=tuple(_with_metrics(curve, measured) for curve in curves),
+        curves=tuple(curve.with_metrics({spec: measured[spec].values for spec in measured}) for curve in curves),
         seconds=clock.seconds,
         draws=draws,
         confidence=confidence,
@@ -147,19 +148,6 @@ def _known_names(statistics: ClassMoments | None, counts: Any) -> tuple[str, ...
     return recorded or (counts.names if isinstance(counts, ClassCounts) else None)
 
 
-@dataclass
-class _Clock:
-    """Seconds by step."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    last: float = field(default_factory=time.perf_counter)
-
-    def lap(self, step: str) -> None:
-        now = time.perf_counter()
-        self.seconds[step] = now - self.last
-        self.last = now
-
-
 def _check_choices(dev: Any, split: bool, draws: int, confidence: float) -> None:
     if dev is not None and split:
         raise InputError("Expected one of `dev` and `split`, but got both.")
@@ -167,13 +155,6 @@ def _check_choices(dev: Any, split: bool, draws: int, confidence: float) -> None
         raise InputError(f"Expected `draws` to be at least 0, but got {draws}.")
     if not 0 < confidence < 1:
         raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {confidence:g}.")
-
-
-def _choosing_half(truth: ClassificationTruth) -> npt.NDArray[np.bool_]:
-    choosing = first_half(np.arange(len(truth.labels)))
-    if choosing.all() or not choosing.any():
-        raise InputError(f"Expected enough rows for `split` to have some in each half, but got {len(choosing)}.")
-    return choosing
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +175,7 @@ class _Choice:
         objective: str,
     ) -> _Choice:
         if dev is None:
-            half = _choosing_half(truth)
+            half = choosing_half(np.arange(len(truth.labels)), "rows")
             return cls(truth.part(half), {name: outcomes.part(half) for name, outcomes in found.items()}, objective)
         opened = open_logits(dev[0], "dev logits")
         if opened.num_classes != truth.num_classes:
@@ -208,20 +189,8 @@ class _Choice:
         return cls(replace(truth, labels=labels), dict(zip(maps, outcomes, strict=True)), objective)
 
     def curve(self, sweep: Sweep) -> Curve:
-        measured = [metrics_of_outcomes(self.found[spec], self.truth) for spec in sweep.specs]
-        if self.objective not in measured[0].values:
-            known = ", ".join(measured[0].values)
-            raise InputError(f"Expected `objective` to be one of {known}, but got {self.objective!r}.")
-        # Of errors the least is the best.
-        sign = -1.0 if self.objective in ("ECE", "NLL") else 1.0
-        values = [metrics[self.objective] for metrics in measured]
-        best = int(np.nanargmax(sign * np.array(values))) if not np.isnan(values).all() else 0
-        return Curve(sweep, {}, sweep.specs[best], tuple(values))
-
-
-def _with_metrics(curve: Curve, measured: Mapping[str, ClassificationMetrics]) -> Curve:
-    values = [measured[spec].values for spec in curve.sweep.specs]
-    return replace(curve, metrics={name: tuple(value[name] for value in values) for name in values[0]})
+        measured = (metrics_of_outcomes(self.found[spec], self.truth).values for spec in sweep.specs)
+        return Curve.chosen_by(sweep, self.objective, measured, least=self.objective in ("ECE", "NLL"))
 
 
 def _with_differences(
@@ -236,14 +205,9 @@ def _with_differences(
     drawn: list[dict[str, FloatArray]] = [{}] * len(rows)
     if draws:
         drawn = drawn_metrics([found[row.name] for row in rows], truth, draws, seed)
-    nothing = np.empty(0)
-
-    def difference(row: ClassifierResult, own: Mapping[str, FloatArray], name: str) -> Interval:
-        change = row[name] - rows[0][name]
-        return paired_interval(drawn[0].get(name, nothing), own.get(name, nothing), change, confidence)
-
+    first = rows[0].values
     return [
-        replace(row, differences={name: difference(row, own, name) for name in row.values})
+        replace(row, differences=paired_differences(row.values, first, own, drawn[0], confidence))
         for row, own in zip(rows, drawn, strict=True)
     ]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
 
 from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval
@@ -35,6 +38,37 @@ class Curve:
     chosen: str | None = None
     choosing: tuple[float, ...] | None = None
 
+    @classmethod
+    def chosen_by(
+        cls, sweep: Sweep, objective: str, measured: Iterable[Mapping[str, float]], *, least: bool = False
+    ) -> Curve:
+        """Choose the value of a sweep that is best on data that is not reported on.
+
+        Args:
+            sweep: The values to choose from.
+            objective: The metric that decides.
+            measured: The metrics of each value on that data.
+            least: Whether the least is the best, as of errors.
+
+        Example:
+            >>> accuracies = [{"top-1": 0.5}, {"top-1": 0.7}]
+            >>> Curve.chosen_by(Sweep.parse("tau=0:1:1"), "top-1", accuracies).chosen
+            'loga:tau=1'
+        """
+        values = []
+        for metrics in measured:
+            if objective not in metrics:
+                raise InputError(f"Expected `objective` to be one of {', '.join(metrics)}, but got {objective!r}.")
+            values.append(metrics[objective])
+        best = np.nanargmin if least else np.nanargmax
+        place = int(best(values)) if not np.isnan(values).all() else 0
+        return cls(sweep, {}, sweep.specs[place], tuple(values))
+
+    def with_metrics(self, measured: Mapping[str, Mapping[str, float]]) -> Curve:
+        """The curve with the metrics of its values, which `measured` has by the name of the method."""
+        values = [measured[spec] for spec in self.sweep.specs]
+        return replace(self, metrics={name: tuple(value[name] for value in values) for name in values[0]})
+
     def to_dict(self) -> dict[str, Any]:
         """Give the curve as plain values, for JSON."""
         return {
@@ -44,6 +78,92 @@ class Curve:
             "metrics": {name: list(values) for name, values in self.metrics.items()},
             "chosen": self.chosen,
             "objective_on_the_other_half": None if self.choosing is None else list(self.choosing),
+        }
+
+
+class MeasuredMethod(Protocol):
+    """What every comparison knows of a method."""
+
+    @property
+    def name(self) -> str:
+        """The method as it was asked for."""
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """All metrics by name."""
+
+    @property
+    def differences(self) -> Mapping[str, Interval]:
+        """Of each metric to the baseline."""
+
+    def __getitem__(self, name: str) -> float: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the row as plain values, for JSON."""
+
+
+Row = TypeVar("Row", bound=MeasuredMethod)
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedMethods(ABC, Generic[Row]):
+    """Methods measured on the same data, of a detector as of a classifier; the first row is the uncorrected model.
+
+    Args:
+        rows: One per method.
+        curves: Of the sweeps.
+        seconds: Time by step.
+        draws: How many draws the intervals come from; 0 for none.
+        confidence: Of the intervals.
+        notes: What to know before reading the numbers.
+    """
+
+    rows: tuple[Row, ...]
+    _: KW_ONLY
+    curves: tuple[Curve, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    draws: int = 0
+    confidence: float = 0.95
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        known = ", ".join(row.name for row in self.rows)
+        raise InputError(f"Expected `name` to be one of {known}, but got {name!r}.")
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """All metrics that were measured, in the order of a table."""
+        return tuple(self.rows[0].values)
+
+    def verdict(self, name: str | None = None) -> str:
+        """Say in a sentence or two what a method changes; by default the first one after the baseline."""
+        if len(self.rows) == 1:
+            return f"Nothing was compared: {self.rows[0].name} is the only row."
+        return self._verdict(self.rows[1] if name is None else self[name])
+
+    def _verdict(self, row: Row) -> str:
+        return describe_changes(row.name, row.differences)
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values, for JSON."""
+
+    def _plain(self, protocol: Mapping[str, Any], classes: list[dict[str, Any]]) -> dict[str, Any]:
+        """Everything as plain values, with what each kind of comparison says of its protocol and its classes."""
+        return {
+            "verdict": self.verdict(),
+            "verdicts": {row.name: self.verdict(row.name) for row in self.rows[1:]},
+            **protocol,
+            "draws": self.draws,
+            "confidence": self.confidence,
+            "methods": [row.to_dict() for row in self.rows],
+            "classes": classes,
+            "curves": [curve.to_dict() for curve in self.curves],
+            "seconds": dict(self.seconds),
+            "notes": list(self.notes),
         }
 
 
@@ -58,68 +178,31 @@ class EvaluatedClass:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
-    """Methods measured on the same proposals and images; the first row is the uncorrected model.
+class Comparison(ComparedMethods[MethodResult]):
+    """Methods measured on the same proposals and images; what is not told here, `ComparedMethods` tells.
 
     Args:
-        rows: One per method.
         protocol: Of AP.
         classes: In the order of `rows[0].metrics.per_class`.
         protocols: Of the metrics that have one of their own: "AP-Fixed", "AP-Pool", "mask".
-        curves: Of the sweeps.
         seconds: Time by step: "ground truth", "fit", "decode", "metrics", "bootstrap".
-        draws: How many draws the intervals come from; 0 for none.
-        confidence: Of the intervals.
-        notes: What to know before reading the numbers.
     """
 
-    rows: tuple[MethodResult, ...]
     protocol: EvaluationProtocol
     classes: tuple[EvaluatedClass, ...] = ()
     protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
-    curves: tuple[Curve, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    draws: int = 0
-    confidence: float = 0.95
-    notes: tuple[str, ...] = ()
-
-    def __getitem__(self, name: str) -> MethodResult:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        known = ", ".join(row.name for row in self.rows)
-        raise InputError(f"Expected `name` to be one of {known}, but got {name!r}.")
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """All metrics that were measured, in the order of a table."""
-        return tuple(self.rows[0].values)
-
-    def verdict(self, name: str | None = None) -> str:
-        """Say in one sentence what a method changes; by default the first one after the baseline."""
-        if len(self.rows) == 1:
-            return f"Nothing was compared: {self.rows[0].name} is the only row."
-        row = self.rows[1] if name is None else self[name]
-        return describe_changes(row.name, row.differences)
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as plain values, for JSON."""
-        return {
-            "verdict": self.verdict(),
-            "verdicts": {row.name: self.verdict(row.name) for row in self.rows[1:]},
+        protocols = {
             "protocol": {**self.protocol.to_dict(), "description": self.protocol.describe()},
             "protocols": {name: protocol.to_dict() for name, protocol in self.protocols.items()},
-            "draws": self.draws,
-            "confidence": self.confidence,
-            "methods": [row.to_dict() for row in self.rows],
-            "classes": [
-                {**asdict(known), "AP": {row.name: float(row.metrics.per_class[place]) for row in self.rows}}
-                for place, known in enumerate(self.classes)
-            ],
-            "curves": [curve.to_dict() for curve in self.curves],
-            "seconds": dict(self.seconds),
-            "notes": list(self.notes),
         }
+        classes = [
+            {**asdict(known), "AP": {row.name: float(row.metrics.per_class[place]) for row in self.rows}}
+            for place, known in enumerate(self.classes)
+        ]
+        return self._plain(protocols, classes)
 
 
 def evaluated_classes(truth: GroundTruth, groups: Groups | None) -> tuple[EvaluatedClass, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,26 @@ from logn.files import atomic_path
 
 def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> None:
     """Write `comparison.json`, `.md`, `.csv`, `.tex` and `per_class.csv` into `folder`, which must exist."""
+    save_forms(folder, comparison.to_dict(), partial(write_comparison, comparison), per_class_table(comparison))
+
+
+def save_forms(
+    folder: str | os.PathLike[str], result: Mapping[str, Any], write: Callable[[str], str], per_class: Table
+) -> None:
+    """Write a comparison, of detectors or of classifiers, in every form that it has.
+
+    Args:
+        folder: Where to write; it must exist.
+        result: The comparison as plain values.
+        write: Gives the tables as "markdown", "csv" or "latex".
+        per_class: The table of all classes.
+    """
     content = {
-        "comparison.json": json.dumps(without_nan(comparison.to_dict()), indent=1, ensure_ascii=False) + "\n",
-        "comparison.md": write_comparison(comparison, "markdown") + "\n",
-        "comparison.csv": write_comparison(comparison, "csv"),
-        "comparison.tex": write_comparison(comparison, "latex") + "\n",
-        "per_class.csv": per_class_table(comparison).to_csv(),
+        "comparison.json": json.dumps(without_nan(result), indent=1, ensure_ascii=False) + "\n",
+        "comparison.md": write("markdown") + "\n",
+        "comparison.csv": write("csv"),
+        "comparison.tex": write("latex") + "\n",
+        "per_class.csv": per_class.to_csv(),
     }
     for name, text in content.items():
         with atomic_path(Path(folder) / name) as temporary:

@@ -167,17 +167,37 @@ def _match(
     """Per threshold: which detections found a box, and which others fell into a crowd."""
     correct = np.zeros((len(thresholds), num_detections), bool)
     into_crowd = np.zeros_like(correct)
-    # Best overlap first; of equal ones the reference takes the box that stands later.
-    order = np.lexsort((-box, -iou, detection))
-    detection, box, iou = detection[order], box[order], iou[order]
-    crowd = truth.crowd[box]
+    detection, box, iou = best_first(detection, box, iou)
     for index, threshold in enumerate(thresholds):
         enough = iou >= min(threshold, 1 - 1e-10)
-        into_crowd[index, detection[enough & crowd]] = True
-        enough &= ~crowd
-        matched = greedy_matches(detection[enough], box[enough], num_detections, len(truth.labels))
+        matched, into_crowd[index] = matched_boxes(detection[enough], box[enough], num_detections, truth)
         correct[index] = matched >= 0
     return correct, into_crowd
+
+
+def best_first(
+    detection: Index, box: Index, iou: npt.NDArray[np.float64]
+) -> tuple[Index, Index, npt.NDArray[np.float64]]:
+    """Sort pairs by detection, then by overlap; of equal ones the reference takes the box that stands later."""
+    order = np.lexsort((-box, -iou, detection))
+    return detection[order], box[order], iou[order]
+
+
+def matched_boxes(
+    detection: Index, box: Index, num_detections: int, truth: GroundTruth
+) -> tuple[Index, npt.NDArray[np.bool_]]:
+    """The box that each detection finds, -1 for none, and whether it falls into a crowd.
+
+    Args:
+        detection: Of each pair that overlaps enough, as `best_first` sorts them.
+        box: Of each of these pairs.
+        num_detections: How many detections there are.
+        truth: The boxes.
+    """
+    crowd = truth.crowd[box]
+    into_crowd = np.zeros(num_detections, bool)
+    into_crowd[detection[crowd]] = True
+    return greedy_matches(detection[~crowd], box[~crowd], num_detections, len(truth.labels)), into_crowd
 
 
 def greedy_matches(detection: Index, box: Index, num_detections: int, num_boxes: int) -> Index:

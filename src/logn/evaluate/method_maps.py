@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,12 @@ import numpy.typing as npt
 from logn.calibrators.fracal import FracalSigmoid
 from logn.calibrators.method_spec import fit_method, parse_method
 from logn.errors import InputError
+from logn.evaluate.comparison import BASELINE
 from logn.evaluate.store_format import StoreHeader
 from logn.statistics.class_counts import ClassCounts
 
+# A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
+LogitMap = Any
 # The one option that is written without a value.
 _FLAG = "balanced"
 
@@ -35,6 +39,20 @@ def split_methods(text: str) -> list[str]:
         else:
             raise InputError(f"Expected `methods` to begin with a method, but got {piece!r}.")
     return specs
+
+
+def named_methods(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict[str, str | LogitMap]:
+    """Methods by name, the uncorrected model first.
+
+    Example:
+        >>> named_methods(["logn", "none"])
+        {'none': None, 'logn': 'logn'}
+    """
+    if isinstance(methods, str):
+        raise InputError(f"Expected `methods` to be a list of specifications, but got the text {methods!r}.")
+    given = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
+    given.pop(BASELINE, None)
+    return {BASELINE: None, **given}
 
 
 def fit_for_store(

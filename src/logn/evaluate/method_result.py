@@ -64,10 +64,7 @@ class MethodResult:
         return {
             "method": self.name,
             "metrics": self.values,
-            "differences": {
-                name: {"difference": change.difference, "low": change.low, "high": change.high}
-                for name, change in self.differences.items()
-            },
+            "differences": {name: change.to_dict() for name, change in self.differences.items()},
             "errors": self.errors.to_dict() if self.errors else None,
             "seconds": self.seconds,
             "notes": list(self.notes),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +74,21 @@ class Sweep:
         return tuple(f"{self.method}:{self.parameter}={value:.10g}" for value in self.values)
 
 
+def parse_sweeps(sweeps: Sequence[Sweep | str]) -> list[Sweep]:
+    """Read those sweeps that are written as text."""
+    return [Sweep.parse(sweep) if isinstance(sweep, str) else sweep for sweep in sweeps]
+
+
+def with_sweeps(methods: Mapping[str, Any], sweeps: Sequence[Sweep]) -> dict[str, Any]:
+    """The methods and, behind them, every value of the sweeps that is not among them.
+
+    Example:
+        >>> list(with_sweeps({"none": None, "loga:tau=1": "loga:tau=1"}, [Sweep.parse("tau=0:1:1")]))
+        ['none', 'loga:tau=1', 'loga:tau=0']
+    """
+    return {**methods, **{spec: spec for sweep in sweeps for spec in sweep.specs if spec not in methods}}
+
+
 def first_half(image_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Whether each image belongs to the half on which choices are made; the other half is reported on.
 
@@ -82,3 +99,16 @@ def first_half(image_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         [False, True, True, False]
     """
     return np.array([hashlib.sha256(str(image).encode()).digest()[0] % 2 == 0 for image in image_ids.tolist()])
+
+
+def choosing_half(ids: npt.NDArray[np.int64], what: str) -> npt.NDArray[np.bool_]:
+    """The half on which choices are made, as `first_half` says; refuses ids that leave a half empty.
+
+    Args:
+        ids: Of the images or rows.
+        what: What they are, for the message: "images" or "rows".
+    """
+    choosing = first_half(ids)
+    if choosing.all() or not choosing.any():
+        raise InputError(f"Expected enough {what} for `split` to have some in each half, but got {len(ids)}.")
+    return choosing

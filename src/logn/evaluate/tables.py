@@ -7,10 +7,11 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval
-from logn.evaluate.comparison import Comparison, interval_text
+from logn.evaluate.comparison import ComparedMethods, Comparison, interval_text
 from logn.evaluate.error_types import ERROR_TYPES, SPECIAL_ERRORS
 from logn.evaluate.method_result import MethodResult
 
@@ -18,10 +19,18 @@ from logn.evaluate.method_result import MethodResult
 TEXT_WIDTH = 250
 
 MAIN_COLUMNS = ("AP", "APr", "APc", "APf")
+FORMATS = ("table", "markdown", "csv", "latex")
 OTHER_COLUMNS = (
     *("AP50", "AP75", "AP-mask", "APr-mask", "APc-mask", "APf-mask"),
     *("AP-Fixed", "APr-Fixed", "AP-Pool", "APr-Pool", "ECE"),
 )
+
+
+# A header and rows of cells.
+Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
+# How to write the values of a metric, by its name.
+Writers = Mapping[str, Callable[[float], str]]
+NO_WRITERS: Writers = {}
 
 
 @dataclass(frozen=True)
@@ -112,19 +121,14 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     tables = [metric_table(comparison)]
     if comparison.rows[0].errors is not None:
         tables.append(error_table(comparison))
-    return tables + sweep_tables(comparison)
+    return tables + sweep_tables(comparison, MAIN_COLUMNS, "the other half of the images")
 
 
 def metric_table(comparison: Comparison) -> Table:
     """One row per method: the main metrics, below each its difference to the first row, then the others."""
-    main = [name for name in MAIN_COLUMNS if name in comparison.metric_names]
-    others = [name for name in OTHER_COLUMNS if name in comparison.metric_names]
-    rows = []
-    for place, row in enumerate(comparison.rows):
-        changes = [f"\n{change_text(row.differences[name])}" if place else "" for name in main]
-        cells = [points(row[name]) + change for name, change in zip(main, changes, strict=True)]
-        rows.append((row.name, *cells, *(points(row[name]) for name in others), f"{row.seconds:.2f}"))
-    return Table(caption(comparison), ("method", *main, *others, "s"), tuple(rows))
+    header, rows = metric_cells(comparison, MAIN_COLUMNS, OTHER_COLUMNS)
+    timed = tuple((*cells, f"{row.seconds:.2f}") for cells, row in zip(rows, comparison.rows, strict=True))
+    return Table(caption(comparison), (*header, "s"), timed)
 
 
 def error_table(comparison: Comparison) -> Table:
@@ -145,40 +149,11 @@ def _error_groups(row: MethodResult) -> dict[str, Mapping[str, float]]:
     return {"all": {"AP50": row.errors.base, **row.errors.gains}, **row.errors.per_group}
 
 
-def sweep_tables(comparison: Comparison) -> list[Table]:
-    """One table per sweep: the metrics over its values."""
-    tables = []
-    for curve in comparison.curves:
-        names = [name for name in MAIN_COLUMNS if name in curve.metrics]
-        rows = [
-            (f"{value:g}", *(points(curve.metrics[name][place]) for name in names))
-            for place, value in enumerate(curve.sweep.values)
-        ]
-        text = f"{curve.sweep.method} over {curve.sweep.parameter}; no value was chosen."
-        if curve.chosen:
-            text = (
-                f"{curve.sweep.method} over {curve.sweep.parameter}; the other half of the images chose {curve.chosen}."
-            )
-        tables.append(Table(text, (curve.sweep.parameter, *names), tuple(rows)))
-    return tables
-
-
 def full_table(comparison: Comparison) -> Table:
     """Every metric and every difference with its ends, for a spreadsheet; in points."""
-    names = comparison.metric_names
-    header = [
-        "method",
-        *(f"{name}{part}" for name in names for part in ("", " difference", " low", " high")),
-        "seconds",
-    ]
-    rows = []
-    for row in comparison.rows:
-        cells = [row.name]
-        for name in names:
-            change = row.differences[name]
-            cells += [exact(value) for value in (row[name], change.difference, change.low, change.high)]
-        rows.append((*cells, f"{row.seconds:.4f}"))
-    return Table(caption(comparison), tuple(header), tuple(rows))
+    header, rows = full_cells(comparison)
+    timed = tuple((*cells, f"{row.seconds:.4f}") for cells, row in zip(rows, comparison.rows, strict=True))
+    return Table(caption(comparison), (*header, "seconds"), timed)
 
 
 def caption(comparison: Comparison) -> str:
@@ -227,13 +202,65 @@ def change_text(change: Interval) -> str:
     return text if math.isnan(change.low) else f"{text} {interval_text(change)}"
 
 
-_WRITERS: Mapping[str, Callable[[Comparison], str]] = {
-    "table": lambda comparison: "\n\n".join(table.to_text() for table in comparison_tables(comparison)),
-    "markdown": lambda comparison: "\n\n".join(table.to_markdown() for table in comparison_tables(comparison)),
-    "csv": lambda comparison: full_table(comparison).to_csv(),
-    "latex": lambda comparison: "\n\n".join(table.to_latex() for table in comparison_tables(comparison)),
-}
-FORMATS = tuple(_WRITERS)
+def metric_cells(
+    comparison: ComparedMethods[Any], main: Sequence[str], others: Sequence[str], writers: Writers = NO_WRITERS
+) -> Cells:
+    """One row per method: the main metrics, below each its difference to the first row, then the others.
+
+    Args:
+        comparison: What was measured.
+        main: Metrics with differences, of which only those are shown that were measured.
+        others: Metrics without, in the same way.
+        writers: Writes the values of those metrics that are not written in points.
+    """
+    shown = [name for name in main if name in comparison.metric_names]
+    beside = [name for name in others if name in comparison.metric_names]
+    rows = []
+    for place, row in enumerate(comparison.rows):
+        changes = [f"\n{change_text(row.differences[name])}" if place else "" for name in shown]
+        cells = [points(row[name]) + change for name, change in zip(shown, changes, strict=True)]
+        rows.append((row.name, *cells, *(writers.get(name, points)(row[name]) for name in beside)))
+    return ("method", *shown, *beside), rows
+
+
+def full_cells(comparison: ComparedMethods[Any], writers: Writers = NO_WRITERS) -> Cells:
+    """One row per method: every metric and every difference with its ends."""
+    names = comparison.metric_names
+    header = ("method", *(f"{name}{part}" for name in names for part in ("", " difference", " low", " high")))
+    rows = []
+    for row in comparison.rows:
+        cells = [row.name]
+        for name in names:
+            change = row.differences[name]
+            numbers = (row[name], change.difference, change.low, change.high)
+            cells += map(writers.get(name, exact), numbers)
+        rows.append(tuple(cells))
+    return header, rows
+
+
+def sweep_tables(comparison: ComparedMethods[Any], columns: Sequence[str], choosers: str) -> list[Table]:
+    """One table per sweep: the metrics over its values; `choosers` is what a value is chosen on."""
+    tables = []
+    for curve in comparison.curves:
+        names = [name for name in columns if name in curve.metrics]
+        rows = tuple(
+            (f"{value:g}", *(points(curve.metrics[name][place]) for name in names))
+            for place, value in enumerate(curve.sweep.values)
+        )
+        chosen = f"{choosers} chose {curve.chosen}." if curve.chosen else "no value was chosen."
+        text = f"{curve.sweep.method} over {curve.sweep.parameter}; {chosen}"
+        tables.append(Table(text, (curve.sweep.parameter, *names), rows))
+    return tables
+
+
+def write_tables(form: str, tables: Callable[[], Sequence[Table]], full: Callable[[], Table]) -> str:
+    """Write the tables of a comparison as text, Markdown or LaTeX, or the full one as CSV."""
+    if form not in FORMATS:
+        raise InputError(f"Expected `format` to be one of {', '.join(FORMATS)}, but got {form!r}.")
+    if form == "csv":
+        return full().to_csv()
+    write = {"table": Table.to_text, "markdown": Table.to_markdown, "latex": Table.to_latex}[form]
+    return "\n\n".join(map(write, tables()))
 
 
 def write_comparison(comparison: Comparison, form: str = "table") -> str:
@@ -241,6 +268,4 @@ def write_comparison(comparison: Comparison, form: str = "table") -> str:
 
     Text, Markdown and LaTeX show the main metrics in points; CSV has every metric with the ends of every interval.
     """
-    if form not in _WRITERS:
-        raise InputError(f"Expected `format` to be one of {', '.join(FORMATS)}, but got {form!r}.")
-    return _WRITERS[form](comparison)
+    return write_tables(form, lambda: comparison_tables(comparison), lambda: full_table(comparison))

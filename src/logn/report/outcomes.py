@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from logn.evaluate.detections import Detections
 from logn.evaluate.ground_truth import GroundTruth
-from logn.evaluate.matching import box_overlap, greedy_matches, same_class_pairs, verified_rows
+from logn.evaluate.matching import best_first, box_overlap, matched_boxes, same_class_pairs, verified_rows
 
 LEAST_OVERLAP = 0.5
 
@@ -61,15 +61,12 @@ def outcomes(detections: Detections, truth: GroundTruth, *, least_overlap: float
     """
     labels, images = detections.labels.astype(np.int64), detections.image_index.astype(np.int64)
     detection, box = same_class_pairs(images, labels, truth)
-    overlap = box_overlap(detections, truth)(detection, box)
-    order = np.lexsort((-box, -overlap, detection))
-    detection, box, overlap = detection[order], box[order], overlap[order]
-    close, crowd = overlap >= least_overlap, truth.crowd[box]
-    real = close & ~crowd
-    matched = greedy_matches(detection[real], box[real], len(labels), len(truth.labels))
+    detection, box, overlap = best_first(detection, box, box_overlap(detections, truth)(detection, box))
+    close = overlap >= least_overlap
+    matched, into_crowd = matched_boxes(detection[close], box[close], len(labels), truth)
     judged = np.zeros(len(labels), bool)
     judged[verified_rows(images, labels, truth)] = True
-    judged[detection[close & crowd]] = False
+    judged[into_crowd] = False
     if truth.not_exhaustive is not None:
         judged &= ~truth.not_exhaustive[images, labels]
     return Outcomes(detections, matched, judged | (matched >= 0))
