@@ -14,6 +14,13 @@ from safetensors.numpy import save
 
 from logn.errors import InputError
 
+# Which command makes the files of each format, for whoever gives the wrong one.
+WRITERS = {
+    "logn.statistics": "`logn collect`",
+    "logn.affine": "`logn fit`",
+    "logn-checkpoint": "`logn train`",
+}
+
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -76,6 +83,24 @@ def read_metadata(path: str | os.PathLike[str], *, expected_format: str, schema:
         return metadata
 
 
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """The format that a file of ours names; empty for other safetensors files, None for what is none.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "other.safetensors"
+        >>> write_safetensors(file, {}, {"format": "logn.affine"})
+        >>> format_of(file)
+        'logn.affine'
+    """
+    try:
+        with safe_open(str(path), framework="np") as file:
+            metadata: dict[str, str] = dict(file.metadata() or {})
+            return metadata.get("format", "")
+    except (SafetensorError, OSError):
+        return None
+
+
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str], expected_format: str, schema: int) -> Iterator[tuple[Any, dict[str, str]]]:
     if not Path(path).is_file():
@@ -85,7 +110,9 @@ def _opened(path: str | os.PathLike[str], expected_format: str, schema: int) -> 
             metadata = dict(file.metadata() or {})
             if metadata.get("format") != expected_format:
                 found = metadata.get("format", "no format name")
-                raise InputError(f"Expected `{path}` to hold `{expected_format}`, but it says {found!r}.")
+                writer = WRITERS.get(expected_format)
+                hint = f"; {writer} writes what is expected here" if writer else ""
+                raise InputError(f"Expected `{path}` to hold `{expected_format}`, but it says {found!r}{hint}.")
             if metadata.get("schema") != str(schema):
                 found = metadata.get("schema")
                 raise InputError(f"Expected `{path}` to have schema {schema}, but it has {found!r}; update LogN.")

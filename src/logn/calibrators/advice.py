@@ -23,6 +23,7 @@ from logn.calibrators.form_effects import (
 from logn.calibrators.form_warning import change_in_words
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.diagnosis import Diagnosis, diagnose
+from logn.statistics.doubts import doubts as doubts_about
 from logn.statistics.moments import ClassMoments
 from logn.statistics.tail_bias import TailBias, chance_correlation, tail_bias
 
@@ -95,28 +96,37 @@ def advise(
     bias = tail_bias(moments)
     diagnosis = diagnose(moments, counts)
     effects = form_effects(moments, threshold=threshold)
-    return advice_from(bias, diagnosis, effects, estimator=moments.metadata.estimator)
+    doubts = doubts_about(moments)
+    return advice_from(bias, diagnosis, effects, estimator=moments.metadata.estimator, doubts=doubts)
 
 
-def advice_from(bias: TailBias, diagnosis: Diagnosis, effects: FormEffects, *, estimator: str = "exact") -> Advice:
+def advice_from(
+    bias: TailBias,
+    diagnosis: Diagnosis,
+    effects: FormEffects,
+    *,
+    estimator: str = "exact",
+    doubts: tuple[str, ...] = (),
+) -> Advice:
     """The same from what was already computed."""
     form, strength, reason = _judgement(bias, diagnosis)
     if form == BALANCED and effects.rows == 0:
         reason += f" {effects.note}"
     return Advice(
         form=form,
-        confidence=_confidence(form, strength, bias, diagnosis, effects, estimator),
+        confidence=LOW if doubts else _confidence(form, strength, bias, diagnosis, effects, estimator),
         strength=strength,
         reason=reason,
         indicators=_indicators(bias, diagnosis, effects),
-        cautions=_cautions(effects, estimator),
+        cautions=doubts + _cautions(effects, estimator),
     )
 
 
 def _judgement(bias: TailBias, diagnosis: Diagnosis) -> tuple[str, str, str]:
     """Form, strength and reason."""
     if bias.classes < FEWEST_CLASSES:
-        return NONE, UNCLEAR, f"Only {bias.classes} classes are alive, too few to speak of a tail: correct nothing."
+        few = {0: "No class is", 1: "Only 1 class is"}.get(bias.classes, f"Only {bias.classes} classes are")
+        return NONE, UNCLEAR, f"{few} alive, too few to speak of a tail: correct nothing."
     chance = chance_correlation(bias.classes)
     follows = diagnosis.mean_with_count.spearman if diagnosis.mean_with_count is not None else None
     link = "" if follows is None else f"rank correlation of mean and log count {follows:+.2f}"

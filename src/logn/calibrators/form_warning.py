@@ -46,12 +46,17 @@ def form_warning(affine: ClassAffine, moments: ClassMoments, *, threshold: float
     activation = moments.metadata.activation or "softmax"
     check_threshold(threshold)
     before, (after,) = map_effects(rows, {"this": affine}, threshold, activation)
-    change = change_in_words(before, after, quantity_of(affine.background, activation), threshold)
+    quantity = quantity_of(affine.background, activation)
+    change = change_in_words(before, after, quantity, threshold, balanced=_is_balanced(affine))
     return f"This map {change}" if change else None
 
 
-def change_in_words(before: FormEffect, after: FormEffect, quantity: str, threshold: float) -> str:
+def change_in_words(
+    before: FormEffect, after: FormEffect, quantity: str, threshold: float, *, balanced: bool = False
+) -> str:
     """The rest of a sentence whose subject is the map; empty when the change is small.
+
+    With `balanced` the map is the balanced form already, which is then no way out.
 
     Example:
         >>> before, after = FormEffect("none", "", 0.2, 400.0, 0.0), FormEffect("logn", "", 0.01, 90.0, 0.4)
@@ -74,7 +79,7 @@ def change_in_words(before: FormEffect, after: FormEffect, quantity: str, thresh
         verb = "" if lower == previous else ("lowers " if lower else "raises ")
         told.append(f"{verb}{what} {numbers}")
         previous = lower
-    return " and ".join(told) + _remedy(quantity)
+    return " and ".join(told) + _remedy(quantity, balanced)
 
 
 def _far(before: float, after: float, factor: float) -> bool:
@@ -86,7 +91,15 @@ def _pair(before: float, after: float, digits: int) -> str:
     return f"from {before:.{digits}f} to {after:.{digits}f}"
 
 
-def _remedy(quantity: str) -> str:
+def _is_balanced(affine: ClassAffine) -> bool:
+    return affine.settings.get("margin") == "balance" and affine.settings.get("relative_std") is True
+
+
+def _remedy(quantity: str, balanced: bool) -> str:
+    if quantity == CONFIDENCE and balanced:
+        return ": do not read its scores as probabilities, or keep the confidence on images that it was not trained on."
+    if balanced:
+        return ": choose the score threshold anew."
     if quantity == CONFIDENCE:
         return ": do not read its scores as probabilities, or use logn:balanced, which keeps the model's common scale."
     return ": choose the score threshold anew, or use logn:balanced, which keeps that mass."

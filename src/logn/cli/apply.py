@@ -37,12 +37,12 @@ def apply(
     `logn apply affine.safetensors dump.npz --key cls_score -o corrected.safetensors`
     """
     from logn.calibrators.class_affine import ClassAffine
-    from logn.logits.array_files import locate_array
     from logn.logits.shard_writer import check_writable, write_logits
+    from logn.logits.shards import open_shards
 
-    check_output(output)
+    check_output(output, affine)
     correction = ClassAffine.load(affine)
-    array = locate_array(logits, key)
+    (array,) = open_shards([logits], key)
     check_writable(output, array.dtype)
     if array.num_classes != correction.num_classes:
         raise InputError(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.choices import BACKGROUND_INDEX, Activation, Background
-from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, print_note, progress
 from logn.cli.paths import check_output
+from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,8 +78,9 @@ def collect(
     from logn.logits.shards import find_shards, open_shards
     from logn.statistics.shard_collection import collect_shards
 
-    check_output(output)
-    opened = open_shards(find_shards(shards), key)
+    found = find_shards(shards)
+    check_output(output, *found, holds="logn.statistics")
+    opened = open_shards(found, key)
     metadata = _metadata(opened[0].num_classes, background, activation, class_names, population, layer)
     settings = {"momentum": momentum, "bias_correction": bias_correction or None}
     statistics = _statistics(estimator, opened[0], metadata, nonfinite.value, sample_rows, settings)
@@ -146,6 +148,7 @@ def _statistics(
 
 def _report(moments: ClassMoments, shards: list[StoredArray], output: Path, *, as_json: bool) -> None:
     rows, skipped = sum(shard.rows for shard in shards), int(moments.skipped.sum())
+    warnings = warn_of_doubts(moments)
     if as_json:
         print_json(
             {
@@ -157,9 +160,11 @@ def _report(moments: ClassMoments, shards: list[StoredArray], output: Path, *, a
                 "sample_rows": len(moments.sample),
                 "estimator": moments.metadata.estimator,
                 "background": moments.metadata.background,
+                "warnings": warnings,
             }
         )
         return
-    typer.echo(f"{output}: {rows:,} rows of {moments.num_classes} classes from {len(shards)} files.")
+    print_statistics(output, moments, rows, count_of(len(shards), "file"))
     if skipped:
         print_note(f"Skipped {skipped:,} values that are not finite, of {int((moments.skipped > 0).sum())} classes.")
+    print_next(output)

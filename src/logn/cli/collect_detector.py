@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
 from logn.cli.paths import check_output
+from logn.cli.statistics_summary import print_next, print_statistics
 
 if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
@@ -50,7 +51,7 @@ def collect_detector(
     """
     from logn.training.checkpoint import stored_kind
 
-    check_output(output)
+    check_output(output, holds="logn.statistics")
     prepare = _prepare_classifier if stored_kind(model) == "classifier" else _prepare_detector
     run, available = prepare(model, data, images, device)
     total = available if most is None else min(most, available)
@@ -61,7 +62,8 @@ def collect_detector(
     if json:
         print_json({"output": output, "images": total, "rows": rows, "num_classes": moments.num_classes})
     else:
-        typer.echo(f"{output}: {rows:,} rows of {moments.num_classes} classes from {total:,} images.")
+        print_statistics(output, moments, rows, count_of(total, "image"))
+        print_next(output)
 
 
 def _prepare_detector(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:

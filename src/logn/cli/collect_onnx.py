@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.choices import BACKGROUND_INDEX, Activation, Background
-from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
 from logn.cli.paths import check_output
+from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def collect_onnx(
     from logn.logits.image_folder import Preprocessing, select_images
     from logn.statistics.record_onnx import record_onnx
 
-    check_output(output)
+    check_output(output, model, holds="logn.statistics")
     preprocessing = Preprocessing(
         size=_parse_size(size),
         resize=resize.value,
@@ -181,10 +182,12 @@ def _report(moments: ClassMoments, images: int, output: Path, *, as_json: bool) 
         "activation": moments.metadata.activation,
         "background": moments.metadata.background,
         "fingerprint": moments.metadata.fingerprint,
+        "warnings": warn_of_doubts(moments),
     }
     if as_json:
         print_json(result)
         return
-    typer.echo(f"{output}: {rows:,} rows of {moments.num_classes} classes from {images} images.")
+    print_statistics(output, moments, rows, count_of(images, "image"))
     followed = f"before {activation}" if (activation := moments.metadata.activation) else "which no activation follows"
     typer.echo(f"Read at `{moments.metadata.layer}`, {followed}.")
+    print_next(output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -57,6 +58,27 @@ def print_error(message: str, *, as_json: bool) -> None:
 def print_note(message: str) -> None:
     """Print a remark on stderr, where it does not mix with the data on stdout."""
     typer.echo(message, err=True)
+
+
+def command(*arguments: str | Path) -> str:
+    """A command that can be pasted into a shell, whatever is in the names of its files.
+
+    Example:
+        >>> command("logn", "inspect", Path("my run/stats.safetensors"))
+        "logn inspect 'my run/stats.safetensors'"
+    """
+    return shlex.join(map(str, arguments))
+
+
+def count_of(number: int, thing: str) -> str:
+    """A number with its noun: an `s` for more than one, `es` behind a hiss.
+
+    Example:
+        >>> count_of(1, "file"), count_of(4980, "class")
+        ('1 file', '4,980 classes')
+    """
+    plural = "" if number == 1 else ("es" if thing.endswith("s") else "s")
+    return f"{number:,} {thing}{plural}"
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.choices import BACKGROUND_INDEX, Background
-from logn.cli.console import JsonOption, print_json, print_note
+from logn.cli.console import JsonOption, command, count_of, print_json, print_note
 from logn.cli.paths import check_output
 from logn.errors import InputError
 
@@ -114,7 +114,7 @@ def fit(
         "value": temperature,
     }
     files = {"counts": counts, "dimensions": dimensions, "weights": weights, "bias": bias, "active": active}
-    check_output(output)
+    check_output(output, statistics, held_out, *files.values(), holds="logn.affine")
     method = method or _default_method(options)
     spec = _with_options(method, options)
     _check_files(method.partition(":")[0], {name: path for name, path in files.items() if path is not None})
@@ -230,14 +230,17 @@ def _keeping_confidence(affine: ClassAffine, held_out: Path) -> ClassAffine:
 
 
 def _warnings(affine: ClassAffine, moments: ClassMoments | None, threshold: float) -> list[str]:
-    """What the row sample says against the map, also printed on stderr; at most one sentence."""
+    """What the row sample says against the statistics and the map, also printed on stderr."""
     from logn.calibrators.form_warning import form_warning
+    from logn.statistics.doubts import doubts
 
-    warning = form_warning(affine, moments, threshold=threshold) if moments is not None else None
-    if warning is None:
+    if moments is None:
         return []
-    print_note(f"Warning: {warning}")
-    return [warning]
+    moved = form_warning(affine, moments, threshold=threshold)
+    warnings = [*doubts(moments, background=affine.background), *([moved] if moved else [])]
+    for warning in warnings:
+        print_note(f"Warning: {warning}")
+    return warnings
 
 
 def _report(affine: ClassAffine, output: Path, warnings: list[str], *, as_json: bool) -> None:
@@ -257,6 +260,9 @@ def _report(affine: ClassAffine, output: Path, warnings: list[str], *, as_json: 
         return
     pairs = ((name, f"{value:g}" if isinstance(value, float) else value) for name, value in affine.settings.items())
     settings = ", ".join(f"{name}={value}" for name, value in pairs)
-    typer.echo(f"{output}: {affine.method or 'none'} for {affine.num_classes} classes ({settings or 'no settings'}).")
+    columns = count_of(affine.num_classes, "column")
+    typer.echo(f"{output}: {affine.method or 'none'} for {columns} ({settings or 'no settings'}).")
     low, high = affine.scale.min(), affine.scale.max()
     typer.echo(f"Scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}.")
+    print_note(f"To correct logits: {command('logn', 'apply', output, 'logits.npy', '-o', 'corrected.npy')}")
+    print_note(f"To correct an ONNX file: {command('logn', 'fold', 'model.onnx', output, '-o', 'corrected.onnx')}")

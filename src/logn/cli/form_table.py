@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from logn.cli.console import command
+
 if TYPE_CHECKING:
     from logn.calibrators.advice import Advice
     from logn.calibrators.form_effects import FormEffect, FormEffects
@@ -22,7 +24,8 @@ def print_forms(effects: FormEffects, advice: Advice, statistics: Path) -> None:
     for caution in advice.cautions:
         typer.echo(f"Mind: {caution}")
     if advice.form != "none":
-        typer.echo(f"To do so: logn fit {statistics} --method {advice.form} -o affine.safetensors")
+        fit = command("logn", "fit", statistics, "--method", advice.form, "-o", "affine.safetensors")
+        typer.echo(f"To do so: {fit}")
 
 
 def _print_table(effects: FormEffects, before: FormEffect) -> None:

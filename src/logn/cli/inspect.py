@@ -50,15 +50,17 @@ def inspect(
     from logn.cli.form_table import print_forms
     from logn.statistics.class_counts import ClassCounts
     from logn.statistics.diagnosis import diagnose
+    from logn.statistics.doubts import doubts
     from logn.statistics.moments import ClassMoments
     from logn.statistics.tail_bias import tail_bias
 
     if plot is not None:
-        check_output(plot)
+        check_output(plot, statistics, counts)
     moments = ClassMoments.load(statistics)
     diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
     effects = form_effects(moments, threshold=threshold)
-    advice = advice_from(tail_bias(moments), diagnosis, effects, estimator=moments.metadata.estimator)
+    bias, estimator = tail_bias(moments), moments.metadata.estimator
+    advice = advice_from(bias, diagnosis, effects, estimator=estimator, doubts=doubts(moments))
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 

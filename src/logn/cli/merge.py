@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, print_json
+from logn.cli.console import JsonOption, count_of, print_json
 from logn.cli.paths import check_output
+from logn.cli.statistics_summary import print_next, print_statistics
 from logn.errors import InputError
 
 
@@ -28,7 +29,7 @@ def merge(
     """
     from logn.statistics.moments import ClassMoments
 
-    check_output(output)
+    check_output(output, *statistics, holds="logn.statistics")
     _check_distinct(statistics)
     total = ClassMoments.load(statistics[0])
     for path in statistics[1:]:
@@ -41,7 +42,8 @@ def merge(
     if json:
         print_json({"output": output, "files": len(statistics), "rows": rows, "num_classes": total.num_classes})
     else:
-        typer.echo(f"{output}: {rows:,} rows of {total.num_classes} classes from {len(statistics)} files.")
+        print_statistics(output, total, rows, count_of(len(statistics), "file"))
+        print_next(output)
 
 
 def _check_distinct(paths: list[Path]) -> None:

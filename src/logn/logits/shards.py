@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
+from logn.files import format_of
 from logn.logits.array_files import SUFFIXES, UNREADABLE, StoredArray, as_floats, locate_array, open_compressed
 
 DEFAULT_BATCH_ROWS = 512
@@ -26,6 +27,8 @@ _LARGEST_BATCH_BYTES = 32 * 2**20
 
 def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """List the files that globs, folders and file names stand for, in the order given, each file once.
+
+    Statistics and corrections of LogN that lie in the same folder are no logits and are left out.
 
     Example:
         >>> import tempfile
@@ -49,10 +52,18 @@ def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 def _matches(pattern: str) -> list[Path]:
     if Path(pattern).is_dir():
-        return sorted(path for path in Path(pattern).iterdir() if path.suffix in SUFFIXES and path.is_file())
+        files = (path for path in Path(pattern).iterdir() if path.suffix in SUFFIXES)
+        return sorted(path for path in files if path.is_file() and _own_format(path) is None)
     if Path(pattern).exists() or not glob.has_magic(pattern):
         return [Path(pattern)]  # a file that is not there gets its own sentence when it is opened
-    return sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file())
+    matched = map(Path, glob.glob(pattern, recursive=True))
+    return sorted(path for path in matched if path.is_file() and _own_format(path) is None)
+
+
+def _own_format(path: Path) -> str | None:
+    """The format that LogN itself gave to the file, if it did."""
+    name = format_of(path) if path.suffix == ".safetensors" else None
+    return name if name in ("logn.statistics", "logn.affine") else None
 
 
 def open_shards(paths: Sequence[str | os.PathLike[str]], key: str | None = None) -> list[StoredArray]:
@@ -65,6 +76,9 @@ def open_shards(paths: Sequence[str | os.PathLike[str]], key: str | None = None)
         >>> open_shards([path])[0].shape
         (4, 3)
     """
+    for path in map(Path, paths):
+        if own := _own_format(path):
+            raise InputError(f"Expected `{path}` to hold logits, but it holds `{own}`.")
     shards = [locate_array(path, key) for path in paths]
     for shard in shards[1:]:
         if shard.num_classes != shards[0].num_classes:

@@ -1,0 +1,31 @@
+"""The sentence about maps that move scores far names a way out that there is."""
+
+import numpy as np
+
+import logn
+from logn.calibrators.form_warning import form_warning
+from logn.statistics.metadata import StatisticsMetadata
+
+
+def classifier_rows():
+    """A classifier that is sure of one class, whatever it sees."""
+    return np.random.default_rng(1).standard_normal((300, 8)) + np.linspace(9, 0, 8)
+
+
+def test_the_balanced_form_is_not_told_to_be_its_own_remedy():
+    moments = logn.ClassMoments(8, sample_rows=300)
+    moments.update(classifier_rows())
+    balanced = logn.logit_normalization(moments, margin="balance", relative_std=True)
+    sentence = form_warning(balanced, moments)
+    assert "lowers the mean confidence" in sentence
+    assert "logn:balanced" not in sentence
+    paper = form_warning(logn.logit_normalization(moments), moments)
+    assert paper.endswith("or use logn:balanced, which keeps the model's common scale.")
+
+
+def test_a_balanced_detector_is_told_to_choose_its_threshold():
+    moments = logn.ClassMoments(9, sample_rows=300, metadata=StatisticsMetadata(background=-1))
+    moments.update(np.hstack([classifier_rows(), np.full((300, 1), 9.0)]))
+    affine = logn.logit_normalization(moments, margin="balance", relative_std=True)
+    sentence = form_warning(affine, moments, threshold=0.6)
+    assert sentence.endswith("per 1,000 rows: choose the score threshold anew.")
