@@ -7,6 +7,8 @@ import pytest
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
+from logn.datasets.annotation_columns import fingerprint_images
+from logn.errors import LogNWarning
 from logn.evaluate.store_format import StoreHeader
 from logn.evaluate.store_writer import PredictionWriter
 from logn.logits.proposals import Proposals
@@ -182,3 +184,28 @@ def test_groups_by_counts_with_own_bounds(files, capsys):
     metrics = json.loads(capsys.readouterr().out)["methods"][0]["metrics"]
     assert metrics["APr"] is None
     assert metrics["APc"] == pytest.approx(metrics["AP"])
+
+
+def test_another_split_with_the_same_ids_is_noticed(files, capsys):
+    """Ids count from 1 in many a split, so they alone do not tell whose annotations these are."""
+    names = [(image, (f"test/{image}.jpg",)) for image in range(1, 13)]
+    header = files / "store" / "part-00000" / "header.json"
+    content = json.loads(header.read_text()) | {"metadata": {"images": fingerprint_images(names), "data": "test.json"}}
+    header.write_text(json.dumps(content))
+
+    def name_images(split):
+        change_annotations(
+            files, lambda data: [image.update(file_name=f"{split}/{image['id']}.jpg") for image in data["images"]]
+        )
+
+    name_images("test")
+    assert execute(["evaluate", *common(files), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+    name_images("dev")
+    with pytest.warns(LogNWarning, match="other file names"):
+        assert execute(["evaluate", *common(files), "--json"]) == 0
+    [note] = json.loads(capsys.readouterr().out)["notes"]
+    assert note.endswith("(the predictions were made from `test.json`): check that it is the same split.")
+    with pytest.warns(LogNWarning):
+        assert execute(compare(files, "--methods", "logn", "--sweep", "margin=0:1:1", "--split", "--json")) == 0
+    assert len([note for note in json.loads(capsys.readouterr().out)["notes"] if "other file names" in note]) == 1

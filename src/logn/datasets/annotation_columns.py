@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -95,7 +96,7 @@ class _Draft:
                 f"Expected image {entry['id']} of `{self.path}` to have a height and a width of a pixel or more, "
                 f"but got {entry['height']} and {entry['width']}."
             )
-        names = _image_names(entry)
+        names = image_names(entry)
         if not names:
             raise InputError(
                 f"Expected image {entry['id']} of `{self.path}` to have a `file_name` or a `coco_url`, but it has none."
@@ -199,7 +200,7 @@ def _is_box(box: object) -> bool:
     return all(type(value) in (int, float) and isfinite(value) for value in box)
 
 
-def _image_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
+def image_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """Paths under which the image may lie, best first: LVIS tells the folder only in `coco_url`."""
     names = []
     if isinstance(entry.get("coco_url"), str):
@@ -208,3 +209,14 @@ def _image_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
     if isinstance(entry.get("file_name"), str):
         names.insert(0, entry["file_name"])
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def fingerprint_images(images: Iterable[tuple[int, tuple[str, ...]]]) -> str:
+    """Digest of ids and names of images, by which two data sets with the same ids are told apart.
+
+    Example:
+        >>> fingerprint_images([(1, ("a.jpg",))]) == fingerprint_images([(1, ("b.jpg",))])
+        False
+    """
+    listed = sorted((number, *names) for number, names in images)
+    return hashlib.sha256(repr(listed).encode()).hexdigest()[:32]

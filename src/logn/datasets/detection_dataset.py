@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.annotation_columns import Category, IntArray, read_annotation_columns
+from logn.datasets.annotation_columns import Category, IntArray, fingerprint_images, read_annotation_columns
 from logn.datasets.image_file import ImageArray, read_image
 from logn.datasets.json_stream import read_element
 from logn.datasets.masks import BoolArray, decode_segmentation
@@ -125,8 +124,7 @@ class DetectionDataset:
     @property
     def images_fingerprint(self) -> str:
         """Digest of the ids and file names of all images, by which two data sets with the same ids are told apart."""
-        listed = sorted((image.id, *image.names) for image in self._columns.images)
-        return hashlib.sha256(repr(listed).encode()).hexdigest()[:32]
+        return fingerprint_images((image.id, image.names) for image in self._columns.images)
 
     @cached_property
     def instance_counts(self) -> IntArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
+from logn.datasets.annotation_columns import fingerprint_images, image_names
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.bootstrap import draw_weights, paired_differences
 from logn.evaluate.class_groups import Groups, groups_of_classes
 from logn.evaluate.compare_settings import CompareSettings
@@ -67,6 +69,8 @@ def compare(
     varied = parse_sweeps(sweeps)
     clock = StepClock()
     truth = _ground_truth(store, annotations, settings, masks=mask_maker is not None)
+    if other_images := _other_images(store, truth):
+        warnings.warn(other_images, LogNWarning, stacklevel=2)
     if group_counts is None and truth.frequency is None and fit_inputs.get("counts") is not None:
         group_counts = aligned_counts(fit_inputs["counts"], store.header).image_counts
     groups, group_source = groups_of_classes(truth, group_counts, settings.bounds)
@@ -100,7 +104,7 @@ def compare(
         seconds=clock.seconds,
         draws=settings.draws,
         confidence=settings.confidence,
-        notes=_notes(store, settings),
+        notes=_notes(store, settings, other_images),
     )
 
 
@@ -118,6 +122,20 @@ def _ground_truth(store: PredictionStore, annotations: Any, settings: CompareSet
         masks=masks,
     )
     return refuse_without_objects(truth)
+
+
+def _other_images(store: PredictionStore, truth: GroundTruth) -> str:
+    """A sentence if the annotated images have the ids of the predicted ones and yet are others."""
+    metadata = store.header.metadata
+    if "images" not in metadata or not store.is_complete:
+        return ""
+    annotated = [(image["id"], image_names(image)) for image in truth.dataset["images"]]
+    if not all(names for _, names in annotated) or fingerprint_images(annotated) == metadata["images"]:
+        return ""
+    return (
+        f"The images of `{truth.source}` have the ids of the predicted ones but other file names (the predictions were "
+        f"made from `{metadata.get('data', 'another file')}`): check that it is the same split."
+    )
 
 
 def _fitted(
@@ -217,8 +235,8 @@ def _with_differences(
     ]
 
 
-def _notes(store: PredictionStore, settings: CompareSettings) -> tuple[str, ...]:
-    notes = []
+def _notes(store: PredictionStore, settings: CompareSettings, other_images: str) -> tuple[str, ...]:
+    notes = [other_images] if other_images else []
     if not store.is_complete:
         notes.append(f"The store holds {len(store):,} of {store.header.num_images:,} images.")
     if settings.style == "coco":
