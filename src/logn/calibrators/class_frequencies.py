@@ -19,7 +19,12 @@ def checked_counts(name: str, counts: npt.ArrayLike) -> FloatArray:
         logn.errors.InputError: Expected `counts` to be above 0, but got 0.0 for class 2; a class without a training \
 sample has no logarithm: give it 1, for example numpy.maximum(counts, 1).
     """
-    array = np.asarray(counts, dtype=np.float64)
+    try:
+        array = np.asarray(counts, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"Expected `{name}` to be one number per foreground class, but got {type(counts).__name__}."
+        ) from error
     if array.ndim != 1 or len(array) == 0:
         raise InputError(f"Expected `{name}` to be one number per foreground class, but got shape {array.shape}.")
     bad = ~np.isfinite(array)

@@ -70,6 +70,7 @@ def logit_normalization(
         >>> affine(np.array([1.0, 0.8, 0.2, 1.5])).round(6)
         array([-0.67777 , -1.112518,  0.133955,  1.5     ])
     """
+    _check_moments(moments)
     place = check_background(moments.metadata.background if background == "recorded" else background)
     foreground = foreground_columns(moments.num_classes, place)
     alive = active_classes(moments, place) if active is None else _checked_mask(active, moments.num_classes)
@@ -110,6 +111,16 @@ def logit_normalization(
         got = "a background" if place is not None else "sigmoids"
         raise InputError(f"Expected `keep_confidence` only for a softmax without a background, but got {got}.")
     return with_kept_confidence(affine, _needed_sample(moments, "to keep the mean confidence", "keep_confidence=False"))
+
+
+def _check_moments(moments: ClassMoments) -> None:
+    if not isinstance(moments, ClassMoments):
+        raise InputError(
+            f"Expected `moments` to be a logn.ClassMoments, but got {type(moments).__name__}; logits are added by its "
+            "update(logits), a file is read by its load(path)."
+        )
+    if moments.count.max() == 1 and np.isnan(moments.variance).all():
+        raise InputError("Expected `moments` to hold at least two rows of logits, but got 1.")
 
 
 def _divisor(

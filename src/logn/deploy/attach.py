@@ -14,7 +14,7 @@ from logn.calibrators.fracal import FracalSigmoid
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError
 from logn.logits.compiled import compile_anew
-from logn.logits.layer import LogitLayer, count_columns, find_modules, output_width
+from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, output_width
 from logn.logits.shared_slots import OwnSlot, give_own_slots
 
 LogitMap = Callable[[Any], Any]
@@ -92,6 +92,7 @@ def attach(
 
 def maps_of_modules(model: nn.Module, layer: LogitLayer, affine: LogitMap | Sequence[LogitMap]) -> tuple[LogitMap, ...]:
     """One map per module, checked against the width and the background of the layer."""
+    check_layer(layer)
     maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
     if isinstance(affine, Sequence) and not layer.stages:
         raise InputError(f"Expected `affine` to be one map, since `{layer.name}` has no stages, but got {len(maps)}.")

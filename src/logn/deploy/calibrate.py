@@ -19,7 +19,7 @@ from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning
-from logn.logits.layer import LogitLayer, find_modules
+from logn.logits.layer import LogitLayer, check_layer, find_modules
 from logn.logits.locate import locate_logits
 from logn.statistics.doubts import doubts
 from logn.statistics.moments import ClassMoments
@@ -82,6 +82,9 @@ def calibrate(
         [1.0, 1.0, 1.0]
     """
     layer = layer if layer is not None else locate_logits(model)
+    check_layer(layer)
+    if isinstance(loader, Tensor):
+        raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
     # Refused before the pass, which may take an hour.
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)

@@ -194,10 +194,36 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
-def find_modules(model: nn.Module, layer: LogitLayer) -> list[nn.Module]:
-    """The module at each path of `layer`; a path that does not exist is refused with the closest that do."""
+def check_layer(layer: object) -> None:
+    """Refuse what is no LogitLayer; the name of a module is the usual mistake.
+
+    Example:
+        >>> check_layer("fc")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `layer` to be a logn.LogitLayer, but got 'fc'; write LogitLayer('fc').
+    """
+    if not isinstance(layer, LogitLayer):
+        hint = f"; write LogitLayer({layer!r})" if isinstance(layer, str) else ""
+        got = repr(layer) if isinstance(layer, str) else type(layer).__name__
+        raise InputError(f"Expected `layer` to be a logn.LogitLayer, but got {got}{hint}.")
+
+
+def check_model(model: object) -> None:
+    """Refuse what is no torch module, or one whose layers cannot be reached any more."""
     if not callable(getattr(model, "named_modules", None)):
         raise InputError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
+    if any(kind.__module__.startswith("torch.jit") for kind in type(model).__mro__):
+        raise InputError(
+            "Expected `model` to be a torch.nn.Module, but got TorchScript, whose layers cannot be reached; correct "
+            "the model that it was made from."
+        )
+
+
+def find_modules(model: nn.Module, layer: LogitLayer) -> list[nn.Module]:
+    """The module at each path of `layer`; a path that does not exist is refused with the closest that do."""
+    check_model(model)
+    check_layer(layer)
     modules = dict(unwrap(model).named_modules(remove_duplicate=False))
     for path in layer.paths:
         if path not in modules:

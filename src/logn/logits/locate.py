@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logn.errors import InputError
 from logn.logits.classifiers import locate_in_classifier
 from logn.logits.detectron2 import locate_in_detectron2
-from logn.logits.layer import LogitLayer, count_columns, output_width, unwrap
+from logn.logits.layer import LogitLayer, check_model, count_columns, output_width, unwrap
 from logn.logits.mmdetection import locate_in_mmdetection
 from logn.logits.origin import class_names
 from logn.logits.torchvision import locate_in_torchvision
@@ -53,8 +53,7 @@ def locate_logits(model: nn.Module, num_classes: int | None = None) -> LogitLaye
         >>> locate_logits(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))).path
         '2'
     """
-    if not callable(getattr(model, "named_modules", None)):
-        raise InputError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
+    check_model(model)
     inner = unwrap(model)
     for locate in (_declared, *LOCATORS, _guessed):
         layer = locate(inner, num_classes)

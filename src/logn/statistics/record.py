@@ -12,7 +12,7 @@ from logn.errors import InputError
 from logn.logits.compiled import compile_anew, never_compiled
 from logn.logits.fingerprint import fingerprint as fingerprint_of
 from logn.logits.forward_passes import ForwardPasses
-from logn.logits.layer import LogitLayer, count_columns, find_modules, unwrap
+from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, unwrap
 from logn.logits.shared_slots import give_own_slots
 from logn.statistics.across_processes import merge_across_processes
 from logn.statistics.metadata import StatisticsMetadata
@@ -68,6 +68,7 @@ def record(
         >>> moments.count.tolist()
         [10.0, 10.0, 10.0]
     """
+    check_layer(layer)
     columns = count_columns(model, layer)
     _check_stages(layer, find_modules(model, layer))
     if model.training:

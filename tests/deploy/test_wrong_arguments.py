@@ -1,0 +1,64 @@
+"""What people pass by mistake is told in one sentence, before anything runs."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import logn
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6)).eval()
+
+
+@pytest.fixture
+def affine():
+    return logn.ClassAffine.identity(6)
+
+
+def test_the_name_of_a_layer_is_not_a_layer(model, affine):
+    expected = r"Expected `layer` to be a logn.LogitLayer, but got '2'; write LogitLayer\('2'\)\."
+    with pytest.raises(logn.InputError, match=expected):
+        logn.calibrate(model, [torch.rand(8, 4)], layer="2")
+    with pytest.raises(logn.InputError, match=expected):
+        logn.attach(model, "2", affine)
+    with pytest.raises(logn.InputError, match=expected):
+        logn.fold(model, "2", affine)
+    with pytest.raises(logn.InputError, match=expected), logn.record(model, "2"):
+        pass
+    with pytest.raises(logn.InputError, match="but got Linear"):
+        logn.attach(model, model[2], affine)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_torchscript_is_refused(model):
+    scripted = torch.jit.script(model)
+    with pytest.raises(logn.InputError, match="but got TorchScript"):
+        logn.locate_logits(scripted)
+    with pytest.raises(logn.InputError, match="but got TorchScript"):
+        logn.calibrate(scripted, [torch.rand(8, 4)], layer=logn.LogitLayer("2"))
+
+
+def test_one_tensor_is_no_loader(model):
+    with pytest.raises(logn.InputError, match=r"but got one tensor; put it in a list: \[images\]"):
+        logn.calibrate(model, torch.rand(8, 4))
+
+
+def test_one_image_has_no_spread(model):
+    with pytest.raises(logn.InputError, match="at least two rows of logits, but got 1"):
+        logn.calibrate(model, [torch.rand(1, 4)])
+
+
+@pytest.mark.parametrize("wrong", [None, "stats.safetensors", np.ones((3, 6))])
+def test_only_statistics_are_normalised_by(wrong):
+    with pytest.raises(logn.InputError, match=f"to be a logn.ClassMoments, but got {type(wrong).__name__}"):
+        logn.logit_normalization(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["counts.csv", {"cat": 3}, ["many", "few"]])
+def test_counts_are_numbers(wrong):
+    for method in (logn.norcal, logn.logit_adjustment):
+        with pytest.raises(logn.InputError, match=f"one number per foreground class, but got {type(wrong).__name__}"):
+            method(wrong)
