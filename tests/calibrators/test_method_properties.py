@@ -214,6 +214,26 @@ def test_dead_classes_neither_move_nor_set_the_margin():
     assert forced.settings["margin_value"] == -50.0
 
 
+@pytest.mark.parametrize(("background", "activation"), [(0, "softmax"), (None, "sigmoid")])
+def test_dead_classes_keep_their_mass_in_the_balanced_form_and_do_not_scale_the_others(background, activation):
+    rows = np.random.default_rng(0).normal([0.0, -1.0, -2.0, 0.5, -1.5], [1.0, 2.0, 0.5, 1.0, 1.0], size=(400, 5))
+    rows[:, 3] = 0.5  # dead, and yet a good part of the foreground
+    rows = rows.astype(np.float16).astype(np.float64)
+    options = {"background": background, "margin": "balance", "relative_std": True, "activation": activation}
+    affine = logn.logit_normalization(moments_of(rows, sample_rows=400), **options)
+    assert (affine.scale[3], affine.shift[3]) == (1.0, 0.0)
+    assert mean_mass(affine(rows), activation) == pytest.approx(mean_mass(rows, activation), rel=1e-6)
+    living = [column for column in range(5) if column != 3]
+    without = logn.logit_normalization(moments_of(rows[:, living], sample_rows=400), **options)
+    np.testing.assert_allclose(affine.scale[living], without.scale)
+
+
+@pytest.mark.parametrize(("share", "alive"), [(1e-4, False), (1e-2, True)])
+def test_a_class_that_hardly_varies_is_dead(share, alive):
+    rows = np.random.default_rng(0).normal(size=(300, 4)) * [1.0, 1.0, share, 1.0]
+    assert logn.logit_normalization(moments_of(rows)).settings["inactive"] == (not alive)
+
+
 def test_a_recorded_background_is_the_default():
     rows = np.random.default_rng(0).normal(size=(20, 4))
     moments = moments_of(rows, metadata=logn.StatisticsMetadata(background=-1))

@@ -63,6 +63,12 @@ def test_fractal_dimension():
     np.testing.assert_allclose(dimensions, [1.795877, 1.0, 1.0], atol=SCORES)
 
 
+def test_a_centre_on_the_far_edge_lies_in_no_cell():
+    centres = [(0.1, 0.1), (0.9, 0.1), (0.1, 0.9), (1.0, 1.0)]
+    # Four boxes, so grids of 1 and 4 cells: one cell and three cells are occupied.
+    assert logn.fractal_dimension(centres, [0] * 4, num_classes=1)[0] == pytest.approx(np.log2(3))
+
+
 @pytest.mark.parametrize(
     ("counts", "dimensions", "strength", "expected"),
     [
@@ -123,3 +129,15 @@ def test_cascade_averages_logits():
     stages = np.array([[1, 0.8, 0.2, 1.5], [0.5, 1, 0, 2], [0.2, 1.2, 0.4, 1]])
     np.testing.assert_allclose(softmax(stages.mean(axis=0)), [0.173058, 0.266923, 0.119936, 0.440082], atol=SCORES)
     np.testing.assert_allclose(softmax(stages).mean(axis=0), [0.174708, 0.267167, 0.121192, 0.436933], atol=SCORES)
+
+
+@pytest.mark.parametrize(
+    ("variant", "factors"),
+    [
+        ("relative", [-2.207275, 2.312535, 4.700480]),
+        ("base2", [0.150560, 3.472488, 6.794416]),
+        ("base10", [0.045323, 1.045323, 2.045323]),
+    ],
+)
+def test_other_inverse_image_frequencies(variant, factors):
+    np.testing.assert_allclose(logn.inverse_image_frequency(N, variant).scale, factors, atol=1e-6)
