@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -12,17 +11,13 @@ from typing import Annotated
 import typer
 
 from logn.cli.bench_imagenet_lt import imagenet_lt
-from logn.cli.console import JsonOption, ProgressOption, print_json, print_note
+from logn.cli.bench_output import OutputOption, TrainOption, output_words, show_table
+from logn.cli.console import JsonOption, ProgressOption, verb_group
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
 
-bench = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Run the paper's tables on detectors that are trained here; what is there already is not done again.",
+bench = verb_group(
+    "Run the paper's tables on detectors that are trained here; what is there already is not done again."
 )
 
 #: Tables of detectors by name: each is a module of `logn.experiments` with an `EXPERIMENT`.
@@ -48,7 +43,6 @@ predictions and measurements stay in the folder of `--root`; a second call goes 
 """
 
 RootOption = Annotated[Path, typer.Option(help="Folder where trained models and all else is kept.")]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as Markdown and JSON.")]
 QuickOption = Annotated[
     bool, typer.Option("--quick", help="40 classes and 250 iterations: does everything run? Not for numbers.")
 ]
@@ -56,9 +50,6 @@ SeedsOption = Annotated[int, typer.Option(help="How many seeds; the table then h
 JobsOption = Annotated[int, typer.Option(help="Detectors to train side by side, each with one thread.")]
 IterationsOption = Annotated[
     int | None, typer.Option(help="Of a whole training, by default 800; a second stage has a quarter of them.")
-]
-TrainOption = Annotated[
-    bool, typer.Option("--train/--measure-only", help="Train what is missing, or report those rows as not trained.")
 ]
 
 
@@ -91,25 +82,19 @@ def table_command(name: str) -> Callable[..., None]:
         result = run_experiment(experiment, workshop, length=length, seeds=range(seeds), step=step, train=train)
         words = ["logn bench", name, *(["--quick"] if quick else []), "--seeds", str(seeds)]
         words += [] if iterations is None else ["--iterations", str(iterations)]
-        text = " ".join([*words, *_relative("-o", output)])
-        paths = write_pages(result, output, text)
-        for sentence in result.failures:
-            print_note(f"Failed: {sentence}")
-        if json:
-            print_json({**to_dict(result, text), "files": paths})
-        else:
-            typer.echo(to_text(result))
-            typer.echo(f"\nWritten to {paths['markdown']} and {paths['json']}; everything else is in {root}.")
-        if not any(section.measured() for section in result.sections):
-            raise typer.Exit(1)
+        text = " ".join([*words, *output_words(output)])
+        show_table(
+            to_text(result),
+            to_dict(result, text),
+            write_pages(result, output, text),
+            failures=result.failures,
+            folder=root,
+            measured=any(section.measured() for section in result.sections),
+            as_json=json,
+        )
 
     command.__doc__ = TABLES[name] + EXAMPLES.format(name=name)
     return command
-
-
-def _relative(option: str, path: Path) -> list[str]:
-    """An option with its path, where the path means the same on other machines."""
-    return [] if path.is_absolute() else [option, shlex.quote(path.as_posix())]
 
 
 for _name, _help in TABLES.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, print_note
+from logn.cli.bench_output import OutputOption, TrainOption, output_words, show_table
+from logn.cli.console import JsonOption, ProgressOption
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
 
@@ -33,9 +33,7 @@ def imagenet_lt(
     root: Annotated[Path, typer.Option(help="Folder where data, classifiers and logits are kept.")] = Path(
         "runs/bench"
     ),
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as Markdown and JSON.")] = Path(
-        "bench-results"
-    ),
+    output: OutputOption = Path("bench-results"),
     quick: Annotated[
         bool, typer.Option("--quick", help="20 classes and 3 epochs: does everything run? Not for numbers.")
     ] = False,
@@ -44,9 +42,7 @@ def imagenet_lt(
     epochs: Annotated[
         float | None, typer.Option(help="Of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
     ] = None,
-    train: Annotated[
-        bool, typer.Option("--train/--measure-only", help="Train what is missing, or report those rows as not trained.")
-    ] = True,
+    train: TrainOption = True,
     show_progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,16 +71,15 @@ def imagenet_lt(
     found = run_sections(workshop, range(seeds), train=train)
     bench = ClassifierBench(problem, tuple(range(seeds)), found, describe_data(workshop, 0))
     command = _command(dataset, quick, seeds, epochs, output)
-    paths = write_pages(bench, output, command)
-    for sentence in bench.failures:
-        print_note(f"Failed: {sentence}")
-    if as_json:
-        print_json({**to_dict(bench, command), "files": paths})
-    else:
-        typer.echo(to_text(bench))
-        typer.echo(f"\nWritten to {paths['markdown']} and {paths['json']}; everything else is in {folder}.")
-    if not bench.measured:
-        raise typer.Exit(1)
+    show_table(
+        to_text(bench),
+        to_dict(bench, command),
+        write_pages(bench, output, command),
+        failures=bench.failures,
+        folder=folder,
+        measured=bench.measured,
+        as_json=as_json,
+    )
 
 
 def _problem(
@@ -119,5 +114,4 @@ def _command(dataset: str, quick: bool, seeds: int, epochs: float | None, output
     """The command that makes the page, without paths that mean something on this machine only."""
     words = ["logn bench imagenet-lt", "--dataset", dataset, *(["--quick"] if quick else []), "--seeds", str(seeds)]
     words += [] if epochs is None else ["--epochs", f"{epochs:g}"]
-    words += [] if output.is_absolute() else ["-o", shlex.quote(output.as_posix())]
-    return " ".join(words)
+    return " ".join([*words, *output_words(output)])

@@ -16,6 +16,13 @@ class Background(StrEnum):
 BACKGROUND_INDEX = {Background.first: 0, Background.last: -1, Background.none: None}
 
 
+class Nonfinite(StrEnum):
+    """What to do with NaN and infinity."""
+
+    error = "error"
+    skip = "skip"
+
+
 class Task(StrEnum):
     """What a model does."""
 

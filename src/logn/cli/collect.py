@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.choices import BACKGROUND_INDEX, Activation, Background
+from logn.cli.choices import BACKGROUND_INDEX, Activation, Background, Nonfinite
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, print_note, progress
 from logn.cli.paths import check_output
+from logn.cli.statistics_options import (
+    BackgroundOption,
+    ClassNamesOption,
+    NonfiniteOption,
+    PopulationOption,
+    SampleRowsOption,
+    StatisticsFileOption,
+)
 from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
 from logn.errors import InputError
 
@@ -28,27 +36,20 @@ class Estimator(StrEnum):
     moving_average = "moving-average"
 
 
-class Nonfinite(StrEnum):
-    """What to do with NaN and infinity."""
-
-    error = "error"
-    skip = "skip"
-
-
 def collect(
     shards: Annotated[list[str], typer.Argument(help="Files, folders or quoted globs: .npy, .npz, .safetensors.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")],
-    background: Annotated[Background, typer.Option(help="Place of the background column.")] = Background.none,
+    output: StatisticsFileOption,
+    background: BackgroundOption = Background.none,
     activation: Annotated[Activation | None, typer.Option(help="What the model applies to the logits.")] = None,
-    class_names: Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")] = None,
-    population: Annotated[str | None, typer.Option(help="Which samples these are, e.g. 'test proposals'.")] = None,
+    class_names: ClassNamesOption = None,
+    population: PopulationOption = None,
     layer: Annotated[str | None, typer.Option(help="The layer that gave the logits.")] = None,
     key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
     estimator: Annotated[Estimator, typer.Option(help="Exact, or the paper's average.")] = Estimator.exact,
     momentum: Annotated[float | None, typer.Option(help="Of the moving average; default 5e-5.")] = None,
     bias_correction: Annotated[bool, typer.Option("--bias-correction", help="Of the moving average.")] = False,
-    sample_rows: Annotated[int | None, typer.Option(help="Rows to keep for balanced margins; default 4096.")] = None,
-    nonfinite: Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")] = Nonfinite.error,
+    sample_rows: SampleRowsOption = None,
+    nonfinite: NonfiniteOption = Nonfinite.error,
     batch_rows: Annotated[int, typer.Option(help="Rows of a batch in (rows, classes) files.")] = 512,
     threads: Annotated[int | None, typer.Option(help="Default: one per core, at most 8.")] = None,
     journal_seconds: Annotated[float, typer.Option(hidden=True)] = 5.0,

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
+from logn.cli.model_options import DeviceOption, ForwardBatchOption, ImageFolderOption
 from logn.cli.paths import check_output
+from logn.cli.statistics_options import SampleRowsOption, StatisticsFileOption
 from logn.cli.statistics_summary import print_next, print_statistics
 
 if TYPE_CHECKING:
@@ -25,15 +27,13 @@ def collect_detector(
         Path,
         typer.Option("--data", "-d", help="Annotations of the training images, or what the classifier was trained on."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")],
-    images: Annotated[
-        Path | None, typer.Option(help="Folder that the image paths start from; by default that of the file.")
-    ] = None,
+    output: StatisticsFileOption,
+    images: ImageFolderOption = None,
     most: Annotated[int | None, typer.Option(help="How many images, drawn at random; by default all.")] = None,
-    batch: Annotated[int, typer.Option(help="Images per forward pass.")] = 8,
+    batch: ForwardBatchOption = 8,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    sample_rows: Annotated[int | None, typer.Option(help="Rows to keep for balanced margins; default 4096.")] = None,
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
+    sample_rows: SampleRowsOption = None,
+    device: DeviceOption = "auto",
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.choices import BACKGROUND_INDEX, Activation, Background
+from logn.cli.choices import BACKGROUND_INDEX, Activation, Background, Nonfinite
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
 from logn.cli.paths import check_output
+from logn.cli.statistics_options import (
+    BackgroundOption,
+    ClassNamesOption,
+    NonfiniteOption,
+    PopulationOption,
+    StatisticsFileOption,
+)
 from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
 from logn.errors import InputError
 
@@ -40,27 +47,20 @@ class Channels(StrEnum):
     bgr = "BGR"
 
 
-class Nonfinite(StrEnum):
-    """What to do with NaN and infinity."""
-
-    error = "error"
-    skip = "skip"
-
-
 PREPROCESSING = "How an image becomes an input"
 SEARCH = "Where the logits are (found by themselves in most models)"
 
 
 def collect_onnx(
     model: Annotated[Path, typer.Argument(help="The ONNX file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")],
+    output: StatisticsFileOption,
     images: Annotated[Path, typer.Option(help="Folder of training images; labels are not needed.")],
-    background: Annotated[Background, typer.Option(help="Place of the background column.")] = Background.none,
-    class_names: Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")] = None,
-    population: Annotated[str | None, typer.Option(help="Which samples these are, e.g. 'test proposals'.")] = None,
+    background: BackgroundOption = Background.none,
+    class_names: ClassNamesOption = None,
+    population: PopulationOption = None,
     max_images: Annotated[int | None, typer.Option(min=1, help="Only so many images, spread evenly.")] = None,
     sample_rows: Annotated[int, typer.Option(help="Rows to keep for balanced margins.")] = 4096,
-    nonfinite: Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")] = Nonfinite.error,
+    nonfinite: NonfiniteOption = Nonfinite.error,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per run, where the model leaves it open.")] = 1,
     provider: Annotated[str, typer.Option(help="Where to run, by onnxruntime's name.")] = "CPUExecutionProvider",
     size: Annotated[

@@ -14,7 +14,8 @@ from logn.cli.choices import Task
 from logn.cli.classifier_inputs import ClassifierRun, inputs_of_predictions
 from logn.cli.compare import check_numbers, read_methods
 from logn.cli.console import JsonOption, ProgressOption, progress
-from logn.cli.train_classifier import DATA_HELP
+from logn.cli.model_options import LABELLED_IMAGES
+from logn.cli.statistics_options import ClassNamesOption
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def compare_classification(
         typer.Option("--model", "-m", help="Or: what `logn train-classifier` wrote.", rich_help_panel=SOURCE),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", help=f"With --model. {DATA_HELP}", rich_help_panel=SOURCE)
+        Path | None, typer.Option("--data", "-d", help=f"With --model. {LABELLED_IMAGES}", rich_help_panel=SOURCE)
     ] = None,
     root: Annotated[Path | None, _source("With --model: folder that the paths of a list start from.")] = None,
     statistics: Annotated[
@@ -53,7 +54,7 @@ def compare_classification(
         Path | None, typer.Option(help=f"Or the training logits themselves, without labels: {LOGITS_HELP}")
     ] = None,
     counts: options.CountsOption = None,
-    class_names: Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")] = None,
+    class_names: ClassNamesOption = None,
     families: Annotated[
         Path | None,
         typer.Option(help="Look-alikes: .csv with a column `family`, .npy, JSON list, or glyph classes' classes.json."),

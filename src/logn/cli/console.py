@@ -20,6 +20,21 @@ ProgressOption = Annotated[
 ]
 
 
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+
+def verb_group(help_line: str) -> typer.Typer:
+    """A verb that has verbs of its own, as `logn data`."""
+    return typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings=HELP_OPTIONS,
+        help=help_line,
+    )
+
+
 def print_json(result: Mapping[str, Any]) -> None:
     """Print `result` as JSON; what is not a finite number becomes null, since strict readers refuse NaN.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -10,37 +9,29 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli import glyph_options
+from logn.cli.console import JsonOption, ProgressOption, print_json, verb_group
 from logn.errors import InputError
 
-data = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Make and look at long-tailed data, for detectors and classifiers.",
-)
+data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
 
 
 @data.command()
 def glyphs(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")],
-    classes: Annotated[int, typer.Option(help="Number of classes, up to 1,203.")] = 100,
+    output: glyph_options.FolderOption,
+    classes: glyph_options.ClassesOption = 100,
     train: Annotated[int, typer.Option(help="Number of training images.")] = 2400,
     dev: Annotated[int, typer.Option(help="Number of images to choose settings on.")] = 480,
     test: Annotated[int, typer.Option(help="Number of images to report on.")] = 480,
-    size: Annotated[int, typer.Option(help="Side of an image in pixels.")] = 128,
-    seed: Annotated[int, typer.Option(help="Everything follows from it.")] = 0,
-    families: Annotated[
-        bool, typer.Option("--families/--distinct", help="Families of look-alikes, or glyphs as unlike as possible.")
-    ] = True,
-    similarity: Annotated[float, typer.Option(help="Least correlation of two glyphs of a family, 0 to 0.9.")] = 0.75,
+    size: glyph_options.SizeOption = 128,
+    seed: glyph_options.SeedOption = 0,
+    families: glyph_options.FamiliesOption = True,
+    similarity: glyph_options.SimilarityOption = 0.75,
     clutter: Annotated[
         float, typer.Option(help="How many times as many distractors, lines and arcs, 0 to 8; 0 for none.")
     ] = 1.0,
     mask: Annotated[str, typer.Option(help="Masks as `rle` or `polygon`.")] = "rle",
-    workers: Annotated[int, typer.Option(help="Number of processes; the pictures don't depend on it.")] = 2,
+    workers: glyph_options.WorkersOption = 2,
     progress_bar: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,11 +62,11 @@ def glyphs(
         masks=_mask_form(mask),
         clutter=clutter,
     )
-    started = time.monotonic()
-    with progress("Drawing", total=train + dev + test, shown=progress_bar) as advance:
-        generate_glyph_scenes(output, settings, workers=workers, advance=advance)
-    result = {"folder": output, "seconds": round(time.monotonic() - started, 1), **_summary(output / "train.json")}
-    _show(result, as_json=as_json)
+    images = train + dev + test
+    drawn = glyph_options.draw(
+        generate_glyph_scenes, output, settings, images=images, workers=workers, shown=progress_bar
+    )
+    _show({**drawn, **_summary(output / "train.json")}, as_json=as_json)
 
 
 @data.command()
@@ -120,19 +111,17 @@ def inspect(
 
 @data.command("glyph-classes")
 def glyph_classes(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")],
-    classes: Annotated[int, typer.Option(help="Number of classes, up to 1,203.")] = 100,
+    output: glyph_options.FolderOption,
+    classes: glyph_options.ClassesOption = 100,
     most: Annotated[int, typer.Option(help="Training images of the most frequent class.")] = 500,
     fewest: Annotated[int, typer.Option(help="Training images of the rarest class.")] = 3,
     dev: Annotated[int, typer.Option(help="Images of each class to choose settings on.")] = 20,
     test: Annotated[int, typer.Option(help="Images of each class to report on.")] = 40,
-    size: Annotated[int, typer.Option(help="Side of an image in pixels.")] = 32,
-    seed: Annotated[int, typer.Option(help="Everything follows from it.")] = 0,
-    families: Annotated[
-        bool, typer.Option("--families/--distinct", help="Families of look-alikes, or glyphs as unlike as possible.")
-    ] = True,
-    similarity: Annotated[float, typer.Option(help="Least correlation of two glyphs of a family, 0 to 0.9.")] = 0.75,
-    workers: Annotated[int, typer.Option(help="Number of processes; the pictures don't depend on it.")] = 2,
+    size: glyph_options.SizeOption = 32,
+    seed: glyph_options.SeedOption = 0,
+    families: glyph_options.FamiliesOption = True,
+    similarity: glyph_options.SimilarityOption = 0.75,
+    workers: glyph_options.WorkersOption = 2,
     progress_bar: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -147,13 +136,17 @@ def glyph_classes(
 
         logn data glyph-classes -o wide --classes 1000 --most 300 --workers 8
     """
-    from logn.cli.data_classes import draw_classes
+    from logn.cli.data_classes import summarise_images
     from logn.datasets.glyph_class_settings import GlyphClassSettings
+    from logn.datasets.glyph_classes import generate_glyph_classes
 
     settings = GlyphClassSettings(
         classes, most, fewest, dev, test, size, seed, similarity=similarity if families else None
     )
-    _show(draw_classes(output, settings, workers, shown=progress_bar), as_json=as_json)
+    drawn = glyph_options.draw(
+        generate_glyph_classes, output, settings, images=settings.images, workers=workers, shown=progress_bar
+    )
+    _show({**drawn, **summarise_images(output)}, as_json=as_json)
 
 
 @data.command()
@@ -231,8 +224,8 @@ def _mask_form(mask: str) -> Literal["rle", "polygon"]:
 
 
 def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0.001) -> dict[str, Any]:
+    from logn.cli.data_classes import describe_sampler
     from logn.datasets.detection_dataset import DetectionDataset
-    from logn.datasets.samplers import make_sampler
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of dropped and clipped boxes, which are told below
@@ -248,12 +241,7 @@ def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0
         "dropped boxes": dataset.dropped_boxes,
         "clipped boxes": dataset.clipped_boxes,
     }
-    if sampler is not None:
-        chosen = make_sampler(sampler, dataset, threshold=threshold)
-        result["sampler"] = sampler
-        result["images of an epoch"] = round(float(chosen.expected_repeats().sum()), 1)
-        result["label distribution"] = chosen.label_distribution()
-    return result
+    return result if sampler is None else {**result, **describe_sampler(sampler, dataset, threshold)}
 
 
 def _show(result: dict[str, Any], *, as_json: bool) -> None:

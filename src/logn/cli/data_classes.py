@@ -1,25 +1,13 @@
-"""What `logn data` does with images that have one class each."""
+"""What `logn data` says of images that have one class each, and of samplers."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
-from logn.cli.console import progress
-from logn.datasets.glyph_class_settings import GlyphClassSettings
-from logn.datasets.glyph_classes import generate_glyph_classes
 from logn.datasets.open_images import open_images
-from logn.datasets.samplers import make_sampler
+from logn.datasets.samplers import ImagesOfClasses, make_sampler
 from logn.evaluate.classification_truth import SHOTS, shot_groups
-
-
-def draw_classes(folder: Path, settings: GlyphClassSettings, workers: int, *, shown: bool | None) -> dict[str, Any]:
-    """Draw glyph classes with a progress bar, and say what came of it."""
-    started = time.monotonic()
-    with progress("Drawing", total=settings.images, shown=shown) as advance:
-        generate_glyph_classes(folder, settings, workers=workers, advance=advance)
-    return {"folder": folder, "seconds": round(time.monotonic() - started, 1), **summarise_images(folder)}
 
 
 def summarise_images(
@@ -42,9 +30,14 @@ def summarise_images(
         "fewest images of a class": int(images.image_counts.min()),
         "most images of a class": int(images.image_counts.max()),
     }
-    if sampler is not None:
-        chosen = make_sampler(sampler, images, threshold=threshold)
-        result["sampler"] = sampler
-        result["images of an epoch"] = round(float(chosen.expected_repeats().sum()), 1)
-        result["label distribution"] = chosen.label_distribution()
-    return result
+    return result if sampler is None else {**result, **describe_sampler(sampler, images, threshold)}
+
+
+def describe_sampler(name: str, images: ImagesOfClasses, threshold: float) -> dict[str, Any]:
+    """Say what a sampler makes of the images: how many an epoch shows, and of which classes."""
+    sampler = make_sampler(name, images, threshold=threshold)
+    return {
+        "sampler": name,
+        "images of an epoch": round(float(sampler.expected_repeats().sum()), 1),
+        "label distribution": sampler.label_distribution(),
+    }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, print_json
+from logn.cli.evaluation_options import CountsOption
 from logn.cli.paths import check_output
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ _FIGURES = "To look at it: --plot here, `logn figure logit-statistics` for a pap
 
 def inspect(
     statistics: Annotated[Path, typer.Argument(help="The statistics file that `logn collect` wrote.")],
-    counts: Annotated[
-        Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
-    ] = None,
+    counts: CountsOption = None,
     threshold: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The score above which you count a detection.")
     ] = 0.05,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from logn.cli.console import print_error, print_note
+from logn.cli.console import HELP_OPTIONS, print_error, print_note
 from logn.errors import InputError, MissingExtraError
 
 
@@ -69,8 +69,6 @@ COMPARE_CLASSIFICATION = Verb(
     EVALUATION,
 )
 COLLECT_DETECTOR = Verb("collect", "collect_detector:collect_detector", "Run a trained detector over images.", LOGITS)
-
-HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 # Which extra brings a package that is not always there.
 EXTRAS = {

@@ -9,13 +9,14 @@ import typer
 
 from logn.cli.console import JsonOption, count_of, print_json
 from logn.cli.paths import check_output
+from logn.cli.statistics_options import StatisticsFileOption
 from logn.cli.statistics_summary import print_next, print_statistics
 from logn.errors import InputError
 
 
 def merge(
     statistics: Annotated[list[Path], typer.Argument(help="Statistics files that `logn collect` wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")],
+    output: StatisticsFileOption,
     json: JsonOption = False,
 ) -> None:
     """Merge statistics as if all their logits had been read in one run.

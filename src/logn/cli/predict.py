@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli.model_options import DeviceOption, ForwardBatchOption, ImageFolderOption
 from logn.errors import InputError
 
 
@@ -20,12 +21,10 @@ def predict(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of the predictions; continued if it is there.")
     ],
-    images: Annotated[
-        Path | None, typer.Option(help="Folder that the image paths start from; by default that of the file.")
-    ] = None,
+    images: ImageFolderOption = None,
     dtype: Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")] = "float16",
-    batch: Annotated[int, typer.Option(help="Images per forward pass.")] = 8,
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
+    batch: ForwardBatchOption = 8,
+    device: DeviceOption = "auto",
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:

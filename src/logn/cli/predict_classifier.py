@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, print_json, progress
-from logn.cli.train_classifier import DATA_HELP
+from logn.cli.model_options import (
+    DeviceOption,
+    ForwardBatchOption,
+    LabelledImagesOption,
+    ListNamesOption,
+    ListRootOption,
+)
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,16 +26,16 @@ COUNTS_FILE, STATISTICS_FILE, LAYER_FILE = "class_counts.json", "statistics.safe
 
 def predict_classifier(
     model: Annotated[Path, typer.Option("--model", "-m", help="Folder that `logn train-classifier` wrote.")],
-    data: Annotated[Path, typer.Option("--data", "-d", help=DATA_HELP)],
+    data: LabelledImagesOption,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")],
     split: Annotated[
         list[str] | None, typer.Option(help="`train`, `dev` or `test`; can be repeated. Default: train and test.")
     ] = None,
-    root: Annotated[Path | None, typer.Option(help="Folder that the paths of a list start from.")] = None,
-    class_names: Annotated[Path | None, typer.Option(help="One class name a line, for list files.")] = None,
-    batch: Annotated[int, typer.Option(help="Images per forward pass.")] = 256,
+    root: ListRootOption = None,
+    class_names: ListNamesOption = None,
+    batch: ForwardBatchOption = 256,
     sample_rows: Annotated[int | None, typer.Option(help="Rows that the statistics keep; default 4096.")] = None,
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
+    device: DeviceOption = "auto",
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:

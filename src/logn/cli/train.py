@@ -9,6 +9,7 @@ import typer
 
 from logn.cli import training_options as options
 from logn.cli.console import JsonOption, ProgressOption
+from logn.cli.model_options import DeviceOption, ImageFolderOption
 
 
 def train(
@@ -16,9 +17,7 @@ def train(
         Path, typer.Option("--data", "-d", help="LVIS or COCO annotation file, or a folder with `train.json`.")
     ],
     output: options.RunOption,
-    images: Annotated[
-        Path | None, typer.Option(help="Folder that the image paths start from; by default that of the file.")
-    ] = None,
+    images: ImageFolderOption = None,
     model: Annotated[
         str,
         typer.Option(
@@ -66,7 +65,7 @@ def train(
     ] = False,
     resume: options.ResumeOption = True,
     processes: options.ProcessesOption = 1,
-    device: options.DeviceOption = "auto",
+    device: DeviceOption = "auto",
     workers: options.WorkersOption = None,
     progress_bar: ProgressOption = None,
     as_json: JsonOption = False,

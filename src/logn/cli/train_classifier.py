@@ -9,15 +9,14 @@ import typer
 
 from logn.cli import training_options as options
 from logn.cli.console import JsonOption, ProgressOption
-
-DATA_HELP = "Folder of `logn data glyph-classes`, class folders, CIFAR's folder, or a list of `path label` lines."
+from logn.cli.model_options import DeviceOption, LabelledImagesOption, ListNamesOption, ListRootOption
 
 
 def train_classifier(
-    data: Annotated[Path, typer.Option("--data", "-d", help=DATA_HELP)],
+    data: LabelledImagesOption,
     output: options.RunOption,
-    root: Annotated[Path | None, typer.Option(help="Folder that the paths of a list start from.")] = None,
-    class_names: Annotated[Path | None, typer.Option(help="One class name a line, for list files.")] = None,
+    root: ListRootOption = None,
+    class_names: ListNamesOption = None,
     imbalance: Annotated[
         float | None, typer.Option(help="Thin CIFAR or class folders: the first class has so many times the last's.")
     ] = None,
@@ -55,7 +54,7 @@ def train_classifier(
     ] = None,
     resume: options.ResumeOption = True,
     processes: options.ProcessesOption = 1,
-    device: options.DeviceOption = "auto",
+    device: DeviceOption = "auto",
     workers: options.WorkersOption = None,
     progress_bar: ProgressOption = None,
     as_json: JsonOption = False,

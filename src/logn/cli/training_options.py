@@ -31,7 +31,6 @@ ResumeOption = Annotated[
 ProcessesOption = Annotated[
     int, typer.Option(help="Processes to start; on a CPU, one per core is best. Leave it 1 under torchrun.")
 ]
-DeviceOption = Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
 WorkersOption = Annotated[int | None, typer.Option(help="Processes that read images ahead.")]
 
 
