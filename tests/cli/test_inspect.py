@@ -1,5 +1,7 @@
 """`logn inspect`: the tables, the sentences, the advice, the figure, and what programs read."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -119,3 +121,14 @@ def test_mistakes_are_named(refused, stats, tmp_path):
     assert "no-such" in refused("inspect", tmp_path / "no-such.safetensors")
     assert "--top" in refused("inspect", stats, "--top", "-1")
     assert "--threshold" in refused("inspect", stats, "--threshold", "5")
+
+
+@pytest.mark.parametrize("columns", ["50", "80"])
+def test_no_number_is_cut_on_a_small_terminal(run, with_rows, monkeypatch, columns):
+    wide = run("inspect", with_rows, "--top", "3").out
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", columns)
+    small = run("inspect", with_rows, "--top", "3").out
+    numbers = re.compile(r"-?\d[\d,]*\.?\d*")
+    assert sorted(numbers.findall(re.sub(r"\x1b\[\d*m", "", small))) == sorted(numbers.findall(wide))
+    assert [line for line in small.splitlines() if "…" in line and "more" not in line] == []

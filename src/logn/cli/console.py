@@ -9,9 +9,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 ProgressOption = Annotated[
@@ -73,6 +76,19 @@ def print_error(message: str, *, as_json: bool) -> None:
 def print_note(message: str) -> None:
     """Print a remark on stderr, where it does not mix with the data on stdout."""
     typer.echo(message, err=True)
+
+
+def print_fitting(wide: RenderableType, narrow: RenderableType) -> None:
+    """Print a table, in its narrow form where the terminal is too small: no number is ever cut."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 100
+    unlimited = console.options.update(max_width=1000)
+    fitting = wide if console.measure(wide, options=unlimited).maximum <= console.width else narrow
+    console.width = max(console.width, console.measure(fitting, options=unlimited).maximum)
+    console.print(fitting)
 
 
 def command(*arguments: str | Path) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from logn.cli.console import command
+from logn.cli.console import command, print_fitting
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from logn.calibrators.advice import Advice
     from logn.calibrators.form_effects import FormEffect, FormEffects
 
@@ -29,21 +32,27 @@ def print_forms(effects: FormEffects, advice: Advice, statistics: Path) -> None:
 
 
 def _print_table(effects: FormEffects, before: FormEffect) -> None:
-    from rich.console import Console
+    typer.echo(f"\nWhat each form would do, on {effects.rows:,} sampled rows:")
+    titles = ("margin", effects.quantity, f"scores > {effects.threshold:g} per 1,000 rows", "other best class")
+    lower = (
+        "margin",
+        effects.quantity.replace(" ", "\n"),
+        f"scores > {effects.threshold:g}\nper 1,000 rows",
+        "other\nbest class",
+    )
+    print_fitting(_table(effects, before, titles), _table(effects, before, lower))
+
+
+def _table(effects: FormEffects, before: FormEffect, titles: Sequence[str]) -> Table:
     from rich.table import Table
 
-    typer.echo(f"\nWhat each form would do, on {effects.rows:,} sampled rows:")
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("form", no_wrap=True)
-    titles = ("margin", effects.quantity, f"scores > {effects.threshold:g} per 1,000 rows", "other best class")
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for effect in (before, *effects.forms):
         table.add_row(*_row(effect, is_before=effect is before))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 100
-    console.print(table)
+    return table
 
 
 def _row(effect: FormEffect, *, is_before: bool) -> list[str]:

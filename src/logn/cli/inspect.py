@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, print_json
+from logn.cli.console import JsonOption, print_fitting, print_json
 from logn.cli.evaluation_options import CountsOption
 from logn.cli.paths import check_output
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from logn.statistics.diagnosis import Diagnosis
     from logn.statistics.metadata import StatisticsMetadata
 
@@ -96,7 +98,10 @@ _METADATA_FIELDS = ("background", "activation", "layer", "population", "estimato
 
 
 def _print_table(diagnosis: Diagnosis, top: int) -> None:
-    from rich.console import Console
+    print_fitting(_table(diagnosis, top, bars=True), _table(diagnosis, top, bars=False))
+
+
+def _table(diagnosis: Diagnosis, top: int, *, bars: bool) -> Table:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
@@ -104,21 +109,18 @@ def _print_table(diagnosis: Diagnosis, top: int) -> None:
     if diagnosis.image_counts is not None:
         table.add_column("group", no_wrap=True)
         table.add_column("images", justify="right", no_wrap=True)
-    for title in ("logits", "mean", "", "std", ""):
+    for title in ("logits", "mean", "", "std", "") if bars else ("logits", "mean", "std"):
         table.add_column(title, justify="left" if title == "" else "right", no_wrap=True)
     order = [int(index) for index in diagnosis.order()]
     shown = order if top == 0 or len(order) <= 2 * top + 1 else order[:top] + order[-top:]
     for position, index in enumerate(shown):
         if len(shown) < len(order) and position == top:
             table.add_row(f"… {len(order) - len(shown)} more")
-        table.add_row(*_row(diagnosis, index))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 100
-    console.print(table)
+        table.add_row(*_row(diagnosis, index, bars=bars))
+    return table
 
 
-def _row(diagnosis: Diagnosis, index: int) -> list[str]:
+def _row(diagnosis: Diagnosis, index: int, *, bars: bool) -> list[str]:
     from rich.markup import escape
 
     name = escape(diagnosis.names[index]) + ("" if diagnosis.alive[index] else " (dead)")
@@ -127,7 +129,7 @@ def _row(diagnosis: Diagnosis, index: int) -> list[str]:
         cells += [str(diagnosis.groups[index]), f"{diagnosis.image_counts[index]:,.0f}"]
     cells.append(f"{diagnosis.seen[index]:,.0f}")
     for values in (diagnosis.mean, diagnosis.std):
-        cells += [f"{values[index]:.3f}", _bar(values, index)]
+        cells += [f"{values[index]:.3f}", *([_bar(values, index)] if bars else [])]
     return cells
 
 
