@@ -8,7 +8,7 @@ import numpy as np
 
 from logn.datasets.glyph_alphabet import MOST_CLASSES, Alphabet, choose_alphabet
 from logn.datasets.glyph_plan import IntArray, mix_families
-from logn.datasets.glyph_settings import SPLITS, sorted_by_name
+from logn.datasets.glyph_settings import SPLITS, check_ranges, sorted_by_name
 from logn.errors import InputError
 
 #: Goes up whenever the same settings would draw other pictures.
@@ -46,18 +46,16 @@ class GlyphClassSettings:
     similarity: float | None = 0.75
 
     def __post_init__(self) -> None:
-        for name, least, largest in (
-            ("classes", 2, MOST_CLASSES),
-            ("most", 1, 1_000_000),
-            ("fewest", 1, 1_000_000),
-            ("dev", 1, 1_000_000),
-            ("test", 1, 1_000_000),
-            ("size", 16, 512),
-            ("seed", 0, 2**63 - 1),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= largest:
-                raise InputError(f"Expected `{name}` to be from {least} to {largest}, but got {value}.")
+        check_ranges(
+            self,
+            classes=(2, MOST_CLASSES),
+            most=(1, 1_000_000),
+            fewest=(1, 1_000_000),
+            dev=(1, 1_000_000),
+            test=(1, 1_000_000),
+            size=(16, 512),
+            seed=(0, 2**63 - 1),
+        )
         if self.most < self.fewest:
             raise InputError(f"Expected `most` to be at least `fewest` = {self.fewest}, but got {self.most}.")
 
@@ -111,8 +109,3 @@ def plan_classes(settings: GlyphClassSettings) -> GlyphClassPlan:
     return GlyphClassPlan(
         alphabet, {split: generator.permutation(np.repeat(classes, images[split])) for split in SPLITS}
     )
-
-
-def picture_generator(settings: GlyphClassSettings, split: str, image: int) -> np.random.Generator:
-    """The random state of one image, so that it does not matter which process draws it."""
-    return np.random.default_rng((settings.seed, 1 + SPLITS.index(split), image))

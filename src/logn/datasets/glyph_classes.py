@@ -9,33 +9,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.drawn_folder import claim_folder, draw_in_processes, read_settings_record, write_json
-from logn.datasets.glyph_class_settings import (
-    VERSION,
-    GlyphClassPlan,
-    GlyphClassSettings,
-    picture_generator,
-    plan_classes,
-)
-from logn.datasets.glyph_fonts import font_folder
+from logn.datasets.drawn_folder import claim_folder, read_settings_record, write_json
+from logn.datasets.glyph_class_settings import VERSION, GlyphClassPlan, GlyphClassSettings, plan_classes
 from logn.datasets.glyph_picture import draw_picture
 from logn.datasets.glyph_settings import SPLITS
-from logn.datasets.image_file import import_pillow
+from logn.datasets.glyph_shards import PARTS, GlyphShard, check_drawing, cut_into_shards, draw_shards
 from logn.datasets.labelled_images import LabelledImages, array_images
 from logn.errors import InputError
 from logn.files import atomic_path
 
 CLASSES_FILE = "classes.json"
 _WHAT = "glyph classes"
-_PARTS = ".parts"
 _SHARD_IMAGES = 256
 
 
@@ -66,26 +58,22 @@ def generate_glyph_classes(
         (15, (32, 32, 3), [2, 3, 4, 6])
     """
     settings = settings or GlyphClassSettings()
-    if workers < 1:
-        raise InputError(f"Expected `workers` to be one or more, but got {workers}.")
-    import_pillow()
-    font_folder()  # what is missing should be said before any file is written
+    check_drawing(workers)
     root = Path(folder)
     claim_folder(root, _WHAT, VERSION, asdict(settings))
     if is_complete(root):
         advance(settings.images)
         return root
     plan = plan_classes(settings)
-    (root / _PARTS).mkdir(exist_ok=True)
-    shards = list(_shards(root, settings, plan))
-    waiting = [shard for shard in shards if not shard.part.is_file()]
-    advance(sum(len(shard.labels) for shard in shards) - sum(len(shard.labels) for shard in waiting))
-    draw_in_processes(_draw_shard, waiting, workers, advance)
+    (root / PARTS).mkdir(exist_ok=True)
+    labels = {split: plan.labels[split].tolist() for split in SPLITS}
+    shards = cut_into_shards(root, settings, labels, plan.alphabet, images=_SHARD_IMAGES, suffix=".npy")
+    draw_shards(_draw_shard, shards, lambda shard: shard.part.is_file(), workers, advance)
     for split in SPLITS:
         _write_array(_images_file(root, split), _joined([shard.part for shard in shards if shard.split == split]))
         _write_array(_labels_file(root, split), plan.labels[split])
     write_json(root / CLASSES_FILE, _class_table(plan))
-    shutil.rmtree(root / _PARTS)
+    shutil.rmtree(root / PARTS)
     return root
 
 
@@ -115,40 +103,10 @@ def read_glyph_classes(folder: str | os.PathLike[str], split: str = "train") -> 
     )
 
 
-@dataclass(frozen=True)
-class _Shard:
-    """Some images of a split, with all that a process needs to draw them."""
-
-    root: Path
-    settings: GlyphClassSettings
-    split: str
-    first: int
-    labels: list[int]
-    characters: tuple[str, ...]
-    distractors: tuple[str, ...]
-
-    @property
-    def part(self) -> Path:
-        return self.root / _PARTS / f"{self.split}-{self.first:08d}.npy"
-
-
-def _shards(root: Path, settings: GlyphClassSettings, plan: GlyphClassPlan) -> Iterator[_Shard]:
-    for split in SPLITS:
-        labels = plan.labels[split].tolist()
-        for first in range(0, len(labels), _SHARD_IMAGES):
-            mine = labels[first : first + _SHARD_IMAGES]
-            yield _Shard(root, settings, split, first, mine, plan.alphabet.characters, plan.alphabet.distractors)
-
-
-def _draw_shard(shard: _Shard) -> int:
+def _draw_shard(shard: GlyphShard[GlyphClassSettings, int]) -> int:
     pictures = [
-        draw_picture(
-            shard.characters[label],
-            shard.distractors,
-            shard.settings.size,
-            picture_generator(shard.settings, shard.split, number),
-        )
-        for number, label in enumerate(shard.labels, start=shard.first)
+        draw_picture(shard.alphabet.characters[label], shard.alphabet.distractors, shard.settings.size, generator)
+        for _, label, generator in shard.images()
     ]
     _write_array(shard.part, np.stack(pictures))
     return len(pictures)

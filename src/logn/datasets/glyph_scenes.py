@@ -9,26 +9,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from logn.datasets.drawn_folder import claim_folder, draw_in_processes, write_json
+from logn.datasets.drawn_folder import claim_folder, write_json
 from logn.datasets.glyph_annotations import DrawnObject, annotation_file, image_name
-from logn.datasets.glyph_fonts import font_folder
 from logn.datasets.glyph_scene import draw_scene
-from logn.datasets.glyph_settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes, scene_generator
+from logn.datasets.glyph_settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
+from logn.datasets.glyph_shards import PARTS, GlyphShard, check_drawing, cut_into_shards, draw_shards
 from logn.datasets.image_file import import_pillow
 from logn.datasets.masks import BoolArray, encode_mask, outline_mask
-from logn.errors import InputError
 from logn.files import atomic_path
 
-_PARTS = ".parts"
 _SHARD_IMAGES = 32
 # What folders drawn before a setting existed were drawn with.
 _LATER_SETTINGS = {"clutter": 1.0}
+
+# An image shows several classes.
+_Shard = GlyphShard[GlyphSettings, list[int]]
 
 
 def generate_glyph_scenes(
@@ -56,10 +57,7 @@ def generate_glyph_scenes(
         ['dev.json', 'dev_exhaustive.json', 'settings.json', 'test.json', 'test_exhaustive.json', 'train.json']
     """
     settings = settings or GlyphSettings()
-    if workers < 1:
-        raise InputError(f"Expected `workers` to be one or more, but got {workers}.")
-    import_pillow()
-    font_folder()  # what is missing should be said before any file is written
+    check_drawing(workers)
     root = Path(folder)
     claim_folder(root, "glyph scenes", VERSION, asdict(settings), later_settings=_LATER_SETTINGS)
     for split in SPLITS:
@@ -68,11 +66,13 @@ def generate_glyph_scenes(
         advance(settings.train + settings.dev + settings.test)
         return root
     plan = plan_scenes(settings)
-    (root / _PARTS).mkdir(exist_ok=True)
-    _draw_all(list(_shards(root, settings, plan)), workers, advance)
+    (root / PARTS).mkdir(exist_ok=True)
+    labels = {split: [entry.tolist() for entry in plan.labels[split]] for split in SPLITS}
+    shards = cut_into_shards(root, settings, labels, plan.alphabet, images=_SHARD_IMAGES, suffix=".json")
+    draw_shards(_draw_shard, shards, _is_drawn, workers, advance)
     for split in SPLITS:
         _write_annotations(root, split, settings, plan)
-    shutil.rmtree(root / _PARTS)
+    shutil.rmtree(root / PARTS)
     return root
 
 
@@ -87,54 +87,20 @@ def _is_complete(root: Path, settings: GlyphSettings) -> bool:
     return all((root / name).is_file() for name in files + images)
 
 
-@dataclass(frozen=True)
-class _Shard:
-    """A run of images of one split that one process draws."""
-
-    root: Path
-    settings: GlyphSettings
-    split: str
-    first: int
-    labels: list[list[int]]
-    characters: tuple[str, ...]
-    distractors: tuple[str, ...]
-
-    @property
-    def part(self) -> Path:
-        return self.root / _PARTS / f"{self.split}-{self.first:08d}.json"
-
-    def is_done(self) -> bool:
-        numbers = range(self.first, self.first + len(self.labels))
-        return self.part.is_file() and all((self.root / image_name(self.split, n)).is_file() for n in numbers)
-
-
-def _shards(root: Path, settings: GlyphSettings, plan: GlyphPlan) -> Iterator[_Shard]:
-    for split in SPLITS:
-        labels = [entry.tolist() for entry in plan.labels[split]]
-        for first in range(0, len(labels), _SHARD_IMAGES):
-            mine = labels[first : first + _SHARD_IMAGES]
-            alphabet = plan.alphabet
-            yield _Shard(root, settings, split, first, mine, alphabet.characters, alphabet.distractors)
-
-
-def _draw_all(shards: list[_Shard], workers: int, advance: Callable[[float], None]) -> None:
-    waiting = [shard for shard in shards if not shard.is_done()]
-    advance(sum(len(shard.labels) for shard in shards) - sum(len(shard.labels) for shard in waiting))
-    draw_in_processes(_draw_shard, waiting, workers, advance)
+def _is_drawn(shard: _Shard) -> bool:
+    return shard.part.is_file() and all((shard.root / image_name(shard.split, n)).is_file() for n in shard.numbers)
 
 
 def _draw_shard(shard: _Shard) -> int:
     pillow = import_pillow()
     objects = []
-    for number, labels in enumerate(shard.labels, start=shard.first):
-        generator = scene_generator(shard.settings, shard.split, number)
-        characters = [shard.characters[label] for label in labels]
-        scene = draw_scene(
-            characters, shard.distractors, shard.settings.size, generator, clutter=shard.settings.clutter
-        )
+    settings, alphabet = shard.settings, shard.alphabet
+    for number, labels, generator in shard.images():
+        characters = [alphabet.characters[label] for label in labels]
+        scene = draw_scene(characters, alphabet.distractors, settings.size, generator, clutter=settings.clutter)
         with atomic_path(shard.root / image_name(shard.split, number)) as temporary:
             pillow.fromarray(scene.image).save(temporary, compress_level=1)
-        as_polygon = shard.settings.masks == "polygon"
+        as_polygon = settings.masks == "polygon"
         objects.append([_object(label, mask, as_polygon) for label, mask in zip(labels, scene.masks, strict=True)])
     write_json(shard.part, objects)
     return len(objects)
@@ -151,7 +117,7 @@ def _object(label: int, mask: BoolArray, as_polygon: bool) -> DrawnObject:
 
 
 def _write_annotations(root: Path, split: str, settings: GlyphSettings, plan: GlyphPlan) -> None:
-    parts = sorted((root / _PARTS).glob(f"{split}-*.json"))
+    parts = sorted((root / PARTS).glob(f"{split}-*.json"))
     objects = [image for part in parts for image in json.loads(part.read_text())]
     for name, exhaustive in _annotation_names(split).items():
         write_json(root / name, annotation_file(split, settings, plan, objects, exhaustive=exhaustive))

@@ -51,24 +51,30 @@ class GlyphSettings:
     clutter: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("classes", 1, MOST_CLASSES),
-            ("train", 1, 10_000_000),
-            ("dev", 1, 10_000_000),
-            ("test", 1, 10_000_000),
-            ("size", 64, 4096),
-            ("seed", 0, 2**63 - 1),
-            ("clutter", 0, 8),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise InputError(f"Expected `{name}` to be from {least} to {most}, but got {value}.")
+        check_ranges(
+            self,
+            classes=(1, MOST_CLASSES),
+            train=(1, 10_000_000),
+            dev=(1, 10_000_000),
+            test=(1, 10_000_000),
+            size=(64, 4096),
+            seed=(0, 2**63 - 1),
+            clutter=(0, 8),
+        )
         if self.masks not in ("rle", "polygon"):
             raise InputError(f"Expected `masks` to be one of ('rle', 'polygon'), but got {self.masks!r}.")
 
     def image_count(self, split: str) -> int:
         """Number of images of a split."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[split]
+
+
+def check_ranges(settings: object, **ranges: tuple[int, int]) -> None:
+    """Refuse settings of which one is outside of its range, ends included."""
+    for name, (least, most) in ranges.items():
+        value = getattr(settings, name)
+        if not least <= value <= most:
+            raise InputError(f"Expected `{name}` to be from {least} to {most}, but got {value}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +104,6 @@ def plan_scenes(settings: GlyphSettings) -> GlyphPlan:
             "test": plan_validation(settings.classes, settings.test, generator),
         },
     )
-
-
-def scene_generator(settings: GlyphSettings, split: str, image: int) -> np.random.Generator:
-    """The random state of one image, so that it does not matter which process draws it."""
-    return np.random.default_rng((settings.seed, 1 + SPLITS.index(split), image))
 
 
 def sorted_by_name(alphabet: Alphabet) -> Alphabet:
