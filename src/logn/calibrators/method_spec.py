@@ -141,11 +141,8 @@ def _aligned_counts(
         return table
     names = moments.metadata.class_names
     foreground = foreground_columns(moments.num_classes, background)
-    table = table.aligned_to(None if names is None else names[foreground])
-    expected = moments.num_classes - (background is not None)
-    if table.num_classes != expected:
-        raise InputError(f"Expected `counts` to have {expected} foreground classes, but got {table.num_classes}.")
-    return table
+    wanted = None if names is None else names[foreground]
+    return table.fitting(wanted, moments.num_classes - (background is not None), background)
 
 
 def _num_columns(

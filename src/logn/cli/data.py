@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from logn.cli import glyph_options
-from logn.cli.console import JsonOption, ProgressOption, print_json, verb_group
+from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, verb_group
+from logn.cli.paths import check_output
 from logn.errors import InputError
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
@@ -67,6 +68,8 @@ def glyphs(
         generate_glyph_scenes, output, settings, images=images, workers=workers, shown=progress_bar
     )
     _show({**drawn, **_summary(output / "train.json")}, as_json=as_json)
+    if not as_json:
+        print_note(f"To train a detector on it: {command('logn', 'train', '--data', output, '-o', 'run')}")
 
 
 @data.command()
@@ -74,8 +77,8 @@ def inspect(
     source: Annotated[
         Path,
         typer.Argument(
-            help="An LVIS or COCO JSON file; or images with one class each: glyph classes, CIFAR's binary version, "
-            "class folders, a list of `path label` lines."
+            help="An LVIS or COCO JSON file, or a folder of glyph scenes; or images with one class each: glyph "
+            "classes, CIFAR's binary version, class folders, a list of `path label` lines."
         ),
     ],
     sampler: Annotated[
@@ -84,7 +87,7 @@ def inspect(
     threshold: Annotated[
         float, typer.Option(help="Share of images below which repeat factor sampling repeats a class.")
     ] = 0.001,
-    split: Annotated[str, typer.Option(help="`train`, `dev` or `test`, of images with one class each.")] = "train",
+    split: Annotated[str, typer.Option(help="`train`, `dev` or `test`, where the source has several.")] = "train",
     imbalance: Annotated[
         float | None, typer.Option(help="Thin CIFAR or class folders: the first class to the last one.")
     ] = None,
@@ -103,6 +106,8 @@ def inspect(
     """
     from logn.cli.data_classes import summarise_images
 
+    if (source / f"{split}.json").is_file():  # the folder of glyph scenes
+        source = source / f"{split}.json"
     if source.suffix == ".json":
         _show(_summary(source, sampler, threshold), as_json=as_json)
         return
@@ -147,6 +152,8 @@ def glyph_classes(
         generate_glyph_classes, output, settings, images=settings.images, workers=workers, shown=progress_bar
     )
     _show({**drawn, **summarise_images(output)}, as_json=as_json)
+    if not as_json:
+        print_note(f"To train a classifier on it: {command('logn', 'train-classifier', '--data', output, '-o', 'run')}")
 
 
 @data.command()
@@ -170,6 +177,7 @@ def preview(
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.image_file import write_image
 
+    check_output(output, annotations)
     file = annotations / "train.json" if annotations.is_dir() else annotations
     sheet = draw_contact_sheet(DetectionDataset(file, images), rows=rows, columns=columns, seed=seed)
     write_image(output, sheet, colours=colours)
@@ -200,6 +208,7 @@ def federate(
     """
     from logn.datasets.federated_labels import federate_file
 
+    check_output(output, annotations)
     summary = federate_file(annotations, output, None if negatives < 0 else negatives, seed=seed)
     _show(
         {

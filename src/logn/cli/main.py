@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -177,10 +178,17 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _describe(error: OSError) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename is not None:
+        return f"Expected `{_first_file(Path(error.filename))}` to be a folder, but it is a file."
     reason = (error.strerror or str(error)).lower()
     if error.filename is None:
         return f"Expected the files to be readable and writable, but got: {reason}."
     return f"Expected `{error.filename}` to be readable or writable, but got: {reason}."
+
+
+def _first_file(path: Path) -> Path:
+    """What stands in the way of a folder: the path, or the one of its parents that is a file."""
+    return next((parent for parent in (path, *path.parents) if parent.is_file()), path)
 
 
 def _usage_error(error: Exception, *, as_json: bool) -> int:
@@ -189,7 +197,7 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     if not hasattr(error, "format_message"):
         raise error
     message = error.format_message().rstrip()
-    if message[-1:].isalnum():
+    if message[-1:] not in (".", "?", "!"):
         message += "."
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message

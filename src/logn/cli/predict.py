@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
 from logn.cli.model_options import DeviceOption, ForwardBatchOption, ImageFolderOption
 from logn.errors import InputError
 
@@ -77,6 +77,11 @@ def predict(
             f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
             f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
         )
+        statistics, annotations = "statistics.safetensors", dataset.annotation_file
+        collect = command("logn", "collect", model, "--data", "train.json", "-o", statistics)
+        compare = command("logn", "compare", "-p", output, "-s", statistics, "-a", annotations)
+        print_note(f"The statistics of training images, if they are not there yet: {collect}")
+        print_note(f"To compare methods on these proposals: {compare} --methods logn,logn:balanced")
 
 
 def _annotations(data: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, progress
+from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
 from logn.cli.model_options import (
     DeviceOption,
     ForwardBatchOption,
@@ -79,6 +79,8 @@ def predict_classifier(
         return
     total = ", ".join(f"{count:,} of {name}" for name, count in images_of.items())
     typer.echo(f"{output}: logits of {classifier.num_classes} classes for {total} images.")
+    compare = command("logn", "compare", "--task", "classification", "-p", output)
+    print_note(f"To compare methods on them: {compare} --methods logn,logn:balanced,loga")
 
 
 def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:

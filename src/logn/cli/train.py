@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from logn.cli import training_options as options
-from logn.cli.console import JsonOption, ProgressOption
+from logn.cli.console import JsonOption, ProgressOption, command
 from logn.cli.model_options import DeviceOption, ImageFolderOption
 
 
@@ -114,3 +114,10 @@ def train(
         plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
     options.print_result(result, as_json=as_json)
+    statistics, predictions = output / "statistics.safetensors", output / "predictions"
+    test = data if data.is_dir() else "test.json"
+    options.print_next(
+        command("logn", "collect", output, "--data", data, "-o", statistics),
+        command("logn", "predict", "--model", output, "--data", test, "-o", predictions),
+        as_json=as_json,
+    )

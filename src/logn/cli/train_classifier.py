@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from logn.cli import training_options as options
-from logn.cli.console import JsonOption, ProgressOption
+from logn.cli.console import JsonOption, ProgressOption, command
 from logn.cli.model_options import DeviceOption, LabelledImagesOption, ListNamesOption, ListRootOption
 
 
@@ -105,3 +105,5 @@ def train_classifier(
         plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
     options.print_result(result, as_json=as_json)
+    compare = command("logn", "compare", "--task", "classification", "--model", output, "--data", data)
+    options.print_next(f"{compare} --methods logn,logn:balanced,loga", as_json=as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import print_json
+from logn.cli.console import print_json, print_note
 
 if TYPE_CHECKING:
     from logn.training.loop import TrainingResult
@@ -52,3 +52,10 @@ def print_result(result: TrainingResult, *, as_json: bool) -> None:
         f"Trained for {done} iterations{after} in {result.seconds:.0f} s ({result.seconds_per_iteration:.3f} s each)"
         f" on {result.num_images} images of {result.num_classes} classes; saved in {result.output}.\n{losses}"
     )
+
+
+def print_next(*commands: str, as_json: bool) -> None:
+    """Tell on stderr what a trained run is good for, once and to people only."""
+    if os.environ.get("RANK", "0") == "0" and not as_json:
+        for line in commands:
+            print_note(f"Next: {line}")

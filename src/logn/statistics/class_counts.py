@@ -79,6 +79,17 @@ class ClassCounts:
         order = place_of(names, self.names)
         return ClassCounts(self.image_counts[order], self.instance_counts[order], tuple(names), self.num_images)
 
+    def fitting(self, names: Sequence[str] | None, num_classes: int, background: int | None) -> ClassCounts:
+        """The counts in the order of `names`; those of another number of foreground classes are refused."""
+        table = self.aligned_to(names)
+        if table.num_classes == num_classes:
+            return table
+        forgotten = background is None and table.num_classes == num_classes - 1
+        hint = "; is one of the columns a background (`--background first` or `last`)?" if forgotten else "."
+        raise InputError(
+            f"Expected `counts` to have {num_classes} foreground classes, but got {table.num_classes}{hint}"
+        )
+
     def at_least(self, minimum: float = 1.0) -> ClassCounts:
         """Raise smaller counts to `minimum`: a class without a training sample has no logarithm.
 

@@ -98,7 +98,9 @@ def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatA
     """The first column that the table has of `names`."""
     column = next((name for name in names if name in rows[0]), None)
     if column is None:
-        raise InputError(f"Expected a column `{names[0]}`, but the columns are: {', '.join(rows[0])}.")
+        found = ", ".join(rows[0])
+        hint = "; the first line must name the columns" if any(map(_is_number, rows[0])) else ""
+        raise InputError(f"Expected a column `{names[0]}`, but the columns are: {found}{hint}.")
     values = []
     for index, row in enumerate(rows):
         try:
@@ -108,6 +110,14 @@ def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatA
                 f"Expected `{column}` to be a number, but got {row[column]!r} for class {index}."
             ) from None
     return np.array(values)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def names_of(rows: Rows) -> tuple[str, ...] | None:
@@ -122,4 +132,7 @@ def place_of(names: Sequence[str], known: Sequence[str]) -> list[int]:
     missing = [name for name in names if name not in position]
     if missing:
         raise InputError(f"Expected the counts to name the class {missing[0]!r}, but they do not.")
+    twice = next((name for name in names if known.count(name) > 1), None) if len(position) < len(known) else None
+    if twice is not None:
+        raise InputError(f"Expected the counts to name each class once, but {twice!r} is there twice.")
     return [position[name] for name in names]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.active_classes import active_classes
 from logn.statistics.class_counts import ClassCounts, frequency_groups
@@ -153,11 +152,9 @@ def _names(counts: object, moments: ClassMoments, foreground: slice) -> tuple[st
 def _image_counts(counts: ClassCounts | npt.ArrayLike, moments: ClassMoments, foreground: slice) -> FloatArray:
     table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
     names = moments.metadata.class_names
-    table = table.aligned_to(None if names is None else names[foreground])
     expected = len(range(*foreground.indices(moments.num_classes)))
-    if table.num_classes != expected:
-        raise InputError(f"Expected `counts` to have {expected} foreground classes, but got {table.num_classes}.")
-    return table.image_counts
+    wanted = None if names is None else names[foreground]
+    return table.fitting(wanted, expected, moments.metadata.background).image_counts
 
 
 def _with_log_count(values: FloatArray, image_counts: FloatArray, alive: npt.NDArray[np.bool_]) -> Correlation:

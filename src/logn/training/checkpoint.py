@@ -100,7 +100,7 @@ def read_checkpoint(
         settings: What kind of model it must hold; a file of another kind is refused.
         num_classes: How many classes the data has that the model is for; another number is refused.
     """
-    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    file = _file_of(path)
     arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
     kind = kind_of(settings)
     if kind not in metadata:
@@ -126,8 +126,22 @@ def read_checkpoint(
 
 def stored_kind(path: str | os.PathLike[str]) -> str:
     """What a run holds, "detector" or "classifier"; its weights are not read."""
+    return _kind_in(read_metadata(_file_of(path), expected_format=FORMAT, schema=SCHEMA))
+
+
+def _file_of(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint of a run; what is no run is refused, and whoever has another model is told where to go."""
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-    return _kind_in(read_metadata(file, expected_format=FORMAT, schema=SCHEMA))
+    if not file.exists():
+        raise InputError(
+            f"Expected `{path}` to be a run, a folder with `{FILE_NAME}` that `logn train` writes, but there is none."
+        )
+    if file.suffix != ".safetensors":
+        raise InputError(
+            f"Expected `{path}` to be a run of `logn train`, but it ends in {file.suffix or 'nothing'}; "
+            "docs/predictions-store.md shows how to bring any other model."
+        )
+    return file
 
 
 def _kind_in(metadata: Mapping[str, str]) -> str:
