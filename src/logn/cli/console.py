@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from logn.strict_json import plain_values
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,20 +49,9 @@ def print_json(result: Mapping[str, Any]) -> None:
           "file": "x.npy"
         }
     """
-    lines = [f"  {json.dumps(key)}: {json.dumps(_plain(value), ensure_ascii=False)}" for key, value in result.items()]
+    plain = plain_values(result)
+    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
     typer.echo("{\n" + ",\n".join(lines) + "\n}")
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):  # NumPy arrays and scalars, without importing NumPy here
-        value = value.tolist()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def print_error(message: str, *, as_json: bool) -> None:

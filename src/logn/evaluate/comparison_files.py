@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 from logn.evaluate.comparison import Comparison
 from logn.evaluate.tables import Table, exact, write_comparison
 from logn.files import atomic_path
+from logn.strict_json import plain_values
 
 
 def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> None:
@@ -32,7 +32,7 @@ def save_forms(
         per_class: The table of all classes.
     """
     content = {
-        "comparison.json": json.dumps(without_nan(result), indent=1, ensure_ascii=False) + "\n",
+        "comparison.json": json.dumps(plain_values(result), indent=1, ensure_ascii=False) + "\n",
         "comparison.md": write("markdown") + "\n",
         "comparison.csv": write("csv"),
         "comparison.tex": write("latex") + "\n",
@@ -57,19 +57,3 @@ def per_class_table(comparison: Comparison) -> Table:
         for place, known in enumerate(comparison.classes)
     )
     return Table(comparison.protocol.describe(), header, rows)
-
-
-def without_nan(value: Any) -> Any:
-    """Replace what is not a finite number by None, since strict readers of JSON refuse NaN.
-
-    Example:
-        >>> without_nan({"AP": [0.5, float("nan")]})
-        {'AP': [0.5, None]}
-    """
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return value

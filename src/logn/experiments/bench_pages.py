@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logn.evaluate.comparison_files import without_nan
 from logn.evaluate.tables import Table
 from logn.experiments.experiment import NOT_TRAINED, BenchResult, Experiment, RowResult, SectionResult
+from logn.experiments.page_files import listed, write_page
 from logn.experiments.paper_tables import DATA, MAIN_FRAMEWORK, PaperRow
 from logn.experiments.workshop import STATISTICS_IMAGES
-from logn.files import atomic_path
+from logn.strict_json import plain_values
 
 OURS = "glyph scenes"
 METRICS = {
@@ -124,11 +123,7 @@ def to_markdown(result: BenchResult, command: str) -> str:
         f"Made by `{command}`. {describe_settings(result)}",
         *(f"## {section.title}\n\n{section_table(result, section).to_markdown()}" for section in result.sections),
     ]
-    findings = _findings(result)
-    if findings:
-        parts.append("## What it says\n\n" + "\n".join(f"- {sentence}" for sentence in findings))
-    if result.failures:
-        parts.append("## Rows without numbers\n\n" + "\n".join(f"- {sentence}" for sentence in result.failures))
+    parts += [*listed("What it says", _findings(result)), *listed("Rows without numbers", result.failures)]
     if experiment.paper:
         parts.append(f"## The paper's rows, on {DATA}\n\n{paper_table(experiment).to_markdown()}")
     return "\n\n".join(parts) + "\n"
@@ -180,7 +175,7 @@ def to_dict(result: BenchResult, command: str) -> dict[str, Any]:
         "failures": result.failures,
         "paper": [row.to_dict() for row in result.experiment.paper],
     }
-    plain: dict[str, Any] = without_nan(content)
+    plain: dict[str, Any] = plain_values(content)
     return plain
 
 
@@ -203,13 +198,4 @@ def _row_dict(found: RowResult) -> dict[str, Any]:
 
 def write_pages(result: BenchResult, folder: Path, command: str) -> Mapping[str, Path]:
     """Write `NAME.md` and `NAME.json` into a folder, which is made if it is not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = result.experiment.name
-    content = {
-        "markdown": (folder / f"{name}.md", to_markdown(result, command)),
-        "json": (folder / f"{name}.json", json.dumps(to_dict(result, command), indent=1, ensure_ascii=False) + "\n"),
-    }
-    for path, text in content.values():
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    return {form: path for form, (path, _) in content.items()}
+    return write_page(folder, result.experiment.name, to_markdown(result, command), to_dict(result, command))

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from logn.errors import InputError
 from logn.evaluate.classification_truth import SHOTS, shot_groups
 from logn.evaluate.compare_classification import compare_classification
 from logn.experiments.classifier_spec import ClassifierSpec
 from logn.experiments.classifier_workshop import ClassifierWorkshop
 from logn.experiments.imagenet_lt import TAU_NORM, TAU_SWEEP, ClassifierRow, sections
-from logn.experiments.measurements import RecordFile
+from logn.experiments.measurements import EXPECTED_ERRORS, RecordFile, known_numbers
 
 METRICS = (
     "top-1",
@@ -27,8 +26,6 @@ METRICS = (
     "within-family",
 )
 NOT_TRAINED = "The classifier is not trained yet, and training was not asked for."
-# What a run that is damaged, or of other settings, can raise.
-EXPECTED_ERRORS = (InputError, OSError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,7 @@ def _row_result(
     found = {seed: records[row.model.name][row.method] for seed, row in by_seed.items() if row.model.name in records}
     return ClassifierRowResult(
         first,
-        metrics={seed: _numbers(record["metrics"]) for seed, record in found.items()},
+        metrics={seed: known_numbers(record["metrics"]) for seed, record in found.items()},
         choices={seed: record["chosen"] for seed, record in found.items() if "chosen" in record},
         failures={seed: failures[row.model.name] for seed, row in by_seed.items() if row.model.name in failures},
         seconds={seed: _training_seconds(workshop, by_seed[seed].model) for seed in found},
@@ -186,8 +183,3 @@ def _row_result(
 def _training_seconds(workshop: ClassifierWorkshop, spec: ClassifierSpec) -> float:
     before = workshop.training_seconds(spec.start) if spec.start is not None else 0.0
     return before + workshop.training_seconds(spec)
-
-
-def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
-    """What the file has numbers for; a group without any class has none."""
-    return {name: value for name, value in values.items() if value is not None}

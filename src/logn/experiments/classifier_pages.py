@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,14 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from logn.evaluate.comparison_files import without_nan
 from logn.evaluate.tables import Table
 from logn.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
 from logn.experiments.classifier_workshop import ClassifierProblem
 from logn.experiments.imagenet_lt import COMPONENTS, MAIN, MORE, PAPER_DATA, PAPER_MODEL, PaperAccuracy
+from logn.experiments.page_files import listed, write_page
 from logn.experiments.sentences import signed
 from logn.experiments.student import half_width
-from logn.files import atomic_path
+from logn.strict_json import plain_values
 
 NAME = "imagenet-lt"
 COLUMNS = {"many": "many", "medium": "medium", "few": "few", "overall": "top-1"}
@@ -176,10 +175,9 @@ def to_markdown(bench: ClassifierBench, command: str) -> str:
         READING,
         f"Made by `{command}`. {describe(bench)}",
         *(f"## {section.title}\n\n{section_table(bench, section).to_markdown()}" for section in bench.sections),
-        "## What it says\n\n" + "\n".join(f"- {sentence}" for sentence in findings(bench)),
+        *listed("What it says", findings(bench)),
+        *listed("Rows without numbers", bench.failures),
     ]
-    if bench.failures:
-        parts.append("## Rows without numbers\n\n" + "\n".join(f"- {sentence}" for sentence in bench.failures))
     return "\n\n".join(parts) + "\n"
 
 
@@ -216,7 +214,7 @@ def to_dict(bench: ClassifierBench, command: str) -> dict[str, Any]:
         "failures": bench.failures,
         "paper": {"data": PAPER_DATA, "model": PAPER_MODEL},
     }
-    plain: dict[str, Any] = without_nan(content)
+    plain: dict[str, Any] = plain_values(content)
     return plain
 
 
@@ -239,11 +237,4 @@ def _row_dict(section: ClassifierSectionResult, found: ClassifierRowResult) -> d
 
 def write_pages(bench: ClassifierBench, folder: Path, command: str) -> dict[str, Path]:
     """Write `imagenet-lt.md` and `imagenet-lt.json` into a folder, which is made if it is not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(to_dict(bench, command), indent=1, ensure_ascii=False) + "\n"
-    content = {"markdown": (".md", to_markdown(bench, command)), "json": (".json", text)}
-    paths = {form: folder / f"{NAME}{suffix}" for form, (suffix, _) in content.items()}
-    for form, (_, written) in content.items():
-        with atomic_path(paths[form]) as temporary:
-            temporary.write_text(written, encoding="utf-8")
-    return paths
+    return write_page(folder, NAME, to_markdown(bench, command), to_dict(bench, command))

@@ -32,7 +32,7 @@ from logn.statistics.moments import ClassMoments
 from logn.training.classifier_checkpoint import load_classifier
 from logn.training.classifier_loop import train_classifier
 from logn.training.classifier_plan import ClassifierPlan
-from logn.training.training_log import read_log
+from logn.training.training_log import read_log, training_seconds
 
 DONE = "trained.json"
 
@@ -125,8 +125,7 @@ class ClassifierWorkshop:
 
     def training_seconds(self, spec: ClassifierSpec) -> float:
         """Time of the iterations of a run, as its log says; NaN without a log."""
-        lines = read_log(self.folder(spec))
-        return float(lines[-1]["seconds"]) if lines else float("nan")
+        return training_seconds(self.folder(spec))
 
     def training_loss(self, spec: ClassifierSpec) -> float:
         """The last mean of the loss in a run's log; NaN without a log."""

@@ -11,7 +11,6 @@ from typing import Any
 from logn.errors import InputError
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison_files import without_nan
 from logn.evaluate.masks import mask_maker
 from logn.evaluate.method_maps import fit_for_store
 from logn.evaluate.method_result import MethodResult
@@ -27,11 +26,15 @@ from logn.files import atomic_path
 from logn.logits.layer import find_modules
 from logn.statistics.class_dimensions import read_dimensions
 from logn.statistics.moments import ClassMoments
+from logn.strict_json import plain_values
 from logn.training.checkpoint import FILE_NAME as CHECKPOINT
 
 FILE_NAME, SCHEMA = "bench-test.json", 1
 COST_IMAGES = 16
 ITERATION = "seconds per iteration"
+
+# What a run that is damaged, or of other settings, can raise.
+EXPECTED_ERRORS = (InputError, OSError, RuntimeError, ValueError)
 
 # A measurement as it lies in the file: "metrics", "errors" (or None), "margin" (or None).
 Record = dict[str, Any]
@@ -96,6 +99,11 @@ def training_cost(workshop: Workshop, spec: DetectorSpec) -> float:
     return float(known[ITERATION]) * spec.iterations
 
 
+def known_numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    """What the file has numbers for; a group without any class has none."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 class RecordFile:
     """The file with all measurements of one trained detector; weights that have changed make it worthless.
 
@@ -125,7 +133,7 @@ class RecordFile:
     def add(self, part: str, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Add measurements to a part of the file, and give all of that part."""
         content = self.read()
-        content[part].update(without_nan(entries))
+        content[part].update(plain_values(entries))
         with atomic_path(self.path) as temporary:
             temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         merged: dict[str, Any] = content[part]

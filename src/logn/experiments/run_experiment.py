@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from logn.errors import InputError
 from logn.experiments.bench_detectors import BenchLength
 from logn.experiments.detector_spec import DetectorSpec
 from logn.experiments.experiment import (
@@ -19,11 +18,15 @@ from logn.experiments.experiment import (
     RowResult,
     SectionResult,
 )
-from logn.experiments.measurements import Record, inference_cost, measure, training_cost
+from logn.experiments.measurements import (
+    EXPECTED_ERRORS,
+    Record,
+    inference_cost,
+    known_numbers,
+    measure,
+    training_cost,
+)
 from logn.experiments.workshop import Step, Workshop
-
-# What a run that is damaged, or of other settings, can raise.
-EXPECTED_ERRORS = (InputError, OSError, RuntimeError, ValueError)
 
 
 @dataclass
@@ -141,9 +144,9 @@ def _row_result(row: BenchRow, by_seed: Mapping[int, BenchRow], outcomes: Mappin
     trained = {seed: outcome for seed, outcome in found.items() if seed in records}
     return RowResult(
         row=row,
-        metrics={seed: _numbers(record["metrics"]) for seed, record in records.items()},
+        metrics={seed: known_numbers(record["metrics"]) for seed, record in records.items()},
         failures=failures,
-        errors={seed: _numbers(record["errors"]) for seed, record in records.items() if record["errors"]},
+        errors={seed: known_numbers(record["errors"]) for seed, record in records.items() if record["errors"]},
         margins={seed: record["margin"] for seed, record in records.items() if record["margin"] is not None},
         logged_seconds={seed: outcome.logged_seconds for seed, outcome in trained.items()},
         training_seconds={seed: outcome.training_seconds for seed, outcome in trained.items()},
@@ -152,8 +155,3 @@ def _row_result(row: BenchRow, by_seed: Mapping[int, BenchRow], outcomes: Mappin
             seed: outcome.relative_cost for seed, outcome in trained.items() if outcome.relative_cost is not None
         },
     )
-
-
-def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
-    """What the file has numbers for; a group without any class has none."""
-    return {name: value for name, value in values.items() if value is not None}

@@ -25,6 +25,7 @@ from logn.logits.fingerprint import fingerprint
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
 from logn.training.checkpoint import FILE_NAME, load_detector
+from logn.training.training_log import training_seconds
 
 #: Enough for the balanced margin to be within 0.05 of that from all images.
 STATISTICS_IMAGES = 600
@@ -97,9 +98,7 @@ class Workshop:
 
     def training_seconds(self, spec: DetectorSpec) -> float:
         """Time of the run's iterations, as its log says; NaN without a log."""
-        log = self.model_folder(spec) / "log.jsonl"
-        lines = log.read_text().splitlines() if log.exists() else []
-        return float(json.loads(lines[-1])["seconds"]) if lines else float("nan")
+        return training_seconds(self.model_folder(spec))
 
     def detector(self, spec: DetectorSpec) -> Any:
         """The trained detector, in evaluation mode."""

@@ -75,6 +75,12 @@ def read_log(folder: str | Path) -> list[dict[str, Any]]:
     return entries
 
 
+def training_seconds(folder: str | Path) -> float:
+    """Time of the iterations of a run, as its log says; NaN without a log."""
+    lines = read_log(folder)
+    return float(lines[-1]["seconds"]) if lines else float("nan")
+
+
 Report = Callable[[int, str], None]
 
 
