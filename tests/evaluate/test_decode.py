@@ -113,6 +113,17 @@ def test_equals_naive_decoding(tmp_path_factory, header, seed, limit, threshold,
         assert as_tuples(found.of_image(number)) == expected
 
 
+@pytest.mark.parametrize(("activation", "columns"), [("sigmoid", 1), ("softmax", 2)])
+def test_a_score_at_the_threshold_is_dropped(tmp_path, activation, columns):
+    header = StoreHeader(num_columns=columns, activation=activation)
+    image = Proposals(np.array([[0, 0, 9, 9]], np.float32), np.zeros((1, columns), np.float32), height=40, width=40)
+    store = made_store(tmp_path, header, [image])
+    for limit in (None, 10):
+        for threshold, kept in ((0.5, 0), (np.nextafter(np.float32(0.5), 0), columns)):
+            chosen = DecodeSettings(score_threshold=float(threshold), max_detections=limit)
+            assert len(decode(store, None, chosen)) == kept
+
+
 @pytest.mark.parametrize("class_boxes", [False, True])
 def test_limit_takes_the_leading_part_at_many_classes(tmp_path, class_boxes):
     """The early stop must give what full suppression gives, on images that need several levels."""
