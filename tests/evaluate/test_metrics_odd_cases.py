@@ -132,6 +132,26 @@ def test_coco_metrics_with_crowds(tmp_path, limit, digits):
         np.testing.assert_allclose(own_precision(detections, truth, protocol), ours, atol=1e-9)
 
 
+def test_of_two_boxes_that_overlap_as_much_the_later_is_taken(tmp_path):
+    boxes = [[0, 0, 10, 10], [4, 0, 10, 10]]
+    content = {"images": [{"id": 1, "width": SIDE, "height": SIDE}], "categories": [{"id": 1, "name": "cup"}]}
+    content["annotations"] = [
+        {"id": number, "image_id": 1, "category_id": 1, "bbox": box, "area": 100, "iscrowd": 0}
+        for number, box in enumerate(boxes, start=1)
+    ]
+    # The first lies half-way; the second could only have the later box.
+    found = [([2, 0, 10, 10], 0.9), ([4.5, 0, 10, 10], 0.8)]
+    results = [{"image_id": 1, "category_id": 1, "bbox": box, "score": score} for box, score in found]
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    truth = load_ground_truth(content, style="coco")
+    detections, _ = read_results(tmp_path / "results.json", truth)
+    matched = match_detections(detections, truth)
+    assert matched.correct[0].tolist() == [True, False]
+    protocol = EvaluationProtocol(style="coco", max_detections=100)
+    theirs = evaluate_detections(detections, truth, protocol).per_class
+    np.testing.assert_allclose(own_precision(detections, truth, protocol), theirs, atol=1e-9)
+
+
 def assert_errors_equal_tidecv(annotations, results, style):
     tidecv = pytest.importorskip("tidecv")
     truth = load_ground_truth(annotations, style=style)
