@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -62,11 +63,24 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
 def write_safetensors(
     path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
-    """Write arrays and text metadata to `path` in one atomic step."""
+    """Write arrays and text metadata to `path` in one atomic step; the same content gives the same bytes."""
     contiguous = {name: np.require(array, requirements="C") for name, array in tensors.items()}
     with atomic_path(path) as temporary:
         # Not save_file: it makes files that only their owner may read.
-        temporary.write_bytes(save(contiguous, metadata=dict(metadata)))
+        data = save(contiguous, metadata=dict(metadata))
+        end = 8 + int.from_bytes(data[:8], "little")
+        with temporary.open("wb") as file:
+            file.write(_sorted_header(data[8:end]))
+            file.write(memoryview(data)[end:])
+
+
+def _sorted_header(text: bytes) -> bytes:
+    """The header with its metadata in order, since the library writes them in another one each time."""
+    header = json.loads(text)
+    header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the format wants the arrays to start at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
 
 
 def read_safetensors(
