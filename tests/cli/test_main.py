@@ -102,3 +102,21 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = done.stdout.rsplit("[", 1)[1]
     assert not any(f"'{name}'" in modules for name in ("numpy", "torch", "matplotlib", "hotcoco"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["collect", "model.onnx", "-o", "s"], "logn collect model.onnx --help"),
+        (["collect", "run", "--data", "train.json"], "logn collect --data x --help"),
+        (["compare", "--task", "classification", "--nonsense"], "logn compare --task classification --help"),
+        (["fit"], "logn fit --help"),
+    ],
+)
+def test_the_hint_shows_the_options_of_what_was_called(refused, arguments, hint):
+    assert refused(*arguments).endswith(f"Try `{hint}`.")
+
+
+def test_options_of_classifiers_speak_for_themselves(refused):
+    sentence = refused("compare", "-l", "nowhere.npy", "--labels", "nowhere.npy")
+    assert sentence == "Expected `nowhere.npy` to be a file, but there is none."

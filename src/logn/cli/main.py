@@ -23,6 +23,7 @@ class Verb(NamedTuple):
     target: str  # "module:attribute" in logn.cli: a function, or a typer.Typer that has subcommands
     help: str
     panel: str
+    hint: str | None = None  # the call that shows its options, where it is not `logn NAME --help`
 
 
 START = "Start here"
@@ -62,14 +63,25 @@ VERBS = (
 )
 
 # Running a model takes other options than reading logits, so `logn collect model.onnx --help` shows those.
-COLLECT_ONNX = Verb("collect", "collect_onnx:collect_onnx", "Run an ONNX model over images.", LOGITS)
+COLLECT_ONNX = Verb(
+    "collect", "collect_onnx:collect_onnx", "Run an ONNX model over images.", LOGITS, "logn collect model.onnx --help"
+)
 COMPARE_CLASSIFICATION = Verb(
     "compare",
     "compare_classification:compare_classification",
     "Score every method on the logits of a classifier, in one table.",
     EVALUATION,
+    "logn compare --task classification --help",
 )
-COLLECT_DETECTOR = Verb("collect", "collect_detector:collect_detector", "Run a trained detector over images.", LOGITS)
+COLLECT_DETECTOR = Verb(
+    "collect",
+    "collect_detector:collect_detector",
+    "Run a trained detector over images.",
+    LOGITS,
+    "logn collect --data x --help",
+)
+# Only classifiers have these options, so whoever gives one need not say --task too.
+CLASSIFIER_OPTIONS = ("-l", "--logits", "--labels", "--train-logits")
 
 # Which extra brings a package that is not always there.
 EXTRAS = {
@@ -100,9 +112,14 @@ class LazyVerbs(TyperGroup):
             verb = COLLECT_ONNX
         elif name == "collect" and any(argument == "-d" or argument.startswith("--data") for argument in rest):
             verb = COLLECT_DETECTOR
-        elif name == "compare" and "--task=classification" in "=".join(rest):
+        elif name == "compare" and _compares_classifiers(rest):
             verb = COMPARE_CLASSIFICATION
         return name, stand_in and verb and load_verb(verb), rest
+
+
+def _compares_classifiers(arguments: Sequence[str]) -> bool:
+    given = {argument.partition("=")[0] for argument in arguments}
+    return "--task=classification" in "=".join(arguments) or not given.isdisjoint(CLASSIFIER_OPTIONS)
 
 
 def load_verb(verb: Verb) -> Any:
@@ -113,7 +130,9 @@ def load_verb(verb: Verb) -> Any:
         return typer.main.get_command(target)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     single.command(verb.name, context_settings=HELP_OPTIONS)(target)
-    return typer.main.get_command(single)
+    command = typer.main.get_command(single)
+    command.hint = verb.hint  # type: ignore[attr-defined]
+    return command
 
 
 app = typer.Typer(
@@ -203,8 +222,8 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
         typer.echo(message, err=True)
     else:
-        hint = f" Try `{context.command_path} --help`." if context else ""
-        print_error(message + hint, as_json=as_json)
+        call = getattr(context.command, "hint", None) or f"{context.command_path} --help" if context else None
+        print_error(message + (f" Try `{call}`." if call else ""), as_json=as_json)
     return 2
 
 
