@@ -217,6 +217,12 @@ def test_a_class_without_an_image_is_named(make_striped_images, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_one_class_is_nothing_to_learn(make_striped_images, tmp_path):
+    with pytest.raises(InputError, match="at least 2 classes, but `class 0` is the only one"):
+        run(plan_for(tmp_path / "run"), make_striped_images((4,)))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved(striped, tmp_path):
     with pytest.raises(NonFiniteLossError, match="loss_classifier was nan at iteration 0 on images"):
         run(plan_for(tmp_path), striped, classification_loss=lambda logits, labels: logits.sum() * float("nan"))

@@ -77,6 +77,11 @@ def _train(
 ) -> TrainingResult:
     images = plan.training_images() if images is None else images
     require_every_class(images)
+    if images.num_classes < 2:
+        raise InputError(
+            f"Expected `{images.source}` to hold images of at least 2 classes, but `{images.class_names[0]}` is the only "
+            "one."
+        )
     plan.check_processes(team.world)
     sampler = plan.make_sampler(images)
     schedule = plan.schedule(len(images))
