@@ -79,8 +79,8 @@ def _train(
     require_every_class(images)
     if images.num_classes < 2:
         raise InputError(
-            f"Expected `{images.source}` to hold images of at least 2 classes, but `{images.class_names[0]}` is the only "
-            "one."
+            f"Expected `{images.source}` to hold images of at least 2 classes, but `{images.class_names[0]}` is the "
+            "only one."
         )
     plan.check_processes(team.world)
     sampler = plan.make_sampler(images)
