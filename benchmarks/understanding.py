@@ -65,8 +65,7 @@ def measure(workshop: Workshop, point: Point, protocols: Sequence[str]) -> dict[
     forms = margin_forms(moments)
     counts = workshop.counts(spec)
     methods = {name: fit_for_store(name, store.header, moments=moments, counts=counts) for name in METHODS}
-    shifts = SHIFTS if store.num_classes <= 300 else SHIFTS[::2]
-    swept = {(name, shift): form.at(shift) for name, form in forms.items() for shift in shifts}
+    swept = {(name, shift): form.at(shift) for name, form in forms.items() for shift in SHIFTS}
     usual = measure_maps(store, truths, methods, moments.sample)
     sweep = measure_maps(store, truths, swept, moments.sample, decode=DecodeSettings(score_threshold=SWEEP_THRESHOLD))
     result = {
@@ -74,8 +73,8 @@ def measure(workshop: Workshop, point: Point, protocols: Sequence[str]) -> dict[
         "protocols": list(truths),
         "statistics": statistics(moments),
         "methods": {name: asdict(found) for name, found in usual.items()},
-        "shifts": list(shifts),
-        "curves": {name: [asdict(sweep[name, shift]) for shift in shifts] for name in forms},
+        "shifts": list(SHIFTS),
+        "curves": {name: [asdict(sweep[name, shift]) for shift in SHIFTS] for name in forms},
         "places": places(forms, methods),
         "seconds": round(time.monotonic() - started, 1),
     }
