@@ -30,7 +30,7 @@ TITLES = {
 }
 # Axes whose settings have an order, and so a scale of colours.
 ORDERED = ("negatives", "clutter", "classes", "look-alikes")
-LIMITS = (-9, 9)  # of the AP axis; what lies below is far up, where nobody would put a margin
+LIMITS = (-9, 11)  # of the AP axis; what lies below is far up, where nobody would put a margin
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, GREY)
 METHODS = {
     "none": "none",
