@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import runpy
 import subprocess
 import sys
@@ -29,16 +28,6 @@ def example(tmp_path_factory):
         os.chdir(here)
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
-
-
-def test_every_block_of_python_is_in_the_example():
-    script = EXAMPLE.read_text(encoding="utf-8")
-    assert blocks("python")
-    assert all(block in script for block in blocks("python"))
-
-
 def test_the_example_helps_the_few(example):
     assert example["after"]["few"] > example["before"]["few"] + 0.1
     change = example["comparison"]["logn:balanced"].differences["few"]
@@ -47,7 +36,7 @@ def test_the_example_helps_the_few(example):
     assert example["kept"]["top-1"] == example["after"]["top-1"]
 
 
-def test_the_printed_numbers_are_near_those_of_the_page(example):
+def test_the_printed_numbers_are_near_those_of_the_page(example, blocks):
     """Other versions of scikit-learn may round otherwise; a page that is plainly out of date fails."""
     (text,) = blocks("text")
     for line in text.splitlines():
@@ -56,16 +45,14 @@ def test_the_printed_numbers_are_near_those_of_the_page(example):
         assert 100 * example["after"][name] == pytest.approx(float(after), abs=2.0)
 
 
-def test_the_commands_give_what_the_example_gives(example):
+def test_the_commands_give_what_the_example_gives(example, blocks, shell):
     folder, (compare, correct) = example["folder"], blocks("sh")
-    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    commands = "set -e\n" + compare.replace("logn,logn:balanced,loga", "logn,logn:balanced,loga --json > all.json")
-    environment = {**os.environ, "PATH": binaries}
-    subprocess.run(["bash", "-c", commands + correct], cwd=folder, env=environment, check=True, capture_output=True)
+    compare = compare.replace("logn,logn:balanced,loga", "logn,logn:balanced,loga --json > all.json")
+    shell(compare + correct, folder)
     printed = json.loads((folder / "all.json").read_text())
     # In a process of its own, as the command is: tests that ran before in this one may have changed its threads.
     again = f"import json, runpy; print(json.dumps(runpy.run_path({str(EXAMPLE)!r})['comparison'].to_dict()))"
-    told = subprocess.run([sys.executable, "-c", again], cwd=folder, env=environment, check=True, capture_output=True)
+    told = subprocess.run([sys.executable, "-c", again], cwd=folder, check=True, capture_output=True)
     assert printed["methods"] == json.loads(told.stdout.splitlines()[-1])["methods"]
     kept = json.loads((folder / "kept.json").read_text())["methods"][1]["metrics"]
     assert kept["confidence"] == pytest.approx(example["kept"]["confidence"], abs=1e-3)

@@ -1,7 +1,6 @@
 """The page on training classifiers runs, and its commands have the options it names."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "classification-training.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
-
-
-def test_the_lines_of_python_train_and_correct_a_classifier(tmp_path, monkeypatch):
+def test_the_lines_of_python_train_and_correct_a_classifier(tmp_path, monkeypatch, blocks):
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("python")
     names: dict = {}
@@ -23,16 +18,10 @@ def test_the_lines_of_python_train_and_correct_a_classifier(tmp_path, monkeypatc
     assert abs(names["logits"].mean(0)).max() < 0.01
 
 
-def test_every_command_has_options_that_exist(capsys):
-    from logn.cli.main import execute
-
+def test_every_command_has_options_that_exist(blocks, assert_options_exist):
     lines = [line for block in blocks("console") for line in re.findall(r"^\$ logn (.+)$", block, flags=re.M)]
     assert len(lines) > 4
-    for line in lines:
-        words = shlex.split(line, comments=True)
-        assert execute([*words, "--help"]) == 0
-        shown = capsys.readouterr().out
-        assert all(re.search(rf"(?<!\S){word}(?!\S)", shown) for word in words if word.startswith("-")), line
+    assert_options_exist(lines)
 
 
 def test_the_tables_name_what_there_is():

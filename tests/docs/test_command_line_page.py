@@ -1,7 +1,5 @@
 """The page on the command line works by copy and paste."""
 
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +11,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
-def test_the_journey_can_be_pasted(tmp_path):
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
-    make_logits, *after = [text for language, text in blocks if language == "python"]
+def test_the_journey_can_be_pasted(tmp_path, blocks, shell):
+    make_logits, *after = blocks("python")
     (tmp_path / "make_logits.py").write_text(make_logits)
-    commands = "set -e\n" + "".join(text for language, text in blocks if language == "sh")
-    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["bash", "-c", commands], cwd=tmp_path, env={**os.environ, "PATH": binaries}, check=True)
+    shell("".join(blocks("sh")), tmp_path)
     for text in after:
         subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=True)
     assert (tmp_path / "statistics.png").exists()

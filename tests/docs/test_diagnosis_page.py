@@ -1,6 +1,5 @@
 """The page on the diagnosis: its example prints what the page shows, and its table knows every indicator."""
 
-import os
 import re
 import subprocess
 import sys
@@ -17,21 +16,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
 
 
-def test_the_example_prints_what_the_page_shows(tmp_path):
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
-    (code,), (commands,), (shown,) = (
-        [text for kind, text in blocks if kind == name] for name in ("python", "sh", "text")
-    )
-    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def test_the_example_prints_what_the_page_shows(tmp_path, blocks, shell):
+    (code,), (commands,), (shown,) = (blocks(language) for language in ("python", "sh", "text"))
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    printed = subprocess.run(
-        ["bash", "-ec", commands],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": binaries},
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    printed = shell(commands, tmp_path)
     # Sentences are wrapped on the page.
     assert " ".join(shown.split()) in " ".join(printed.split())
 

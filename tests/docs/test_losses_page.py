@@ -9,8 +9,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "losses.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
 
 
-def test_the_example_runs():
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
+def test_the_example_runs(blocks):
+    (code,) = blocks("python")
     names: dict = {}
     exec(code, names)  # noqa: S102 - our own page
     assert names["scores"].shape == (8, 4)

@@ -1,10 +1,6 @@
 """The README works by copy and paste: on a detector, on an ONNX file, on dumped logits."""
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,26 +11,18 @@ PAGE = Path(__file__).parents[2] / "README.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the README is not beside the tests")
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
+@pytest.fixture
+def paste(blocks, shell):
+    """Run the block of commands whose first line starts like this, without the prompts."""
+
+    def run(start, folder):
+        (found,) = [block for block in blocks("console") if block.startswith(f"$ {start}")]
+        return shell(found.replace("$ ", ""), folder)
+
+    return run
 
 
-def commands(start):
-    """The block of commands whose first line starts like this, without the prompts."""
-    found = [block for block in blocks("console") if block.startswith(f"$ {start}")]
-    assert len(found) == 1
-    return "set -e\n" + found[0].replace("$ ", "")
-
-
-def run(text, folder):
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    result = subprocess.run(
-        ["bash", "-c", text], cwd=folder, env={**os.environ, "PATH": path}, check=True, capture_output=True, text=True
-    )
-    return result.stdout
-
-
-def test_the_lines_of_python_correct_a_detector():
+def test_the_lines_of_python_correct_a_detector(blocks):
     torch = pytest.importorskip("torch")
     detection = pytest.importorskip("torchvision").models.detection
     torch.manual_seed(0)
@@ -47,7 +35,7 @@ def test_the_lines_of_python_correct_a_detector():
     torch.testing.assert_close(model.roi_heads.box_predictor.cls_score.weight.detach(), folded, rtol=1e-5, atol=1e-7)
 
 
-def test_dumped_logits_are_corrected(tmp_path):
+def test_dumped_logits_are_corrected(tmp_path, paste):
     random = np.random.default_rng(0)
     (tmp_path / "train_logits").mkdir()
     for name in ("train_logits/a.npy", "train_logits/b.npy", "test_logits.npy"):
@@ -55,11 +43,11 @@ def test_dumped_logits_are_corrected(tmp_path):
         np.save(tmp_path / name, np.hstack([random.normal(5, 1, (2000, 1)), foreground]).astype(np.float32))
     lines = (f"class{index},{2 ** (index // 2)}" for index in range(20))
     (tmp_path / "class_counts.csv").write_text("\n".join(["name,image_count", *lines]))
-    assert "strongly follow the training counts" in run(commands("logn collect 'train_logits"), tmp_path)
+    assert "strongly follow the training counts" in paste("logn collect 'train_logits", tmp_path)
     assert np.ptp(np.load(tmp_path / "corrected.npy")[:, 1:].mean(0)) < 0.2
 
 
-def test_an_onnx_file_is_corrected(tmp_path):
+def test_an_onnx_file_is_corrected(tmp_path, paste):
     torch = pytest.importorskip("torch")
     image = pytest.importorskip("PIL.Image")
     pytest.importorskip("onnxruntime")
@@ -68,19 +56,12 @@ def test_an_onnx_file_is_corrected(tmp_path):
     for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (12, 8, 8, 3))):
         image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "train" / f"{number}.png")
     torch.onnx.export(model, (torch.rand(1, 3, 8, 8),), str(tmp_path / "model.onnx"), dynamo=False)
-    assert "Proven on" in run(commands("logn collect model.onnx"), tmp_path)
+    assert "Proven on" in paste("logn collect model.onnx", tmp_path)
     assert (tmp_path / "corrected.onnx").exists()
 
 
-def test_every_command_has_options_that_exist(capsys):
-    """The commands that need a trained run are long; that their options exist can be told at once."""
-    from logn.cli.main import execute
-
-    for line in re.findall(r"^\$ logn (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.M):
-        words = shlex.split(line, comments=True)
-        assert execute([*words, "--help"]) == 0
-        shown = capsys.readouterr().out
-        assert all(re.search(rf"(?<!\S){word}(?!\S)", shown) for word in words if word.startswith("-")), line
+def test_every_command_has_options_that_exist(assert_options_exist):
+    assert_options_exist(re.findall(r"^\$ logn (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.M))
 
 
 def test_the_installation_names_an_extra_that_exists():

@@ -12,8 +12,7 @@ from logn.training.classifier_models import make_classifier
 
 
 @pytest.fixture(scope="module")
-def model():
-    torch.set_num_threads(1)
+def model(one_thread):
     made = make_classifier("small", 3)
     made.cls_score.weight.data.mul_(100)
     return made

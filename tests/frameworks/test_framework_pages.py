@@ -1,4 +1,4 @@
-"""The how-to pages of the frameworks show code that runs, and the table of models names tests that exist."""
+"""The examples of the frameworks run, and the table of models names tests that exist."""
 
 from __future__ import annotations
 
@@ -9,29 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    "mmdetection.md": "mmdetection_test.py",
-    "transformers.md": "transformers_detector.py",
-    "timm.md": "timm_classifier.py",
-    "ultralytics.md": "ultralytics_yolo.py",
-    "detectron2.md": "detectron2_test.py",
-}
 # The others need more than can be installed beside the pinned torch, or data: `make test-mmdet` runs MMDetection's.
 RUNNING = {
     "transformers_detector.py": ("transformers", "class logits: model.decoder.class_embed.1, background None, sigmoid"),
     "timm_classifier.py": ("timm", "class logits: head, head_dist"),
     "ultralytics_yolo.py": ("ultralytics", "folded in 2 maps of 80 classes"),
 }
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_the_page_is_in_the_example(page):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to" / page).read_text(), re.DOTALL)
-    script = (ROOT / "examples" / PAGES[page]).read_text()
-    assert blocks
-    for block in blocks:
-        assert block in script
-    assert f"`examples/{PAGES[page]}`" in (ROOT / "docs/how-to" / page).read_text()
 
 
 @pytest.mark.parametrize("script", RUNNING)

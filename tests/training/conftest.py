@@ -1,12 +1,16 @@
-"""A tiny data set in LVIS's format, written in a moment."""
+"""Tiny data sets, written in a moment, and what several tests do with models and runs."""
 
 import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 from logn.datasets.labelled_images import array_images
+from logn.training.checkpoint import read_checkpoint
+from logn.training.detector_settings import DetectorSettings
 
 
 def write_lvis_folder(folder, *, images=10, size=64, classes=4, objects=3, seed=0):
@@ -79,3 +83,60 @@ def make_striped_images():
 def striped():
     """45 images of four classes."""
     return striped_images()
+
+
+@pytest.fixture(scope="session")
+def stop_at_call():
+    """Make a loss that ends the process's work in the middle of a run, as a kill does, after so many calls."""
+
+    def stopping(calls, loss=None):
+        left = iter(range(calls))
+
+        def count(*_):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+
+        def cross_entropy(logits, labels):
+            count()
+            return nn.functional.cross_entropy(logits, labels)
+
+        if loss is None:
+            return cross_entropy
+        loss.register_forward_pre_hook(count)
+        return loss
+
+    return stopping
+
+
+@pytest.fixture(scope="session")
+def assert_same_run():
+    """Check that two runs ended with the same weights and momentum, to the bit."""
+
+    def check(first, second, settings=DetectorSettings):
+        a, b = (read_checkpoint(folder, settings) for folder in (first, second))
+        assert set(a.model) == set(b.model)
+        assert set(a.momentum) == set(b.momentum) != set()
+        assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
+        assert all(torch.equal(a.momentum[name], b.momentum[name]) for name in a.momentum)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def learn_by_heart():
+    """Train a detector on the same images over and over; gives its losses of every step."""
+
+    def learn(model, scenes, *, steps, rate, longest_gradient=float("inf")):
+        images, targets = zip(*scenes, strict=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+        history = []
+        for _ in range(steps):
+            losses = model(list(images), list(targets))
+            optimizer.zero_grad()
+            sum(losses.values()).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), longest_gradient)
+            optimizer.step()
+            history.append({name: loss.item() for name, loss in losses.items()})
+        return history
+
+    return learn

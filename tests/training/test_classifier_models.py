@@ -13,14 +13,7 @@ from logn.training.classifier_models import build_classifier, make_classifier
 from logn.training.classifier_settings import ClassifierSettings
 
 PICTURES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def spread(model):

@@ -18,13 +18,7 @@ from logn.training.losses.by_name import LOSS_NAMES
 from logn.training.run import NonFiniteLossError
 from logn.training.training_log import read_log
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def plan_for(output, **options):
@@ -39,7 +33,6 @@ def run(plan, images, **options):
 @pytest.fixture(scope="module")
 def finished(striped, tmp_path_factory):
     """An uninterrupted run."""
-    torch.set_num_threads(1)
     output = tmp_path_factory.mktemp("classifier")
     run(plan_for(output), striped)
     return output
@@ -47,14 +40,6 @@ def finished(striped, tmp_path_factory):
 
 def weights(folder):
     return read_checkpoint(folder, ClassifierSettings).model
-
-
-def same_content(first, second):
-    a, b = (read_checkpoint(folder, ClassifierSettings) for folder in (first, second))
-    assert set(a.model) == set(b.model)
-    assert set(a.momentum) == set(b.momentum) != set()
-    assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
-    assert all(torch.equal(a.momentum[name], b.momentum[name]) for name in a.momentum)
 
 
 @pytest.mark.parametrize("loss", [name for name in LOSS_NAMES if name != "bags"])
@@ -84,50 +69,25 @@ def test_a_few_dozen_iterations_learn_the_images(classifier, striped, tmp_path):
     assert model.image_counts == (24, 12, 6, 3)
 
 
-class StopAtCall:
-    """A loss that ends the process's work in the middle of a run, as a kill does."""
-
-    def __init__(self, call):
-        self.left = call
-
-    def __call__(self, logits, labels):
-        self.left -= 1
-        if self.left < 0:
-            raise KeyboardInterrupt
-        return nn.functional.cross_entropy(logits, labels)
-
-
-def test_an_interrupted_run_ends_as_the_uninterrupted_one(striped, finished, tmp_path):
+def test_an_interrupted_run_ends_as_the_uninterrupted_one(striped, finished, tmp_path, stop_at_call, assert_same_run):
     plan = plan_for(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run(plan, striped, classification_loss=StopAtCall(5))
+        run(plan, striped, classification_loss=stop_at_call(5))
     assert read_checkpoint(tmp_path, ClassifierSettings).iteration == 4
     result = run(plan, striped)
     assert (result.resumed_from, result.iterations, result.num_images) == (4, 6, 45)
-    same_content(tmp_path, finished)
+    assert_same_run(tmp_path, finished, ClassifierSettings)
     assert run(plan, striped).losses == {}  # nothing left to do
 
 
-def test_the_state_of_a_loss_is_resumed(striped, tmp_path):
+def test_the_state_of_a_loss_is_resumed(striped, tmp_path, stop_at_call, assert_same_run):
     run(plan_for(tmp_path / "whole", loss="seesaw"), striped)
     plan = plan_for(tmp_path / "parts", loss="seesaw")
     with pytest.raises(KeyboardInterrupt):
-        run(plan, striped, classification_loss=StoppingSeesaw(4, background=None))
+        run(plan, striped, classification_loss=stop_at_call(4, SeesawLoss(4, background=None)))
     run(plan, striped)
-    same_content(tmp_path / "whole", tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts", ClassifierSettings)
     assert weights(tmp_path / "parts")["classification_loss.counts"].sum() == 6 * 8
-
-
-class StoppingSeesaw(SeesawLoss):
-    """Seesaw that ends the run at its fifth call."""
-
-    left = 5
-
-    def observe(self, logits, labels):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-        super().observe(logits, labels)
 
 
 @pytest.mark.parametrize(

@@ -57,20 +57,12 @@ def paper_detector():
 
 
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])
-def test_small_detector_learns_a_batch_by_heart(classifier):
+def test_small_detector_learns_a_batch_by_heart(classifier, learn_by_heart):
     torch.manual_seed(0)
     model = small(5, classifier=classifier).train()
-    images, targets = zip(*(scene(seed=seed) for seed in range(2)), strict=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
-    totals = []
-    for _ in range(25):
-        losses = model(list(images), list(targets))
-        total = sum(losses.values())
-        optimizer.zero_grad()
-        total.backward()
-        optimizer.step()
-        totals.append(total.item())
-    assert set(losses) == {
+    history = learn_by_heart(model, [scene(seed=seed) for seed in range(2)], steps=25, rate=0.005)
+    totals = [sum(losses.values()) for losses in history]
+    assert set(history[0]) == {
         "loss_classifier",
         "loss_box_reg",
         "loss_mask",

@@ -22,13 +22,7 @@ from logn.training.one_stage import KEPT_POINTS
 from logn.training.one_stage_head import boxes_at, boxes_of_points, grid_points, match_points
 from logn.training.plan import TrainingPlan
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def scene(size=64, objects=3, classes=5, seed=0):
@@ -47,27 +41,18 @@ def plan_for(folder, output, **options):
 
 @pytest.fixture(scope="module")
 def finished(lvis_folder, tmp_path_factory):
-    torch.set_num_threads(1)
     output = tmp_path_factory.mktemp("one-stage")
     train(plan_for(lvis_folder, output), device="cpu", progress=False)
     return output
 
 
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])
-def test_it_learns_a_batch_by_heart(classifier):
+def test_it_learns_a_batch_by_heart(classifier, learn_by_heart):
     model = small_one_stage(5, classifier=classifier, image_size=64).train()
-    images, targets = zip(*(scene(seed=seed) for seed in range(2)), strict=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
-    totals = []
-    for _ in range(25):
-        losses = model(list(images), list(targets))
-        total = sum(losses.values())
-        optimizer.zero_grad()
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)  # as the recipe does
-        optimizer.step()
-        totals.append(total.item())
-    assert set(losses) == {"loss_classifier", "loss_box_reg", "loss_point_box"}
+    scenes = [scene(seed=seed) for seed in range(2)]
+    history = learn_by_heart(model, scenes, steps=25, rate=0.005, longest_gradient=10.0)  # as the recipe does
+    totals = [sum(losses.values()) for losses in history]
+    assert set(history[0]) == {"loss_classifier", "loss_box_reg", "loss_point_box"}
     assert np.mean(totals[-3:]) < 0.8 * np.mean(totals[:2])
 
 

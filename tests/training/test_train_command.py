@@ -3,19 +3,11 @@
 import json
 
 import pytest
-import torch
 
 from logn.cli.main import execute
 
 TINY = ["--iterations", "1", "--batch", "2", "--image-size", "64", "--device", "cpu"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_summary_is_json_and_a_second_call_has_nothing_to_do(lvis_folder, tmp_path, capsys):

@@ -21,13 +21,7 @@ from logn.training.plan import TrainingPlan
 from logn.training.run import NonFiniteLossError
 from logn.training.training_log import read_log
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def plan_for(folder, output, **options):
@@ -35,50 +29,30 @@ def plan_for(folder, output, **options):
     return TrainingPlan(folder, output, **values)
 
 
-class StopAtCall:
-    """A loss that ends the process's work in the middle of a run, as a kill does."""
-
-    def __init__(self, call):
-        self.left = call
-
-    def __call__(self, logits, labels):
-        self.left -= 1
-        if self.left < 0:
-            raise KeyboardInterrupt
-        return nn.functional.cross_entropy(logits, labels)
-
-
-def same_content(first, second):
-    a, b = Checkpoint.load(first), Checkpoint.load(second)
-    assert set(a.model) == set(b.model)
-    assert set(a.momentum) == set(b.momentum) != set()
-    assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
-    assert all(torch.equal(a.momentum[name], b.momentum[name]) for name in a.momentum)
-
-
 @pytest.fixture(scope="module")
 def finished(lvis_folder, tmp_path_factory):
     """An uninterrupted run."""
-    torch.set_num_threads(1)
     output = tmp_path_factory.mktemp("run")
     train(plan_for(lvis_folder, output), device="cpu", progress=False)
     return output
 
 
-def test_an_interrupted_run_ends_as_the_uninterrupted_one(lvis_folder, finished, tmp_path):
+def test_an_interrupted_run_ends_as_the_uninterrupted_one(
+    lvis_folder, finished, tmp_path, stop_at_call, assert_same_run
+):
     plan = plan_for(lvis_folder, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        train(plan, device="cpu", classification_loss=StopAtCall(5), progress=False)
+        train(plan, device="cpu", classification_loss=stop_at_call(5), progress=False)
     assert Checkpoint.load(tmp_path).iteration == 4
     result = train(plan, device="cpu", progress=False)
     assert (result.resumed_from, result.iterations) == (4, 6)
-    same_content(tmp_path, finished)
+    assert_same_run(tmp_path, finished)
     # The log has no trace of the interruption either, but for the clock.
     lines = [[{**line, "seconds": 0} for line in read_log(folder)] for folder in (tmp_path, finished)]
     assert lines[0] == lines[1]
 
 
-def test_a_killed_process_resumes_to_the_same_run(lvis_folder, finished, tmp_path):
+def test_a_killed_process_resumes_to_the_same_run(lvis_folder, finished, tmp_path, assert_same_run):
     command = [sys.executable, "-m", "logn.cli.main", "train", "--data", lvis_folder, "-o", tmp_path]
     options = ["--iterations", "6", "--batch", "4", "--image-size", "64", "--checkpoint-every", "2", "--device", "cpu"]
     process = subprocess.Popen(
@@ -93,7 +67,7 @@ def test_a_killed_process_resumes_to_the_same_run(lvis_folder, finished, tmp_pat
     error = process.communicate()[1]
     assert (tmp_path / "checkpoint.safetensors").exists(), error.decode()
     train(plan_for(lvis_folder, tmp_path), device="cpu", progress=False)
-    same_content(tmp_path, finished)
+    assert_same_run(tmp_path, finished)
 
 
 def test_a_finished_run_is_left_alone_and_a_fresh_one_starts_anew(lvis_folder, finished, tmp_path):
@@ -145,7 +119,9 @@ def test_another_class_count_gets_a_sentence(finished, make_lvis_folder, tmp_pat
 
 
 def test_a_file_that_is_no_checkpoint_gets_a_sentence(tmp_path):
-    with pytest.raises(InputError, match="to be a file, but there is none"):
+    with pytest.raises(
+        InputError, match=r"to be a run, a folder with `checkpoint.safetensors` .*, but there is none\."
+    ):
         load_detector(tmp_path)
     (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="to be a safetensors file"):

@@ -27,14 +27,7 @@ from logn.training.plan import TrainingPlan
 CLASSES = 4
 COUNTS = ClassCounts([90, 30, 4, 1], instance_counts=[2000, 150, 40, 1], num_images=100)
 SPECS = {"eql": "eql:threshold=0.05", "eql-softmax": "eql-softmax:threshold=0.05"}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def detector_with(name, model="small"):
@@ -67,25 +60,17 @@ def raw_and_proposed(detector, image):
 
 
 @pytest.mark.parametrize("name", LOSS_NAMES)
-def test_each_loss_trains_the_small_detector_and_its_scores_come_out(name):
+def test_each_loss_trains_the_small_detector_and_its_scores_come_out(name, learn_by_heart):
     torch.manual_seed(0)
     detector, loss = detector_with(name)
     detector.train()
-    images, targets = zip(*(scene(seed) for seed in range(2)), strict=True)
-    optimizer = torch.optim.SGD(detector.parameters(), lr=0.01, momentum=0.9)
-    values = []
-    for _ in range(12):
-        losses = detector(list(images), list(targets))
-        total = sum(losses.values())
-        optimizer.zero_grad()
-        total.backward()
-        nn.utils.clip_grad_norm_(detector.parameters(), 10.0)
-        optimizer.step()
-        values.append(losses["loss_classifier"].item())
+    scenes = [scene(seed) for seed in range(2)]
+    history = learn_by_heart(detector, scenes, steps=12, rate=0.01, longest_gradient=10.0)
+    values = [losses["loss_classifier"] for losses in history]
     assert np.isfinite(values).all()
     assert np.mean(values[-3:]) < 0.9 * np.mean(values[:2]), values
 
-    raw, proposed = raw_and_proposed(detector, images[0])
+    raw, proposed = raw_and_proposed(detector, scenes[0][0])
     activated = proposed.softmax(-1) if detector.activation == "softmax" else proposed.sigmoid()
     expected = loss.activate(raw)
     if detector.background is None:
@@ -94,7 +79,7 @@ def test_each_loss_trains_the_small_detector_and_its_scores_come_out(name):
     torch.testing.assert_close(activated, expected, atol=1e-6, rtol=1e-5)
     assert proposed.shape[1] == detector.logit_layer.num_classes
     with record(detector.eval(), detector.logit_layer) as moments:
-        detector.propose([images[0]])
+        detector.propose([scenes[0][0]])
     np.testing.assert_allclose(moments.mean, proposed.double().mean(0), rtol=1e-4, atol=1e-5)
 
 
@@ -150,7 +135,7 @@ def plan_for(folder, output, **options):
 
 
 @pytest.mark.parametrize(("loss", "key"), [("seesaw", "counts"), ("loce", "mean_score")])
-def test_a_run_keeps_the_state_of_its_loss_and_resumes_to_the_bit(lvis_folder, tmp_path, loss, key):
+def test_a_run_keeps_the_state_of_its_loss_and_resumes_to_the_bit(lvis_folder, tmp_path, loss, key, stop_at_call):
     plan = plan_for(lvis_folder, tmp_path / "whole", loss=loss)
     train(plan, device="cpu", progress=False)
     whole = Checkpoint.load(tmp_path / "whole")
@@ -159,7 +144,7 @@ def test_a_run_keeps_the_state_of_its_loss_and_resumes_to_the_bit(lvis_folder, t
 
     stopped = plan_for(lvis_folder, tmp_path / "stopped", loss=loss)
     with pytest.raises(KeyboardInterrupt):
-        train(stopped, device="cpu", progress=False, classification_loss=StopAtCall(loss, 2))
+        train(stopped, device="cpu", progress=False, classification_loss=stop_at_call(2, make_loss(loss, COUNTS)))
     assert train(stopped, device="cpu", progress=False).resumed_from == 2
     resumed = Checkpoint.load(tmp_path / "stopped")
     assert all(torch.equal(tensor, whole.model[name]) for name, tensor in resumed.model.items() if "_loss" not in name)
@@ -167,24 +152,6 @@ def test_a_run_keeps_the_state_of_its_loss_and_resumes_to_the_bit(lvis_folder, t
     assert load_detector(tmp_path / "whole").settings.loss == loss
     with pytest.raises(InputError, match="loss"):
         train(plan_for(lvis_folder, tmp_path / "whole", loss=f"{loss}:eps=1" if loss == "seesaw" else "loce:decay=0.5"))
-
-
-def StopAtCall(name, call):  # noqa: N802 - makes a loss
-    """The loss of that name, which ends the process's work in the middle of a run, as a kill does."""
-    loss = make_loss(name, COUNTS)
-    kind = type(loss)
-
-    class Stopping(kind):
-        left = call
-
-        def forward(self, *batch, **options):
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-            return super().forward(*batch, **options)
-
-    loss.__class__ = Stopping
-    return loss
 
 
 def test_regions_of_earlier_batches_join_each_batch():

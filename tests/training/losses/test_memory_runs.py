@@ -22,14 +22,7 @@ from logn.training.small_parts import RegionSampler, SmallBoxHead, SmallMaskHead
 
 COUNTS = ClassCounts([90, 30, 4, 1], num_images=100)
 SCORES = "roi_heads.classification_loss.mean_score"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def plan_for(folder, output, **options):
@@ -39,7 +32,6 @@ def plan_for(folder, output, **options):
 
 @pytest.fixture(scope="module")
 def first_stage(lvis_folder, tmp_path_factory):
-    torch.set_num_threads(1)
     output = tmp_path_factory.mktemp("first")
     train(plan_for(lvis_folder, output), device="cpu", progress=False)
     return output
@@ -49,30 +41,17 @@ def second_stage(folder, output, first, **options):
     return plan_for(folder, output, loss="loce", feature_memory=True, start=first, only="heads", **options)
 
 
-class Stopping(EquilibriumLoss):
-    """Ends the process's work in the middle of a run, as a kill does."""
-
-    left = 2
-
-    def forward(self, *batch, **options):
-        self.left -= 1
-        if self.left < 0:
-            raise KeyboardInterrupt
-        return super().forward(*batch, **options)
-
-
-def test_a_resumed_run_has_the_memory_that_it_had(lvis_folder, first_stage, tmp_path):
+def test_a_resumed_run_has_the_memory_that_it_had(lvis_folder, first_stage, tmp_path, stop_at_call, assert_same_run):
     train(second_stage(lvis_folder, tmp_path / "whole", first_stage), device="cpu", progress=False)
     plan = second_stage(lvis_folder, tmp_path / "stopped", first_stage)
+    stopping = stop_at_call(2, EquilibriumLoss(4, background=0))
     with pytest.raises(KeyboardInterrupt):
-        train(plan, device="cpu", progress=False, classification_loss=Stopping(4, background=0))
+        train(plan, device="cpu", progress=False, classification_loss=stopping)
     assert [path.name for path in (tmp_path / "stopped").glob("feature_memory*")] == [
         "feature_memory_0_at_2.safetensors"
     ]
     assert train(plan, device="cpu", progress=False).resumed_from == 2
-    whole, resumed = (Checkpoint.load(tmp_path / name) for name in ("whole", "stopped"))
-    assert all(torch.equal(tensor, whole.model[name]) for name, tensor in resumed.model.items())
-    assert all(torch.equal(tensor, whole.momentum[name]) for name, tensor in resumed.momentum.items())
+    assert_same_run(tmp_path / "whole", tmp_path / "stopped")
     memories = [FeatureMemory(4), FeatureMemory(4)]
     for memory, name in zip(memories, ("whole", "stopped"), strict=True):
         load_memory(memory, tmp_path / name, 3, 0)
@@ -82,11 +61,10 @@ def test_a_resumed_run_has_the_memory_that_it_had(lvis_folder, first_stage, tmp_
 
 
 def test_a_pass_over_the_images_fills_the_memory_and_the_scores_before_any_weight_changes(
-    lvis_folder, first_stage, tmp_path
+    lvis_folder, first_stage, tmp_path, stop_at_call
 ):
     plan = second_stage(lvis_folder, tmp_path, first_stage)
-    loss = Stopping(4, background=0)
-    loss.left = 0
+    loss = stop_at_call(0, EquilibriumLoss(4, background=0))
     with pytest.raises(KeyboardInterrupt):
         train(plan, device="cpu", progress=False, classification_loss=loss)
     filled, before = Checkpoint.load(tmp_path), Checkpoint.load(first_stage)
