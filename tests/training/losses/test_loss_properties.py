@@ -1,6 +1,7 @@
 """What holds for every loss whatever the numbers: identities, symmetry, and surviving odd batches."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -223,7 +224,10 @@ def test_a_foreground_row_does_not_push_rare_classes_down_and_a_background_row_d
 def test_others_are_drawn_in_proportion_and_a_group_without_rows_is_not_trained():
     loss = losses.BalancedGroupsLoss([5, 2000], background=0, others_per_row=2)
     logits = torch.zeros(50, loss.layout.columns, requires_grad=True)
-    loss(logits, torch.tensor([1] * 3 + [0] * 47)).backward()
+    value = loss(logits, torch.tensor([1] * 3 + [0] * 47))
+    # Equal logits: log 2 from foreground against background, log 2 on average over the rows drawn for the one group.
+    torch.testing.assert_close(value.item(), 2 * math.log(2))
+    value.backward()
     starts = loss.test_logits.columns()[0].tolist()
     trained = (logits.grad[:, starts[0] : starts[1]] != 0).any(1)
     assert trained[:3].all()
@@ -261,6 +265,30 @@ def test_no_gradient_through_weights_and_statistics():
     scale = (loss.variance + loss.eps).sqrt()
     wanted = loss.inverse(logits).softmax(-1) - torch.eye(2)
     torch.testing.assert_close(logits.grad, (wanted * scale / 2).float())
+
+
+@pytest.mark.parametrize("logits", [[1.0, -0.5, 0.5], [6.0, 0.0, -2.0]])
+def test_seesaw_weighs_by_scores_above_a_floor_and_passes_no_gradient_through_them(logits):
+    loss = losses.SeesawLoss(3, background=None).eval()
+    loss.counts.copy_(torch.tensor([100, 10, 1]))
+    x = torch.tensor([logits], requires_grad=True)
+    score = x.detach().softmax(-1)[0]
+    # Class 2 is true and the rarest, so nothing is mitigated; in the second row its score is below the floor.
+    factors = torch.clamp(score / score[2].clamp(min=0.01), min=1.0) ** 2
+    factors[2] = 1.0
+    torch.testing.assert_close(loss.log_weights(x, torch.tensor([2]))[0], factors.log())
+    value = loss(x, torch.tensor([2]))
+    weighted = (x.detach() + factors.log()).softmax(-1)
+    torch.testing.assert_close(value, -weighted[0, 2].log())
+    value.backward()
+    torch.testing.assert_close(x.grad, weighted - torch.tensor([[0.0, 0.0, 1.0]]))
+
+
+def test_a_count_of_the_background_moves_its_logit():
+    loss = losses.LogitAdjustedLoss([100, 10], background=0, background_count=890, tau=0.5)
+    wanted = 0.5 * torch.tensor([890 / 110, 100 / 110, 10 / 110], dtype=torch.float64).log()
+    torch.testing.assert_close(loss.shift, wanted)
+    assert losses.LogitAdjustedLoss([100, 10], background=-1).shift[-1] == 0
 
 
 @pytest.mark.parametrize(
