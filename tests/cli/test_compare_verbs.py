@@ -209,3 +209,30 @@ def test_another_split_with_the_same_ids_is_noticed(files, capsys):
     with pytest.warns(LogNWarning):
         assert execute(compare(files, "--methods", "logn", "--sweep", "margin=0:1:1", "--split", "--json")) == 0
     assert len([note for note in json.loads(capsys.readouterr().out)["notes"] if "other file names" in note]) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"score": float("nan")}, "`score` of every result of `{}` to be a finite number, but entry 1 has nan"),
+        ({"score": None}, "`score` of every result of `{}` to be a finite number, but entry 1 has None"),
+        ({"bbox": [1, 2, 3]}, "`bbox` of every result of `{}` to be four finite numbers, but entry 1 has [1, 2, 3]"),
+        ({"bbox": [1, 2, 3, None]}, "`bbox` of every result of `{}` to be four finite numbers"),
+        ({"image_id": None}, "every `image_id` of `{}` to be annotated, but None is not"),
+        ({"image_id": [1]}, "every `image_id` of `{}` to be annotated, but [1] is not"),
+        ({"segmentation": "outline"}, "to be polygons or run lengths, but that of entry 1 is neither"),
+        ({"segmentation": {"size": [100, 100]}}, "to be polygons or run lengths, but that of entry 1 is neither"),
+    ],
+)
+def test_results_of_other_tools_are_checked_entry_by_entry(files, capsys, change, sentence):
+    good = {"image_id": 1, "category_id": 1, "bbox": [1, 1, 9, 9], "score": 0.5}
+    change_annotations(files, lambda data: [image.update(height=100, width=100) for image in data["images"]])
+    if "segmentation" in change:
+        good["segmentation"] = [[1, 1, 9, 1, 9, 9]]
+    results = files / "results.json"
+    results.write_text(json.dumps([good, good | change]))
+    assert execute(["evaluate", "-r", str(results), "-a", str(files / "gt.json")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert sentence.format(results) in printed.err
+    assert printed.err.count("\n") == 1

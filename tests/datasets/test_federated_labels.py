@@ -123,6 +123,8 @@ def test_federated_input_is_refused():
         ({"categories": [{"name": "cup"}]}, "`categories` in `annotations` to have `id`, but entry 0"),
         ({"annotations": [{"image_id": 5, "category_id": 2}]}, "to list image 5"),
         ({"annotations": [{"image_id": 3, "category_id": 4}]}, "to list category 4"),
+        ({"annotations": [{"image_id": [3], "category_id": 4}]}, r"to be a whole number, but entry 0 has \[3\]"),
+        ({"categories": [{"id": "2"}, {"id": 5}]}, "to be a whole number, but entry 0 has '2'"),
     ],
 )
 def test_bad_annotations_get_one_sentence(change, words):

@@ -137,6 +137,11 @@ BAD_FILES = {
     "text json": ("x.json", '"hello"', "list of counts"),
     "nested json": ("x.json", '{"a": {"b": 1}}', "list of numbers"),
     "empty list": ("x.json", "[]", "one number per class"),
+    "coco with a list for an object": (
+        "x.json",
+        '{"categories": [{"id": 1, "name": "cup"}], "annotations": [[1, 2]]}',
+        "not complete",
+    ),
     "coco without ids": ("x.json", '{"categories": [{"name": "cup"}]}', "not complete"),
     "coco without counts": ("x.json", '{"categories": [{"id": 1, "name": "cup"}]}', "got neither"),
     "stray annotation": (

@@ -78,7 +78,8 @@ def predict(
             f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
         )
         statistics, annotations = "statistics.safetensors", dataset.annotation_file
-        collect = command("logn", "collect", model, "--data", "train.json", "-o", statistics)
+        where = () if images is None else ("--images", images)
+        collect = command("logn", "collect", model, "--data", "train.json", *where, "-o", statistics)
         compare = command("logn", "compare", "-p", output, "-s", statistics, "-a", annotations)
         print_note(f"The statistics of training images, if they are not there yet: {collect}")
         print_note(f"To compare methods on these proposals: {compare} --methods logn,logn:balanced")

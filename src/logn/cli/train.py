@@ -116,8 +116,9 @@ def train(
     options.print_result(result, as_json=as_json)
     statistics, predictions = output / "statistics.safetensors", output / "predictions"
     test = data if data.is_dir() else "test.json"
+    where = () if images is None else ("--images", images)
     options.print_next(
-        command("logn", "collect", output, "--data", data, "-o", statistics),
-        command("logn", "predict", "--model", output, "--data", test, "-o", predictions),
+        command("logn", "collect", output, "--data", data, *where, "-o", statistics),
+        command("logn", "predict", "--model", output, "--data", test, *where, "-o", predictions),
         as_json=as_json,
     )

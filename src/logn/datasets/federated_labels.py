@@ -153,6 +153,12 @@ def _check_entries(content: Mapping[str, Any], source: str) -> None:
                     f"Expected every entry of `{section}` in `{source}` to have `{missing}`, "
                     f"but entry {place} has none."
                 )
+            wrong = next((name for name in fields if not isinstance(entry[name], int)), None)
+            if wrong is not None:
+                raise InputError(
+                    f"Expected `{wrong}` of every entry of `{section}` in `{source}` to be a whole number, "
+                    f"but entry {place} has {entry[wrong]!r}."
+                )
 
 
 def _present(

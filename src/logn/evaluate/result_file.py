@@ -42,10 +42,10 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
     entries = _entries(path)
     images = _positions(path, entries, "image_id", truth.image_ids)
     labels = _positions(path, entries, "category_id", truth.category_ids)
-    masks = _masks(entries, truth)
+    masks = _masks(path, entries, truth)
     boxes = _boxes(path, entries, masks)
     boxes[:, 2:] += boxes[:, :2]
-    scores = np.array([entry["score"] for entry in entries], np.float64)
+    scores = _numbers(path, entries, "score", ())
     order = np.lexsort((-scores, images))
     # Full precision, unlike what the decoder gives: the file says exactly this.
     columns: dict[str, Any] = {"scores": scores[order], "boxes": boxes[order]}
@@ -58,14 +58,27 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
     return detections, None if masks is None else [masks[place] for place in order.tolist()]
 
 
-def _masks(entries: Sequence[dict[str, Any]], truth: GroundTruth) -> list[dict[str, Any]] | None:
+def _masks(
+    path: str | os.PathLike[str], entries: Sequence[dict[str, Any]], truth: GroundTruth
+) -> list[dict[str, Any]] | None:
     """The mask of each result, run-length encoded; None unless all have one."""
+    from hotcoco.mask import area
+
     if not entries or not all(entry.get("segmentation") for entry in entries):
         return None
-    return [
-        mask if isinstance(mask := entry["segmentation"], dict) else truth.evaluator_dataset.ann_to_rle(entry)
-        for entry in entries
-    ]
+    masks = []
+    for place, entry in enumerate(entries):
+        mask = entry["segmentation"]
+        try:
+            mask = mask if isinstance(mask, dict) else truth.evaluator_dataset.ann_to_rle(entry)
+            area(mask)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"Expected `segmentation` of every result of `{path}` to be polygons or run lengths, but that of entry "
+                f"{place} is neither ({error})."
+            ) from error
+        masks.append(mask)
+    return masks
 
 
 def _boxes(
@@ -79,7 +92,32 @@ def _boxes(
         return np.asarray(to_bbox(masks), np.float64).reshape(-1, 4)
     if missing is not None:
         raise InputError(f"Expected every result of `{path}` to have `bbox`, but entry {missing} has none.")
-    return np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
+    return _numbers(path, entries, "bbox", (4,))
+
+
+def _numbers(
+    path: str | os.PathLike[str], entries: Sequence[dict[str, Any]], field: str, shape: tuple[int, ...]
+) -> npt.NDArray[np.float64]:
+    """What all entries have in a field: a finite number, or `shape` of them."""
+    if not entries:
+        return np.zeros((0, *shape))
+    try:
+        values = np.array([entry[field] for entry in entries], np.float64)
+        if values.shape[1:] == shape and np.isfinite(values).all():
+            return values
+    except (TypeError, ValueError):
+        pass  # found again below, one by one
+    place = next(place for place, entry in enumerate(entries) if not _fits(entry[field], shape))
+    what, got = "four finite numbers" if shape else "a finite number", entries[place][field]
+    raise InputError(f"Expected `{field}` of every result of `{path}` to be {what}, but entry {place} has {got!r}.")
+
+
+def _fits(value: Any, shape: tuple[int, ...]) -> bool:
+    try:
+        array = np.array(value, np.float64)
+    except (TypeError, ValueError):
+        return False
+    return array.shape == shape and bool(np.isfinite(array).all())
 
 
 def evaluate_results(
@@ -142,7 +180,7 @@ def _positions(
     path: str | os.PathLike[str], entries: Sequence[dict[str, Any]], field: str, known: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     position = {value: place for place, value in enumerate(known.tolist())}
-    unknown = next((entry[field] for entry in entries if entry[field] not in position), None)
-    if unknown is not None:
-        raise InputError(f"Expected every `{field}` of `{path}` to be annotated, but {unknown} is not.")
+    for entry in entries:
+        if not isinstance(entry[field], int | float) or entry[field] not in position:
+            raise InputError(f"Expected every `{field}` of `{path}` to be annotated, but {entry[field]!r} is not.")
     return np.array([position[entry[field]] for entry in entries], np.int64)

@@ -161,7 +161,7 @@ def _count_annotations(content: Mapping[str, Any]) -> ClassCounts:
         ids = np.array([category["id"] for category in categories], dtype=np.int64)
         objects = [item for item in content.get("annotations") or () if not item.get("iscrowd")]
         pairs = np.array([(item["category_id"], item["image_id"]) for item in objects], dtype=np.int64).reshape(-1, 2)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"Expected COCO or LVIS annotations, but an entry is not complete ({error}).") from error
     num_images = len(content["images"]) if content.get("images") else None
     if not len(pairs):

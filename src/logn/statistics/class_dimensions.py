@@ -70,7 +70,7 @@ def _of_annotations(content: Mapping[str, Any]) -> tuple[tuple[str, ...], FloatA
         boxes = np.array([item["bbox"] for item in objects], dtype=np.float64).reshape(-1, 4)
         sizes = np.array([size[item["image_id"]] for item in objects], dtype=np.float64).reshape(-1, 2)
         names = tuple(str(category["name"]) for category in categories)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"Expected COCO or LVIS annotations, but an entry is not complete ({error}).") from error
     centres = np.clip((boxes[:, :2] + boxes[:, 2:] / 2) / sizes, 0.0, 1.0)
     return names, fractal_dimension(centres, labels, len(categories))
