@@ -182,3 +182,11 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     assert "with the same images" in json.loads(capsys.readouterr().out)["error"]
     assert execute(["predict", "-m", "x", "-d", str(tmp_path / "store"), "-o", "y"]) == 2
     assert "to hold `test.json`" in capsys.readouterr().err
+
+
+def test_a_model_that_only_detects_is_told_how_to_be_wrapped(tmp_path):
+    with pytest.raises(
+        InputError, match=r"to have `propose`, but object has none; wrap .* TorchvisionDetector\(model\)"
+    ):
+        predict(object(), MadeData(), tmp_path / "store")
+    assert not (tmp_path / "store").exists()

@@ -112,6 +112,12 @@ def as_tensor(image: npt.NDArray[np.uint8]) -> Any:
 
 
 def _check_classes(detector: ProposingDetector, dataset: ImageSource) -> None:
+    lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(detector, name)]
+    if lacking:
+        raise InputError(
+            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; wrap a two-stage model "
+            "of torchvision as TorchvisionDetector(model), and any other as docs/predictions-store.md shows."
+        )
     if detector.num_classes != len(dataset.category_ids):
         raise InputError(
             f"Expected `dataset` to have the {detector.num_classes} classes of the detector, "
