@@ -1,8 +1,9 @@
 """The evidence: what is measured on a real, if tiny, detector, and what the tables make of numbers."""
 
 import json
-import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,13 +51,6 @@ def test_changes_are_in_points_and_against_the_same_detector():
     assert evidence_tables.changes([made_evidence()], "FRACAL") == []
 
 
-def test_the_interval_of_a_mean_is_students():
-    mean, half = evidence_tables.mean_interval([1.0, 3.0])
-    assert mean == 2.0
-    assert half == pytest.approx(12.706 * math.sqrt(2) / math.sqrt(2))
-    assert math.isnan(evidence_tables.mean_interval([1.0])[1])
-
-
 def test_a_detector_counts_as_lowered_only_beyond_the_noise():
     members = [made_evidence(high=0.01), made_evidence("other-s1", high=-0.001)]
     assert evidence_tables.clearly_lowered(members, "LogN balanced") == ["other-s1"]
@@ -82,6 +76,31 @@ def test_the_page_says_what_the_numbers_say(tmp_path):
     draw_evidence(members, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     assert head_of(members[0]) == "linear"
+
+
+def test_values_are_chosen_on_dev_and_the_highest_there_is_taken(monkeypatch):
+    asked = []
+    best = {"loga:tau=0.5,priors=false", "norcal:gamma=0.8"}
+
+    class Row(dict):
+        name = ""
+
+    def compared(store, annotations, methods, **options):
+        asked.append((store, annotations.as_posix()))
+        rows = [Row(AP=0.3 if name in best else 0.2 + 0.001 * place) for place, name in enumerate(methods)]
+        for row, name in zip(rows, methods, strict=True):
+            row.name = name
+        return SimpleNamespace(rows=rows)
+
+    monkeypatch.setattr(evidence, "compare", compared)
+    workshop = SimpleNamespace(
+        predictions=lambda spec, split: f"predictions on {split}", data_folder=lambda spec: Path("data")
+    )
+    inputs = {"moments": SimpleNamespace(metadata=SimpleNamespace(background=0))}  # no weight, so no tau-norm
+    dev, chosen = evidence._choose(workshop, DetectorSpec(), inputs, {"none": "none", "NorCal": "norcal"})
+    assert asked == [("predictions on dev", "data/dev.json")]
+    assert chosen == {"LogA, tuned": "loga:tau=0.5,priors=false", "NorCal, tuned": "norcal:gamma=0.8"}
+    assert dev["norcal:gamma=0.8"] == 0.3
 
 
 def test_a_tiny_detector_is_trained_measured_and_not_measured_again(tmp_path, monkeypatch):

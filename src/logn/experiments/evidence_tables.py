@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from logn.experiments.evidence import MAIN, METHODS, TUNED, Evidence
+from logn.experiments.student import half_width
 
 BASELINE, OURS, PAPER = "none", "LogN balanced", "LogN (paper)"
-#: Two-sided 97.5 % quantiles of Student's t, by degrees of freedom; from 30 on the last.
-_STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 11: 2.201, 15: 2.131, 19: 2.093, 23: 2.069}
 
 
 def changes(
@@ -32,20 +30,6 @@ def changes(
     return found
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half width of its 95 % interval over the values, by Student's t; NaN for fewer than two.
-
-    Example:
-        >>> mean_interval([1.0, 2.0, 3.0])
-        (2.0, 2.484...)
-    """
-    if len(values) < 2:
-        return (values[0] if values else math.nan), math.nan
-    freedom = len(values) - 1
-    quantile = next((value for degrees, value in sorted(_STUDENT.items()) if degrees >= freedom), 2.0)
-    return statistics.fmean(values), quantile * statistics.stdev(values) / math.sqrt(len(values))
-
-
 def method_table(evidence: Sequence[Evidence]) -> str:
     """One row per method: mean changes over all detectors, and how many it makes better and worse."""
     header = ["method", "AP", "worst", "best", "raised", "APr", "APc", "APf", "AP exhaustive", "AP-Fixed", "AP-mask"]
@@ -54,8 +38,7 @@ def method_table(evidence: Sequence[Evidence]) -> str:
         change = changes(evidence, method)
         if method == BASELINE or not change:
             continue
-        mean, half = mean_interval(change)
-        cells = [method, f"{mean:+.1f} ± {half:.1f}", f"{min(change):+.1f}", f"{max(change):+.1f}"]
+        cells = [method, _mean_and_interval(change), f"{min(change):+.1f}", f"{max(change):+.1f}"]
         cells.append(f"{sum(value > 0 for value in change)} of {len(change)}")
         cells += [_mean(changes(evidence, method, metric)) for metric in ("APr", "APc", "APf")]
         cells.append(_mean(changes(evidence, method, protocol="exhaustive")))
@@ -114,11 +97,10 @@ def summary(evidence: Sequence[Evidence]) -> str:
     """The findings in sentences, computed from the numbers."""
     ours, rival, paper = (changes(evidence, method) for method in (OURS, "NorCal", PAPER))
     lowered = {method: clearly_lowered(evidence, method) for method in (OURS, PAPER, "NorCal")}
-    say: Callable[[Sequence[float]], str] = lambda values: "{:+.1f} ± {:.1f}".format(*mean_interval(values))  # noqa: E731
     lines = [
-        f"Over {len(evidence)} trained detectors, AP on test changes by {say(ours)} with the balanced form, by "
-        f"{say(rival)} with NorCal as published, and by {say(paper)} with the paper's form (mean and 95 % interval "
-        "over detectors).",
+        f"Over {len(evidence)} trained detectors, AP on test changes by {_mean_and_interval(ours)} with the balanced "
+        f"form, by {_mean_and_interval(rival)} with NorCal as published, and by {_mean_and_interval(paper)} with the "
+        "paper's form (mean and 95 % interval over detectors).",
         f"The balanced form is above NorCal on {sum(a > b for a, b in zip(ours, rival, strict=True))} of "
         f"{len(ours)} detectors.",
     ]
@@ -140,6 +122,10 @@ def _seed_mean(members: Sequence[Evidence], method: str, protocol: str) -> float
 
 def _mean(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):+.1f}" if values else "–"
+
+
+def _mean_and_interval(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):+.1f} ± {half_width(values):.1f}"
 
 
 def _row(cells: Iterable[str]) -> str:
