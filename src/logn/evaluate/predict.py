@@ -115,8 +115,8 @@ def _check_classes(detector: ProposingDetector, dataset: ImageSource) -> None:
     lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(detector, name)]
     if lacking:
         raise InputError(
-            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; wrap a two-stage model "
-            "of torchvision as TorchvisionDetector(model), and any other as docs/predictions-store.md shows."
+            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; wrap a two-stage "
+            "model of torchvision as TorchvisionDetector(model), and any other as docs/predictions-store.md shows."
         )
     if detector.num_classes != len(dataset.category_ids):
         raise InputError(
