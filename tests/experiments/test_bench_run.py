@@ -14,6 +14,7 @@ from logn.cli import bench as bench_command
 from logn.cli.main import execute
 from logn.datasets.glyph_settings import GlyphSettings
 from logn.errors import InputError
+from logn.evaluate.detector_statistics import collect_detector_statistics
 from logn.experiments import margins
 from logn.experiments.bench_detectors import BenchLength
 from logn.experiments.experiment import NOT_TRAINED, BenchRow, BenchSection, Correction, Experiment
@@ -155,6 +156,14 @@ def _move_weights(path):
     name = next(name for name in tensors if name.endswith("box_predictor.cls_score.bias"))
     tensors[name] = tensors[name] + np.arange(len(tensors[name]), dtype=np.float32)
     save_file(tensors, path, metadata=metadata)
+
+
+def test_statistics_are_those_of_the_training_images(finished):
+    spec, workshop = TINY.plain("random", seed=0), Workshop(finished[0])
+    wanted = collect_detector_statistics(workshop.detector(spec), workshop.dataset(spec, "train"))
+    found = workshop.statistics(spec)
+    assert found.count.tolist() == wanted.count.tolist()
+    np.testing.assert_allclose(found.mean, wanted.mean, rtol=1e-6)
 
 
 def test_a_file_that_is_no_json_is_refused(finished, tmp_path):
