@@ -1,4 +1,4 @@
-"""Correct a timm classifier: equation 1 of the paper, no background.
+"""Correct a timm classifier: attach the map, take it off, fold it in.
 
 Runs as it is, on a small model with random weights and random images:
 
@@ -23,15 +23,13 @@ def main() -> None:
 
     layer = logn.locate_logits(model)
     print(f"class logits: {', '.join(layer.paths)}")
-    with torch.inference_mode(), logn.record(model, layer) as moments:
-        for images in batches:
-            model(images)
-    affine = logn.logit_normalization(moments)
-
+    affine, handle = logn.calibrate(model, batches)
     with torch.inference_mode():
-        with logn.attach(model, layer, affine):
-            attached = model(batches[0])
-        logn.fold(model, layer, affine)
+        attached = model(batches[0])
+
+    handle.remove()
+    logn.fold(model, layer, affine)
+    with torch.inference_mode():
         difference = (model(batches[0]) - attached).abs().max()
     print(f"largest difference of attached and folded: {difference:.1e}")
 

@@ -50,6 +50,7 @@ def test_classifiers_sigmoids_and_small_samples_raise_no_doubt(detector):
     assert doubts(moments_of(detector[:, :-1])) == ()
     assert doubts(moments_of(detector, activation="sigmoid")) == ()
     assert doubts(moments_of(detector[:10])) == ()
+    assert doubts(moments_of(detector, population="images")) == ()
     assert doubts(logn.ClassMoments(7)) == ()
 
 
@@ -74,5 +75,6 @@ def test_calibrate_warns(detector):
         model[1].weight.copy_(torch.eye(7))
         model[1].bias.zero_()
     batches = [torch.tensor(detector, dtype=torch.float32)]
+    layer = logn.LogitLayer("1")
     with pytest.warns(logn.LogNWarning, match="as a background does"):
-        logn.calibrate(model, batches)
+        logn.calibrate(model, batches, layer=layer)
