@@ -72,3 +72,11 @@ def test_statistics_in_the_folder_of_the_logits_are_no_logits(run, refused, logi
     assert sentence == f"Expected `{output}` to hold logits, but it holds `logn.statistics`."
     assert run("fit", output, "-o", tmp_path / "affine.safetensors").code == 0
     assert "to hold logits" in refused("apply", tmp_path / "affine.safetensors", output, "-o", tmp_path / "x.npy")
+
+
+def test_a_fold_does_not_replace_its_map(refused, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"")
+    (tmp_path / "affine.safetensors").write_bytes(b"map")
+    paths = (tmp_path / "model.onnx", tmp_path / "affine.safetensors")
+    assert "to be another file than the inputs" in refused("fold", *paths, "-o", paths[1])
+    assert paths[1].read_bytes() == b"map"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.choices import Activation
-from logn.cli.console import JsonOption, print_json
+from logn.cli.console import JsonOption, count_of, print_json, print_note
 from logn.cli.paths import check_output
 from logn.errors import InputError
 
@@ -48,7 +48,7 @@ def fold(
     from logn.calibrators.class_affine import ClassAffine
 
     _check_kind(model)
-    check_output(output)
+    check_output(output, affine)
     correction = ClassAffine.load(affine)
     from logn.deploy.onnx_fold import fold_onnx
 
@@ -67,6 +67,7 @@ def fold(
         print_json(asdict(report))
     else:
         _print(report)
+        print_note(f"Use it in the place of {model}; its scores are on another scale, so choose thresholds anew.")
 
 
 def _check_kind(model: Path) -> None:
@@ -124,7 +125,7 @@ def _print(report: FoldReport) -> None:
     else:
         typer.echo(f"{report.output_path}: the map is two nodes behind {_listed(report.tensors)}, as {report.reason}.")
     typer.echo(
-        f"Proven on {report.rows:,} rows of logits at {_listed(report.tensors)}: the largest difference from "
+        f"Proven on {count_of(report.rows, 'row')} of logits at {_listed(report.tensors)}: the largest difference from "
         f"scale x logit + shift is {report.largest_difference:.2g} (logits of up to {report.largest_logit:.3g})."
     )
 
