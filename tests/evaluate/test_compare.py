@@ -133,6 +133,16 @@ def test_with_sigmoids_fixed_ap_cannot_move_and_the_result_says_so(sigmoid_split
     assert "AP-Fixed cannot move" in write_comparison(found)
 
 
+def test_a_map_that_lowers_all_scores_keeps_fixed_ap(sigmoid_split):
+    """At the default threshold most of the lowered scores are gone, which is no matter of ranking."""
+    lowered = ClassAffine(np.ones(10), np.full(10, -6.0))
+    found = run(sigmoid_split, {"lowered": lowered}, CompareSettings(draws=0, fixed=True))
+    assert found["lowered"]["AP"] < found["none"]["AP"]
+    assert found["lowered"]["AP-Fixed"] == pytest.approx(found["none"]["AP-Fixed"], abs=1e-9)
+    assert found.protocols["AP-Fixed"].score_threshold == 1e-7
+    assert found.protocol.score_threshold == 1e-4
+
+
 def test_with_softmax_fixed_ap_may_move_and_nothing_is_said(comparison):
     assert comparison["logn"]["AP-Fixed"] != pytest.approx(comparison["none"]["AP-Fixed"], abs=1e-4)
     assert not any(row.notes for row in comparison.rows)

@@ -21,7 +21,7 @@ from logn.evaluate.comparison import Comparison, Curve, evaluated_classes
 from logn.evaluate.decode import available_processors, decode_chunks, decode_many
 from logn.evaluate.detection_metrics import evaluate_detections
 from logn.evaluate.detections import Detections
-from logn.evaluate.fixed_and_pool import FIXED_LIMIT, fixed_protocol, why_fixed_cannot_move
+from logn.evaluate.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD, fixed_protocol, why_fixed_cannot_move
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
 from logn.evaluate.matching import verified_rows
 from logn.evaluate.method_maps import LogitMap, aligned_counts, fit_for_store, named_methods
@@ -168,7 +168,8 @@ def _decoded(
     capped = [Detections.concatenate(part) for part in parts]
     fixed: Sequence[Detections | None] = [None] * len(capped)
     if settings.fixed:
-        limits = replace(settings.decode, max_detections=None, max_per_class=FIXED_LIMIT)
+        lowest = min(settings.decode.score_threshold, FIXED_THRESHOLD)
+        limits = replace(settings.decode, max_detections=None, max_per_class=FIXED_LIMIT, score_threshold=lowest)
         fixed = decode_many(store, transforms, limits, progress=progress)
     masks: Sequence[Any] = mask_maker(capped) if mask_maker else [None] * len(capped)
     activation = settings.decode.activation

@@ -18,11 +18,22 @@ from logn.evaluate.matching import MatchedDetections
 from logn.evaluate.protocol import EvaluationProtocol
 
 FIXED_LIMIT = 10_000
+# The least score that AP-Fixed looks at, as its authors have it: with a higher one, methods that lower all scores would
+# lose detections that others keep.
+FIXED_THRESHOLD = 1e-7
 
 
 def fixed_protocol(protocol: EvaluationProtocol, limit: int = FIXED_LIMIT) -> EvaluationProtocol:
-    """Give the protocol of AP-Fixed: no limit per image, `limit` detections per class over the whole set."""
-    return replace(protocol, max_detections=None, per_class_limit=limit)
+    """Give the protocol of AP-Fixed: no limit per image, `limit` detections per class over the whole set.
+
+    Example:
+        >>> fixed_protocol(EvaluationProtocol(score_threshold=1e-4)).describe()
+        'LVIS box AP, federated, no limit of detections an image, the best 10,000 of each class over the set, score \
+threshold 1e-07'
+    """
+    decoded = protocol.score_threshold
+    lowest = None if decoded is None else min(decoded, FIXED_THRESHOLD)
+    return replace(protocol, max_detections=None, per_class_limit=limit, score_threshold=lowest)
 
 
 def average_precision_fixed(
