@@ -1,6 +1,7 @@
 """The recommendation: when it says balanced, when nothing, and how sure it is."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ from logn.calibrators.advice import (
     LITTLE_MEAN_SPREAD,
     LITTLE_STD_SPREAD,
     STRONG_MEAN_SPREAD,
+    advice_from,
     advise,
 )
+from logn.calibrators.form_effects import form_effects
 from logn.calibrators.method_spec import fit_method
+from logn.statistics.diagnosis import Correlation, diagnose
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
+from logn.statistics.tail_bias import tail_bias
 
 CLASSES = np.arange(60)
 COUNTS = 2000 / (CLASSES + 1.0)
@@ -102,3 +107,11 @@ def test_programs_can_read_it():
     plain = json.loads(json.dumps(advise(detector(3.0), COUNTS).to_dict()))
     assert plain["form"] == "logn:balanced"
     assert set(plain) == {"form", "confidence", "strength", "reason", "indicators", "cautions"}
+
+
+@pytest.mark.parametrize(("correlation", "confidence"), [(0.55, "low"), (0.65, "high")])
+def test_means_that_differ_without_the_spreads_need_clear_counts(correlation, confidence):
+    moments = detector(3.0)
+    diagnosis = replace(diagnose(moments), mean_with_count=Correlation(correlation, correlation))
+    bias = replace(tail_bias(moments), mean_std_correlation=0.0)
+    assert advice_from(bias, diagnosis, form_effects(moments)).confidence == confidence

@@ -158,3 +158,14 @@ def test_advice_keeps_the_counts_that_it_promises():
 def test_advice_at_the_ends():
     some = Detections.empty()
     assert advise_thresholds(some, some, 0.5, CLASSES).overall == 1.0
+
+
+def test_a_threshold_lies_midway_between_the_last_kept_score_and_the_next():
+    def of(scores: list[float]) -> Detections:
+        count = len(scores)
+        zeros = np.zeros(count, np.int32)
+        return Detections(zeros, zeros, np.array(scores, np.float32), np.zeros((count, 4), np.float32), zeros)
+
+    advice = advise_thresholds(of([0.8, 0.6, 0.1]), of([0.5, 0.25, 0.125]), 0.6, 1, least=1)
+    assert advice.kept_before.tolist() == [2]
+    assert advice.overall == advice.per_class[0] == 0.1875

@@ -23,11 +23,14 @@ def _annotations():
         for label, centres in CENTRES.items()
         for x, y in centres
     ]
-    crowd = {"category_id": 3, "image_id": 5, "bbox": [0, 0, 1, 1], "iscrowd": 1}
+    # Spread out, so that they would show in the dimension of their class.
+    crowds = [
+        {"category_id": 3, "image_id": 5, "bbox": [x * width, y * height, 1, 1], "iscrowd": 1} for x, y in CENTRES[1]
+    ]
     return {
         "images": [{"id": 5, "width": width, "height": height}],
         "categories": [{"id": 3, "name": "c"}, {"id": 1, "name": "a"}, {"id": 2, "name": "b"}],
-        "annotations": [*boxes, *[crowd] * 9],
+        "annotations": [*boxes, *crowds],
     }
 
 

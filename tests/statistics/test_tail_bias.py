@@ -83,3 +83,10 @@ def test_an_empty_file_has_no_numbers():
     bias = tail_bias(ClassMoments(4, sample_rows=10))
     assert bias.classes == 0
     assert np.isnan(bias.mean_spread)
+
+
+def test_a_class_is_starved_below_a_tenth_of_its_fair_share():
+    wins = np.repeat(np.arange(4), [290, 90, 11, 9])  # 100 each would be fair
+    moments = ClassMoments(4, sample_rows=400)
+    moments.update(np.eye(4)[wins] + 0.01 * np.random.default_rng(0).random((400, 4)))
+    assert tail_bias(moments).starved_share == 0.25
