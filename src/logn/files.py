@@ -97,6 +97,20 @@ def read_metadata(path: str | os.PathLike[str], *, expected_format: str, schema:
         return metadata
 
 
+def require_file(path: str | os.PathLike[str], kind: str = "a file") -> None:
+    """Refuse a path where there is no file, and say what there is.
+
+    Example:
+        >>> require_file("nowhere.npy")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `nowhere.npy` to be a file, but there is none.
+    """
+    if not Path(path).is_file():
+        found = "it is a folder" if Path(path).is_dir() else "there is none"
+        raise InputError(f"Expected `{path}` to be {kind}, but {found}.")
+
+
 def format_of(path: str | os.PathLike[str]) -> str | None:
     """The format that a file of ours names; empty for other safetensors files, None for what is none.
 
@@ -117,8 +131,7 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str], expected_format: str, schema: int) -> Iterator[tuple[Any, dict[str, str]]]:
-    if not Path(path).is_file():
-        raise InputError(f"Expected `{path}` to be a file, but there is none.")
+    require_file(path)
     try:
         with safe_open(str(path), framework="np") as file:
             metadata = dict(file.metadata() or {})

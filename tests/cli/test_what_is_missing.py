@@ -76,3 +76,12 @@ def test_the_folder_of_scenes_is_inspected_by_its_annotations(run, tmp_path):
     assert f"logn train --data {folder} -o run" in drawn.err
     assert run("data", "inspect", folder, "--json").json["images"] == 6
     assert run("data", "inspect", folder, "--split", "test", "--json").json["images"] == 4
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(run, refused, stats, tmp_path):
+    folder = tmp_path / "shards"
+    sentence = f"Expected `{folder}` to be a file, but it is a folder."
+    assert refused("inspect", folder) == sentence
+    assert refused("fit", folder, "-o", tmp_path / "a.safetensors") == sentence
+    assert refused("evaluate", "-r", folder, "-a", folder) == sentence.replace("a file", "a JSON file")
+    assert refused("report", stats) == f"Expected `{stats}` to be the folder of a run, but it is a file."

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from logn.errors import InputError
+from logn.files import require_file
 
 _CHUNK_BYTES = 4 << 20
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
@@ -51,8 +52,7 @@ def stream_elements(path: str | os.PathLike[str], *, skip: str | None = None) ->
         >>> [(e.section, e.value, e.start) for e in stream_elements(file)]
         [('images', {'id': 7}, 24), ('images', {'id': 8}, 35)]
     """
-    if not Path(path).is_file():
-        raise InputError(f"Expected `{path}` to be a JSON file, but there is none.")
+    require_file(path, "a JSON file")
     with Path(path).open("rb") as file:
         reader = _Reader(file, str(path), skip)
         reader.expect("{")

@@ -22,6 +22,7 @@ from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import fixed_protocol
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
 from logn.evaluate.method_result import Measurement, MethodDetections
+from logn.files import require_file
 from logn.statistics.class_counts import ClassCounts
 
 
@@ -160,11 +161,10 @@ def evaluate_results(
 
 
 def _entries(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    require_file(path)
     try:
         with open(path, "rb") as file:
             entries = json.load(file)
-    except FileNotFoundError as error:
-        raise InputError(f"Expected `{path}` to be a file, but there is none.") from error
     except ValueError as error:
         raise InputError(f"Expected `{path}` to be JSON, but it cannot be read ({error}).") from error
     if not isinstance(entries, list):

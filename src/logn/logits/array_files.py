@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
+from logn.files import require_file
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
@@ -107,8 +108,7 @@ def locate_array(path: str | os.PathLike[str], key: str | None = None, *, least_
     readers = {".npy": _locate_npy, ".npz": _locate_npz, ".safetensors": _locate_safetensors}
     if path.suffix not in readers:
         raise InputError(f"Expected `{path}` to end in one of {', '.join(SUFFIXES)}, but it does not.")
-    if not path.is_file():
-        raise InputError(f"Expected `{path}` to be a file, but there is none.")
+    require_file(path)
     try:
         array = readers[path.suffix](path, key)
     except InputError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError, MissingExtraError
+from logn.files import require_file
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
     """
     onnx = import_onnx()
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"Expected `{path}` to be a file, but there is none.")
+    require_file(path)
     try:
         model = onnx.load(str(path), load_external_data=False)
         places = _external_places(model)

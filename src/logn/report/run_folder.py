@@ -137,7 +137,8 @@ def open_run(
     """
     root = Path(folder)
     if not root.is_dir():
-        raise InputError(f"Expected `{folder}` to be the folder of a run, but there is none.")
+        got = "it is a file" if root.is_file() else "there is none"
+        raise InputError(f"Expected `{folder}` to be the folder of a run, but {got}.")
     given = {piece: path for piece, path in (places or {}).items() if path is not None}
     for piece, path in given.items():
         if not path.exists():

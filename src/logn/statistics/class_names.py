@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from logn.errors import InputError
+from logn.files import require_file
 
 
 def read_class_names(path: str | os.PathLike[str], num_classes: int, background: int | None = None) -> tuple[str, ...]:
@@ -35,8 +36,7 @@ def read_class_names(path: str | os.PathLike[str], num_classes: int, background:
 def _read(path: Path) -> list[str]:
     if path.suffix in (".csv", ".tsv"):  # its lines would become names, the header among them
         raise InputError(f"Expected `{path}` to be a text file with a name per line or a JSON list, but it is a table.")
-    if not path.is_file():
-        raise InputError(f"Expected `{path}` to be a file, but there is none.")
+    require_file(path)
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text) if path.suffix == ".json" else text.split("\n")

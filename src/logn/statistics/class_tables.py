@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
+from logn.files import require_file
 from logn.logits.arrays import FloatArray
 
 # Names under which tables keep the class names; the first is ours.
@@ -24,8 +25,7 @@ Rows = list[dict[str, str]]
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Let the errors of the block say which file is wrong; a file that is not there is one of them."""
-    if not path.is_file():
-        raise InputError(f"Expected `{path}` to be a file, but there is none.")
+    require_file(path)
     try:
         yield
     except InputError as error:
