@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from logn.errors import InputError
 from logn.statistics.class_counts import ClassCounts, frequency_groups, read_column
+from logn.statistics.class_tables import read_json
 
 COCO = {
     "images": [{"id": 7}, {"id": 9}, {"id": 11}],
@@ -170,3 +171,10 @@ def test_pickled_arrays_are_never_loaded(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{"a": 1}]), allow_pickle=True)
     with pytest.raises(InputError, match="cannot be read"):
         ClassCounts.load(tmp_path / "x.npy")
+
+
+def test_outlines_are_not_kept_but_a_class_of_that_name_is(tmp_path):
+    """Outlines are nearly all of LVIS's gigabyte, and no count needs them."""
+    content = {"annotations": [{"id": 1, "segmentation": [[1.0, 2.0]]}, {"id": 2, "segmentation": {"counts": "x"}}]}
+    assert read_json(_json(tmp_path / "a.json", content)) == {"annotations": [{"id": 1}, {"id": 2}]}
+    assert ClassCounts.load(_json(tmp_path / "b.json", {"cup": 3, "segmentation": 5})).names == ("cup", "segmentation")

@@ -55,9 +55,15 @@ def read_column(path: str | os.PathLike[str], column: str) -> FloatArray:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file."""
+    """Parse a JSON file, without the outlines that are nearly all of an annotation file and of its memory."""
     with path.open(encoding="utf-8") as file:
-        return json.load(file)
+        return json.load(file, object_hook=_without_outline)
+
+
+def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(entry.get("segmentation"), list | dict):  # a class may have that name, with a count
+        del entry["segmentation"]
+    return entry
 
 
 def numbers(field: str, values: Any) -> FloatArray:
