@@ -1,5 +1,7 @@
 """Every detector trains, proposes with full logits, and says where these logits come from."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torchvision.models.detection import MaskRCNN
 from torchvision.ops import roi_align
 
 from logn.errors import InputError
+from logn.training import cascade_heads
 from logn.training.assemble import load_backbone
 from logn.training.backbone_weights import read_backbone_weights
 from logn.training.cascade_heads import CascadeRegionHeads
@@ -17,6 +20,7 @@ from logn.training.detectors import (
     mask_rcnn_r50_fpn,
     small,
 )
+from logn.training.region_sampling import sample_regions
 from logn.training.small_parts import RegionSampler
 
 
@@ -117,6 +121,47 @@ def test_cascade_trains_each_stage_on_tighter_matches(cascade):
     stages = {name for name in losses if name[-1] in "012"}
     assert stages == {f"loss_{part}_{i}" for part in ("classifier", "box_reg", "mask") for i in range(3)}
     assert all(torch.isfinite(loss) for loss in losses.values())
+
+
+def test_later_stages_weigh_less_and_see_the_boxes_of_the_one_before(cascade, monkeypatch):
+    heads, seen = cascade.roi_heads, []
+    monkeypatch.setattr(cascade_heads, "box_losses", lambda logits, *others, **options: (logits.sum() * 0 + 1,) * 2)
+    monkeypatch.setattr(cascade_heads, "mask_loss", lambda logits, *others: logits.sum() * 0 + 1)
+
+    def sampled(proposals, *others):
+        samples = sample_regions(proposals, *others)
+        seen.append((len(proposals[0]), samples))
+        return samples
+
+    monkeypatch.setattr(cascade_heads, "sample_regions", sampled)
+    image, target = scene()
+    cascade.train()
+    losses = cascade([image], [target])
+    cascade.eval()
+    for part in ("classifier", "box_reg", "mask"):
+        assert [losses[f"loss_{part}_{stage}"].item() for stage in range(3)] == [1.0, 0.5, 0.25]
+    for (_, before), (number, _) in pairwise(seen):
+        assert number == int((~before.is_truth[0]).sum())  # true boxes are added anew, not taken over
+    assert heads.fg_bg_sampler.positive_fraction == 0.25
+
+
+def test_each_stage_scores_what_the_one_before_refined(cascade, monkeypatch):
+    heads, runs = cascade.roi_heads, []
+    run_stage = heads.run_stage
+
+    def spied(stage, features, boxes, shapes):
+        logits, offsets = run_stage(stage, features, boxes, shapes)
+        runs.append((boxes, logits, offsets, shapes))
+        return logits, offsets
+
+    monkeypatch.setattr(heads, "run_stage", spied)
+    (found,) = cascade.propose([scene()[0]])
+    for stage, (before, after) in enumerate(pairwise(runs)):
+        refined = heads.refine(stage, before[2], before[0], before[3])
+        torch.testing.assert_close(after[0][0], refined[0])
+        assert not torch.equal(after[0][0], before[0][0])
+    mean = torch.stack([logits for _, logits, _, _ in runs]).mean(0)
+    np.testing.assert_allclose(found.logits, mean.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_paper_detector_is_torchvisions_and_trains_with_lvis_classes(paper_detector):

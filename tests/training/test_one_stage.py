@@ -14,6 +14,7 @@ from logn.errors import InputError
 from logn.evaluate.detector_statistics import collect_detector_statistics
 from logn.logits.locate import locate_logits
 from logn.statistics.record import record
+from logn.training import one_stage
 from logn.training.checkpoint import Checkpoint, load_detector
 from logn.training.detectors import DetectorSettings, small_one_stage
 from logn.training.loop import train
@@ -54,6 +55,23 @@ def test_it_learns_a_batch_by_heart(classifier, learn_by_heart):
     totals = [sum(losses.values()) for losses in history]
     assert set(history[0]) == {"loss_classifier", "loss_box_reg", "loss_point_box"}
     assert np.mean(totals[-3:]) < 0.8 * np.mean(totals[:2])
+
+
+def test_the_loss_of_the_boxes_is_a_mean_over_the_coordinates_of_positive_points(monkeypatch):
+    numbers = {}
+
+    def given(logits, offsets, samples, *others, **options):
+        labels = torch.cat(samples.labels)
+        numbers.update(rows=len(labels), positives=int((labels > 0).sum()))
+        return logits.sum() * 0, offsets.sum() * 0 + 3.0
+
+    monkeypatch.setattr(one_stage, "box_losses", given)
+    image, target = scene()
+    losses = small_one_stage(5, image_size=64).train()([image], [target])
+    # `box_losses` divides the sum over positives by all rows.
+    expected = 3.0 * numbers["rows"] / (4 * numbers["positives"])
+    assert losses["loss_box_reg"].item() == pytest.approx(expected, rel=1e-5)
+    assert 0 < numbers["positives"] < numbers["rows"]
 
 
 def test_all_classes_are_improbable_at_first():
