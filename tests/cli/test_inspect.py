@@ -132,3 +132,7 @@ def test_no_number_is_cut_on_a_small_terminal(run, with_rows, monkeypatch, colum
     numbers = re.compile(r"-?\d[\d,]*\.?\d*")
     assert sorted(numbers.findall(re.sub(r"\x1b\[\d*m", "", small))) == sorted(numbers.findall(wide))
     assert [line for line in small.splitlines() if "…" in line and "more" not in line] == []
+
+
+def test_the_background_is_told_in_the_words_of_the_option(run, with_rows):
+    assert "Recorded: background first, activation softmax" in run("inspect", with_rows).out

@@ -146,6 +146,7 @@ def _bar(values: Any, index: int) -> str:
 
 def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
     known = {name: getattr(metadata, name) for name in _METADATA_FIELDS}
+    known["background"] = {0: "first", -1: "last", None: "none"}[metadata.background]  # in the words of --background
     typer.echo(
         "\nRecorded: " + ", ".join(f"{name} {value}" for name, value in known.items() if value is not None) + "."
     )
