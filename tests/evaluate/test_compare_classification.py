@@ -199,6 +199,21 @@ def test_a_value_is_chosen_on_dev_and_reported_on_all_test_rows():
     assert least.curves[0].chosen == curve.sweep.specs[int(np.argmin(least.curves[0].choosing))]
 
 
+@pytest.mark.parametrize(("objective", "best"), [("ECE", np.argmin), ("NLL", np.argmin), ("top-1", np.argmax)])
+def test_of_errors_the_least_is_chosen(objective, best):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 400)
+    logits = 5 * (np.eye(3)[labels] + rng.normal(size=(400, 3)))  # far too sure
+    dev = (logits[:200], labels[:200])
+    sweep = "temperature=1:9:1" if objective != "top-1" else "tau=0:2:0.5"
+    found = compare_classification(
+        logits[200:], labels[200:], [], counts=[9, 5, 200], sweeps=[sweep], dev=dev, objective=objective, draws=0
+    )
+    (curve,) = found.curves
+    assert np.ptp(curve.choosing) > 0
+    assert curve.chosen == curve.sweep.specs[best(curve.choosing)]
+
+
 def test_a_split_chooses_on_one_half_and_reports_on_the_other():
     found = compare_classification(TEST, LABELS, ["loga"], counts=COUNTS, sweeps=["tau=0:2:0.5"], split=True, draws=0)
     half = ~first_half(np.arange(len(LABELS)))
