@@ -137,3 +137,8 @@ def test_bad_rows_and_ties_are_refused():
         keep_confidence(ClassAffine.identity(2, background=0), np.zeros((1, 2)))
     with pytest.raises(logn.InputError, match=r"have ties and reach 0\.5 at most"):
         keep_confidence(ClassAffine([1.0, 2.0], [0.0, 0.0]), np.array([[2.0, 1.0]]))
+
+
+def test_the_map_comes_first():
+    with pytest.raises(logn.InputError, match=r"Expected `affine` to be a logn.ClassAffine, but got ndarray\."):
+        logn.keep_confidence(np.zeros((4, 3)), logn.ClassAffine.identity(3))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.store import PredictionStore
 from logn.evaluate.store_format import RECORD, StoreHeader
 from logn.evaluate.store_writer import PredictionWriter
@@ -33,8 +34,9 @@ ROWS = {7: 3, 2: 0, 11: 2, 5: 1}
 def made_proposals(image_id: int, rows: int, *, columns: int = 4, class_boxes: bool = False) -> Proposals:
     rng = np.random.default_rng(image_id)
     shape = (rows, columns - 1, 4) if class_boxes else (rows, 4)
+    corners = np.sort(rng.uniform(0, 90, (*shape[:-1], 2, 2)), axis=-2)
     return Proposals(
-        boxes=rng.uniform(0, 90, shape).astype(np.float32),
+        boxes=corners.reshape(shape).astype(np.float32),
         logits=rng.normal(0, 3, (rows, columns)).astype(np.float16).astype(np.float32),
         height=60 + image_id,
         width=80 + image_id,
@@ -291,3 +293,52 @@ def test_index_out_of_range(tmp_path):
     assert store[-1].height == store[len(store) - 1].height
     with pytest.raises(IndexError):
         store[len(store)]
+
+
+def test_tensors_and_lists_are_proposals_too(tmp_path):
+    """What a loop over a model has at hand are tensors, with gradients and in any precision."""
+    torch = pytest.importorskip("torch")
+    boxes, logits = [[0.0, 0.0, 5.0, 5.0]], [[1.0, 2.0, 3.0, -1.5]]
+    kinds = {
+        1: Proposals(boxes, logits, 10, 20),
+        2: Proposals(torch.tensor(boxes), torch.tensor(logits, requires_grad=True), 10, 20),
+        3: Proposals(torch.tensor(boxes).double(), torch.tensor(logits).bfloat16(), 10, 20),
+    }
+    with PredictionWriter(tmp_path, HEADER) as writer:
+        for image_id, proposals in kinds.items():
+            writer.append(image_id, proposals)
+    for found in PredictionStore(tmp_path):
+        assert found.boxes.tolist() == boxes
+        assert found.logits.tolist() == logits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.zeros((1, 4)), "logits", 9, 9), "`logits` to be an array of numbers, but got str"),
+        ((None, np.zeros((1, 4)), 9, 9), "`boxes` to have shape"),
+        ((np.zeros((1, 4)), np.zeros((1, 4)), 0, 9), "`height` and `width` to be at least 1, but got 0 and 9"),
+    ],
+)
+def test_what_are_no_proposals_is_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Proposals(*arguments)
+
+
+def test_an_image_is_a_number_and_its_proposals(tmp_path):
+    with PredictionWriter(tmp_path, HEADER) as writer:
+        with pytest.raises(InputError, match="but got str and Proposals"):
+            writer.append("seven", made_proposals(7, 1))
+        with pytest.raises(InputError, match="but got int and tuple"):
+            writer.append(7, (np.zeros((1, 4)), np.zeros((1, 4))))
+
+
+def test_widths_in_the_place_of_corners_are_noticed_once(tmp_path):
+    boxes = np.array([[50, 40, 12, 9], [30, 60, 8, 8], [1, 1, 5, 5]])
+    proposals = Proposals(boxes, np.zeros((3, 4)), 90, 90)
+    with PredictionWriter(tmp_path, HEADER) as writer:
+        with pytest.warns(LogNWarning, match="widths and heights"):
+            writer.append(1, proposals)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            writer.append(2, proposals)

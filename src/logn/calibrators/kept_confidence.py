@@ -58,6 +58,8 @@ def keep_confidence(affine: ClassAffine, rows: npt.ArrayLike) -> ClassAffine:
         >>> keep_confidence(halved, rows).scale.round(6)
         array([1., 1.])
     """
+    if not isinstance(affine, ClassAffine):
+        raise InputError(f"Expected `affine` to be a logn.ClassAffine, but got {type(affine).__name__}.")
     solution = solve_kept_confidence(rows, affine)
     settings = {
         **affine.settings,

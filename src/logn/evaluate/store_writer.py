@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -10,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.store_format import (
     BOXES_NAME,
     HEADER_NAME,
@@ -48,6 +49,7 @@ class PredictionWriter:
 
     def __init__(self, path: str | os.PathLike[str], header: StoreHeader, *, part: int = 0) -> None:
         self.header = header
+        self._has_warned = False
         self._folder = Path(path) / f"part-{part:05d}"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self._folder)
@@ -83,6 +85,7 @@ class PredictionWriter:
 
     def append(self, image_id: int, proposals: Proposals) -> None:
         """Write the proposals of one image; infinite logits become the largest finite number of the dtype."""
+        _check_kinds(image_id, proposals)
         logits = self._checked_logits(image_id, proposals)
         boxes = self._checked_boxes(image_id, proposals)
         if int(image_id) in self._done:
@@ -117,6 +120,16 @@ class PredictionWriter:
             )
         if not np.isfinite(proposals.boxes).all():
             raise InputError(f"Expected the boxes of image {image_id} to be finite, but some are not.")
+        turned = (proposals.boxes[..., 2:] < proposals.boxes[..., :2]).any(axis=-1)
+        # A few can be the model's own doing; they are dropped when decoded.
+        if turned.sum() > turned.size / 2 and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"Boxes are corners x1, y1, x2, y2, but most of image {image_id} have x2 < x1 or y2 < y1: are these "
+                "widths and heights?",
+                LogNWarning,
+                stacklevel=3,
+            )
         return proposals.boxes.astype(np.float32, copy=False)
 
     def close(self) -> None:
@@ -150,3 +163,9 @@ def _lock(folder: Path) -> BinaryIO:
         file.close()
         raise InputError(f"Expected `{folder}` to have one writer, but another process is writing to it.") from error
     return file
+
+
+def _check_kinds(image_id: object, proposals: object) -> None:
+    if not isinstance(image_id, int | np.integer) or not isinstance(proposals, Proposals):
+        kinds = f"{type(image_id).__name__} and {type(proposals).__name__}"
+        raise InputError(f"Expected an image id (a whole number) and its Proposals, but got {kinds}.")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
+from logn.logits.arrays import is_torch_tensor
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Proposals:
     Args:
         boxes: `(N, 4)` for class-agnostic boxes, or `(N, F, 4)` with one box per foreground class; corners
             `x1, y1, x2, y2` in pixels of the original image.
-        logits: `(N, C)`, every column, the background included where there is one.
+        logits: `(N, C)`, every column, the background included where there is one. Tensors and lists become arrays.
         height: Height of the original image in pixels.
         width: Width of the original image in pixels.
 
@@ -41,6 +42,8 @@ class Proposals:
     width: int
 
     def __post_init__(self) -> None:
+        for name in ("boxes", "logits"):
+            object.__setattr__(self, name, _as_numbers(name, getattr(self, name)))
         if self.boxes.ndim not in (2, 3) or self.boxes.shape[-1] != 4:
             raise InputError(f"Expected `boxes` to have shape (N, 4) or (N, F, 4), but got {self.boxes.shape}.")
         if self.logits.ndim != 2:
@@ -50,11 +53,26 @@ class Proposals:
                 f"Expected `boxes` and `logits` to have as many rows, but got {self.boxes.shape} and "
                 f"{self.logits.shape}."
             )
+        if self.height < 1 or self.width < 1:
+            raise InputError(f"Expected `height` and `width` to be at least 1, but got {self.height} and {self.width}.")
 
     @property
     def num_columns(self) -> int:
         """How many columns the logits have."""
         return int(self.logits.shape[1])
+
+
+def _as_numbers(name: str, values: Any) -> npt.NDArray[Any]:
+    """An array as it is; lists and tensors, wherever they are, become arrays."""
+    if is_torch_tensor(values):
+        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy(force=True)
+    try:
+        array = values if isinstance(values, np.ndarray) else np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"Expected `{name}` to be an array of numbers, but got {type(values).__name__}.") from error
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"Expected `{name}` to be an array of numbers, but got {array.dtype}.")
+    return array
 
 
 class ProposingDetector(Protocol):
