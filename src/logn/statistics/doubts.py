@@ -10,7 +10,7 @@ from logn.statistics.moments import ClassMoments
 # Fewer rows, or fewer columns, can look like anything.
 FEWEST_ROWS = 20
 FEWEST_COLUMNS = 5
-# A detector calls most of its proposals background: the 25 of docs/when-it-helps.md nine of ten. And it lies above all
+# A detector calls most of its proposals background: those of docs/when-it-helps.md nine of ten. And it lies above all
 # classes, there by 4 to 13 standard deviations of a typical class, which a frequent class does not.
 BACKGROUND_SHARE = 0.75
 BACKGROUND_DISTANCE = 3.0
