@@ -75,8 +75,9 @@ def calibrate(
         None after a fold.
 
     Example:
+        >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3))
-        >>> images = [torch.rand(8, 4) for _ in range(5)]
+        >>> images = [10 * torch.rand(8, 4) for _ in range(5)]
         >>> affine, handle = calibrate(model, images, margin=None)
         >>> torch.cat([model(batch) for batch in images]).std(dim=0).round(decimals=3).tolist()
         [1.0, 1.0, 1.0]
