@@ -217,3 +217,9 @@ def test_a_corrected_moving_average_of_constant_batches_is_the_batch(rows, momen
     scale = 1.0 + float(np.abs(rows).max())
     np.testing.assert_allclose(average.moments().mean, exact.mean, rtol=1e-9, atol=1e-9 * scale)
     np.testing.assert_allclose(average.moments().variance, exact.variance, rtol=1e-8, atol=1e-8 * scale**2)
+
+
+@pytest.mark.parametrize("other", [None, np.zeros((4, 3))])
+def test_only_moments_are_merged(other):
+    with pytest.raises(logn.InputError, match="Expected `other` to be ClassMoments, but got"):
+        logn.ClassMoments(3).merge(other)

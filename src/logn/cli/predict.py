@@ -82,7 +82,7 @@ def predict(
         collect = command("logn", "collect", model, "--data", "train.json", *where, "-o", statistics)
         compare = command("logn", "compare", "-p", output, "-s", statistics, "-a", annotations)
         print_note(f"The statistics of training images, if they are not there yet: {collect}")
-        print_note(f"To compare methods on these proposals: {compare} --methods logn,logn:balanced")
+        print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
 
 
 def _annotations(data: Path) -> Path:

@@ -80,6 +80,8 @@ class ClassMoments:
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add what `other` has seen, in place, and return self; statistics of different things are refused."""
         self._check_open()
+        if not isinstance(other, ClassMoments):
+            raise InputError(f"Expected `other` to be ClassMoments, but got {type(other).__name__}.")
         if other.num_classes != self.num_classes:
             raise InputError(f"Expected `other` to have {self.num_classes} classes, but got {other.num_classes}.")
         self.metadata.check_mergeable(other.metadata)
