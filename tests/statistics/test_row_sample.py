@@ -78,3 +78,17 @@ def test_both_or_none_must_hold_a_sample():
         moments.update(np.ones((1, 2)))
     with pytest.raises(logn.InputError, match="row sample"):
         first.merge(second)
+
+
+def test_no_sample_of_a_part_is_taken_for_one_of_the_whole():
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    plain, empty = logn.ClassMoments(2), logn.ClassMoments(2, sample_rows=5)
+    plain.update(rows)
+    # Rows that nobody sampled, merged into a sample of nothing or the other way round: no sample is left.
+    assert logn.ClassMoments(2, sample_rows=5).merge(plain).sample_rows == 0
+    plain.merge(empty).update(rows)
+    assert (plain.sample_rows, len(plain.sample)) == (0, 0)
+    sampled_rows = sampled([rows], 5)
+    assert len(empty.merge(sampled_rows).sample) == 5
+    with pytest.raises(logn.InputError, match="row sample"):
+        logn.ClassMoments(2, sample_rows=5).merge(plain).merge(sampled_rows)

@@ -85,13 +85,17 @@ class ClassMoments:
         if other.num_classes != self.num_classes:
             raise InputError(f"Expected `other` to have {self.num_classes} classes, but got {other.num_classes}.")
         self.metadata.check_mergeable(other.metadata)
-        both = self._totals.count.any() and other._totals.count.any()
-        if both and (self._sample is None) != (other._sample is None):
+        seen, joins = bool(self._totals.count.any()), bool(other._totals.count.any())
+        if seen and joins and (self._sample is None) != (other._sample is None):
             raise InputError(
                 "Expected both or none of the statistics to hold a row sample, but got one of them with it."
             )
         self._sums.merge(other._totals)
-        self._merge_sample(other._sample)
+        # A sample must know of every row: one of nothing does not outlive rows that nobody sampled.
+        if joins and other._sample is None:
+            self._sample = None
+        elif joins or not seen:
+            self._merge_sample(other._sample)
         return self
 
     def clear(self) -> None:
