@@ -22,7 +22,7 @@ import torchvision
 from logn.calibrators.class_affine import ClassAffine
 from logn.evaluate.decode import DecodeSettings, available_processors, decode_many
 from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.fixed_and_pool import FIXED_LIMIT
+from logn.evaluate.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD
 from logn.evaluate.ground_truth import load_ground_truth
 from logn.evaluate.store import PredictionStore
 from logn.evaluate.store_format import StoreHeader
@@ -120,7 +120,7 @@ def measure(run: Callable[[], object]) -> float:
 
 def decode_for_fixed(images: int, methods: list[ClassAffine | None], threads: int, repeats: int) -> dict[str, object]:
     """Milliseconds per image and method without a limit per image: those that passed, and those of the processor."""
-    settings = DecodeSettings(max_detections=None, max_per_class=FIXED_LIMIT)
+    settings = DecodeSettings(max_detections=None, max_per_class=FIXED_LIMIT, score_threshold=FIXED_THRESHOLD)
     passed, worked = [], []
     with tempfile.TemporaryDirectory() as folder:
         store, _ = made_store(folder, images)
