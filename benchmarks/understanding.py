@@ -1,8 +1,8 @@
 """Why the paper's margin wins on LVIS and hurts elsewhere: one thing is varied at a time.
 
 `python benchmarks/understanding.py --root runs/understanding --jobs 2` draws the data, trains the detectors, measures
-them and writes `docs/results/understanding.json`, the figure and the tables of `docs/understanding.md`: about two hours
-of two cores. What the root folder holds already is not made again, so a stopped run goes on, and the folder of
+them and writes `docs/results/understanding.json`, the figure and the tables of `docs/understanding.md`: hours of two
+cores. What the root folder holds already is not made again, so a stopped run goes on, and the folder of
 another experiment with the same detectors will do. `--only classes` does one axis; `--trained-only` trains nothing.
 """
 
