@@ -64,8 +64,10 @@ def test_column_sums_of_any_shape_and_layout(seed, rows, columns, dtype, layout,
         pilot = np.linspace(-1.0, 1.0, columns)
         summer.set_pilot(pilot)
     exact = values.astype(np.float64) - pilot
+    sums = np.empty((2, columns))
     for _ in range(2):
-        total, squares = summer.sum(values)
+        summer.sum(values, out=sums)
+        total, squares = sums
         np.testing.assert_allclose(total, exact.sum(axis=0), rtol=1e-11, atol=1e-11 * rows)
         np.testing.assert_allclose(squares, (exact**2).sum(axis=0), rtol=1e-11)
 
@@ -105,6 +107,25 @@ def test_the_variance_within_batches_of_any_sizes(seed, sizes, distance):
     variances = [batch.astype(np.float64).var(axis=0, ddof=1) for batch in batches if len(batch) > 1]
     expected = np.mean(variances, axis=0) if variances else np.full(4, np.nan)
     np.testing.assert_allclose(moments.within_batch_variance, expected, rtol=1e-5, atol=1e-9)
+
+
+@given(
+    seed=SEEDS,
+    spreads=st.lists(st.sampled_from([0.0, 1e-3, 1.0, 10.0]), min_size=2, max_size=9),
+    distance=st.sampled_from([0.0, 5.0, 200.0]),
+)
+@settings(max_examples=30, deadline=None)
+def test_batches_of_very_different_spread_and_place(seed, spreads, distance):
+    # A wide batch makes the bound of the narrow ones after it, which may lie anywhere within it.
+    places = np.random.default_rng(seed).uniform(-distance, distance, (len(spreads), 1, 4))
+    draws = np.random.default_rng(seed + 1).standard_normal((len(spreads), 9000, 4))
+    batches = (places + np.array(spreads)[:, None, None] * draws).astype(np.float32)
+    moments = moments_of(batches, 4)
+    exact = batches.astype(np.float64)
+    np.testing.assert_allclose(moments.mean, exact.mean(axis=(0, 1)), rtol=1e-6, atol=1e-6 * (1.0 + distance))
+    np.testing.assert_allclose(moments.variance, exact.reshape(-1, 4).var(axis=0, ddof=1), rtol=1e-5, atol=1e-12)
+    within = exact.var(axis=1, ddof=1).mean(axis=0)
+    np.testing.assert_allclose(moments.within_batch_variance, within, rtol=2e-5, atol=1e-12)
 
 
 @given(seed=SEEDS, batches=st.integers(1, 2 * FOLD_EVERY + 3), read_at=st.integers(0, 2 * FOLD_EVERY))

@@ -38,17 +38,17 @@ def as_rows(logits: Any, num_classes: int) -> npt.NDArray[np.floating[Any]]:
         ...
         logn.errors.InputError: Expected `logits` to have shape (…, 3), but got (2, 5).
     """
-    shape = tuple(logits.shape) if hasattr(logits, "shape") else np.shape(logits)
+    shape = logits.shape if hasattr(logits, "shape") else np.shape(logits)
     if not shape or shape[-1] != num_classes:
-        raise InputError(f"Expected `logits` to have shape (…, {num_classes}), but got {shape}.")
+        raise InputError(f"Expected `logits` to have shape (…, {num_classes}), but got {tuple(shape)}.")
     if is_torch_tensor(logits):
         if str(logits.dtype) == "torch.bfloat16":
             logits = logits.float()
         logits = logits.numpy(force=True)
     array = np.asarray(logits)
-    if array.dtype not in (np.float16, np.float32, np.float64):
+    if array.dtype.char not in "efd":  # float16, float32, float64
         raise InputError(f"Expected `logits` to be floating point, but got {array.dtype}.")
-    return array.reshape(-1, num_classes)
+    return array if array.ndim == 2 else array.reshape(-1, num_classes)
 
 
 def row_blocks(rows: npt.NDArray[Any], size: int) -> Iterator[npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Count, mean and M2 of one batch: which way to sum it, so that no digits are lost.
+"""Sums of one batch: which way to sum it, so that no digits are lost.
 
 Where a mean is many standard deviations from zero, the batch is shifted by a pilot mean before it is summed, so that
 nothing cancels. Batches with values that are not finite go the slow way.
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, row_blocks
 from logn.statistics.column_sums import ColumnSummer
+from logn.statistics.totals import Totals
 
 # Batches of so few values are summed in float64 throughout: the speed would not show, the digits might.
 SMALL_BATCH = 2**15
@@ -25,67 +26,105 @@ FAR_PILOT = 36.0
 CAREFUL_VALUES = 10 * 2**16
 
 
-class BatchSums(NamedTuple):
-    """Sums of one batch per class, M2 (the sum of squared deviations from the mean), and how many values were skipped.
+class BatchMoments(NamedTuple):
+    """Mean of one batch per class, and M2, the sum of squared deviations from it."""
 
-    Counts are one number where they are the same for all classes, which is nearly always and saves time.
+    mean: FloatArray
+    m2: FloatArray
+
+
+class SquareBound:
+    """Whether the squares of a batch are so small that nothing worth keeping cancels: one comparison per class.
+
+    A batch whose mean is at most 6 standard deviations away has squares of at most 37 times its variance per row. The
+    variance of this batch is not known without work, but that of the batches before it is, and so are the digits that
+    the mean of all their variances can lose: those of squares of at most 37 times that mean.
+
+    Example:
+        >>> bound = SquareBound(2)
+        >>> bound.learn(np.array([1.0, 4.0]))
+        >>> bound.holds(np.array([370.0, 1480.0]), rows=10), bound.holds(np.array([371.0, np.nan]), rows=10)
+        (True, False)
     """
 
-    counts: FloatArray | float
-    # What was subtracted from the logits before they were summed and squared; the same object from batch to batch
-    # while it stays the same.
-    pilot: FloatArray | None
-    sums: FloatArray  # (2, C): of the logits, and of their squares
-    m2: FloatArray
-    skipped: FloatArray | float
+    def __init__(self, num_classes: int) -> None:
+        self._of_one_row = np.zeros(num_classes)
+        self._of_rows, self._rows = self._of_one_row, 1
 
-    @property
-    def mean(self) -> FloatArray:
-        """Mean of each class (0 where everything was skipped)."""
-        offset: FloatArray = self.sums[0] / np.maximum(self.counts, 1.0)
-        return offset if self.pilot is None else self.pilot + offset
+    def learn(self, variance: FloatArray) -> None:
+        """Go by these variances from now on; where one is 0, nothing but 0 is below the bound."""
+        self._of_one_row = (1.0 + FAR_PILOT) * variance
+        self._of_rows, self._rows = self._of_one_row, 1
+
+    def holds(self, squares: FloatArray, rows: int) -> bool:
+        """Whether the sums of squares of so many rows are below the bound; never for what is not finite."""
+        if rows != self._rows:
+            self._of_rows, self._rows = self._of_one_row * rows, rows
+        # Looking for a zero byte costs a fifth of `all`.
+        return b"\0" not in (squares <= self._of_rows).tobytes()
 
 
 class BatchSummer:
     """Sums batches; keeps its pilot mean and its scratch memory between them.
 
     Example:
-        >>> sums = BatchSummer(2, nonfinite="error").sum(np.array([[2.0, 0.5], [0.0, 1.5]]))
-        >>> sums.mean.tolist(), sums.m2.tolist()
-        ([1.0, 1.0], [2.0, 0.5])
+        >>> summer, sums = BatchSummer(2, nonfinite="error"), np.empty((2, 2))
+        >>> summer.sum(np.array([[2.0, 0.5], [0.0, 1.5]]), out=sums)
+        True
+        >>> sums.tolist(), summer.pilot
+        ([[2.0, 2.0], [4.0, 2.5]], None)
+        >>> summer.moments(np.array([[2.0, 0.5], [0.0, 1.5]]))
+        BatchMoments(mean=array([1., 1.]), m2=array([2. , 0.5]))
     """
 
     def __init__(self, num_classes: int, nonfinite: str) -> None:
         self._num_classes = num_classes
         self._nonfinite = nonfinite
         self._summers: dict[type, ColumnSummer] = {}
+        # What was subtracted from the last batch before it was summed; the same object while it stays the same.
+        self.pilot: FloatArray | None = None
 
-    def sum(self, rows: npt.NDArray[Any]) -> BatchSums:
-        """Sums of the (N, C) `rows`, N at least 1."""
-        exact = rows.dtype == np.float64 or rows.size <= SMALL_BATCH
-        summer = self._summer(np.float64 if exact else np.float32)
-        # A value that is not finite shows in the sums: no need to look for it in each block.
+    def sum(self, rows: npt.NDArray[Any], out: FloatArray, bound: SquareBound | None = None) -> bool:
+        """Put the sums of the (N, C) `rows` minus `pilot`, and of the squares of that, into `out`; N is at least 1.
+
+        Returns:
+            False where something is not finite, or its square is not: `out` is worth nothing, and `careful_totals`
+            knows what to do.
+        """
+        summer = self._summer(np.float64 if rows.dtype == np.float64 or rows.size <= SMALL_BATCH else np.float32)
+        # A value that is not finite shows in the sums: no need to look for it in each block, nor to warn of it.
         with np.errstate(invalid="ignore", over="ignore"):
-            batch, far = _summed(summer, rows)
+            summer.sum(rows, out)
+            self.pilot = summer.pilot
+            if bound is not None and bound.holds(out[1], len(rows)):
+                return True
+            m2, far = _deviations(out, len(rows))
             if far:
-                summer.set_pilot(batch.mean)
-                batch, _ = _summed(summer, rows)
-            if isfinite(batch.m2.dot(batch.m2)):
-                return batch
+                summer.set_pilot(_mean(out, len(rows), summer.pilot))
+                self.pilot = summer.pilot
+                summer.sum(rows, out)
+                m2, _ = _deviations(out, len(rows))
+            if isfinite(m2.sum()):
+                return True
         summer.set_pilot(None)
-        return self._careful_sums(rows)
+        return False
+
+    def moments(self, rows: npt.NDArray[Any]) -> BatchMoments:
+        """Mean and M2 of the (N, C) `rows`, N at least 1."""
+        sums = np.empty((2, self._num_classes))
+        if self.sum(rows, sums):
+            m2, _ = _deviations(sums, len(rows))
+            return BatchMoments(_mean(sums, len(rows), self.pilot), np.maximum(m2, 0.0))
+        totals = self.careful_totals(rows)
+        return BatchMoments(totals.mean, totals.m2)
 
     def forget(self) -> None:
         """Start afresh, so that the next sums depend on nothing that came before; the scratch memory is kept."""
         for summer in self._summers.values():
             summer.set_pilot(None)
+        self.pilot = None
 
-    def _summer(self, working: type) -> ColumnSummer:
-        if working not in self._summers:
-            self._summers[working] = ColumnSummer(self._num_classes, working)
-        return self._summers[working]
-
-    def _careful_sums(self, rows: npt.NDArray[Any]) -> BatchSums:
+    def careful_totals(self, rows: npt.NDArray[Any]) -> Totals:
         """The slow way, for batches with values that are not finite or whose squares exceed float32."""
         block_rows = max(1, CAREFUL_VALUES // self._num_classes)
         count, total, mean, m2 = (np.zeros(self._num_classes) for _ in range(4))
@@ -103,17 +142,23 @@ class BatchSummer:
         for block in row_blocks(rows, block_rows):
             deviation = np.where(np.isfinite(block), block, mean).astype(np.float64) - mean
             m2 += (deviation * deviation).sum(axis=0)
-        return BatchSums(count, mean, np.stack([np.zeros_like(m2), m2]), m2, float(len(rows)) - count)
+        return Totals.of_batch(count, mean, m2, rows=float(len(rows)))
+
+    def _summer(self, working: type) -> ColumnSummer:
+        if working not in self._summers:
+            self._summers[working] = ColumnSummer(self._num_classes, working)
+        return self._summers[working]
 
 
-def _summed(summer: ColumnSummer, rows: npt.NDArray[Any]) -> tuple[BatchSums, bool]:
-    """The sums as the summer gives them, and whether its pilot is too far from some mean."""
-    count = float(len(rows))
-    sums = summer.sum(rows)
+def _mean(sums: FloatArray, rows: int, pilot: FloatArray | None) -> FloatArray:
+    offset: FloatArray = sums[0] / rows
+    return offset if pilot is None else pilot + offset
+
+
+def _deviations(sums: FloatArray, rows: int) -> tuple[FloatArray, bool]:
+    """M2, and whether some mean is too far from what was subtracted."""
     total, squares = sums
-    between = total * total
-    between *= 1.0 / count
-    m2 = squares - between
-    between *= 1.0 / FAR_PILOT
-    far = bool(np.minimum.reduce(np.subtract(m2, between, out=between)) < 0.0)
-    return BatchSums(count, summer.pilot, sums, np.maximum(m2, 0.0) if far else m2, 0.0), far
+    between = total * total / rows
+    m2: FloatArray = squares - between
+    # The least is NaN where anything is: then nothing is far, and the sums show that they are not finite.
+    return m2, bool((m2 - between / FAR_PILOT).min() < 0.0)

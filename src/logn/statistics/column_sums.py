@@ -7,8 +7,7 @@ digits that the input does not have); across runs everything is float64.
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import add
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,16 @@ import numpy.typing as npt
 
 from logn.logits.arrays import FloatArray, row_blocks
 
-# Values in a block: large enough to hide the cost of a NumPy call, small enough for a core's own cache.
-BLOCK_VALUES = 320 * 2**10
-# Rows that are summed in the precision of the logits before float64 takes over.
+# Bytes of a block: large enough to hide the cost of a NumPy call, small enough for a core's own cache.
+BLOCK_BYTES = 5 * 2**18
+# Narrow rows lie side by side as if they were one of about so many bytes: short loops would be all overhead, while long
+# ones would not fit the nearest cache together with their sums.
+WIDE_BYTES = 2**13
+# Wide rows whose squares are added in the precision of the logits before float64 takes over. The plain sums go over a
+# whole block: BLAS adds several rows at a time and so rounds less often.
 RUN_ROWS = 64
-# Runs whose sums are kept until they are converted to float64 together.
-RUNS = 8
-# Rows narrower than this lie side by side as if they were one: loops over few columns would be all overhead.
-WIDE_ROW = 2048
+# Blocks whose sums are converted to float64 together.
+CHUNK_BLOCKS = 4
 
 
 class ColumnSummer:
@@ -36,29 +37,32 @@ class ColumnSummer:
         working: Precision inside a run, float32 or float64.
 
     Example:
-        >>> summer = ColumnSummer(2, np.float64)
-        >>> summer.sum(np.array([[2.0, 0.5], [0.0, 1.5]])).tolist()
+        >>> summer, sums = ColumnSummer(2, np.float64), np.empty((2, 2))
+        >>> summer.sum(np.array([[2.0, 0.5], [0.0, 1.5]]), out=sums)
+        >>> sums.tolist()
         [[2.0, 2.0], [4.0, 2.5]]
         >>> summer.set_pilot(np.array([1.0, 1.0]))
-        >>> summer.sum(np.array([[2.0, 0.5], [0.0, 1.5]])).tolist()
+        >>> summer.sum(np.array([[2.0, 0.5], [0.0, 1.5]]), out=sums)
+        >>> sums.tolist()
         [[0.0, 0.0], [2.0, 0.5]]
     """
 
     def __init__(self, num_classes: int, working: npt.DTypeLike) -> None:
         self._num_classes = num_classes
-        self._abreast = max(1, WIDE_ROW // num_classes)
+        row_bytes = num_classes * np.dtype(working).itemsize
+        self._abreast = max(1, round(WIDE_BYTES / row_bytes))
         self._width = self._abreast * num_classes
-        self._run_rows = RUN_ROWS * self._abreast
-        self._block_runs = max(1, BLOCK_VALUES // (RUN_ROWS * self._width))
+        self._block_runs = max(1, BLOCK_BYTES // (RUN_ROWS * self._abreast * row_bytes))
+        self._block_rows = self._block_runs * RUN_ROWS * self._abreast
+        self._ones: npt.NDArray[Any] = np.ones(self._block_runs * RUN_ROWS, working)
         self._pilot: FloatArray | None = None
         # The pilot laid out as a whole block: one long loop is twice as fast as a broadcast over rows.
         self._pilot_rows: npt.NDArray[Any] = np.empty((0, num_classes), working)
         self._scratch: npt.NDArray[Any] = np.empty((0, num_classes), working)
-        self._ones: npt.NDArray[Any] = np.ones(RUN_ROWS, working)
-        # Of each run the sums, then the sums of squares. Small, since each batch sweeps them out of the near cache.
-        self._runs: npt.NDArray[Any] = np.empty((RUNS, 2 * self._width), working)
-        self._exact_runs: FloatArray = np.empty(self._runs.shape)
-        self._exact_ones = np.ones(RUNS)
+        # Of each block the sums, then the squares of each run; behind them those of the rows that fill no wide one.
+        block_parts = (1 + self._block_runs) * self._abreast
+        self._parts: npt.NDArray[Any] = np.empty((CHUNK_BLOCKS * block_parts + 2, num_classes), working)
+        self._blocks = self._parts[:-2].reshape(CHUNK_BLOCKS, 1 + self._block_runs, self._width)
 
     @property
     def pilot(self) -> FloatArray | None:
@@ -71,60 +75,54 @@ class ColumnSummer:
         if mean is not None:
             self._pilot_rows[:] = mean
 
-    def sum(self, rows: npt.NDArray[Any]) -> FloatArray:
-        """Sums of the columns of (N, C) `rows` and of their squares: (2, C). N is at least 1."""
-        if len(rows) <= RUNS * self._run_rows:
-            sums = self._sum_chunk(rows)
-        else:
-            sums = reduce(add, map(self._sum_chunk, row_blocks(rows, RUNS * self._run_rows)))
-        return sums if self._abreast == 1 else sums.reshape(2, self._abreast, self._num_classes).sum(axis=1)
+    def sum(self, rows: npt.NDArray[Any], out: FloatArray) -> None:
+        """Put the sums of the columns of (N, C) `rows` and of their squares into `out`, (2, C). N is at least 1."""
+        chunk_rows = CHUNK_BLOCKS * self._block_rows
+        if len(rows) <= chunk_rows:
+            self._sum_chunk(rows, out)
+            return
+        part = np.empty_like(out)
+        out.fill(0.0)
+        for chunk in row_blocks(rows, chunk_rows):
+            self._sum_chunk(chunk, part)
+            out += part
 
-    def _sum_chunk(self, chunk: npt.NDArray[Any]) -> FloatArray:
-        """Sums of at most `RUNS` runs of rows, in float64."""
-        runs, rest = divmod(len(chunk), self._run_rows)
-        ready = self._pilot is None and chunk.dtype == self._runs.dtype and chunk.flags.c_contiguous
-        if ready:
-            self._sum_runs(chunk[: len(chunk) - rest], 0)
-        else:
-            for first in range(0, runs, self._block_runs):
-                start, stop = first * self._run_rows, min(first + self._block_runs, runs) * self._run_rows
-                self._sum_runs(self._shifted(chunk[start:stop]), first)
+    def _sum_chunk(self, chunk: npt.NDArray[Any], out: FloatArray) -> None:
+        """Sums of at most `CHUNK_BLOCKS` blocks of rows."""
+        ready = self._pilot is None and chunk.dtype == self._parts.dtype and chunk.flags.c_contiguous
+        whole = len(chunk) - len(chunk) % self._abreast
+        for index, start in enumerate(range(0, whole, self._block_rows)):
+            block = chunk[start : min(start + self._block_rows, whole)]
+            wide = (block if ready else self._shifted(block)).reshape(-1, self._width)
+            self._sum_block(wide, self._blocks[index])
+        weights = _part_weights(len(chunk), self._abreast, self._block_rows)
+        parts = self._parts[: weights.shape[1]]
+        if whole < len(chunk):
+            block = chunk[whole:] if ready else self._shifted(chunk[whole:])
+            np.einsum("ij,ij->j", block, block, out=parts[-1])
+            np.add.reduce(block, axis=0, out=parts[-2])
+        weights.dot(parts, out)  # converts to float64
+
+    def _sum_block(self, wide: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Put the sums of wide rows into the first row of `out`, those of the squares of each run behind it."""
+        runs, rest = divmod(len(wide), RUN_ROWS)
+        # The squares first: their loop computes while it waits for memory; BLAS then finds the block in the cache.
+        if runs:
+            in_runs = (wide[:-rest] if rest else wide).reshape(runs, RUN_ROWS, self._width)
+            np.einsum("rij,rij->rj", in_runs, in_runs, out=out[1 : 1 + runs])
         if rest:
-            self._sum_short_run(chunk[-rest:], ready, self._runs[runs])
-            runs += 1
-        exact = self._exact_runs[:runs]
-        np.copyto(exact, self._runs[:runs])
-        sums: FloatArray = self._exact_ones[:runs] @ exact
-        return sums.reshape(2, self._width)
+            np.einsum("ij,ij->j", wide[-rest:], wide[-rest:], out=out[1 + runs])
+        self._ones[: len(wide)].dot(wide, out[0])
 
-    def _sum_runs(self, rows: npt.NDArray[Any], first: int) -> None:
-        """Put the sums of whole runs of rows into `_runs`, from number `first` on, block by block."""
-        runs = rows.reshape(-1, RUN_ROWS, self._width)
-        for start in range(0, len(runs), self._block_runs):
-            block = runs[start : start + self._block_runs]
-            sums = self._runs[first + start : first + start + len(block)]
-            # The squares first: their loop computes while it waits for memory; BLAS then finds the block in the cache.
-            np.einsum("rij,rij->rj", block, block, out=sums[:, self._width :])
-            np.matmul(self._ones, block, out=sums[:, : self._width])
-
-    def _sum_short_run(self, rest: npt.NDArray[Any], ready: bool, run: npt.NDArray[Any]) -> None:
-        """Put the sums of fewer rows than a run has into `run`."""
-        if not ready or len(rest) % self._abreast:
-            rest = self._shifted(rest, pad=-len(rest) % self._abreast)
-        wide = rest.reshape(-1, self._width)
-        np.einsum("ij,ij->j", wide, wide, out=run[self._width :])
-        np.matmul(self._ones[: len(wide)], wide, out=run[: self._width])
-
-    def _shifted(self, block: npt.NDArray[Any], pad: int = 0) -> npt.NDArray[Any]:
-        """The block minus the pilot, in the working precision; behind it `pad` rows of zeros, which add nothing."""
-        size = len(block)
-        self._reserve(size + pad)
+    def _shifted(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The block minus the pilot, in the working precision."""
+        self._reserve(len(block))
+        shifted = self._scratch[: len(block)]
         if self._pilot is None:
-            np.copyto(self._scratch[:size], block)
+            np.copyto(shifted, block)
         else:
-            np.subtract(block, self._pilot_rows[:size], out=self._scratch[:size])
-        self._scratch[size : size + pad] = 0.0
-        return self._scratch[: size + pad]
+            np.subtract(block, self._pilot_rows[: len(block)], out=shifted)
+        return shifted
 
     def _reserve(self, rows: int) -> None:
         if len(self._scratch) < rows:
@@ -132,3 +130,14 @@ class ColumnSummer:
             self._pilot_rows = np.empty_like(self._scratch)
             if self._pilot is not None:
                 self._pilot_rows[:] = self._pilot
+
+
+@lru_cache(maxsize=512)
+def _part_weights(rows: int, abreast: int, block_rows: int) -> FloatArray:
+    """Zeros and ones that add up what so many rows leave in the parts of a `ColumnSummer`: sums first, then squares."""
+    kinds: list[int] = []
+    for start in range(0, rows - rows % abreast, block_rows):
+        runs = -(-(min(block_rows, rows - start) // abreast) // RUN_ROWS)
+        kinds += [0] * abreast + [1] * (runs * abreast)
+    kinds += [0, 1] if rows % abreast else []
+    return np.eye(2)[:, kinds]

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, as_rows
-from logn.statistics.batch_sums import BatchSummer
 from logn.statistics.file_format import VECTORS, StatisticsFile, read_statistics, write_statistics
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.row_sample import RowSample
-from logn.statistics.running_sums import RunningSums, Totals
+from logn.statistics.running_sums import RunningSums
+from logn.statistics.totals import Totals
 
 Nonfinite = Literal["error", "skip"]
 
@@ -63,8 +63,7 @@ class ClassMoments:
         self.metadata.check_width(num_classes)
         self.num_classes = int(num_classes)
         self._nonfinite: Nonfinite = nonfinite
-        self._summer = BatchSummer(self.num_classes, nonfinite)
-        self._sums = RunningSums(self.num_classes)
+        self._sums = RunningSums(self.num_classes, nonfinite)
         self._sample = RowSample(self.num_classes, sample_rows) if sample_rows else None
 
     def update(self, logits: Any) -> None:
@@ -73,7 +72,7 @@ class ClassMoments:
         rows = as_rows(logits, self.num_classes)
         if len(rows) == 0:
             return
-        self._sums.add(self._summer.sum(rows))
+        self._sums.add(rows)
         if self._sample is not None:
             self._sample.update(rows)
 
@@ -101,8 +100,7 @@ class ClassMoments:
     def clear(self) -> None:
         """Forget everything that was seen; cheaper than a new object, since the scratch memory is kept."""
         self._check_open()
-        self._sums.reset(Totals.nothing(self.num_classes))
-        self._summer.forget()
+        self._sums.restart(Totals.nothing(self.num_classes))
         if self._sample is not None:
             self._sample = RowSample(self.num_classes, self._sample.capacity)
 
@@ -180,7 +178,7 @@ class ClassMoments:
     def from_file(cls, content: StatisticsFile) -> ClassMoments:
         """The opposite of `to_file`."""
         moments = cls(len(content.count), sample_rows=content.sample_capacity, metadata=content.metadata)
-        moments._sums.reset(Totals(**{name: getattr(content, name).copy() for name in VECTORS}))
+        moments._sums.restart(Totals(**{name: getattr(content, name).copy() for name in VECTORS}))
         if content.sample_capacity:
             moments._sample = RowSample(
                 moments.num_classes, content.sample_capacity, content.sample_rows, content.sample_keys

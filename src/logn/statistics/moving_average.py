@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import as_rows
-from logn.statistics.batch_sums import BatchSummer, BatchSums
+from logn.statistics.batch_sums import BatchMoments, BatchSummer
 from logn.statistics.file_format import StatisticsFile
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -73,10 +73,10 @@ class MovingAverage:
         if len(rows) == 0:
             self.skipped_batches += 1
         else:
-            self.add(self._summer.sum(rows), len(rows))
+            self.add(self._summer.moments(rows), len(rows))
 
-    def add(self, batch: BatchSums, rows: int) -> None:
-        """Add a batch of `rows` rows whose sums are known."""
+    def add(self, batch: BatchMoments, rows: int) -> None:
+        """Add a batch of `rows` rows whose moments are known."""
         if rows < 2:
             self.skipped_batches += 1
             return

@@ -2,123 +2,107 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.logits.arrays import FloatArray
-from logn.statistics.batch_sums import BatchSums
+from logn.statistics.batch_sums import BatchSummer, SquareBound
+from logn.statistics.totals import Totals
 
-# Batches whose raw sums are added up before they are folded into mean and M2. `BatchSummer` sees to it that the squares
-# of a batch are at most 37 times its M2, so those of many batches are at most 37 times theirs: of the 16 digits of
-# float64 fewer than two cancel, whatever the means. Folding now and then bounds the rounding of the additions too.
+# Batches whose raw sums are kept until they are folded into mean and M2 together, in a dozen operations on vectors that
+# would take nearly as long for one batch; fewer where their sums would take more memory than this.
 FOLD_EVERY = 64
-
-
-@dataclass(frozen=True)
-class Totals:
-    """What was seen of each class: count, mean, M2 (sum of squared deviations), and per-batch figures.
-
-    Example:
-        >>> from logn.statistics.batch_sums import BatchSummer
-        >>> one, two = (Totals.of_batch(BatchSummer(1, "error").sum(np.array([[value]]))) for value in (2.0, 4.0))
-        >>> both = one.merged(two)
-        >>> both.count.tolist(), both.mean.tolist(), both.m2.tolist()
-        ([2.0], [3.0], [2.0])
-    """
-
-    count: FloatArray
-    mean: FloatArray
-    m2: FloatArray
-    within_variance_sum: FloatArray
-    batches: FloatArray
-    skipped: FloatArray
-
-    @classmethod
-    def nothing(cls, num_classes: int) -> Totals:
-        """Of no rows."""
-        return cls(*(np.zeros(num_classes) for _ in range(6)))
-
-    @classmethod
-    def of_batch(cls, batch: BatchSums) -> Totals:
-        """Of one batch, in which each class may have its own count."""
-        count, nothing = np.zeros_like(batch.m2) + batch.counts, np.zeros_like(batch.m2)
-        # Where fewer than two values were seen M2 is 0, and so is what it adds.
-        within = batch.m2 / np.maximum(count - 1.0, 1.0)
-        return cls(count, batch.mean, batch.m2, within, (count > 1.0) + nothing, batch.skipped + nothing)
-
-    def merged(self, other: Totals) -> Totals:
-        """Of both (Chan, Golub and LeVeque's pairwise update)."""
-        count = self.count + other.count
-        share = other.count / np.maximum(count, 1.0)
-        delta = other.mean - self.mean
-        return Totals(
-            count=count,
-            mean=self.mean + delta * share,
-            m2=self.m2 + other.m2 + delta * delta * self.count * share,
-            within_variance_sum=self.within_variance_sum + other.within_variance_sum,
-            batches=self.batches + other.batches,
-            skipped=self.skipped + other.skipped,
-        )
+FOLD_BYTES = 2**22
 
 
 class RunningSums:
-    """Totals to which batches are added as raw sums. Reading them changes nothing, not even the last digit later on.
+    """Totals to which batches are added. Reading them changes nothing, not even the last digit later on.
+
+    The raw sums of a batch are taken as they are where their squares are below the bound that the earlier batches set
+    (`SquareBound`), and looked at closely otherwise. So of the sums of squares at most 37 times their M2 cancels, which
+    is one or two of the digits that they have.
+
+    Args:
+        num_classes: Columns of the logits.
+        nonfinite: As in `ClassMoments`.
 
     Example:
-        >>> from logn.statistics.batch_sums import BatchSummer
-        >>> sums, summer = RunningSums(1), BatchSummer(1, nonfinite="error")
+        >>> sums = RunningSums(1, nonfinite="error")
         >>> for batch in ([[1.0], [3.0]], [[5.0]]):
-        ...     sums.add(summer.sum(np.array(batch)))
+        ...     sums.add(np.array(batch))
         >>> sums.totals().mean.tolist(), sums.totals().m2.tolist()
         ([3.0], [8.0])
     """
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, nonfinite: str) -> None:
+        self._num_classes = num_classes
+        self._summer = BatchSummer(num_classes, nonfinite)
+        self._bound = SquareBound(num_classes)
+        # The sums of each batch, and of its squares; reserved when the first one comes.
+        self._sums: FloatArray = np.empty((0, 2, num_classes))
+        self._counts: list[int] = []
         self._pilot: FloatArray | None = None
-        self._sums, self._within = np.zeros((2, num_classes)), np.zeros(num_classes)
-        self.reset(Totals.nothing(num_classes))
+        # How many batches were added, and at how many the bound is to be learnt: at 1, 2, 4, 8, and so on.
+        self._added, self._learn_at = 0, 0
+        self.restart(Totals.nothing(num_classes))
 
-    def add(self, batch: BatchSums) -> None:
-        """Add a batch."""
-        if not isinstance(batch.counts, float):
-            self.merge(Totals.of_batch(batch))
+    def add(self, rows: npt.NDArray[Any]) -> None:
+        """Add a batch of (N, C) `rows`, N at least 1."""
+        if self._added == self._learn_at:
+            self._bound.learn(self.totals().typical_variance())
+            self._learn_at = max(1, 2 * self._added)
+        if not len(self._sums):
+            batches = max(1, min(FOLD_EVERY, FOLD_BYTES // (2 * 8 * self._num_classes)))
+            self._sums = np.empty((batches, 2, self._num_classes))
+        sums = self._sums[len(self._counts)]
+        if not self._summer.sum(rows, sums, self._bound):
+            self.merge(self._summer.careful_totals(rows))
             return
-        if self._added == FOLD_EVERY or batch.pilot is not self._pilot:
-            self.reset(self.totals())
-            self._pilot = batch.pilot
+        if self._summer.pilot is not self._pilot:
+            self._fold()
+            self._sums[0] = sums
+            self._pilot = self._summer.pilot
+        self._counts.append(len(rows))
         self._added += 1
-        self._rows += batch.counts
-        self._sums += batch.sums
-        if batch.counts > 1.0:
-            self._batches += 1
-            self._within += batch.m2 * (1.0 / (batch.counts - 1.0))
+        if len(self._counts) == len(self._sums):
+            self._fold()
 
     def merge(self, other: Totals) -> None:
         """Add what was seen elsewhere."""
-        self.reset(self.totals().merged(other))
+        self._folded, self._counts = self.totals().merged(other), []
+        self._learn_at = self._added
+
+    def restart(self, totals: Totals) -> None:
+        """Forget everything and go on from these totals; what follows depends on nothing else."""
+        self._summer.forget()
+        self._pilot, self._folded, self._counts = None, totals, []
+        self._added, self._learn_at = 0, 0
 
     def totals(self) -> Totals:
         """Of everything that was added; not a copy."""
-        if self._added == 0:
+        if not self._counts:
             return self._folded
-        total, squares = self._sums
-        offset = total / self._rows
+        sums, counts = self._sums[: len(self._counts)], np.array(self._counts, dtype=np.float64)
+        rows = counts.sum()
+        # The variance within batches; those of one row have none.
+        freedom = np.divide(1.0, counts - 1.0, out=np.zeros_like(counts), where=counts > 1.0)
+        weighted = np.stack([np.ones_like(counts), freedom]).dot(sums.reshape(len(counts), -1))
+        (total, squares), (_, variances) = weighted.reshape(2, 2, -1)
+        offset = total / rows
+        within = variances - np.einsum("b,bc,bc->c", freedom / counts, sums[:, 0], sums[:, 0])
         zeros = np.zeros_like(total)
         return self._folded.merged(
             Totals(
-                count=zeros + self._rows,
+                count=zeros + rows,
                 mean=offset if self._pilot is None else self._pilot + offset,
                 m2=np.maximum(squares - total * offset, 0.0),
-                within_variance_sum=self._within,
-                batches=zeros + self._batches,
+                within_variance_sum=np.maximum(within, 0.0),
+                batches=zeros + np.count_nonzero(counts > 1.0),
                 skipped=zeros,
             )
         )
 
-    def reset(self, totals: Totals) -> None:
-        """Go on from these totals."""
-        self._folded = totals
-        self._added, self._batches, self._rows = 0, 0, 0.0
-        self._sums.fill(0.0)
-        self._within.fill(0.0)
+    def _fold(self) -> None:
+        self._folded, self._counts = self.totals(), []

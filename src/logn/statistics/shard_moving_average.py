@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from logn.logits.shards import LogitBlock
-from logn.statistics.batch_sums import BatchSummer, BatchSums
+from logn.statistics.batch_sums import BatchMoments, BatchSummer
 from logn.statistics.collect_journal import Arrays
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -29,12 +29,12 @@ class MovingAverageStatistics:
         """What the result depends on besides the shards."""
         return {**self._options, **self._average.metadata.to_text()}
 
-    def compute(self, block: LogitBlock) -> list[tuple[BatchSums, int]]:
-        """Sums of each batch; the averaging, which needs the batches in order, is left to `merge`."""
+    def compute(self, block: LogitBlock) -> list[tuple[BatchMoments, int]]:
+        """Moments of each batch; the averaging, which needs the batches in order, is left to `merge`."""
         summer = BatchSummer(self._average.num_classes, "error")
-        return [(summer.sum(batch), len(batch)) for batch in block.read_batches()]
+        return [(summer.moments(batch), len(batch)) for batch in block.read_batches()]
 
-    def merge(self, result: list[tuple[BatchSums, int]]) -> None:
+    def merge(self, result: list[tuple[BatchMoments, int]]) -> None:
         """Take the batches of a block, in order."""
         for batch, rows in result:
             self._average.add(batch, rows)
