@@ -22,7 +22,7 @@ BLOCK_BYTES = 5 * 2**18
 WIDE_BYTES = 2**13
 # Wide rows whose squares are added in the precision of the logits before float64 takes over. The plain sums go over a
 # whole block: BLAS adds several rows at a time and so rounds less often.
-RUN_ROWS = 64
+RUN_ROWS = 128
 # Blocks whose sums are converted to float64 together.
 CHUNK_BLOCKS = 4
 
