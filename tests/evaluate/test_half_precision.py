@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.evaluate.class_scores import Scratch, widen
 from logn.evaluate.decode import decode_many
 from logn.evaluate.detection_metrics import evaluate_detections
 from logn.evaluate.ground_truth import load_ground_truth
@@ -16,12 +15,6 @@ from logn.evaluate.store_writer import PredictionWriter
 from logn.logits.proposals import Proposals
 
 CLASSES, IMAGES, ROWS = 30, 150, 60
-
-
-def test_every_finite_half_is_widened_exactly():
-    everything = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    finite = everything[np.isfinite(everything)].reshape(-1, 32)
-    np.testing.assert_array_equal(widen(finite, Scratch()), finite.astype(np.float32))
 
 
 def made_problem(rng: np.random.Generator):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
+from logn.logits.half_precision import widen
 
 Float32 = npt.NDArray[np.float32]
 Transform = Callable[[Any], Any]
@@ -46,7 +47,11 @@ class ImageLogits:
 
     def __init__(self, rows: npt.NDArray[Any], scratch: Scratch) -> None:
         self.scratch = scratch
-        self.logits: Float32 = widen(rows, scratch) if rows.dtype == np.float16 else rows.astype(np.float32, copy=False)
+        if rows.dtype == np.float16:
+            shape = (rows.shape[0], rows.shape[1])
+            self.logits: Float32 = widen(rows, out=scratch.array("logits", shape, np.float32))
+        else:
+            self.logits = rows.astype(np.float32, copy=False)
         self._exponentials: Float32 | None = None
 
     @property
@@ -57,24 +62,6 @@ class ImageLogits:
             np.subtract(self.logits, self.logits.max(axis=1, keepdims=True, initial=-np.inf), out=out)
             self._exponentials = np.exp(out, out=out)
         return self._exponentials
-
-
-def widen(rows: npt.NDArray[np.float16], scratch: Scratch) -> Float32:
-    """Finite float16 as float32, exactly, six times as fast as NumPy's cast.
-
-    The bits of the exponent and of the mantissa move to their place in float32; the differing bias of the exponent is
-    a factor of 2 ** 112, which also gives subnormal numbers their value.
-
-    Example:
-        >>> widen(np.array([[1.5, -2.0, 6e-8]], np.float16), Scratch()).tolist()
-        [[1.5, -2.0, 5.960464477539063e-08]]
-    """
-    out: Float32 = scratch.array("logits", (rows.shape[0], rows.shape[1]), np.float32)
-    bits = out.view(np.int32)
-    np.copyto(bits, rows.view(np.int16))  # extends the sign over the upper half
-    np.left_shift(bits, 13, out=bits)
-    np.bitwise_and(bits, np.int32(0x0FFFE000 - 2**31), out=bits)
-    return np.multiply(out, np.float32(2.0**112), out=out)
 
 
 class Scores(Protocol):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.logits.arrays import FloatArray, row_blocks
+from logn.logits.half_precision import is_finite, widen
 
 # Bytes of a block: large enough to hide the cost of a NumPy call, small enough for a core's own cache.
 BLOCK_BYTES = 5 * 2**18
@@ -118,10 +119,12 @@ class ColumnSummer:
         """The block minus the pilot, in the working precision."""
         self._reserve(len(block))
         shifted = self._scratch[: len(block)]
-        if self._pilot is None:
-            np.copyto(shifted, block)
-        else:
+        if block.dtype == np.float16 and shifted.dtype == np.float32 and is_finite(block):
+            block = widen(block, out=shifted)
+        if self._pilot is not None:
             np.subtract(block, self._pilot_rows[: len(block)], out=shifted)
+        elif block is not shifted:
+            np.copyto(shifted, block)
         return shifted
 
     def _reserve(self, rows: int) -> None:
