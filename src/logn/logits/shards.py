@@ -21,7 +21,7 @@ from logn.files import format_of
 from logn.logits.array_files import SUFFIXES, UNREADABLE, StoredArray, as_floats, locate_array, open_compressed
 
 DEFAULT_BATCH_ROWS = 512
-_BLOCK_BYTES = 8 * 2**20
+_BLOCK_BYTES = 16 * 2**20
 _LARGEST_BATCH_BYTES = 32 * 2**20
 
 
@@ -135,7 +135,7 @@ class LogitBlock:
 def read_blocks(
     shard: StoredArray, *, batch_rows: int = DEFAULT_BATCH_ROWS, first_row: int = 0
 ) -> Iterator[LogitBlock]:
-    """Cut a shard into blocks of about 8 MB of whole batches.
+    """Cut a shard into blocks of about 16 MB of whole batches.
 
     A batch is one leading item of (images, proposals, C); of (rows, C) it is `batch_rows` rows. Items above
     32 MB are cut, so that memory stays bounded.

@@ -7,6 +7,7 @@ random numbers are drawn, shards, ranks and resumed runs end with the very same 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,10 @@ class RowSample:
         self.capacity = capacity
         self._rows = [np.empty((0, num_classes), np.float16) if rows is None else rows]
         self._keys = [np.empty(0, np.uint64) if keys is None else keys]
-        self._pending = 0
-        columns = min(HASHED_COLUMNS, num_classes)
-        self._columns = np.linspace(0, num_classes - 1, columns).astype(np.intp)
-        odd = np.random.default_rng(20240417).integers(0, 2**63, size=columns, dtype=np.uint64)
-        self._multipliers = odd * np.uint64(2) + np.uint64(1)
+        self._pending, self._unseen_by_limit = 0, 0
+        self._limit: np.uint64 | None = None
+        self._columns, self._multipliers = _hashing(num_classes)
+        self._tighten()
 
     @property
     def rows(self) -> npt.NDArray[np.float16]:
@@ -59,8 +59,7 @@ class RowSample:
     @property
     def limit(self) -> np.uint64 | None:
         """A key that a row must fall below to get in; None while there is room. Safe to read from any thread."""
-        settled = self._keys[0]
-        return np.uint64(settled[-1]) if len(settled) == self.capacity else None
+        return self._limit
 
     def update(self, rows: npt.NDArray[Any], limit: np.uint64 | None = None) -> None:
         """Offer (N, C) rows; those with a value that is not finite are left out.
@@ -96,9 +95,19 @@ class RowSample:
         self._rows.append(rows)
         self._keys.append(keys)
         self._pending += len(rows)
+        self._unseen_by_limit += len(rows)
         # Sorting out after every batch would copy the whole sample each time; so often, it costs next to nothing.
         if self._pending >= self.capacity:
             self._settle()
+        elif 8 * self._unseen_by_limit >= self.capacity:
+            self._tighten()
+
+    def _tighten(self) -> None:
+        """Lower the limit to the largest key that can stay; keys are small, so this may be done more often."""
+        self._unseen_by_limit = 0
+        if len(self._keys[0]) + self._pending >= self.capacity:
+            keys = np.concatenate(self._keys)
+            self._limit = np.uint64(np.partition(keys, self.capacity - 1)[self.capacity - 1])
 
     def _settle(self) -> None:
         """Keep the smallest keys of what was kept and what was offered."""
@@ -108,6 +117,7 @@ class RowSample:
         # Rows of one key are the same row, or nearly; their content breaks the tie, so that the order does not.
         order = np.lexsort((rows[:, -1], rows[:, 0], keys))[: self.capacity]
         self._rows, self._keys, self._pending = [rows[order]], [keys[order]], 0
+        self._tighten()
 
     def _hash(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         """Multiply-and-mix over the bits of some columns, as float32 whatever the precision of the rows."""
@@ -118,6 +128,14 @@ class RowSample:
             mixed *= np.uint64(0xFF51AFD7ED558CCD)
         keys: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(32))
         return keys
+
+
+@lru_cache(maxsize=64)
+def _hashing(num_classes: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64]]:
+    """The columns that are hashed and an odd multiplier for each."""
+    columns = min(HASHED_COLUMNS, num_classes)
+    odd = np.random.default_rng(20240417).integers(0, 2**63, size=columns, dtype=np.uint64)
+    return np.linspace(0, num_classes - 1, columns).astype(np.intp), odd * np.uint64(2) + np.uint64(1)
 
 
 def _to_half(rows: npt.NDArray[Any]) -> npt.NDArray[np.float16]:

@@ -15,6 +15,8 @@ from logn.statistics.totals import Totals
 # would take nearly as long for one batch; fewer where their sums would take more memory than this.
 FOLD_EVERY = 64
 FOLD_BYTES = 2**22
+# Batches that are looked at closely before a bound is made of them, which takes as long as looking at so many.
+LOOK_CLOSELY = 6
 
 
 class RunningSums:
@@ -49,7 +51,7 @@ class RunningSums:
 
     def add(self, rows: npt.NDArray[Any]) -> None:
         """Add a batch of (N, C) `rows`, N at least 1."""
-        if not self._bounded and self._counts:
+        if not self._bounded and len(self._counts) == LOOK_CLOSELY:
             self._learn(self.totals())
         if not len(self._sums):
             batches = max(1, min(FOLD_EVERY, FOLD_BYTES // (2 * 8 * self._num_classes)))
