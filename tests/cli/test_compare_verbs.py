@@ -222,6 +222,10 @@ def test_another_split_with_the_same_ids_is_noticed(files, capsys):
         ({"image_id": [1]}, "every `image_id` of `{}` to be annotated, but [1] is not"),
         ({"segmentation": "outline"}, "to be polygons or run lengths, but that of entry 1 is neither"),
         ({"segmentation": {"size": [100, 100]}}, "to be polygons or run lengths, but that of entry 1 is neither"),
+        (
+            {"segmentation": {"size": [50, 100], "counts": [10, 20, 4970]}},
+            "of entry 1 has height and width [50, 100] where image 1 has [100, 100]",
+        ),
     ],
 )
 def test_results_of_other_tools_are_checked_entry_by_entry(files, capsys, change, sentence):

@@ -67,6 +67,7 @@ def _masks(
 
     if not entries or not all(entry.get("segmentation") for entry in entries):
         return None
+    sizes = {image["id"]: [image.get("height"), image.get("width")] for image in truth.dataset["images"]}
     masks = []
     for place, entry in enumerate(entries):
         mask = entry["segmentation"]
@@ -78,6 +79,12 @@ def _masks(
                 f"Expected `segmentation` of every result of `{path}` to be polygons or run lengths, but that of entry "
                 f"{place} is neither ({error})."
             ) from error
+        expected, got = sizes[entry["image_id"]], list(mask["size"])
+        if None not in expected and got != expected:
+            raise InputError(
+                f"Expected the masks of `{path}` to have the size of their images, but that of entry {place} has "
+                f"height and width {got} where image {entry['image_id']} has {expected}."
+            )
         masks.append(mask)
     return masks
 
