@@ -150,6 +150,18 @@ def test_a_copy_holds_what_was_not_yet_folded(duplicate):
     assert_identical(duplicate(moments), moments)
 
 
+@pytest.mark.parametrize("distance", [2.0, 50.0])
+def test_a_deep_copy_goes_on_by_itself(distance):
+    rows = draw_rows(0, (20_000, 40), distance, 1.0, np.float32)
+    before, after = rows[:12_000], rows[12_000:]
+    original = moments_of(np.split(before, 8), 40)
+    twin = copy.deepcopy(original)
+    for batch in np.split(after, 4):
+        twin.update(batch)
+    assert_identical(original, moments_of(np.split(before, 8), 40))
+    assert_identical(twin, moments_of([*np.split(before, 8), *np.split(after, 4)], 40))
+
+
 def test_merging_sums_that_were_not_yet_folded_leaves_the_other_alone():
     rows = draw_rows(1, (700, 3), 2.0, 1.0, np.float64)
     parts = [moments_of(np.array_split(half, 4), 3) for half in (rows[:300], rows[300:])]

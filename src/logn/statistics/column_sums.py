@@ -63,7 +63,6 @@ class ColumnSummer:
         # Of each block the sums, then the squares of each run; behind them those of the rows that fill no wide one.
         block_parts = (1 + self._block_runs) * self._abreast
         self._parts: npt.NDArray[Any] = np.empty((CHUNK_BLOCKS * block_parts + 2, num_classes), working)
-        self._blocks = self._parts[:-2].reshape(CHUNK_BLOCKS, 1 + self._block_runs, self._width)
 
     @property
     def pilot(self) -> FloatArray | None:
@@ -92,10 +91,12 @@ class ColumnSummer:
         """Sums of at most `CHUNK_BLOCKS` blocks of rows."""
         ready = self._pilot is None and chunk.dtype == self._parts.dtype and chunk.flags.c_contiguous
         whole = len(chunk) - len(chunk) % self._abreast
+        # A view that is kept would not be one any more after `copy.deepcopy`.
+        blocks = self._parts[:-2].reshape(CHUNK_BLOCKS, 1 + self._block_runs, self._width)
         for index, start in enumerate(range(0, whole, self._block_rows)):
             block = chunk[start : min(start + self._block_rows, whole)]
             wide = (block if ready else self._shifted(block)).reshape(-1, self._width)
-            self._sum_block(wide, self._blocks[index])
+            self._sum_block(wide, blocks[index])
         weights = _part_weights(len(chunk), self._abreast, self._block_rows)
         parts = self._parts[: weights.shape[1]]
         if whole < len(chunk):
