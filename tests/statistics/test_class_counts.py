@@ -1,6 +1,7 @@
 """Class counts from every kind of file that people keep them in."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -35,6 +36,75 @@ def test_coco_annotations_are_counted_in_the_order_of_the_ids(tmp_path):
     assert counts.image_counts.tolist() == [2, 0, 1]
     assert counts.instance_counts.tolist() == [3, 0, 1]
     assert counts.num_images == 3
+
+
+def counted_whole(path):
+    """The counts of an annotation file that `json` reads in one go, with a set for each class."""
+    content = json.loads(path.read_text())
+    categories = sorted(content["categories"], key=lambda category: category["id"])
+    objects = [item for item in content.get("annotations") or () if not item.get("iscrowd")]
+    by_class = [[item["image_id"] for item in objects if item["category_id"] == entry["id"]] for entry in categories]
+    images, instances = [len(set(found)) for found in by_class], [len(found) for found in by_class]
+    if not objects:
+        images = [category["image_count"] for category in categories]
+        instances = [category.get("instance_count", category["image_count"]) for category in categories]
+    names = tuple(category["name"] for category in categories)
+    return names, images, instances, len(content.get("images") or ()) or None
+
+
+OUTLINES = ([[1.5, 2, 3, 4, 5, 6]], {"size": [2, 2], "counts": "04"}, {"size": [2, 2], "counts": [0, 4]}, [])
+LVIS = {
+    "info": {"year": 2020},
+    "images": [{"id": image, "neg_category_ids": [3]} for image in (7, 9, 11)],
+    "categories": [
+        {"id": 30, "name": "saucer", "image_count": 5, "instance_count": 8},
+        {"id": 4, "name": "caf\u00e9", "image_count": 3},
+        {"id": 12, "name": "fork", "image_count": 0, "instance_count": 0},
+    ],
+    "annotations": [
+        {**item, "id": index, "segmentation": OUTLINES[index % len(OUTLINES)], "bbox": [1, 2, 3, 4]}
+        for index, item in enumerate(COCO["annotations"])
+    ],
+}
+LAYOUTS = {
+    "as LVIS writes it": LVIS,
+    "annotations first": {name: LVIS[name] for name in ("annotations", "categories", "images")},
+    "annotations last": {name: LVIS[name] for name in ("images", "info", "categories", "annotations")},
+    "no images": {name: LVIS[name] for name in ("annotations", "categories")},
+    "empty images": {**LVIS, "images": []},
+    "only groups": {**LVIS, "annotations": [{**item, "iscrowd": 1} for item in LVIS["annotations"]]},
+    "no annotations": {name: LVIS[name] for name in ("images", "categories")},
+    "empty annotations": {**LVIS, "annotations": []},
+    "null annotations": {**LVIS, "annotations": None},
+}
+
+
+@pytest.mark.parametrize("form", [{"separators": (",", ":")}, {"indent": 2}, {"ensure_ascii": False}], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_streamed_annotations_are_counted_as_those_read_whole(tmp_path, layout, form):
+    path = tmp_path / "lvis.json"
+    path.write_text(json.dumps(LAYOUTS[layout], **form), encoding="utf-8")
+    counts = ClassCounts.load(path)
+    found = (counts.names, counts.image_counts.tolist(), counts.instance_counts.tolist(), counts.num_images)
+    assert found == counted_whole(path)
+
+
+def test_memory_does_not_grow_with_the_outlines(tmp_path):
+    """Read whole, LVIS's gigabyte of outlines took several gigabytes to count."""
+    outline = json.dumps({"size": [480, 640], "counts": "0" * 500_000})
+    entries = (f'{{"image_id": {index}, "segmentation": {outline}, "category_id": 1}}' for index in range(81))
+    path = tmp_path / "large.json"
+    path.write_text(f'{{"categories": [{{"id": 1, "name": "cup"}}], "annotations": [{", ".join(entries)}]}}')
+    size = path.stat().st_size
+    assert size > 40e6
+    tracemalloc.start()
+    try:
+        counts = ClassCounts.load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert counts.image_counts.tolist() == [81]
+    assert peak < size / 2
 
 
 @settings(deadline=None)
@@ -142,6 +212,26 @@ BAD_FILES = {
         "x.json",
         '{"categories": [{"id": 1, "name": "cup"}], "annotations": [[1, 2]]}',
         "not complete",
+    ),
+    "cut annotations": (
+        "x.json",
+        '{"categories": [{"id": 1, "name": "a"}], "annotations": [{"category_id": 1, "image_id": 1}, {"categ',
+        r"to be a \.json file, but it cannot be read: Unterminated string",
+    ),
+    "text behind annotations": (
+        "x.json",
+        '{"categories": [{"id": 1, "name": "a"}], "annotations": [{"category_id": 1, "image_id": 1}]} []',
+        r"to be a \.json file, but it cannot be read: Extra data",
+    ),
+    "annotations in an object": (
+        "x.json",
+        '{"categories": [{"id": 1, "name": "a", "image_count": 1}], "annotations": {"a": 1}}',
+        "not complete",
+    ),
+    "incomplete annotation before an incomplete category": (
+        "x.json",
+        '{"annotations": [{"image_id": 1}], "categories": [{"id": 1}]}',
+        r"not complete \('name'\)",
     ),
     "coco without ids": ("x.json", '{"categories": [{"name": "cup"}]}', "not complete"),
     "coco without counts": ("x.json", '{"categories": [{"id": 1, "name": "cup"}]}', "got neither"),

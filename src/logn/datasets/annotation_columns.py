@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.json_stream import Element, stream_elements
 from logn.errors import InputError
+from logn.json_stream import Element, stream_elements
 
 IntArray = npt.NDArray[np.int64]
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from logn.datasets.annotation_columns import Category, IntArray, fingerprint_images, read_annotation_columns
 from logn.datasets.image_file import ImageArray, read_image
-from logn.datasets.json_stream import read_element
 from logn.datasets.masks import BoolArray, decode_segmentation
 from logn.datasets.sample import Sample
 from logn.errors import InputError
+from logn.json_stream import read_element
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.json_stream import stream_elements
 from logn.errors import InputError
 from logn.files import atomic_path
+from logn.json_stream import stream_elements
 
 _FIELDS = {"images": ("id",), "categories": ("id",), "annotations": ("image_id", "category_id")}
 _NEGATIVES, _UNFINISHED = "neg_category_ids", "not_exhaustive_category_ids"

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.json_stream import stream_elements
 from logn.errors import InputError
 from logn.evaluate.annotation_checks import ENTRY_FIELDS, annotated_boxes, check_fields, check_labels
+from logn.json_stream import stream_elements
 
 
 @dataclass(frozen=True, eq=False)

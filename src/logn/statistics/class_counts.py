@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
+from logn.json_stream import stream_elements
 from logn.logits.arrays import FloatArray
 from logn.statistics.class_tables import (
     column_of,
@@ -24,6 +26,8 @@ from logn.statistics.class_tables import (
     read_vector,
 )
 from logn.statistics.class_tables import read_column as read_column
+
+IntArray = npt.NDArray[np.int64]
 
 # Names under which tables keep the same thing; the first is ours.
 _IMAGE_COLUMNS = ("image_count", "image_counts", "images", "count", "counts")
@@ -139,6 +143,9 @@ def _read_npy(path: Path) -> ClassCounts:
 
 
 def _read_json(path: Path) -> ClassCounts:
+    streamed = _stream_annotations(path)
+    if streamed is not None:
+        return _count_annotations(*streamed)
     content = read_json(path)
     if isinstance(content, list):
         return ClassCounts(numbers("counts", content))
@@ -153,14 +160,45 @@ def _read_json(path: Path) -> ClassCounts:
     return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
 
 
-def _count_annotations(content: Mapping[str, Any]) -> ClassCounts:
-    """Count LVIS or COCO annotations; classes in the order of their ids, groups of objects (`iscrowd`) left out."""
+def _stream_annotations(path: Path) -> tuple[Mapping[str, Any], IntArray] | None:
+    """Read annotations one by one: what `_count_annotations` needs of them, or None where they must be read whole.
+
+    LVIS's training annotations are a gigabyte, nearly all of it outlines; here 16 bytes of each object stay. None
+    stands for files of another form, which are small, and for those with a fault, which then gets its sentence.
+    """
+    categories: list[Any] = []
+    pairs = array("q")
+    num_images = num_annotations = 0
+    try:
+        for element in stream_elements(path):
+            if element.section == "annotations":
+                num_annotations += 1
+                if not element.value.get("iscrowd"):
+                    pairs.extend((element.value["category_id"], element.value["image_id"]))
+            elif element.section == "categories":
+                categories.append(element.value)
+            elif element.section == "images":
+                num_images += 1
+    except (InputError, AttributeError, KeyError, TypeError, OverflowError):
+        return None  # not told from here: the words would differ, and of two faults the first in the file would win
+    if not categories or not num_annotations:  # such a section may be there and be no list
+        return None
+    return {"categories": categories, "images": range(num_images)}, np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _count_annotations(content: Mapping[str, Any], pairs: IntArray | None = None) -> ClassCounts:
+    """Count LVIS or COCO annotations; classes in the order of their ids, groups of objects (`iscrowd`) left out.
+
+    `pairs` holds the category and the image of each object `(N, 2)`; None takes them from the content.
+    """
     try:
         categories = sorted(content["categories"], key=lambda category: category["id"])
         names = tuple(str(category["name"]) for category in categories)
         ids = np.array([category["id"] for category in categories], dtype=np.int64)
-        objects = [item for item in content.get("annotations") or () if not item.get("iscrowd")]
-        pairs = np.array([(item["category_id"], item["image_id"]) for item in objects], dtype=np.int64).reshape(-1, 2)
+        if pairs is None:
+            objects = [item for item in content.get("annotations") or () if not item.get("iscrowd")]
+            found = [(item["category_id"], item["image_id"]) for item in objects]
+            pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"Expected COCO or LVIS annotations, but an entry is not complete ({error}).") from error
     num_images = len(content["images"]) if content.get("images") else None

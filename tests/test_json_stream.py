@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logn.datasets import json_stream
-from logn.datasets.json_stream import read_element, stream_elements
+from logn import json_stream
 from logn.errors import InputError
+from logn.json_stream import read_element, stream_elements
 
 scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.text(max_size=6)
 values = st.recursive(
@@ -94,6 +94,8 @@ def test_byte_order_mark_is_skipped(tmp_path):
         '{"a": [1]',
         '{"a": [1-]}',
         '{"a": 1',
+        '{"a": [1]} {"a": [2]}',
+        "{}]",
     ],
 )
 def test_broken_files_are_named(tmp_path, content):

@@ -56,9 +56,8 @@ def stream_elements(path: str | os.PathLike[str], *, skip: str | None = None) ->
     with Path(path).open("rb") as file:
         reader = _Reader(file, str(path), skip)
         reader.expect("{")
-        if reader.take("}"):
-            return
-        while True:
+        closed = reader.take("}")
+        while not closed:
             section = reader.value()[0]
             if not isinstance(section, str):
                 reader.fail("a key in quotes")
@@ -67,9 +66,10 @@ def stream_elements(path: str | os.PathLike[str], *, skip: str | None = None) ->
                 yield from _elements(reader, section)
             else:
                 reader.value()
-            if reader.take("}"):
-                return
-            reader.expect(",")
+            closed = reader.take("}")
+            if not closed:
+                reader.expect(",")
+        reader.expect_end()
 
 
 def read_element(file: BinaryIO, start: int, stop: int) -> Any:
@@ -109,11 +109,11 @@ class _Reader:
             self._position = 3
 
     def _more(self) -> bool:
-        rest = self._text[self._position :]
-        # Twice as much on each call for an element that is larger than the window: linear time in all.
-        piece = self._file.read(max(_CHUNK_BYTES, len(rest)))
         self._offset += self._position
-        self._text, self._position = rest + piece.decode("latin-1"), 0
+        self._text, self._position = self._text[self._position :], 0  # first, so as not to hold two windows
+        # Twice as much on each call for an element that is larger than the window: linear time in all.
+        piece = self._file.read(max(_CHUNK_BYTES, len(self._text)))
+        self._text += piece.decode("latin-1")
         return bool(piece)
 
     def fail(self, expected: str) -> None:
@@ -136,6 +136,11 @@ class _Reader:
     def expect(self, character: str) -> None:
         if not self.take(character):
             self.fail(f"`{character}`")
+
+    def expect_end(self) -> None:
+        self._skip_whitespace()
+        if self._position < len(self._text):
+            self.fail("its end")
 
     def value(self) -> tuple[Any, int, int]:
         self._skip_whitespace()
