@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logn
+from logn.statistics.row_sample import HASHED_COLUMNS
 
 
 def sampled(parts, capacity):
@@ -92,3 +93,23 @@ def test_no_sample_of_a_part_is_taken_for_one_of_the_whole():
     assert len(empty.merge(sampled_rows).sample) == 5
     with pytest.raises(logn.InputError, match="row sample"):
         logn.ClassMoments(2, sample_rows=5).merge(plain).merge(sampled_rows)
+
+
+@pytest.mark.parametrize("fill", [-100.0, 0.0])
+def test_rows_filled_up_with_one_number_are_sampled_like_any_others(fill):
+    # All but a few columns hold the same number, so that the columns that are hashed are mostly equal.
+    rng = np.random.default_rng(0)
+    rows = np.full((4000, 300), fill, np.float32)
+    np.put_along_axis(rows, rng.integers(0, 300, (4000, 4)), rng.normal(size=(4000, 4)).astype(np.float32), axis=1)
+    whole = sampled([rows], 400)
+    np.testing.assert_array_equal(sampled(np.split(rng.permutation(rows), 20), 400).sample, whole.sample)
+    # 66 % of the rows have nothing but the number where the hash looks; a standard error is 2.4 %.
+    columns = np.linspace(0, 299, HASHED_COLUMNS).astype(int)
+    shares = [(part[:, columns] == np.float16(fill)).all(axis=1).mean() for part in (rows, whole.sample)]
+    assert abs(shares[0] - shares[1]) < 0.08
+
+
+def test_huge_logits_are_sampled_without_a_warning():
+    moments = logn.ClassMoments(2, sample_rows=5)
+    moments.update(np.array([[1e60, -1e60]]))
+    assert moments.sample.tolist() == [[65504.0, -65504.0]]

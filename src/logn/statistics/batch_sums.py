@@ -22,6 +22,8 @@ SMALL_BATCH = 2**15
 # Where the squared distance of a mean from the pilot (or from zero, without one) is more than so many variances, too
 # many of the seven digits of float32 cancel: the batch is summed again with a better pilot.
 FAR_PILOT = 36.0
+# Sums of squares of larger values would exceed float64.
+LARGEST = 1e140
 # Values of a block on the slow way.
 CAREFUL_VALUES = 10 * 2**16
 
@@ -36,28 +38,32 @@ class BatchMoments(NamedTuple):
 class SquareBound:
     """Whether the squares of a batch are so small that nothing worth keeping cancels: one comparison per class.
 
-    A batch whose mean is at most 6 standard deviations away has squares of at most 37 times its variance per row. The
-    variance of this batch is not known without work, but that of the batches before it is, and so are the digits that
-    the mean of all their variances can lose: those of squares of at most 37 times that mean.
+    A batch whose mean is at most 6 standard deviations away has squares of at most 37 times its variance per row. Its
+    own variance is not known without work, but what the squares can spoil is: the M2 of all rows and the mean of the
+    variances within batches. So they are measured by those of the batches before; and a batch of more rows than came
+    before is never vouched for. Where later batches are narrower, that bound falls with each time it is learnt.
 
     Example:
         >>> bound = SquareBound(2)
-        >>> bound.learn(np.array([1.0, 4.0]))
+        >>> bound.learn(np.array([1.0, 4.0]), most_rows=10)
         >>> bound.holds(np.array([370.0, 1480.0]), rows=10), bound.holds(np.array([371.0, np.nan]), rows=10)
         (True, False)
+        >>> bound.holds(np.array([0.0, 0.0]), rows=11)
+        False
     """
 
     def __init__(self, num_classes: int) -> None:
-        self._of_one_row = np.zeros(num_classes)
-        self._of_rows, self._rows = self._of_one_row, 1
+        self.learn(np.zeros(num_classes), most_rows=0.0)
 
-    def learn(self, variance: FloatArray) -> None:
-        """Go by these variances from now on; where one is 0, nothing but 0 is below the bound."""
-        self._of_one_row = (1.0 + FAR_PILOT) * variance
+    def learn(self, variance: FloatArray, most_rows: float) -> None:
+        """Go by these variances, of so many rows, from now on; where one is 0, nothing but 0 is below the bound."""
+        self._of_one_row, self._most_rows = (1.0 + FAR_PILOT) * variance, most_rows
         self._of_rows, self._rows = self._of_one_row, 1
 
     def holds(self, squares: FloatArray, rows: int) -> bool:
         """Whether the sums of squares of so many rows are below the bound; never for what is not finite."""
+        if rows > self._most_rows:
+            return False
         if rows != self._rows:
             self._of_rows, self._rows = self._of_one_row * rows, rows
         # Looking for a zero byte costs a fifth of `all`.
@@ -91,7 +97,9 @@ class BatchSummer:
             False where something is not finite, or its square is not: `out` is worth nothing, and `careful_totals`
             knows what to do.
         """
-        summer = self._summer(np.float64 if rows.dtype == np.float64 or rows.size <= SMALL_BATCH else np.float32)
+        # By its letter, since the other byte order is another type.
+        summer = self._summer(np.float64 if rows.dtype.char == "d" or rows.size <= SMALL_BATCH else np.float32)
+        earlier = summer.pilot
         # A value that is not finite shows in the sums: no need to look for it in each block, nor to warn of it.
         with np.errstate(invalid="ignore", over="ignore"):
             summer.sum(rows, out)
@@ -106,7 +114,8 @@ class BatchSummer:
                 m2, _ = _deviations(out, len(rows))
             if isfinite(m2.sum()):
                 return True
-        summer.set_pilot(None)
+        if summer.pilot is not earlier:
+            summer.set_pilot(earlier)
         return False
 
     def moments(self, rows: npt.NDArray[Any]) -> BatchMoments:
@@ -135,6 +144,12 @@ class BatchSummer:
                 raise InputError(
                     f"Expected `logits` to be finite, but got {block[row, column]} for class {column}; "
                     'nonfinite="skip" (`--nonfinite skip`) leaves such values out and counts them.'
+                )
+            if block.dtype.char == "d" and (too_large := finite & (np.abs(block) > LARGEST)).any():
+                row, column = np.argwhere(too_large)[0]
+                raise InputError(
+                    f"Expected `logits` to be at most {LARGEST:g}, so that their squares can be added up, "
+                    f"but got {block[row, column]} for class {column}."
                 )
             count += finite.sum(axis=0)
             total += np.where(finite, block, 0.0).sum(axis=0, dtype=np.float64)

@@ -136,7 +136,7 @@ class ColumnSummer:
                 self._pilot_rows[:] = self._pilot
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def _part_weights(rows: int, abreast: int, block_rows: int) -> FloatArray:
     """Zeros and ones that add up what so many rows leave in the parts of a `ColumnSummer`: sums first, then squares."""
     kinds: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any, Literal
 
@@ -22,9 +23,10 @@ Nonfinite = Literal["error", "skip"]
 class ClassMoments:
     """Streaming moments of logits, per class, in float64.
 
-    Any split of the data into batches, shards, ranks or machines, merged in any order, gives the same result (up to the
-    last digits of float64). One call of `update` is one batch; the mean of the variances within batches, which is what
-    the paper's moving average tends to, is kept beside the pooled variance.
+    Any split of the data into batches, shards, ranks or machines, merged in any order, gives the same result: to the
+    last digits of float64, or where large batches are float32 to some millionths of a variance, as float32 is summed
+    in short runs. One call of `update` is one batch; the mean of the variances within batches, which is what the
+    paper's moving average tends to, is kept beside the pooled variance.
 
     Args:
         num_classes: Columns of the logits, the background included.
@@ -184,6 +186,9 @@ class ClassMoments:
                 moments.num_classes, content.sample_capacity, content.sample_rows, content.sample_keys
             )
         return moments
+
+    def __copy__(self) -> ClassMoments:
+        return copy.deepcopy(self)  # two objects that write to the same memory would be of no use
 
     def __repr__(self) -> str:
         rows = int(self._totals.count.max(initial=0))

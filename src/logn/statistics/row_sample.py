@@ -41,7 +41,7 @@ class RowSample:
         self._keys = [np.empty(0, np.uint64) if keys is None else keys]
         self._pending, self._unseen_by_limit = 0, 0
         self._limit: np.uint64 | None = None
-        self._columns, self._multipliers = _hashing(num_classes)
+        self._columns, self._multipliers, self._all_multipliers = _hashing(num_classes)
         self._tighten()
 
     @property
@@ -114,28 +114,47 @@ class RowSample:
         if self._pending == 0 and len(self._keys[0]) <= self.capacity:
             return
         rows, keys = np.concatenate(self._rows), np.concatenate(self._keys)
-        # Rows of one key are the same row, or nearly; their content breaks the tie, so that the order does not.
-        order = np.lexsort((rows[:, -1], rows[:, 0], keys))[: self.capacity]
+        order = np.argsort(keys, kind="stable")[: self.capacity]  # rows of one key are the same row
         self._rows, self._keys, self._pending = [rows[order]], [keys[order]], 0
         self._tighten()
 
     def _hash(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-        """Multiply-and-mix over the bits of some columns, as float32 whatever the precision of the rows."""
-        bits = rows[:, self._columns].astype(np.float32, copy=False).view(np.uint32).astype(np.uint64)
-        mixed: npt.NDArray[np.uint64] = np.einsum("ij,j->i", bits, self._multipliers)
-        for shift in (33, 29):
-            mixed ^= mixed >> np.uint64(shift)
-            mixed *= np.uint64(0xFF51AFD7ED558CCD)
-        keys: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(32))
+        """Hash each row by itself: some of its columns, or all of it where those hold one number only."""
+        bits = _bits(rows[:, self._columns])
+        keys = _mixed(bits, self._multipliers)
+        # Where most columns have been filled up with a number, these rows would all be one.
+        filled = np.flatnonzero((bits == bits[:, :1]).all(axis=1))
+        if len(filled) and len(self._all_multipliers) > len(self._multipliers):
+            keys[filled] = _mixed(_bits(rows[filled]), self._all_multipliers)
         return keys
 
 
+def _bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """The bits of the values as float32, whatever their precision."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(np.float32, copy=False).view(np.uint32).astype(np.uint64)
+
+
+def _mixed(bits: npt.NDArray[np.uint64], multipliers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Multiply, add up and mix the bits of each row."""
+    mixed: npt.NDArray[np.uint64] = np.einsum("ij,j->i", bits, multipliers)
+    for shift in (33, 29):
+        mixed ^= mixed >> np.uint64(shift)
+        mixed *= np.uint64(0xFF51AFD7ED558CCD)
+    return mixed ^ (mixed >> np.uint64(32))
+
+
 @lru_cache(maxsize=64)
-def _hashing(num_classes: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64]]:
-    """The columns that are hashed and an odd multiplier for each."""
+def _hashing(
+    num_classes: int,
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """The columns that are hashed, an odd multiplier for each, and one for each of all columns."""
     columns = min(HASHED_COLUMNS, num_classes)
-    odd = np.random.default_rng(20240417).integers(0, 2**63, size=columns, dtype=np.uint64)
-    return np.linspace(0, num_classes - 1, columns).astype(np.intp), odd * np.uint64(2) + np.uint64(1)
+    odd, all_odd = (
+        np.random.default_rng(20240417).integers(0, 2**63, size=size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        for size in (columns, num_classes)
+    )
+    return np.linspace(0, num_classes - 1, columns).astype(np.intp), odd, all_odd
 
 
 def _to_half(rows: npt.NDArray[Any]) -> npt.NDArray[np.float16]:

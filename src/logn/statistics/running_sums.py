@@ -23,8 +23,8 @@ class RunningSums:
     """Totals to which batches are added. Reading them changes nothing, not even the last digit later on.
 
     The raw sums of a batch are taken as they are where their squares are below the bound that the earlier batches set
-    (`SquareBound`), and looked at closely otherwise. So of the sums of squares at most 37 times their M2 cancels, which
-    is one or two of the digits that they have.
+    (`SquareBound`), and looked at closely otherwise. So what cancels is of the size of some dozen times M2, which is
+    two of the digits that the sums of squares have.
 
     Args:
         num_classes: Columns of the logits.
@@ -107,7 +107,8 @@ class RunningSums:
         self._learn(totals)
 
     def _learn(self, totals: Totals) -> None:
-        self._bound.learn(totals.typical_variance())
+        # Until each class has seen a batch of two values, only single rows, which have no variance, are vouched for.
+        self._bound.learn(totals.smaller_variance(), totals.count.min() if totals.batches.all() else 1.0)
         self._bounded = bool(totals.count.any())
 
 

@@ -54,7 +54,8 @@ class Totals:
             skipped=self.skipped + other.skipped,
         )
 
-    def typical_variance(self) -> FloatArray:
-        """Mean of the variances within batches; where no batch had two values, the variance of all; 0 if unknown."""
+    def smaller_variance(self) -> FloatArray:
+        """The mean of the variances within batches or the variance of all, whichever is smaller; 0 if unknown."""
         variance = np.divide(self.m2, self.count - 1.0, out=np.zeros_like(self.m2), where=self.count > 1.0)
-        return np.divide(self.within_variance_sum, self.batches, out=variance, where=self.batches > 0.0)
+        within = np.divide(self.within_variance_sum, self.batches, out=variance.copy(), where=self.batches > 0.0)
+        return np.minimum(variance, within)
