@@ -102,9 +102,9 @@ def _train(
         start = run.resume() if resume else 0
         if start:
             _check_same_images(run.folder, images)
-        seconds, losses = run.go(batches, start, workers=ahead, progress=shown)
+        elapsed, losses = run.go(batches, start, workers=ahead, progress=shown)
     return TrainingResult(
-        Path(plan.output), schedule.total, start, seconds, losses, images.num_classes, len(images), team.world
+        Path(plan.output), schedule.total, start, *elapsed, losses, images.num_classes, len(images), team.world
     )
 
 

@@ -32,6 +32,7 @@ class TrainingResult:
         iterations: How many iterations the model has been trained.
         resumed_from: How many of them were done before this call.
         seconds: Time of the iterations of this call.
+        processor_seconds: Processor time of them, in this process.
         losses: Means of the last few iterations; empty when there was nothing left to do.
         num_classes: Foreground classes.
         num_images: Images of the training data.
@@ -42,6 +43,7 @@ class TrainingResult:
     iterations: int
     resumed_from: int
     seconds: float
+    processor_seconds: float
     losses: Mapping[str, float]
     num_classes: int
     num_images: int
@@ -115,9 +117,9 @@ def _train(
         start = run.resume() if begun else 0
         if plan.fills_memory and not begun:
             run.fill_memory(batches, math.ceil(epoch / plan.images_per_iteration), workers=ahead, progress=shown)
-        seconds, losses = run.go(batches, start, workers=ahead, progress=shown)
+        elapsed, losses = run.go(batches, start, workers=ahead, progress=shown)
     return TrainingResult(
-        Path(plan.output), schedule.total, start, seconds, losses, dataset.num_classes, len(dataset), team.world
+        Path(plan.output), schedule.total, start, *elapsed, losses, dataset.num_classes, len(dataset), team.world
     )
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -57,6 +57,13 @@ class RunBatch(Protocol):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Images and targets under a name each, for a file."""
+
+
+class Elapsed(NamedTuple):
+    """Seconds that passed, and those that this process computed."""
+
+    wall: float
+    processor: float
 
 
 class Run:
@@ -136,13 +143,13 @@ class Run:
 
     def go(
         self, batches: BatchesOfRun, start: int, *, workers: int, progress: bool | None
-    ) -> tuple[float, dict[str, float]]:
+    ) -> tuple[Elapsed, dict[str, float]]:
         """Do the iterations from `start` to the end; gives their time and the last mean losses."""
         total, every = self.schedule.total, self.plan.recipe.checkpoint_every
         model = _wrap(self.model, self.team)
         log = TrainingLog(self.folder, start) if self.team.is_leader else None
         losses: dict[str, float] = {}
-        began = time.monotonic()
+        began, processor_began = time.monotonic(), time.process_time()
         with progress_bar(total, start, shown=progress) as report:
             for iteration, batch in enumerate(batches.iterate(start, total, workers=workers), start):
                 step_losses = self.step(model, batch, iteration)
@@ -156,7 +163,7 @@ class Run:
                     report(done, " ".join(f"{_short(name)} {value:.2f}" for name, value in losses.items()))
                 if checkpoint_due:
                     self.save(done)
-        return time.monotonic() - began, losses
+        return Elapsed(time.monotonic() - began, time.process_time() - processor_began), losses
 
     def step(self, model: nn.Module, batch: RunBatch, iteration: int) -> dict[str, float]:
         """One iteration of gradient descent; gives the losses, averaged over the processes."""

@@ -1,6 +1,7 @@
 """Runs with a feature memory: filled before the second stage, kept beside the checkpoint, one for all of a cascade."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from logn.losses import make_loss
 from logn.statistics.class_counts import ClassCounts
 from logn.training.cascade_heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
 from logn.training.checkpoint import Checkpoint
+from logn.training.detector_run import DetectorRun
 from logn.training.feature_memory import FeatureMemory
 from logn.training.heads import BoxPredictor, MaskPredictor
 from logn.training.loop import train
@@ -39,6 +41,22 @@ def first_stage(lvis_folder, tmp_path_factory):
 
 def second_stage(folder, output, first, **options):
     return plan_for(folder, output, loss="loce", feature_memory=True, start=first, only="heads", **options)
+
+
+def test_filling_the_memory_is_no_time_of_the_iterations(lvis_folder, first_stage, tmp_path, monkeypatch):
+    fill = DetectorRun.fill_memory
+
+    def slow_fill(run, *arguments, **options):
+        fill(run, *arguments, **options)
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+
+    monkeypatch.setattr(DetectorRun, "fill_memory", slow_fill)
+    began = time.process_time()
+    plan = second_stage(lvis_folder, tmp_path / "run", first_stage, iterations=1)
+    result = train(plan, device="cpu", progress=False)
+    assert 0.0 < result.processor_seconds < time.process_time() - began - 0.3
 
 
 def test_a_resumed_run_has_the_memory_that_it_had(lvis_folder, first_stage, tmp_path, stop_at_call, assert_same_run):
