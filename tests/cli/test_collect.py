@@ -138,7 +138,13 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(refused, lo
 
 def _start(folder, *options):
     command = [sys.executable, "-m", "logn.cli.main", "collect", f"{folder}/shards", *options]
-    return subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Where the tests run in the background of a shell, children would ignore interruptions.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path):

@@ -223,7 +223,14 @@ def test_other_settings_other_versions_and_other_files_are_refused(scenes, tmp_p
 def test_an_interruption_ends_all_processes_and_says_nothing_else(tmp_path):
     folder = tmp_path / "interrupted"
     command = [sys.executable, "-m", "logn.cli.main", "data", "glyphs", "-o", str(folder), "--train", "2000"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Where the tests run in the background of a shell, children would ignore interruptions.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     while process.poll() is None and not list(folder.glob("images/train/0*.png")):
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
