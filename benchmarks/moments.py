@@ -209,7 +209,7 @@ def print_accuracy() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=160)
+    parser.add_argument("--batches", type=int, default=320)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--one-array", action="store_true")
     parser.add_argument("--processor-time", action="store_true")
