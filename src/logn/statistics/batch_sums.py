@@ -22,7 +22,7 @@ SMALL_BATCH = 2**15
 # Where the squared distance of a mean from the pilot (or from zero, without one) is more than so many variances, too
 # many of the seven digits of float32 cancel: the batch is summed again with a better pilot.
 FAR_PILOT = 36.0
-# Sums of squares of larger values would exceed float64.
+# Where squares exceed float64, values up to this one are not to blame: so many of them could be added up.
 LARGEST = 1e140
 # Values of a block on the slow way.
 CAREFUL_VALUES = 10 * 2**16
