@@ -1,8 +1,8 @@
 """The inner loop of the statistics: sums of columns and of their squares, in blocks that fit a core's cache.
 
 Both come from one pass over memory: the second sum finds the block in the cache, and neither writes an array of the
-block's size. Inside short runs of rows float32 logits stay float32 (float64 would be twice the memory traffic for
-digits that the input does not have); across runs everything is float64.
+block's size. Inside a block float32 logits stay float32 (float64 would be twice the memory traffic for digits that the
+input does not have); across blocks everything is float64.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import numpy.typing as npt
 from logn.logits.arrays import FloatArray, row_blocks
 from logn.logits.half_precision import is_finite, widen
 
-# Bytes of a block: large enough to hide the cost of a NumPy call, small enough for a core's own cache.
-BLOCK_BYTES = 5 * 2**18
 # Narrow rows lie side by side as if they were one of about so many bytes: short loops would be all overhead, while long
 # ones would not fit the nearest cache together with their sums.
 WIDE_BYTES = 2**13
-# Wide rows whose squares are added in the precision of the logits before float64 takes over. The plain sums go over a
-# whole block: BLAS adds several rows at a time and so rounds less often.
-RUN_ROWS = 128
+# Wide rows of a block, which are added in the precision of the logits before float64 takes over: enough to hide the
+# cost of a NumPy call, few enough for their bytes to stay in the cache and for their rounding to stay small.
+BLOCK_ROWS = 128
 # Blocks whose sums are converted to float64 together.
 CHUNK_BLOCKS = 4
 
@@ -35,7 +33,7 @@ class ColumnSummer:
 
     Args:
         num_classes: Columns.
-        working: Precision inside a run, float32 or float64.
+        working: Precision inside a block, float32 or float64.
 
     Example:
         >>> summer, sums = ColumnSummer(2, np.float64), np.empty((2, 2))
@@ -53,16 +51,13 @@ class ColumnSummer:
         row_bytes = num_classes * np.dtype(working).itemsize
         self._abreast = max(1, round(WIDE_BYTES / row_bytes))
         self._width = self._abreast * num_classes
-        self._block_runs = max(1, BLOCK_BYTES // (RUN_ROWS * self._abreast * row_bytes))
-        self._block_rows = self._block_runs * RUN_ROWS * self._abreast
-        self._ones: npt.NDArray[Any] = np.ones(self._block_runs * RUN_ROWS, working)
+        self._ones: npt.NDArray[Any] = np.ones(BLOCK_ROWS, working)
         self._pilot: FloatArray | None = None
         # The pilot laid out as a whole block: one long loop is twice as fast as a broadcast over rows.
         self._pilot_rows: npt.NDArray[Any] = np.empty((0, num_classes), working)
         self._scratch: npt.NDArray[Any] = np.empty((0, num_classes), working)
-        # Of each block the sums, then the squares of each run; behind them those of the rows that fill no wide one.
-        block_parts = (1 + self._block_runs) * self._abreast
-        self._parts: npt.NDArray[Any] = np.empty((CHUNK_BLOCKS * block_parts + 2, num_classes), working)
+        # Of each block the sums, then the squares; behind them those of the rows that fill no wide one.
+        self._parts: npt.NDArray[Any] = np.empty((CHUNK_BLOCKS * 2 * self._abreast + 2, num_classes), working)
 
     @property
     def pilot(self) -> FloatArray | None:
@@ -77,7 +72,7 @@ class ColumnSummer:
 
     def sum(self, rows: npt.NDArray[Any], out: FloatArray) -> None:
         """Put the sums of the columns of (N, C) `rows` and of their squares into `out`, (2, C). N is at least 1."""
-        chunk_rows = CHUNK_BLOCKS * self._block_rows
+        chunk_rows = CHUNK_BLOCKS * BLOCK_ROWS * self._abreast
         if len(rows) <= chunk_rows:
             self._sum_chunk(rows, out)
             return
@@ -90,31 +85,22 @@ class ColumnSummer:
     def _sum_chunk(self, chunk: npt.NDArray[Any], out: FloatArray) -> None:
         """Sums of at most `CHUNK_BLOCKS` blocks of rows."""
         ready = self._pilot is None and chunk.dtype == self._parts.dtype and chunk.flags.c_contiguous
-        whole = len(chunk) - len(chunk) % self._abreast
+        whole, block_rows = len(chunk) - len(chunk) % self._abreast, BLOCK_ROWS * self._abreast
         # A view that is kept would not be one any more after `copy.deepcopy`.
-        blocks = self._parts[:-2].reshape(CHUNK_BLOCKS, 1 + self._block_runs, self._width)
-        for index, start in enumerate(range(0, whole, self._block_rows)):
-            block = chunk[start : min(start + self._block_rows, whole)]
+        wide_parts = self._parts[:-2].reshape(-1, self._width)
+        for index, start in enumerate(range(0, whole, block_rows)):
+            block = chunk[start : min(start + block_rows, whole)]
             wide = (block if ready else self._shifted(block)).reshape(-1, self._width)
-            self._sum_block(wide, blocks[index])
-        weights = _part_weights(len(chunk), self._abreast, self._block_rows)
+            # The squares first: their loop computes while it waits for memory; BLAS then finds the block in the cache.
+            np.einsum("ij,ij->j", wide, wide, out=wide_parts[2 * index + 1])
+            self._ones[: len(wide)].dot(wide, wide_parts[2 * index])
+        weights = _part_weights(-(-whole // block_rows), self._abreast, whole < len(chunk))
         parts = self._parts[: weights.shape[1]]
         if whole < len(chunk):
-            block = chunk[whole:] if ready else self._shifted(chunk[whole:])
-            np.einsum("ij,ij->j", block, block, out=parts[-1])
-            np.add.reduce(block, axis=0, out=parts[-2])
+            rest = chunk[whole:] if ready else self._shifted(chunk[whole:])
+            np.einsum("ij,ij->j", rest, rest, out=parts[-1])
+            np.add.reduce(rest, axis=0, out=parts[-2])
         weights.dot(parts, out)  # converts to float64
-
-    def _sum_block(self, wide: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-        """Put the sums of wide rows into the first row of `out`, those of the squares of each run behind it."""
-        runs, rest = divmod(len(wide), RUN_ROWS)
-        # The squares first: their loop computes while it waits for memory; BLAS then finds the block in the cache.
-        if runs:
-            in_runs = (wide[:-rest] if rest else wide).reshape(runs, RUN_ROWS, self._width)
-            np.einsum("rij,rij->rj", in_runs, in_runs, out=out[1 : 1 + runs])
-        if rest:
-            np.einsum("ij,ij->j", wide[-rest:], wide[-rest:], out=out[1 + runs])
-        self._ones[: len(wide)].dot(wide, out[0])
 
     def _shifted(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The block minus the pilot, in the working precision."""
@@ -137,11 +123,7 @@ class ColumnSummer:
 
 
 @lru_cache(maxsize=64)
-def _part_weights(rows: int, abreast: int, block_rows: int) -> FloatArray:
-    """Zeros and ones that add up what so many rows leave in the parts of a `ColumnSummer`: sums first, then squares."""
-    kinds: list[int] = []
-    for start in range(0, rows - rows % abreast, block_rows):
-        runs = -(-(min(block_rows, rows - start) // abreast) // RUN_ROWS)
-        kinds += [0] * abreast + [1] * (runs * abreast)
-    kinds += [0, 1] if rows % abreast else []
+def _part_weights(blocks: int, abreast: int, rest: bool) -> FloatArray:
+    """Zeros and ones that add up what so many blocks, and a rest, leave in the parts: sums first, then squares."""
+    kinds = ([0] * abreast + [1] * abreast) * blocks + [0, 1] * rest
     return np.eye(2)[:, kinds]
