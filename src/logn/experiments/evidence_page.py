@@ -28,9 +28,9 @@ python benchmarks/when_it_helps.py --from-data                    # this page fr
 
 ## Every method over all detectors
 
-Change in points against no correction: mean with its 95 % interval over detectors, the worst and the best detector,
-and on how many AP rises. APr, APc, APf under federated labels with 300 detections an image; then AP where every class
-is labelled in every image, AP-Fixed (no limit per image), and AP of masks.
+Change in points against no correction: mean with its 95 % interval over kinds of detector, the worst and the best
+detector, and on how many AP rises. APr, APc, APf under federated labels with 300 detections an image; then AP where
+every class is labelled in every image, AP-Fixed (no limit per image), and AP of masks.
 
 {methods}
 
