@@ -10,6 +10,7 @@ from logn.logits.detectron2 import locate_in_detectron2
 from logn.logits.layer import LogitLayer, check_model, count_columns, output_width, unwrap
 from logn.logits.mmdetection import locate_in_mmdetection
 from logn.logits.origin import class_names
+from logn.logits.rfdetr import locate_in_rfdetr
 from logn.logits.torchvision import locate_in_torchvision
 from logn.logits.transformers import locate_in_transformers
 from logn.logits.ultralytics import locate_in_ultralytics
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 LISTED = 12
 KNOWN = (
-    "a detector of torchvision, MMDetection, Detectron2, Hugging Face or Ultralytics, a timm model or a classifier "
-    "that ends in a Linear or 1x1 Conv"
+    "a detector of torchvision, MMDetection, Detectron2, Hugging Face, Ultralytics or RF-DETR, a timm model or a "
+    "classifier that ends in a Linear or 1x1 Conv"
 )
 # A new framework is one more function here.
 LOCATORS = (
@@ -29,16 +30,19 @@ LOCATORS = (
     locate_in_detectron2,
     locate_in_transformers,
     locate_in_ultralytics,
+    locate_in_rfdetr,
 )
 # Their models are known by name; one that is not known is no plain classifier whose last layer could be guessed.
-NEVER_GUESSED = ("mmdet", "detectron2", "transformers", "ultralytics")
+NEVER_GUESSED = ("mmdet", "detectron2", "transformers", "ultralytics", "rfdetr")
+# Words in the names of class layers; those are listed first, since a detector may well end in its backbone.
+CLASS_WORDS = ("cls", "class", "score", "logit")
 
 
 def locate_logits(model: nn.Module, num_classes: int | None = None) -> LogitLayer:
     """Find where `model` gives its class logits.
 
-    Knows the detectors of torchvision, MMDetection, Detectron2, Hugging Face's transformers and Ultralytics, timm's
-    models, any classifier that ends in a Linear or 1x1 Conv, and models that say it themselves in an attribute
+    Knows the detectors of torchvision, MMDetection, Detectron2, Hugging Face's transformers and Ultralytics, RF-DETR,
+    timm's models, any classifier that ends in a Linear or 1x1 Conv, and models that say it themselves in an attribute
     `logit_layer`. Wrappers of torch (data parallel, compiled) are looked through.
 
     Args:
@@ -82,10 +86,15 @@ def _check_columns(model: nn.Module, layer: LogitLayer, num_classes: int | None)
 
 
 def _not_found(model: Any, num_classes: int | None) -> str:
-    """The message that lists the candidates, the last layers and those of the wanted width first."""
+    """The message that lists the candidates: first those of the wanted width, then those named like a class layer."""
     seen = [(path, module, output_width(module)) for path, module in model.named_modules()]
     candidates = [(path, type(module).__name__, width) for path, module, width in reversed(seen) if width and path]
-    candidates.sort(key=lambda candidate: candidate[2] != num_classes)
+    candidates.sort(
+        key=lambda candidate: (
+            candidate[2] != num_classes,
+            not any(word in candidate[0].lower() for word in CLASS_WORDS),
+        )
+    )
     wanted = "" if num_classes is None else f" with {num_classes} columns"
     known = f"{KNOWN}{wanted}"
     if not candidates:

@@ -7,8 +7,10 @@ Deformable-DETR) are left alone: another choice of queries is another detector.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from logn.logits.classifiers import locate_in_classifier
 from logn.logits.layer import LogitLayer, output_width
 from logn.logits.origin import modules_from
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 PACKAGE = "transformers"
+NO_CLASS = "N/A"
 
 
 def locate_in_transformers(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:
@@ -30,9 +33,21 @@ def locate_in_transformers(model: nn.Module, num_classes: int | None = None) -> 
     return None
 
 
-def _queries(path: str, background: int | None, prefix: str, **options: Any) -> LogitLayer:
-    activation = "sigmoid" if background is None else "softmax"
-    return LogitLayer(f"{prefix}{path}", background=background, activation=activation, population="queries", **options)
+def _queries(model: Any, path: str, background: int | None, prefix: str, **options: Any) -> LogitLayer:
+    return LogitLayer(
+        f"{prefix}{path}",
+        background=background,
+        activation="sigmoid" if background is None else "softmax",
+        population="queries",
+        unused=_without_class(model.config),
+        **options,
+    )
+
+
+def _without_class(config: Any) -> tuple[int, ...]:
+    """Columns for numbers that COCO gives to no class: DETR, for one, has 91 columns for 80 classes, and says so."""
+    names = getattr(config, "id2label", None) or {}
+    return tuple(sorted(int(column) for column, name in names.items() if name == NO_CLASS))
 
 
 def _at(path: str, background: int | None, final_only: str | None = None) -> Callable[[Any, str], LogitLayer | None]:
@@ -42,7 +57,7 @@ def _at(path: str, background: int | None, final_only: str | None = None) -> Cal
         module = dict(model.named_modules()).get(path)
         if output_width(module) is None:
             return None
-        return _queries(path, background, prefix, final_only=final_only)
+        return _queries(model, path, background, prefix, final_only=final_only)
 
     return locate
 
@@ -52,28 +67,28 @@ def _last_of_mlp(model: Any, prefix: str) -> LogitLayer | None:
     layers = getattr(getattr(model, "class_labels_classifier", None), "layers", None)
     if layers is None:
         return None
-    return _queries(f"class_labels_classifier.layers.{len(layers) - 1}", -1, prefix)
+    return _queries(model, f"class_labels_classifier.layers.{len(layers) - 1}", -1, prefix)
 
 
 def _deformable(model: Any, prefix: str) -> LogitLayer | None:
     """Deformable-DETR: one layer per decoder layer, mostly tied; a two-stage one has another for the proposals."""
     if not hasattr(model, "class_embed"):
         return None
-    return _queries(f"class_embed.{model.config.decoder_layers - 1}", None, prefix)
+    return _queries(model, f"class_embed.{model.config.decoder_layers - 1}", None, prefix)
 
 
 def _last_decoder_layer(model: Any, prefix: str) -> LogitLayer | None:
-    """RT-DETR and D-FINE: the decoder runs its own list of layers; `class_embed` of the outer model is a tied copy.
+    """RT-DETR and its kin: the decoder runs its own list of layers; `class_embed` of the outer model is a tied copy.
 
-    D-FINE adds the quality of a query to its logits after this layer.
+    D-FINE and DEIMv2 add the quality of a query to its logits after this layer.
     """
     layers = getattr(getattr(getattr(model, "model", None), "decoder", None), "class_embed", None)
     if layers is None:
         return None
-    # D-FINE can be told to stop at an earlier decoder layer.
+    # Some can be told to stop at an earlier decoder layer.
     chosen = int(getattr(model.model.decoder, "eval_idx", -1)) % len(layers)
     background = None if getattr(model.config, "use_focal_loss", True) else -1
-    return _queries(f"model.decoder.class_embed.{chosen}", background, prefix)
+    return _queries(model, f"model.decoder.class_embed.{chosen}", background, prefix)
 
 
 def _mask_former(model: Any, prefix: str) -> LogitLayer | None:
@@ -84,21 +99,32 @@ def _mask_former(model: Any, prefix: str) -> LogitLayer | None:
 
 def _image_classifier(model: Any, prefix: str) -> LogitLayer | None:
     """Image classifiers: the last layer, or two whose logits are averaged (DeiT, LeViT, SwiftFormer)."""
+    if hasattr(model, "timm_model"):
+        return _wrapped_classifier(model, prefix)
     labels = getattr(getattr(model, "config", None), "num_labels", None)
     paths = []
     for name, child in model.named_children():
         endings = [path for path, module in child.named_modules() if output_width(module) == labels]
         # The backbone comes first and may have a layer of that width by chance.
-        if endings and any(word in name for word in ("classifier", "head")):
+        if endings and (name in ("fc", "score") or any(word in name for word in ("classifier", "head"))):
             paths.append(f"{prefix}{name}" + (f".{endings[-1]}" if endings[-1] else ""))
     if not paths:
         return None
+    return LogitLayer(paths[0] if len(paths) == 1 else tuple(paths), activation=_activation(model), population="images")
+
+
+def _wrapped_classifier(model: Any, prefix: str) -> LogitLayer | None:
+    """A model of timm, which names its classifier itself."""
+    layer = locate_in_classifier(model.timm_model)
+    if layer is None:
+        return None
+    paths = tuple(f"{prefix}timm_model.{path}" for path in layer.paths)
+    return replace(layer, path=paths[0] if len(paths) == 1 else paths, activation=_activation(model))
+
+
+def _activation(model: Any) -> str:
     multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
-    return LogitLayer(
-        paths[0] if len(paths) == 1 else tuple(paths),
-        activation="sigmoid" if multi_label else "softmax",
-        population="images",
-    )
+    return "sigmoid" if multi_label else "softmax"
 
 
 _LOCATORS: dict[str, Callable[[Any, str], LogitLayer | None]] = {
@@ -114,8 +140,15 @@ _LOCATORS: dict[str, Callable[[Any, str], LogitLayer | None]] = {
     "RTDetrV2ForObjectDetection": _last_decoder_layer,
     "DFineForObjectDetection": _last_decoder_layer,
     "Deimv2ForObjectDetection": _last_decoder_layer,
+    "PPDocLayoutV2ForObjectDetection": _last_decoder_layer,
+    "PPDocLayoutV3ForObjectDetection": _at("model.decoder.class_embed", None, final_only="call"),
+    "PPDocLayoutV4ForObjectDetection": _last_decoder_layer,
     # One layer makes the predictions after every decoder layer; the last one counts.
     "Mask2FormerForUniversalSegmentation": _at("class_predictor", -1, final_only="call"),
     "MaskFormerForInstanceSegmentation": _mask_former,
     "EomtForUniversalSegmentation": _at("class_predictor", -1, final_only="call"),
+    "EomtDinov3ForUniversalSegmentation": _at("class_predictor", -1, final_only="call"),
+    "OneFormerForUniversalSegmentation": _at("model.transformer_module.decoder.class_embed", -1, final_only="call"),
+    # Called once for every frame of a video, and all frames count.
+    "VideomtForUniversalSegmentation": _at("class_predictor", -1),
 }
