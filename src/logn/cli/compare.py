@@ -63,7 +63,7 @@ def compare(
 
     The table has AP over all classes and over rare, common and frequent ones, and the difference of each to the
     uncorrected model (`none`, always the first row) with an interval from paired draws of the images. Methods:
-    none, logn, loga, norcal, fracal, iif, tau-norm, temperature.
+    none, logn (the paper's), logn:balanced, loga, norcal, fracal, iif, tau-norm, temperature.
 
     **Examples**
 

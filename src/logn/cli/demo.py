@@ -30,7 +30,7 @@ def demo(
         "runs/demo"
     ),
     quick: Annotated[bool, typer.Option("--quick", help="90 seconds: does everything run?")] = False,
-    full: Annotated[bool, typer.Option("--full", help="The length of the benchmark: 2,000 iterations.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="A longer training: 2,000 iterations instead of 800.")] = False,
     seed: Annotated[int, typer.Option(help="Of the data, the weights and the training.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, one after another, from --seed on.")] = 1,
     show_progress: ProgressOption = None,

@@ -56,7 +56,7 @@ class DemoSettings:
 QUICK = DemoSettings(GlyphSettings(classes=40, train=600, dev=1, test=160), iterations=250, statistics_images=150)
 #: Within six minutes on two cores.
 STANDARD = DemoSettings(GlyphSettings(dev=1), iterations=800, statistics_images=600)
-#: The length of the benchmark.
+#: A longer training, with the statistics of all training images.
 FULL = DemoSettings(GlyphSettings(), iterations=2000, statistics_images=2400)
 
 LENGTHS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
