@@ -50,16 +50,28 @@ def print_json(result: Mapping[str, Any]) -> None:
         }
     """
     plain = plain_values(result)
-    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
-    typer.echo("{\n" + ",\n".join(lines) + "\n}")
+    text = _json_lines(plain, ascii_only=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # a terminal without these letters, or a file name that is no text
+        text = _json_lines(plain, ascii_only=True)
+    typer.echo(text)
+
+
+def _json_lines(plain: Mapping[str, Any], *, ascii_only: bool) -> str:
+    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=ascii_only)}" for key, value in plain.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def print_error(message: str, *, as_json: bool) -> None:
     """Print one sentence: on stderr, or as `{"error": …}` on stdout for a program that reads JSON."""
     sentence = " ".join(message.split())
     if as_json:
-        print_json({"error": sentence})
-    else:
+        try:
+            return print_json({"error": sentence})
+        except OSError:
+            pass  # stdout may be what is wrong: then the sentence goes where people look
+    with contextlib.suppress(OSError):
         typer.echo(f"Error: {sentence}", err=True)
 
 
@@ -69,14 +81,16 @@ def print_note(message: str) -> None:
 
 
 def print_fitting(wide: RenderableType, narrow: RenderableType) -> None:
-    """Print a table, in its narrow form where the terminal is too small: no number is ever cut."""
+    """Print a table, in its narrow and plain form where the terminal is too small: no number is ever cut."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console.width = 100
     unlimited = console.options.update(max_width=1000)
-    fitting = wide if console.measure(wide, options=unlimited).maximum <= console.width else narrow
+    # Where only plain letters can be printed, bars are no help.
+    roomy = not console.options.ascii_only and console.measure(wide, options=unlimited).maximum <= console.width
+    fitting = wide if roomy else narrow
     console.width = max(console.width, console.measure(fitting, options=unlimited).maximum)
     console.print(fitting)
 

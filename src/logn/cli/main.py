@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logn.cli.console import HELP_OPTIONS, print_error, print_note
+from logn.cli.streams import prepare_streams
 from logn.errors import InputError, MissingExtraError
 
 
@@ -187,10 +188,11 @@ def execute(arguments: Sequence[str]) -> int:
         print_error(_describe(error), as_json=as_json)
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        print_error("Interrupted.", as_json=as_json)
-        return 130
+        code = 130
     except Exception as error:
-        return _usage_error(error, as_json=as_json)
+        if not _hides_interrupt(error):
+            return _usage_error(error, as_json=as_json)
+        code = 130
     if code == 130:
         print_error("Interrupted.", as_json=as_json)
     return code if isinstance(code, int) else 0
@@ -210,20 +212,28 @@ def _first_file(path: Path) -> Path:
     return next((parent for parent in (path, *path.parents) if parent.is_file()), path)
 
 
+def _hides_interrupt(error: BaseException | None) -> bool:
+    """Whether an interrupt is behind the error: one in the middle of an import comes out as something else."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
+
+
 def _usage_error(error: Exception, *, as_json: bool) -> int:
     """Print what is wrong with the options; any other error is a fault of ours and keeps its traceback."""
     # New versions of Typer carry their own Click, old ones import it: this method is common to both.
     if not hasattr(error, "format_message"):
         raise error
     message = error.format_message().rstrip()
+    if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
+        if message:
+            typer.echo(message, err=True)
+        return 2
     if message[-1:] not in (".", "?", "!"):
         message += "."
     context = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
-        typer.echo(message, err=True)
-    else:
-        call = getattr(context.command, "hint", None) or f"{context.command_path} --help" if context else None
-        print_error(message + (f" Try `{call}`." if call else ""), as_json=as_json)
+    call = getattr(context.command, "hint", None) or f"{context.command_path} --help" if context else None
+    print_error(message + (f" Try `{call}`." if call else ""), as_json=as_json)
     return 2
 
 
@@ -234,6 +244,7 @@ def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
 
 def run() -> None:
     """Run `logn` with the arguments of this process, then leave it."""
+    prepare_streams()
     warnings.showwarning = _show_warning
     sys.exit(execute(sys.argv[1:]))
 
