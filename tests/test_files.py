@@ -1,8 +1,12 @@
 """Files appear whole or not at all, and errors name the file that was asked for."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 
+from logn.errors import InputError
 from logn.files import atomic_path, read_safetensors, write_safetensors
 
 
@@ -31,3 +35,33 @@ def test_the_same_content_gives_the_same_bytes(tmp_path):
     stored, text = read_safetensors(path, expected_format="logn.affine", schema=1)
     assert text == metadata
     assert all(np.array_equal(stored[name], arrays[name]) for name in arrays)
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    """As root, a rename would put a file in the place of /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with (
+        pytest.raises(InputError, match="pipe` to be a file to write, but it is a pipe or a device"),
+        atomic_path(pipe),
+    ):
+        pass
+    with pytest.raises(InputError, match="to be a file to write, but it is a folder"), atomic_path(tmp_path):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"to exist, but `.*file` is a file"), atomic_path(tmp_path / "file" / "x"):
+        pass
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+    target = tmp_path / "a.txt"
+    with pytest.raises(OSError, match="full") as caught, atomic_path(target):
+        raise OSError(errno.ENOSPC, "full")
+    assert caught.value.filename == str(target)
+
+
+def test_a_name_that_is_too_long_is_told_as_it_was_given(tmp_path):
+    target = tmp_path / f"{'y' * 245}.txt"
+    with pytest.raises(OSError, match="too long") as caught, atomic_path(target) as temporary:
+        temporary.write_text("")
+    assert caught.value.filename == str(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ WRITERS = {
     "logn.affine": "`logn fit`",
     "logn-checkpoint": "`logn train`",
 }
+# Errors of writing, which name no file by themselves: a full disk, a quota, a limit on the size of files.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
@@ -36,19 +39,19 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         'done'
     """
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
+    require_place(target)
     # The suffix stays last, since some writers add their own when it is missing.
     temporary = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
     try:
         yield temporary
         os.replace(temporary, target)
     except OSError as error:
-        if error.filename in (temporary, str(temporary)):
+        if error.filename in (temporary, str(temporary)) or (error.filename is None and error.errno in _NO_ROOM):
             error.filename = str(target)  # the name that the user knows
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what cannot be removed must not hide what went wrong before
+            temporary.unlink()
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
@@ -107,8 +110,31 @@ def require_file(path: str | os.PathLike[str], kind: str = "a file") -> None:
         logn.errors.InputError: Expected `nowhere.npy` to be a file, but there is none.
     """
     if not Path(path).is_file():
-        found = "it is a folder" if Path(path).is_dir() else "there is none"
-        raise InputError(f"Expected `{path}` to be {kind}, but {found}.")
+        raise InputError(f"Expected `{path}` to be {kind}, but {_what_is_at(Path(path))}.")
+
+
+def require_place(path: str | os.PathLike[str]) -> None:
+    """Refuse a path where no file can be put: no folder around it, or a folder, a pipe or a device in its place.
+
+    Example:
+        >>> require_place("nowhere/a.npy")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected the folder of `nowhere/a.npy` to exist, but `nowhere` does not.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        found = "is a file" if target.parent.is_file() else "does not"
+        raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` {found}.")
+    # A rename would put a file in the place of /dev/null, for everybody.
+    if target.exists() and not target.is_file():
+        raise InputError(f"Expected `{target}` to be a file to write, but {_what_is_at(target)}.")
+
+
+def _what_is_at(path: Path) -> str:
+    if path.is_dir():
+        return "it is a folder"
+    return "it is a pipe or a device" if path.exists() else "there is none"
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:

@@ -1,5 +1,7 @@
 """No verb writes over a file that it did not make: a typo must not cost a trained model."""
 
+import os
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -80,3 +82,23 @@ def test_a_fold_does_not_replace_its_map(refused, tmp_path):
     paths = (tmp_path / "model.onnx", tmp_path / "affine.safetensors")
     assert "to be another file than the inputs" in refused("fold", *paths, "-o", paths[1])
     assert paths[1].read_bytes() == b"map"
+
+
+def test_corrected_logits_do_not_replace_the_statistics(run, refused, stats, tmp_path):
+    affine, shard = tmp_path / "affine.safetensors", tmp_path / "shards" / "0.npy"
+    assert run("fit", stats, "-o", affine).code == 0
+    before = stats.read_bytes()
+    assert "it is what `logn collect` wrote, which would be lost" in refused("apply", affine, shard, "-o", stats)
+    assert stats.read_bytes() == before
+    for _ in range(2):  # logits that were corrected before may be
+        assert run("apply", affine, shard, "-o", tmp_path / "corrected.npy").code == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_is_neither_waited_for_nor_replaced(refused, stats, tmp_path):
+    pipe = tmp_path / "pipe.safetensors"
+    os.mkfifo(pipe)
+    sentence = f"Expected `{pipe}` to be a file to write, but it is a pipe or a device."
+    assert refused("fit", stats, "-o", pipe) == sentence
+    assert refused("inspect", pipe) == f"Expected `{pipe}` to be a file, but it is a pipe or a device."
+    assert pipe.is_fifo()

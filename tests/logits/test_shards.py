@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from logn.errors import InputError
 from logn.logits import shards as shards_module
+from logn.logits.array_files import read_array
 from logn.logits.shards import find_shards, open_shards, read_blocks
 
 
@@ -162,6 +163,13 @@ def _truncate(path, keep):
     return path
 
 
+def _raw_safetensors(path, **changes):
+    """Write a file of (3, 4) numbers whose header says something else."""
+    entry = {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]} | changes
+    header = json.dumps({"logits": entry}).encode()
+    (path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(64))
+
+
 BAD_FILES = {
     "integers": (lambda path: np.save(path / "x.npy", np.zeros((3, 4), int)), "x.npy", "int64"),
     "objects": (
@@ -212,6 +220,20 @@ BAD_FILES = {
         "x.safetensors",
         "holds I32",
     ),
+    "another place": (
+        lambda path: _raw_safetensors(path, data_offsets=[0, 8]),
+        "x.safetensors",
+        "does not fit its shape",
+    ),
+    "a place before": (lambda path: _raw_safetensors(path, data_offsets=[-8, 40]), "x.safetensors", "does not fit"),
+    "words for a place": (
+        lambda path: _raw_safetensors(path, data_offsets=["a", "b"]),
+        "x.safetensors",
+        "does not fit",
+    ),
+    "half a place": (lambda path: _raw_safetensors(path, data_offsets=[0]), "x.safetensors", "not complete"),
+    "truth for a length": (lambda path: _raw_safetensors(path, shape=[True, 12]), "x.safetensors", "does not fit"),
+    "links that go round": (lambda path: (path / "x.npy").symlink_to(path / "x.npy"), "x.npy", "there is none"),
     "no file": (lambda path: None, "x.npy", "there is none"),
     "suffix": (lambda path: (path / "x.pt").touch(), "x.pt", r"end in one of \.npy, \.npz, \.safetensors"),
 }
@@ -222,7 +244,7 @@ def test_bad_files_are_refused_in_one_sentence_that_names_them(tmp_path, case):
     make, name, sentence = BAD_FILES[case]
     make(tmp_path)
     with pytest.raises(InputError, match=sentence) as caught:
-        open_shards([tmp_path / name])
+        open_shards(find_shards([tmp_path / name]))
     assert str(tmp_path / name) in str(caught.value)
 
 
@@ -234,8 +256,29 @@ def test_a_damaged_compressed_file_is_noticed_while_reading(tmp_path):
     content[start : start + 50] = bytes(50)
     path.write_bytes(content)
     [shard] = open_shards([path])
-    with pytest.raises(InputError, match=r"a\.packed\.npz.*damaged"):
+    with pytest.raises(InputError, match=r"a\.packed\.npz.*cannot be read"):
         list(read_blocks(shard))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damage_is_told_alike_of_every_compression(tmp_path, method):
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.write(_write(tmp_path / "a.npy", _logits((4000, 5))), "scores.npy")
+    whole = path.read_bytes()
+    for start in (100, 20_000):  # in the header of the array, and in its numbers
+        path.write_bytes(whole[:start] + b"\xff" * 100 + whole[start + 100 :])
+        with pytest.raises(InputError, match=r"a\.npz` to be a \.npz file, but it cannot be read"):
+            _read(path)
+        with pytest.raises(InputError, match=r"a\.npz` to be a \.npz file, but it cannot be read"):
+            read_array(path)
+
+
+def test_a_variable_that_is_not_set_is_not_this_folder(tmp_path, monkeypatch):
+    _write(tmp_path / "a.npy", _logits())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="it matches none"):
+        find_shards([""])
 
 
 def test_a_file_that_shrinks_meanwhile_is_noticed(tmp_path):

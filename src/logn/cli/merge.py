@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -48,11 +49,12 @@ def merge(
 
 
 def _check_distinct(paths: list[Path]) -> None:
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
-        if path.resolve() in seen:
+        real = os.path.realpath(path)
+        if real in seen:
             raise InputError(f"Expected each file once, but `{path}` is listed twice: its logits would count twice.")
-        seen.add(path.resolve())
+        seen.add(real)
 
 
 def _naming(error: InputError, path: Path, first: Path) -> InputError:

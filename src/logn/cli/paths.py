@@ -6,19 +6,19 @@ import os
 from pathlib import Path
 
 from logn.errors import InputError
-from logn.files import WRITERS, format_of
+from logn.files import WRITERS, format_of, require_place
 
 
 def check_output(path: Path, *inputs: Path | None, holds: str | None = None) -> None:
     """Refuse a path that cannot be written, or whose content would be lost by mistake.
 
-    An existing file is fine, it will be replaced in one step: unless it is one of the `inputs`, or holds something else
-    than what is written there (a trained model, say).
+    An existing file is fine, it will be replaced in one step: unless it is one of the `inputs`, or holds statistics, a
+    correction or a trained model and something else is written there.
 
     Args:
         path: Where to write.
         inputs: The files that are read.
-        holds: The format of the file to write, such as "logn.affine".
+        holds: The format of the file to write, such as "logn.affine", which then only replaces files of its kind.
 
     Example:
         >>> check_output(Path("no-such-folder/stats.safetensors"))
@@ -27,24 +27,27 @@ def check_output(path: Path, *inputs: Path | None, holds: str | None = None) -> 
         logn.errors.InputError: Expected the folder of `no-such-folder/stats.safetensors` to exist, but `no-such-folder`
         does not.
     """
-    if path.is_dir():
-        raise InputError(f"Expected `{path}` to be a file to write, but it is a folder.")
-    if not path.parent.is_dir():
-        raise InputError(f"Expected the folder of `{path}` to exist, but `{path.parent}` does not.")
+    require_place(path)
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"Expected the folder `{path.parent}` to be writable, but it is not.")
     if not path.exists():
         return
     if any(source is not None and source.exists() and source.samefile(path) for source in inputs):
         raise InputError(f"Expected `--output` to be another file than the inputs, but `{path}` is one of them.")
-    if holds is not None and _is_something_else(path, holds):
+    kept = _what_would_be_lost(path, holds)
+    if kept is not None:
+        wanted = f"new or a file that {WRITERS[holds]} wrote" if holds else "new or a file to replace"
         raise InputError(
-            f"Expected `{path}` to be new or a file that {WRITERS[holds]} wrote, but it is another file, which would "
-            "be lost: choose another name, or delete it first."
+            f"Expected `{path}` to be {wanted}, but it is {kept}, which would be lost: choose another name, or delete "
+            "it first."
         )
 
 
-def _is_something_else(path: Path, holds: str) -> bool:
-    """Whether the file is of use to somebody as it is; a safetensors file that cannot be read is not."""
+def _what_would_be_lost(path: Path, holds: str | None) -> str | None:
+    """What is in the file, if it is of use to somebody as it is; a safetensors file that cannot be read is not."""
     found = format_of(path)
-    return path.suffix != ".safetensors" if found is None else found != holds
+    if found in WRITERS and found != holds:
+        return f"what {WRITERS[found]} wrote"
+    if holds is None or found == holds or (found is None and path.suffix == ".safetensors"):
+        return None
+    return "another file"

@@ -26,16 +26,13 @@ from logn.files import require_file
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
-# What is wrong with a damaged or foreign file shows up as one of these.
-UNREADABLE = (
-    ValueError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    NotImplementedError,
-    RuntimeError,
-)
+try:
+    from lzma import LZMAError
+except ImportError:  # some builds of Python go without; they cannot open such archives at all
+    LZMAError = zlib.error  # type: ignore[assignment,misc]
+
+# What is wrong with a damaged or foreign file shows up as one of these; RuntimeError stands for too deep a header.
+_UNREADABLE = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, LZMAError, struct.error, RuntimeError)
 
 _SAFETENSORS_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _SHOWN_NAMES = 8
@@ -109,15 +106,24 @@ def locate_array(path: str | os.PathLike[str], key: str | None = None, *, least_
     if path.suffix not in readers:
         raise InputError(f"Expected `{path}` to end in one of {', '.join(SUFFIXES)}, but it does not.")
     require_file(path)
-    try:
+    with refusing_damage(path):
         array = readers[path.suffix](path, key)
-    except InputError:
-        raise
-    except UNREADABLE as error:
-        reason = str(error).rstrip(".") or type(error).__name__
-        raise InputError(f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {reason}.") from error
     _check_shape(array, least_axes)
     return array
+
+
+@contextlib.contextmanager
+def refusing_damage(path: Path) -> Iterator[None]:
+    """Let whatever reading a damaged or foreign file raises in the block become one sentence that names the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (*_UNREADABLE, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the system, in its own words; bzip2 says of damaged data what has no number
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise InputError(f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {reason}.") from error
 
 
 def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -149,7 +155,7 @@ def read_array(path: str | os.PathLike[str], key: str | None = None) -> npt.NDAr
     """
     array = locate_array(path, key, least_axes=1)
     if array.offset is None:
-        with open_compressed(array) as stream:
+        with refusing_damage(array.path), open_compressed(array) as stream:
             stored = np.frombuffer(stream.read(), dtype=array.storage)
     else:
         stored = np.fromfile(array.path, dtype=array.storage, offset=array.offset, count=math.prod(array.shape))
@@ -230,13 +236,15 @@ def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
     name = _choose(path, tuple(header), key)
     entry = header[name]
     try:
-        kind, shape, (start, _) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
-    except (KeyError, TypeError) as error:
+        kind, shape, (start, stop) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the entry of `{name}` is not complete") from error
     if kind not in _SAFETENSORS_DTYPES:
         raise InputError(f"Expected `{name}` in `{path}` to be floating-point logits, but it holds {kind}.")
     dtype = _SAFETENSORS_DTYPES[kind]
     storage = np.dtype("<u2" if dtype == "bfloat16" else f"<f{np.dtype(dtype).itemsize}")
+    if not _are_lengths((*shape, start, stop)) or stop - start != math.prod(shape) * storage.itemsize:
+        raise ValueError(f"the place of `{name}` does not fit its shape {shape}")
     return _stored(path, name, shape, dtype, storage, data_start + start)
 
 
@@ -284,9 +292,13 @@ def _stored(
     return StoredArray(path, name, shape, dtype, storage, offset, status.st_size, status.st_mtime_ns)
 
 
+def _are_lengths(values: Sequence[Any]) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)  # a header may hold True, which is an int too
+
+
 def _check_shape(array: StoredArray, least_axes: int) -> None:
     path, shape = array.path, array.shape
-    if not all(isinstance(length, int) and length >= 0 for length in shape) or len(shape) < least_axes:
+    if not _are_lengths(shape) or len(shape) < least_axes:
         raise InputError(f"Expected `{path}` to be (rows, classes) or (images, proposals, classes), but got {shape}.")
     if 0 in shape:
         raise InputError(f"Expected `{path}` to hold at least one row of logits, but its shape is {shape}.")

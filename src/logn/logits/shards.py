@@ -18,7 +18,7 @@ import numpy as np
 
 from logn.errors import InputError
 from logn.files import format_of
-from logn.logits.array_files import SUFFIXES, UNREADABLE, StoredArray, as_floats, locate_array, open_compressed
+from logn.logits.array_files import SUFFIXES, StoredArray, as_floats, locate_array, open_compressed, refusing_damage
 
 DEFAULT_BATCH_ROWS = 512
 _BLOCK_BYTES = 16 * 2**20
@@ -38,13 +38,13 @@ def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
         >>> [path.name for path in find_shards([folder, folder / "*.npy"])]
         ['a.npy', 'b.npy']
     """
-    found: dict[Path, Path] = {}
+    found: dict[str, Path] = {}
     for pattern in patterns:
-        paths = _matches(str(pattern))
+        paths = _matches(str(pattern)) if str(pattern) else []  # a variable that is not set is not this folder
         if not paths:
             raise InputError(f"Expected `{pattern}` to match {', '.join(SUFFIXES)} files, but it matches none.")
         for path in paths:
-            found.setdefault(path.resolve(), path)
+            found.setdefault(os.path.realpath(path), path)  # Path.resolve fails where links go round
     if not found:
         raise InputError("Expected at least one file of logits, but got none.")
     return list(found.values())
@@ -183,21 +183,16 @@ def _batch_ranges(shard: StoredArray, batch_rows: int) -> Iterator[tuple[int, in
 def _with_data(shard: StoredArray, blocks: Iterator[LogitBlock]) -> Iterator[LogitBlock]:
     """Decompress from the front; only the block at hand is in memory."""
     position = 0
-    try:
-        with open_compressed(shard) as stream:
-            for block in blocks:
-                while position < block.start:  # rows that an earlier run has counted
-                    skipped = min(block.start - position, max(1, _BLOCK_BYTES // shard.row_bytes))
-                    _read_exactly(stream, skipped * shard.row_bytes)
-                    position += skipped
-                data = _read_exactly(stream, (block.stop - block.start) * shard.row_bytes)
-                position = block.stop
-                yield LogitBlock(shard, block.batches, data)
-            stream.read(1)  # the end of the stream is where the checksum is compared
-    except InputError:
-        raise
-    except UNREADABLE as error:
-        raise InputError(f"Expected `{shard.path}` to be a whole .npz file, but it is damaged ({error}).") from error
+    with refusing_damage(shard.path), open_compressed(shard) as stream:
+        for block in blocks:
+            while position < block.start:  # rows that an earlier run has counted
+                skipped = min(block.start - position, max(1, _BLOCK_BYTES // shard.row_bytes))
+                _read_exactly(stream, skipped * shard.row_bytes)
+                position += skipped
+            data = _read_exactly(stream, (block.stop - block.start) * shard.row_bytes)
+            position = block.stop
+            yield LogitBlock(shard, block.batches, data)
+        stream.read(1)  # the end of the stream is where the checksum is compared
 
 
 def _read_exactly(stream: Any, size: int) -> bytes:
