@@ -14,7 +14,8 @@ _PAGE = """\
 
 What does each correction do to detectors that differ in head, sampler and data? {count} small detectors were trained
 on [glyph scenes](glyph-scenes.md) (100 classes, 2,400 training images, {iterations} iterations), and every method was
-applied to the same proposals of each. Rivals with a parameter had it chosen on dev; every number below is of test.
+applied to the same proposals of each. Rivals run with their published defaults; in the rows marked *tuned* the
+parameter was chosen on dev. Every number below is from test.
 **Real LVIS has not been run**: glyph scenes are small pictures of symbols, and what holds here need not hold there.
 
 ```sh
@@ -29,16 +30,22 @@ python benchmarks/when_it_helps.py --from-data                    # this page fr
 ## Every method over all detectors
 
 Change in points against no correction: mean with its 95 % interval over kinds of detector, the worst and the best
-detector, and on how many AP rises. APr, APc, APf under federated labels with 300 detections an image; then AP where
-every class is labelled in every image, AP-Fixed (no limit per image), and AP of masks.
+detector, and on how many AP rises. APr, APc, APf are of rare, common and frequent classes, under federated labels with
+300 detections per image; then AP where every class is labelled in every image (exhaustive), [AP-Fixed](protocols.md)
+(no limit per image), and AP of masks.
 
 {methods}
 
-The rows by name: {names}. Tuned on dev: {tuned}.
+What each row is, as `logn compare --method` takes it:
+
+{names}
+{tuned}
 
 ## Detector by detector
 
-AP under federated labels, mean over seeds ± half their range. Names say data, head, sampler and loss.
+AP under federated labels, mean over seeds ± half their range. A name is made of data (families of look-alikes, or
+distinct glyphs), head (cosine 20: normalised, temperature 20), sampler (rfs: repeat factor sampling) and loss (ce:
+cross-entropy).
 
 {configurations}
 
@@ -47,7 +54,7 @@ The same where every class is labelled in every image:
 {exhaustive}
 
 For image classifiers, see [the ImageNet-LT table](results/imagenet-lt.md) on glyph classes: there logit adjustment
-gains more than LogN. Losses that train the detector anew are in [table 1](results/table1.md).
+gains more than LogN. Losses, for which the detector is trained again, are in [table 1](results/table1.md).
 [Other label-free forms](forms-on-dev.md) were tried on dev.
 
 ## How good the advice is
@@ -74,8 +81,8 @@ def evidence_page(evidence: Sequence[Evidence]) -> str:
         iterations="/".join(sorted({str(one.settings["iterations"]) for one in evidence})),
         summary=summary(evidence),
         methods=method_table(evidence),
-        names=", ".join(f"{name} = `{spec}`" for name, spec in METHODS.items() if name != "none"),
-        tuned=", ".join(f"{name} (`{form.format('…')}`)" for name, (form, _) in TUNED.items()),
+        names="\n".join(f"- {name}: `{spec}`" for name, spec in METHODS.items() if name != "none"),
+        tuned="\n".join(f"- {name}: `{form.format('…')}`" for name, (form, _) in TUNED.items()),
         configurations=configuration_table(evidence),
         exhaustive=configuration_table(evidence, protocol="exhaustive"),
         advice=advice,
