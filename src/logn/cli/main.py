@@ -46,7 +46,7 @@ VERBS = (
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
     Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
     Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", LOGITS),
-    Verb("data", "data:data", "Make and look at long-tailed detection data.", DATA),
+    Verb("data", "data:data", "Make and look at long-tailed data, for detectors and classifiers.", DATA),
     Verb("train", "train:train", "Train one of the detectors, or go on with a run that was stopped.", DATA),
     Verb("train-classifier", "train_classifier:train_classifier", "Train an image classifier, or go on with it.", DATA),
     Verb("predict", "predict:predict", "Run a detector once and keep what it says of every proposal.", EVALUATION),
