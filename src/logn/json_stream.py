@@ -161,7 +161,7 @@ class _Reader:
         """Scan the next value and tell where it ends; None where it may go on behind the window."""
         try:
             value, stop = self._scan_without_field() or self._scan(self._text, self._position)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON yet; or never, as a number of thousands of digits
             return None
         # A cut number still scans: `0` of `0.5`, and `0.` of it too, up to the point.
         following = self._text[stop : stop + 1]
@@ -180,7 +180,7 @@ class _Reader:
         rest = f"{text[start : lists.start(1)]}null{text[lists.end() : stop]}"
         try:
             value, end = self._scan(rest, 0)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return None
         # Where the field belongs to a later element, the scan has ended with this one.
         return (value, stop) if end == len(rest) else None

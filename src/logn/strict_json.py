@@ -1,11 +1,35 @@
-"""Values that every reader of JSON takes."""
+"""JSON that every reader takes, and reading what others wrote."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+
+def parse_json(data: bytes | str, **options: Any) -> Any:
+    """Parse JSON that somebody else wrote, with or without a byte order mark; `options` go to `json.loads`.
+
+    Raises:
+        json.JSONDecodeError: For all that is wrong with the text: also where it is nested too deep, is no UTF-8, or has
+            a number of thousands of digits, for which Python has other errors.
+
+    Example:
+        >>> parse_json(b"[1, 2]")
+        [1, 2]
+        >>> parse_json("[" * 100_000)
+        Traceback (most recent call last):
+        ...
+        json.decoder.JSONDecodeError: maximum recursion depth exceeded ...
+    """
+    try:
+        return json.loads(data.removeprefix("\ufeff") if isinstance(data, str) else data, **options)
+    except json.JSONDecodeError:
+        raise
+    except (RecursionError, ValueError) as error:
+        raise json.JSONDecodeError(str(error), "", 0) from error
 
 
 def plain_values(value: Any) -> Any:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from logn.errors import InputError
 from logn.statistics.class_counts import ClassCounts, frequency_groups, read_column
+from logn.statistics.class_names import read_class_names
 from logn.statistics.class_tables import read_json
 
 COCO = {
@@ -241,10 +242,49 @@ BAD_FILES = {
         "category_id",
     ),
     "names and counts differ": ("x.json", '{"names": ["a"], "image_counts": [1, 2]}', "2 names"),
+    "letters for names": ("x.json", '{"names": "ab", "image_counts": [1, 2]}', "list of names, but got 'ab'"),
+    "a number for names": ("x.json", '{"names": 5, "image_counts": [1, 2]}', "list of names, but got 5"),
+    "number beyond floats": ("x.json", f"[1{'0' * 400}, 2]", "list of numbers"),
+    "number of thousands of digits": ("x.json", f"[1{'0' * 5000}, 2]", "cannot be read"),
+    "nested too deep": ("x.json", "[" * 100_000, "cannot be read"),
+    "nested too deep in an object": ("x.json", '{"annotations": ' + "[" * 100_000, "cannot be read"),
+    "a superscript for an id": ("x.csv", "id,name\n²,cup\n", "`image_count`"),
+    "category with a fraction": (
+        "x.json",
+        '{"categories": [{"id": 1, "name": "a"}], "annotations": [{"category_id": 1.5, "image_id": 1}]}',
+        "id 1.5 is no whole number",
+    ),
+    "id beyond 64 bits": (
+        "x.json",
+        f'{{"categories": [{{"id": 1, "name": "a"}}], "annotations": [{{"category_id": 1, "image_id": {2**70}}}]}}',
+        "not complete",
+    ),
+    "two categories with one id": (
+        "x.json",
+        '{"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]'
+        ', "annotations": [{"category_id": 1, "image_id": 1}]}',
+        "an id of its own, but two have 1",
+    ),
     "not npy": ("x.npy", "hello", "cannot be read"),
     "suffix": ("x.txt", "1 2 3", r"\.json, \.csv"),
     "missing": ("x.json", None, "there is none"),
 }
+
+
+@pytest.mark.parametrize("values", [np.array([1j, 2]), np.array(["1", "2"]), np.array([1, 2], "M8[s]")], ids=str)
+def test_arrays_of_other_things_are_no_counts(tmp_path, values):
+    np.save(tmp_path / "x.npy", values)
+    with pytest.raises(InputError, match=r"x\.npy.*Expected `counts` to be numbers, but got"):
+        ClassCounts.load(tmp_path / "x.npy")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_content(tmp_path):
+    """As Windows editors write it: tables were read with it, lists and names were not."""
+    (tmp_path / "x.json").write_text("[60, 20]", encoding="utf-8-sig")
+    assert ClassCounts.load(tmp_path / "x.json").image_counts.tolist() == [60, 20]
+    for name, content in (("x.txt", "cup\nspoon\n"), ("x.json", '["cup", "spoon"]')):
+        (tmp_path / name).write_text(content, encoding="utf-8-sig")
+        assert read_class_names(tmp_path / name, 2) == ("cup", "spoon")
 
 
 @pytest.mark.parametrize("case", BAD_FILES)

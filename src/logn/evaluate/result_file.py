@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_wi
 from logn.evaluate.method_result import Measurement, MethodDetections
 from logn.files import require_file
 from logn.statistics.class_counts import ClassCounts
+from logn.strict_json import parse_json
 
 
 def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Detections, list[dict[str, Any]] | None]:
@@ -170,8 +170,7 @@ def evaluate_results(
 def _entries(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     require_file(path)
     try:
-        with open(path, "rb") as file:
-            entries = json.load(file)
+        entries = parse_json(Path(path).read_bytes())
     except ValueError as error:
         raise InputError(f"Expected `{path}` to be JSON, but it cannot be read ({error}).") from error
     if not isinstance(entries, list):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.files import atomic_path
 from logn.logits.arrays import check_background
+from logn.strict_json import parse_json
 
 FILE_FORMAT = "logn.predictions"
 FILE_SCHEMA = 1
@@ -110,7 +111,7 @@ class StoreHeader:
         """Read the header of the part in `folder`; whatever is wrong with it is said in one sentence."""
         path = folder / HEADER_NAME
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise InputError(f"Expected `{path}` to be the header of a store, but got: {error}.") from error
         if not isinstance(content, dict) or content.pop("format", None) != FILE_FORMAT:

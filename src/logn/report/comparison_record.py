@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval
 from logn.evaluate.comparison import BASELINE, describe_changes
+from logn.strict_json import parse_json
 
 NAN = float("nan")
 PROTOCOL_FIELDS = ("style", "max_detections", "description", "evaluator")
@@ -106,7 +106,7 @@ class ComparisonRecord:
 def read_comparison(path: str | os.PathLike[str]) -> ComparisonRecord:
     """Read what `logn compare -o` wrote."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(Path(path).read_bytes())
         if content.get("task") == "classification":
             raise InputError(
                 f"Expected `{path}` to compare methods on a detector, but it does so on a classifier, for which there "

@@ -156,7 +156,10 @@ def _read_json(path: Path) -> ClassCounts:
     if "image_counts" in content or "instance_counts" in content:
         images = numbers("image_counts", content.get("image_counts", content.get("instance_counts")))
         instances = numbers("instance_counts", content.get("instance_counts", images))
-        return ClassCounts(images, instances, content.get("names"), content.get("num_images"))
+        names = content.get("names")
+        if names is not None and not isinstance(names, list):  # a text would be taken letter by letter
+            raise InputError(f"Expected `names` to be a list of names, but got {names!r}.")
+        return ClassCounts(images, instances, None if names is None else tuple(names), content.get("num_images"))
     return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
 
 
@@ -194,13 +197,16 @@ def _count_annotations(content: Mapping[str, Any], pairs: IntArray | None = None
     try:
         categories = sorted(content["categories"], key=lambda category: category["id"])
         names = tuple(str(category["name"]) for category in categories)
-        ids = np.array([category["id"] for category in categories], dtype=np.int64)
+        ids = _whole_numbers([category["id"] for category in categories])
         if pairs is None:
             objects = [item for item in content.get("annotations") or () if not item.get("iscrowd")]
             found = [(item["category_id"], item["image_id"]) for item in objects]
-            pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+            pairs = _whole_numbers(found).reshape(-1, 2)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"Expected COCO or LVIS annotations, but an entry is not complete ({error}).") from error
+    if (np.diff(ids) == 0).any():
+        twice = int(ids[:-1][np.diff(ids) == 0][0])
+        raise InputError(f"Expected every category to have an id of its own, but two have {twice}.")
     num_images = len(content["images"]) if content.get("images") else None
     if not len(pairs):
         return _counts_of_categories(categories, names, num_images)
@@ -211,6 +217,15 @@ def _count_annotations(content: Mapping[str, Any], pairs: IntArray | None = None
     class_of_pair = np.unique(image * width + labels) % width
     images, instances = np.bincount(class_of_pair, minlength=width), np.bincount(labels, minlength=width)
     return ClassCounts(images.astype(np.float64), instances.astype(np.float64), names, num_images)
+
+
+def _whole_numbers(ids: Sequence[Any]) -> IntArray:
+    """Ids as int64; one with a fraction would be counted as another id."""
+    whole = np.array(ids, dtype=np.int64)
+    given = np.array(ids)
+    if given.dtype.kind == "f" and (given != whole).any():
+        raise ValueError(f"the id {given[given != whole][0]:g} is no whole number")
+    return whole
 
 
 def _counts_of_categories(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from logn.errors import InputError
 from logn.files import require_file
+from logn.strict_json import parse_json
 
 
 def read_class_names(path: str | os.PathLike[str], num_classes: int, background: int | None = None) -> tuple[str, ...]:
@@ -38,8 +39,8 @@ def _read(path: Path) -> list[str]:
         raise InputError(f"Expected `{path}` to be a text file with a name per line or a JSON list, but it is a table.")
     require_file(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else text.split("\n")
+        text = path.read_text(encoding="utf-8-sig")  # the mark that some editors write is no part of the first name
+        content = parse_json(text) if path.suffix == ".json" else text.split("\n")
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"Expected `{path}` to be a list of class names, but it cannot be read: {error}.") from error
     if not isinstance(content, list) or not all(isinstance(name, str) for name in content):

@@ -15,6 +15,7 @@ import numpy as np
 from logn.errors import InputError
 from logn.files import require_file
 from logn.logits.arrays import FloatArray
+from logn.strict_json import parse_json
 
 # Names under which tables keep the class names; the first is ours.
 _NAME_COLUMNS = ("name", "class_name", "class", "category")
@@ -56,8 +57,7 @@ def read_column(path: str | os.PathLike[str], column: str) -> FloatArray:
 
 def read_json(path: Path) -> Any:
     """Parse a JSON file, without the outlines that are nearly all of an annotation file and of its memory."""
-    with path.open(encoding="utf-8") as file:
-        return json.load(file, object_hook=_without_outline)
+    return parse_json(path.read_bytes(), object_hook=_without_outline)
 
 
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
@@ -68,9 +68,11 @@ def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
 
 def numbers(field: str, values: Any) -> FloatArray:
     """A list of numbers, one per class, as float64."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":  # dates and complex numbers convert too
+        raise InputError(f"Expected `{field}` to be numbers, but got {values.dtype}.")
     try:
         array = np.asarray(values, dtype=np.float64)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"Expected `{field}` to be a list of numbers, but got {type(values).__name__}.") from error
     if array.ndim != 1 or not array.size:
         raise InputError(f"Expected `{field}` to be one number per class, but got shape {array.shape}.")
@@ -95,7 +97,7 @@ def read_table(path: Path) -> Rows:
         rows = [{str(key).strip().lower(): value or "" for key, value in row.items()} for row in reader]
     if not rows:
         raise InputError("Expected a header line and one line per class, but got no classes.")
-    if all(row.get("id", "").strip().isdigit() for row in rows):
+    if all(row.get("id", "").strip().isdecimal() for row in rows):
         rows.sort(key=lambda row: int(row["id"]))
     return rows
 
