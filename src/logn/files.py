@@ -131,6 +131,20 @@ def require_place(path: str | os.PathLike[str]) -> None:
         raise InputError(f"Expected `{target}` to be a file to write, but {_what_is_at(target)}.")
 
 
+def file_identity(path: str | os.PathLike[str]) -> tuple[int, int] | str:
+    """What two names of one file have in common, through symbolic and hard links; its path where there is no file.
+
+    Example:
+        >>> file_identity("nowhere/../a.npy") == file_identity("a.npy")
+        True
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.path.realpath(path)
+    return status.st_dev, status.st_ino
+
+
 def _what_is_at(path: Path) -> str:
     if path.is_dir():
         return "it is a folder"

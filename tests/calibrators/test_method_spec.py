@@ -112,6 +112,7 @@ def test_a_class_can_be_switched_off(moments):
         ("logn:margin=huge", "`margin` to be a number or one of"),
         ("loga:balanced", "but got `balanced`"),
         ("temperature", "temperature:value"),
+        ("logn:margin=0,margin=1", "option `margin` of `logn` once, but got it twice"),
     ],
 )
 def test_mistakes_are_named(moments, spec, sentence):

@@ -232,6 +232,10 @@ def test_what_does_not_merge_is_refused(run, refused, logits, tmp_path):
     assert "'anchors' and 'queries'" in sentence
     assert str(other) in sentence
     assert "listed twice" in refused("merge", one, tmp_path / "." / one.name, "-o", tmp_path / "all.safetensors")
+    for name, link in (("soft", os.symlink), ("hard", os.link)):
+        link(one, tmp_path / f"{name}.safetensors")
+        sentence = refused("merge", one, tmp_path / f"{name}.safetensors", "-o", tmp_path / "all.safetensors")
+        assert "listed twice" in sentence
     assert "moving" in refused("merge", average, one, "-o", tmp_path / "all.safetensors")
     np.save(tmp_path / "wide.npy", np.zeros((3, 9)))
     assert run("collect", tmp_path / "wide.npy", "-o", tmp_path / "wide.safetensors").code == 0
@@ -246,3 +250,12 @@ def test_a_background_alone_is_refused(refused, tmp_path):
     np.save(tmp_path / "one.npy", np.ones((3, 1), np.float32))
     sentence = refused("collect", tmp_path / "one.npy", "--background", "last", "-o", tmp_path / "s.safetensors")
     assert "Expected a column for a class beside that of the background, but got only 1 column." in sentence
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.json", '["", "cup", "spoon"]'), ("a.txt", "cup\n\nspoon\n")])
+def test_a_class_without_a_name_does_not_shift_the_others(refused, logits, tmp_path, name, text):
+    """Left out, it would leave as many names as there are classes beside the background."""
+    (tmp_path / name).write_text(text)
+    options = ("--background", "last", "--class-names", tmp_path / name)
+    sentence = refused("collect", tmp_path / "shards", *options, "-o", tmp_path / "s.safetensors")
+    assert "to name every class, but name" in sentence

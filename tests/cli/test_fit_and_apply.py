@@ -1,6 +1,7 @@
 """`logn fit` and `logn apply`: from statistics to corrected logits."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_counts_without_statistics(run, counts, tmp_path):
     output = tmp_path / "a.safetensors"
     options = ("--method", "norcal", "--gamma", "1", "--counts", counts, "--background", "first")
     result = run("fit", *options, "-o", output, "--json")
-    assert "1 classes have no training image" in result.err
+    assert "1 class without a training image" in result.err
     assert result.json["method"] == "norcal"
     assert result.json["settings"]["gamma"] == 1.0
     assert ClassAffine.load(output) == norcal([60, 20, 1], 1.0, background=0)
@@ -237,3 +238,14 @@ def test_infinity_may_stay(run, affine, tmp_path):
     np.save(tmp_path / "x.npy", np.array([[0.0, -np.inf, 1.0, 2.0]]))
     assert run("apply", tmp_path / "affine.safetensors", tmp_path / "x.npy", "-o", tmp_path / "y.npy").code == 0
     assert np.load(tmp_path / "y.npy").tolist() == [[1.0, -np.inf, 1.0, 2.25]]
+
+
+def test_an_error_stands_alone(refused, tmp_path):
+    """Remarks on the inputs come when the correction is written, not before an error."""
+    (tmp_path / "counts.json").write_text("[5, 0]")
+    options = ("--method", "fracal", "--num-images", "nan", "--counts", tmp_path / "counts.json")
+    assert "`num_images`" in refused("fit", *options, "-o", tmp_path / "a.safetensors")
+    options = ("--method", "norcal", "--gamma", "1e308", "--counts", tmp_path / "counts.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # those of NumPy would be printed beside the sentence
+        assert "`shift` to be finite" in refused("fit", *options, "-o", tmp_path / "a.safetensors")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, is_torch_tensor
+from logn.strict_json import parse_json
 
 ArrayT = TypeVar("ArrayT")
 
@@ -164,9 +165,9 @@ class ClassAffine:
             return cls(
                 tensors["scale"],
                 tensors["shift"],
-                json.loads(metadata["background"]),
+                parse_json(metadata["background"]),
                 metadata["method"],
-                json.loads(metadata["settings"]),
+                parse_json(metadata["settings"]),
             )
         except KeyError as error:
             raise InputError(f"Expected `{path}` to hold {error}, but it does not.") from error

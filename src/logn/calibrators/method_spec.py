@@ -78,6 +78,7 @@ def parse_method(spec: str) -> tuple[str, Options]:
         raise InputError(f"Expected `method` to be one of {', '.join(_METHODS)}, but got {name!r}.")
     known = _METHODS[name][0]
     options: Options = {}
+    given: set[str] = set()  # apart from the options, since those of `balanced` may be changed one by one
     for part in filter(None, (part.strip() for part in rest.split(","))):
         if name == "logn" and part == "balanced":
             options |= {"margin": "balance", "relative_std": True}
@@ -88,6 +89,9 @@ def parse_method(spec: str) -> tuple[str, Options]:
             raise InputError(f"Expected the options of `{name}` to be among {listed}, but got `{option}`.")
         if not equals:
             raise InputError(f"Expected the option `{option}` of `{name}` as {option}=VALUE, but got {part!r}.")
+        if option in given:
+            raise InputError(f"Expected the option `{option}` of `{name}` once, but got it twice.")
+        given.add(option)
         options[option] = known[option](option, text)
     return name, options
 
@@ -127,7 +131,8 @@ def fit_method(
     table = None if counts is None else _aligned_counts(counts, moments, place)
     columns = _num_columns(moments, table, weight, place)
     inputs = _Inputs(name, moments, table, dimensions, weight, bias, active, place, columns)
-    affine = _METHODS[name][1](inputs, options)
+    with np.errstate(over="ignore", invalid="ignore"):  # a map that is not finite is refused, with the column
+        affine = _METHODS[name][1](inputs, options)
     if columns is not None and affine.num_classes != columns:
         raise InputError(f"Expected the input of `{name}` to be of {columns} columns, but got {affine.num_classes}.")
     return affine

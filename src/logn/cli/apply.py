@@ -66,9 +66,10 @@ def _corrected(array: StoredArray, affine: ClassAffine, advance: Callable[[float
     for block in read_blocks(array):
         row = block.start
         for batch in block.read_batches():
-            with np.errstate(over="ignore"):  # what overflows is found and named below
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found and named below
                 result = affine(batch)
-            if not np.isfinite(result.sum(dtype=np.float64)):
+                total = result.sum(dtype=np.float64)
+            if not np.isfinite(total):
                 _check(array, batch, result, row)
             yield result
             row += len(batch)

@@ -14,7 +14,6 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine
-    from logn.statistics.class_counts import ClassCounts
     from logn.statistics.moments import ClassMoments
 
 LOGN, COUNTS, OTHER = "Options of logn", "Options of loga, norcal, fracal, iif", "Options of tau-norm, temperature"
@@ -123,6 +122,8 @@ def fit(
     if held_out is not None:
         affine = _keeping_confidence(affine, held_out)
     affine.save(output)
+    for note in _notes(spec, inputs):
+        print_note(note)
     _report(affine, output, _warnings(affine, inputs["moments"], threshold), as_json=json)
 
 
@@ -168,7 +169,7 @@ def _read_inputs(
     if background is not None:
         inputs["background"] = BACKGROUND_INDEX[background]
     if files["counts"]:
-        inputs["counts"] = _at_least_one(ClassCounts.load(files["counts"]))
+        inputs["counts"] = ClassCounts.load(files["counts"])
     if files["dimensions"]:
         inputs["dimensions"] = read_dimensions(files["dimensions"], _foreground_names(inputs))
     if files["active"]:
@@ -190,13 +191,6 @@ def _foreground_names(inputs: dict[str, Any]) -> tuple[str, ...] | None:
     return names
 
 
-def _at_least_one(counts: ClassCounts) -> ClassCounts:
-    unseen = int((counts.image_counts < 1).sum())
-    if unseen:
-        print_note(f"{unseen} classes have no training image: they count as 1.")
-    return counts.at_least(1)
-
-
 def read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any, Any]:
     """Read a weight and, from the same safetensors file or one of its own, its bias."""
     from logn.logits.array_files import array_names, read_array
@@ -209,12 +203,24 @@ def read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any
 
 
 def _fit(spec: str, inputs: dict[str, Any]) -> ClassAffine:
-    from logn.calibrators.method_spec import fit_method, parse_method
+    from logn.calibrators.method_spec import fit_method
+
+    counts = inputs.get("counts")
+    return fit_method(spec, **inputs | ({"counts": counts.at_least(1)} if counts is not None else {}))
+
+
+def _notes(spec: str, inputs: dict[str, Any]) -> list[str]:
+    """What was done with the inputs that one may not expect."""
+    from logn.calibrators.method_spec import parse_method
 
     name, options = parse_method(spec)
+    counts, notes = inputs.get("counts"), []
+    unseen = int((counts.image_counts < 1).sum()) if counts is not None else 0
+    if unseen:
+        notes.append(f"{count_of(unseen, 'class')} without a training image, counted as 1.")
     if name == "fracal" and inputs.get("dimensions") is None and options.get("strength") != 0:
-        print_note("Without --dimensions only the frequency part of FRACAL is used.")
-    return fit_method(spec, **inputs)
+        notes.append("Without --dimensions only the frequency part of FRACAL is used.")
+    return notes
 
 
 def _keeping_confidence(affine: ClassAffine, held_out: Path) -> ClassAffine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from logn.cli.paths import check_output
 from logn.cli.statistics_options import StatisticsFileOption
 from logn.cli.statistics_summary import print_next, print_statistics
 from logn.errors import InputError
+from logn.files import file_identity
 
 
 def merge(
@@ -49,12 +49,12 @@ def merge(
 
 
 def _check_distinct(paths: list[Path]) -> None:
-    seen: set[str] = set()
+    seen = set()
     for path in paths:
-        real = os.path.realpath(path)
-        if real in seen:
+        identity = file_identity(path)
+        if identity in seen:
             raise InputError(f"Expected each file once, but `{path}` is listed twice: its logits would count twice.")
-        seen.add(real)
+        seen.add(identity)
 
 
 def _naming(error: InputError, path: Path, first: Path) -> InputError:

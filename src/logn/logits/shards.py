@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
-from logn.files import format_of
+from logn.files import file_identity, format_of
 from logn.logits.array_files import SUFFIXES, StoredArray, as_floats, locate_array, open_compressed, refusing_damage
 
 DEFAULT_BATCH_ROWS = 512
@@ -38,13 +38,13 @@ def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
         >>> [path.name for path in find_shards([folder, folder / "*.npy"])]
         ['a.npy', 'b.npy']
     """
-    found: dict[str, Path] = {}
+    found: dict[Any, Path] = {}
     for pattern in patterns:
         paths = _matches(str(pattern)) if str(pattern) else []  # a variable that is not set is not this folder
         if not paths:
             raise InputError(f"Expected `{pattern}` to match {', '.join(SUFFIXES)} files, but it matches none.")
         for path in paths:
-            found.setdefault(os.path.realpath(path), path)  # Path.resolve fails where links go round
+            found.setdefault(file_identity(path), path)
     if not found:
         raise InputError("Expected at least one file of logits, but got none.")
     return list(found.values())

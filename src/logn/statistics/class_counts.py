@@ -139,7 +139,7 @@ def _as_counts(field: str, values: npt.ArrayLike) -> FloatArray:
 
 
 def _read_npy(path: Path) -> ClassCounts:
-    return ClassCounts(read_vector(path))
+    return ClassCounts(read_vector("counts", path))
 
 
 def _read_json(path: Path) -> ClassCounts:

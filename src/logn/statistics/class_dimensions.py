@@ -44,7 +44,7 @@ def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | N
     names: Sequence[str] | None = None
     with naming(path):
         if path.suffix == ".npy":
-            dimensions = read_vector(path)
+            dimensions = read_vector(COLUMN, path)
         elif path.suffix == ".json":
             content = read_json(path)
             if isinstance(content, dict):

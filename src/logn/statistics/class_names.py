@@ -40,9 +40,12 @@ def _read(path: Path) -> list[str]:
     require_file(path)
     try:
         text = path.read_text(encoding="utf-8-sig")  # the mark that some editors write is no part of the first name
-        content = parse_json(text) if path.suffix == ".json" else text.split("\n")
+        content = parse_json(text) if path.suffix == ".json" else text.rstrip().split("\n")
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"Expected `{path}` to be a list of class names, but it cannot be read: {error}.") from error
     if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
         raise InputError(f"Expected `{path}` to be a list of class names, but it holds something else.")
-    return [name.strip() for name in content if name.strip()]
+    names = [name.strip() for name in content]
+    if "" in names and names != [""]:  # to leave it out would give its column the name of the next class
+        raise InputError(f"Expected `{path}` to name every class, but name {names.index('') + 1} is empty.")
+    return names if names != [""] else []

@@ -49,7 +49,7 @@ def read_column(path: str | os.PathLike[str], column: str) -> FloatArray:
     path = Path(path)
     with naming(path):
         if path.suffix == ".npy":
-            return read_vector(path)
+            return read_vector(column, path)
         if path.suffix == ".json":
             return numbers(column, read_json(path))
         return column_of(read_table(path), (column,))
@@ -79,10 +79,10 @@ def numbers(field: str, values: Any) -> FloatArray:
     return array
 
 
-def read_vector(path: Path) -> FloatArray:
+def read_vector(field: str, path: Path) -> FloatArray:
     """Read a `.npy` array of one axis."""
     try:
-        return numbers("counts", np.load(path, allow_pickle=False))
+        return numbers(field, np.load(path, allow_pickle=False))
     except (ValueError, EOFError) as error:
         if isinstance(error, InputError):
             raise

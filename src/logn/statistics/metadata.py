@@ -9,6 +9,7 @@ from typing import Any
 
 from logn.errors import InputError
 from logn.logits.arrays import check_background
+from logn.strict_json import parse_json
 
 ACTIVATIONS = ("softmax", "sigmoid")
 
@@ -88,7 +89,7 @@ class StatisticsMetadata:
     @classmethod
     def from_text(cls, text: Mapping[str, str]) -> StatisticsMetadata:
         """The opposite of `to_text`; a field that is missing is unknown."""
-        values = {item.name: json.loads(text[item.name]) for item in fields(cls) if item.name in text}
+        values = {item.name: parse_json(text[item.name]) for item in fields(cls) if item.name in text}
         names = values.get("class_names")
         if names is not None and not isinstance(names, Sequence):
             raise InputError(f"Expected `class_names` to be a list, but got {names!r}.")
