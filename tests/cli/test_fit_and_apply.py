@@ -242,7 +242,7 @@ def test_infinity_may_stay(run, affine, tmp_path):
 
 def test_an_error_stands_alone(refused, tmp_path):
     """Remarks on the inputs come when the correction is written, not before an error."""
-    (tmp_path / "counts.json").write_text("[5, 0]")
+    (tmp_path / "counts.json").write_text("[5000, 0]")
     options = ("--method", "fracal", "--num-images", "nan", "--counts", tmp_path / "counts.json")
     assert "`num_images`" in refused("fit", *options, "-o", tmp_path / "a.safetensors")
     options = ("--method", "norcal", "--gamma", "1e308", "--counts", tmp_path / "counts.json")
