@@ -24,7 +24,7 @@ def compare(
     task: options.TaskOption = Task.detection,
     methods: Annotated[
         str, typer.Option(help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.")
-    ] = "logn",
+    ] = "logn,logn:balanced",
     method: options.MethodOption = None,
     correction: options.CorrectionsOption = None,
     statistics: Annotated[Path | None, typer.Option("--statistics", "-s", help="What `logn collect` wrote.")] = None,
