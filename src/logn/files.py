@@ -60,7 +60,22 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
     start, end = f".{target.stem}.", f".partial{target.suffix}"
     for file in target.parent.iterdir():
         if file.name.startswith(start) and file.name.endswith(end):
-            file.unlink(missing_ok=True)
+            writer = file.name.removeprefix(start).removesuffix(end)
+            if not (writer.isdecimal() and _is_running(int(writer))):
+                file.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether there is such a process besides this one: what it writes just now is no leftover."""
+    if process == os.getpid() or os.name != "posix":  # elsewhere the signal 0 is an interrupt
+        return False
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # it is there, and somebody else's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def write_safetensors(
