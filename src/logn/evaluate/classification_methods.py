@@ -79,7 +79,7 @@ class ClassifierFit:
             )
         elsewhere = bool(options.get("keep_confidence")) and self.held_out is not None
         affine = fit_method(
-            f"{spec},keep_confidence=false" if elsewhere else spec,
+            _without(spec, "keep_confidence") if elsewhere else spec,
             moments=self.moments,
             counts=self._counts(),
             weight=self.weight,
@@ -109,3 +109,9 @@ class ClassifierFit:
         """Counts in the order of the columns; every image has one class, so their sum is the number of images."""
         counts = self.truth.train_counts
         return None if counts is None else ClassCounts(counts, num_images=int(counts.sum()))
+
+
+def _without(spec: str, option: str) -> str:
+    """The specification of the method without one of its options."""
+    name, _, rest = spec.partition(":")
+    return f"{name}:{','.join(part for part in rest.split(',') if part.partition('=')[0].strip() != option)}"
