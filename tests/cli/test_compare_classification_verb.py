@@ -211,3 +211,8 @@ def test_bad_input_gets_one_sentence(files, refused, monkeypatch, change, senten
 
 def test_an_unknown_task_is_refused(files, refused):
     assert "detection" in refused("compare", "--task", "segmentation", "-p", "x", "-a", "y")
+
+
+def test_a_seed_below_zero_is_refused(files, refused):
+    assert "'--seed'" in refused(*command(files, "--seed", "-1"))
+    assert "'--seed'" in refused("compare", "-p", "store", "-a", "gt.json", "--seed", "-1")

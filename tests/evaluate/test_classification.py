@@ -236,6 +236,7 @@ def test_labels_are_read_from_many_files(tmp_path):
         ("labels.npy", "nonsense", "to be a .npy file of numbers, but it cannot be read"),
         ("labels.xlsx", "", "to be labels as .npy, .json, .csv, .tsv, .txt, but it is not"),
         ("test.txt", "0\n7\n", "from 0 to 2, but row 1 has class 7"),
+        ("ragged.json", "[0, [1]]", "got lists in it"),
     ],
 )
 def test_bad_label_files_are_named_with_the_line(tmp_path, name, text, sentence):

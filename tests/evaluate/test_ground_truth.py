@@ -70,6 +70,8 @@ def test_a_part_keeps_the_chosen_images_only():
             lambda toy: toy["annotations"][0].update(bbox="abc"),
             r"annotation 1 of .* four finite numbers, but got 'abc'",
         ),
+        (lambda toy: toy["annotations"][0].update(bbox=[[1, 2], [3, 4]]), r"four finite numbers, but got \[\[1, 2\]"),
+        (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3, 10**400]), "four finite numbers"),
         (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3]), r"four finite numbers, but got \[1, 2, 3\]"),
         (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3, float("nan")]), r"annotation 1 .* nan\]"),
         (lambda toy: toy["categories"][0].update(id="2"), r"`id` of every entry of `categories` .* but got '2'"),

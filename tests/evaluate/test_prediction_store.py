@@ -272,14 +272,19 @@ def test_completeness_is_known(tmp_path):
         ({"num_columns": 1}, "Expected `num_columns`"),
         ({"num_columns": "4"}, "Expected `num_columns`"),
         ({"class_names": ["cup"]}, "Expected `class_names`"),
+        ({"class_names": 5}, "has no len"),
+        ({"num_images": "many"}, "Expected `num_images`"),
+        ({"num_images": -1}, "Expected `num_images`"),
+        ({"metadata": None}, "Expected `metadata`"),
     ],
 )
 def test_bad_headers_are_refused(tmp_path, change, message):
     write(tmp_path)
     file = tmp_path / "part-00000" / "header.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         PredictionStore(tmp_path)
+    assert str(file) in str(caught.value)
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path):

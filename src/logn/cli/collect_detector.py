@@ -31,7 +31,7 @@ def collect_detector(
     images: ImageFolderOption = None,
     most: Annotated[int | None, typer.Option(help="How many images, drawn at random; by default all.")] = None,
     batch: ForwardBatchOption = 8,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
     sample_rows: SampleRowsOption = None,
     device: DeviceOption = "auto",
     show_progress: ProgressOption = None,

@@ -53,7 +53,7 @@ KeyOption = Annotated[str | None, typer.Option(help="Name of the weight in its f
 ObjectiveOption = Annotated[str, typer.Option(help="The metric by which a sweep's value is chosen.")]
 BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: none.")]
 ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.")]
-DrawSeedOption = Annotated[int, typer.Option(help="Of the draws.")]
+DrawSeedOption = Annotated[int, typer.Option(min=0, help="Of the draws.")]
 CountsOption = Annotated[
     Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
 ]

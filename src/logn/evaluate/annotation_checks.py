@@ -79,7 +79,9 @@ def annotated_boxes(name: str, annotations: Sequence[Mapping[str, Any]]) -> npt.
 
 
 def _four_numbers(listed: Sequence[Any]) -> npt.NDArray[np.float64] | None:
-    with contextlib.suppress(TypeError, ValueError):
-        boxes = np.array(listed, np.float64).reshape(len(listed), 4)
-        return boxes if np.isfinite(boxes).all() else None
+    if not listed:
+        return np.empty((0, 4))
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        boxes = np.array(listed, np.float64)
+        return boxes if boxes.shape == (len(listed), 4) and np.isfinite(boxes).all() else None
     return None

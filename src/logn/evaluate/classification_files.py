@@ -83,7 +83,10 @@ def _read_list(path: Path) -> npt.NDArray[Any]:
     content = read_json(path)
     if not isinstance(content, list):
         raise InputError(f"Expected a list of labels, but got {type(content).__name__}.")
-    return np.array(content)
+    try:
+        return np.array(content)
+    except ValueError as error:  # lists of several lengths
+        raise InputError("Expected a list of labels, one whole number each, but got lists in it.") from error
 
 
 def _read_column(path: Path) -> npt.NDArray[Any]:

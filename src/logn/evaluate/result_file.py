@@ -74,7 +74,7 @@ def _masks(
         try:
             mask = mask if isinstance(mask, dict) else truth.evaluator_dataset.ann_to_rle(entry)
             area(mask)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"Expected `segmentation` of every result of `{path}` to be polygons or run lengths, but that of entry "
                 f"{place} is neither ({error})."

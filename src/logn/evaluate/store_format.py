@@ -77,6 +77,10 @@ class StoreHeader:
             raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
         if not isinstance(self.num_columns, int) or self.num_classes < 1:
             raise InputError(f"Expected `num_columns` to leave a foreground class, but got {self.num_columns!r}.")
+        if self.num_images is not None and (not isinstance(self.num_images, int) or self.num_images < 0):
+            raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
+        if not isinstance(self.metadata, Mapping):
+            raise InputError(f"Expected `metadata` to be a mapping, but got {self.metadata!r}.")
         for name in ("class_names", "category_ids"):
             values = getattr(self, name)
             if values is not None and len(values) != self.num_classes:
@@ -124,8 +128,9 @@ class StoreHeader:
                 content[name] = tuple(content[name])
         try:
             return cls(**content)
-        except TypeError as error:
-            raise InputError(f"Expected `{path}` to hold a valid header, but it does not: {error}.") from error
+        except (TypeError, InputError) as error:
+            reason = str(error).rstrip(".")
+            raise InputError(f"Expected `{path}` to hold a valid header, but it does not: {reason}.") from error
 
 
 def check_same_predictions(first: StoreHeader, second: StoreHeader, path: Path) -> None:
