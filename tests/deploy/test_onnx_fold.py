@@ -15,7 +15,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.deploy import onnx_fold
 from logn.deploy.onnx_fold import fold_onnx
 from logn.deploy.onnx_mark import METADATA_KEY, affine_digest
-from logn.deploy.onnx_proof import Proof
+from logn.deploy.onnx_proof import Proof, compare_logits
 from logn.errors import InputError, MissingExtraError
 from logn.logits import onnx_session
 
@@ -494,4 +494,59 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, packag
     source = write(tmp_path / "m.onnx", "y = Gemm(x, w)", weights={"w": random(4, 3)})
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf'`{package}` to be installed: run pip install "logn\[onnx\]"'):
+        fold_onnx(source, AFFINE, tmp_path / "out.onnx")
+
+
+def _gemm(path, kind=np.float32):
+    name = "float" if kind == np.float32 else "float16"
+    weights = {"w": random(4, 3).astype(kind), "b": random(3).astype(kind)}
+    values = {"inputs": f"{name}[N, 4] x", "outputs": f"{name}[N, 3] y"}
+    return write(path, "z = Gemm(x, w, b) y = Softmax(z)", weights=weights, **values)
+
+
+def test_a_trial_input_that_gives_no_numbers_proves_nothing(tmp_path):
+    """NaN equals nothing and differs from nothing: the file was written, as proven to a difference of 0."""
+    source = _gemm(tmp_path / "model.onnx")
+    feed = {"x": np.full((2, 4), np.nan, np.float32)}
+    with pytest.raises(InputError, match="to give logits on the trial input, but it gave none"):
+        fold_onnx(source, AFFINE, tmp_path / "out.onnx", inputs=feed)
+    assert not (tmp_path / "out.onnx").exists()
+    feed["x"][1] = 1.0
+    assert fold_onnx(source, AFFINE, tmp_path / "out.onnx", inputs=feed).rows == 1
+
+
+@pytest.mark.parametrize("insert", [False, True])
+def test_a_map_too_large_for_half_precision_is_refused(tmp_path, insert):
+    """The weights would become infinities of both signs, and their sum NaN."""
+    source = _gemm(tmp_path / "model.onnx", np.float16)
+    affine = ClassAffine([1e6, 1e6, 1e6], [0.0, 0.0, 0.0])
+    with pytest.raises(InputError):
+        fold_onnx(source, affine, tmp_path / "out.onnx", insert=insert)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "holds", "rows"),
+    [
+        ([[1.0, 2.0]], [[1.0, np.nan]], False, 1),
+        ([[1.0, -np.inf]], [[1.0, -np.inf]], True, 1),  # a class that the model masks out
+        ([[1.0, -np.inf]], [[1.0, np.inf]], False, 1),
+        ([[1.0, np.nan]], [[1.0, np.nan]], True, 0),
+        ([[np.nan, np.nan], [3.0, 4.0]], [[np.nan, 7.0], [3.0, 4.0]], True, 1),
+    ],
+)
+def test_what_is_no_number_is_compared_as_such(before, after, holds, rows):
+    logits, mapped = np.array(before), np.array(after)
+    proof = compare_logits({"z": logits}, {"z": mapped}, ["z"], -1, ClassAffine.identity(2))
+    assert (proof.holds, proof.rows) == (holds, rows)
+    assert np.isfinite(proof.tolerance)
+
+
+@pytest.mark.parametrize("value", ["5", "{", "null", '["x"]', '{"a": 1}'])
+def test_a_mark_that_cannot_be_read_still_counts(tmp_path, value):
+    source = _gemm(tmp_path / "model.onnx")
+    model = onnx.load(str(source))
+    helper.set_model_props(model, {METADATA_KEY: value})
+    onnx.save_model(model, str(source))
+    with pytest.raises(InputError, match="it has one \\(unreadable\\)"):
         fold_onnx(source, AFFINE, tmp_path / "out.onnx")

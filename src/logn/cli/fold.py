@@ -85,14 +85,19 @@ def _inputs(model: Path, shapes: list[str], file: Path | None) -> dict[str, Any]
     """What to run the models on; None for random values of the declared shapes."""
     import numpy as np
 
+    from logn.files import require_file
+    from logn.logits.array_files import refusing_damage
+
     if shapes and file is not None:
         raise InputError("Expected `--input-shape` or `--inputs`, but got both.")
     if file is not None:
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
+        require_file(file)
+        with refusing_damage(file):
+            arrays = np.load(file, allow_pickle=False) if file.suffix == ".npz" else None
+            if not isinstance(arrays, np.lib.npyio.NpzFile):
+                raise InputError(f"Expected `{file}` to be a .npz file with an array per input, but it is another.")
+            with arrays:
                 return {name: arrays[name] for name in arrays.files}
-        except (ValueError, EOFError, AttributeError) as error:
-            raise InputError(f"Expected `{file}` to be a .npz file of arrays, but it cannot be read.") from error
     if not shapes:
         return None
     from logn.logits.onnx_file import read_onnx

@@ -187,6 +187,9 @@ def execute(arguments: Sequence[str]) -> int:
     except OSError as error:
         print_error(_describe(error), as_json=as_json)
         return 2
+    except MemoryError as error:
+        print_error(f"Expected the data to fit into memory, but they do not: {error or 'it is full'}.", as_json=as_json)
+        return 2
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
@@ -157,9 +158,11 @@ def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
     graph = OnnxGraph(copy)
     shape = (affine.num_classes, *[1] * (-logits.axis - 1))
     kind = logits.dtype
+    with np.errstate(over="ignore"):  # what half precision cannot hold, the proof refuses
+        scales, shifts = (values.reshape(shape).astype(kind) for values in (affine.scale, affine.shift))
     for position, tensor in enumerate(logits.tensors):
-        scale = add_initializer(graph, f"logn_scale_{position}", affine.scale.reshape(shape).astype(kind))
-        shift = add_initializer(graph, f"logn_shift_{position}", affine.shift.reshape(shape).astype(kind))
+        scale = add_initializer(graph, f"logn_scale_{position}", scales)
+        shift = add_initializer(graph, f"logn_shift_{position}", shifts)
         insert_after(graph, tensor, "Add", shift)
         # The node before the Add makes the logits now, under a new name.
         insert_after(graph, graph.producers[tensor].input[0], "Mul", scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.logits.onnx_graph import OnnxGraph
 from logn.logits.onnx_layers import LinearLayer
+from logn.strict_json import parse_json
 
 METADATA_KEY = "logn.folds"
 # The mark that logn.fold leaves in the weights themselves (logn.deploy.fold_mark), which an export carries over.
@@ -37,10 +39,11 @@ def folds_of(model: Any) -> list[dict[str, Any]]:
     """The folds that a model has behind it, as its metadata tells."""
     for entry in model.metadata_props:
         if entry.key == METADATA_KEY:
-            try:
-                return list(json.loads(entry.value))
-            except (ValueError, TypeError):
-                return [{"method": "unreadable"}]
+            with contextlib.suppress(ValueError):
+                folds = parse_json(entry.value)
+                if isinstance(folds, list) and all(isinstance(fold, dict) for fold in folds):
+                    return folds
+            return [{"method": "unreadable"}]
     return []
 
 

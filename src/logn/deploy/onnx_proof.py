@@ -11,6 +11,7 @@ import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
+from logn.logits.arrays import FloatArray
 from logn.logits.onnx_file import read_onnx
 from logn.logits.onnx_session import Arrays, OnnxSession, exposing
 
@@ -27,7 +28,7 @@ class Proof:
         largest_difference: Largest distance between the new logits and scale * old logits + shift.
         largest_logit: Largest magnitude of the latter.
         tolerance: What the difference may be at most.
-        rows: How many rows of logits were compared.
+        rows: How many rows of logits were compared; rows with NaN before the fold are not.
     """
 
     largest_difference: float
@@ -90,12 +91,20 @@ def compare_logits(
         old, new = before[tensor], after[tensor]
         if old.shape != new.shape:
             raise InputError(f"Expected `{tensor}` to keep its shape {old.shape}, but it became {new.shape}.")
-        expected = affine(old.astype(np.float64), axis=axis)
-        difference = max(difference, float(np.abs(new.astype(np.float64) - expected).max(initial=0.0)))
-        largest = max(largest, float(np.abs(expected).max(initial=0.0)))
-        rows += old.size // affine.num_classes
+        expected, found = affine(old.astype(np.float64), axis=axis), new.astype(np.float64)
+        known = ~np.isnan(expected)  # where the model itself gives no number, there is nothing to compare
+        difference = max(difference, _largest_difference(found[known], expected[known]))
+        largest = max(largest, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
+        rows += int(known.all(axis=axis).sum())
     tolerance = (HALF_TOLERANCE if half else TOLERANCE) * max(1.0, largest)
     return Proof(difference, largest, tolerance, rows)
+
+
+def _largest_difference(found: FloatArray, expected: FloatArray) -> float:
+    """Equal infinities differ by nothing; NaN for a number differs by infinity, though `max` would pass it over."""
+    with np.errstate(invalid="ignore"):
+        difference = np.where(found == expected, 0.0, np.abs(found - expected))
+    return float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
 def _check_interface(before: OnnxSession, after: OnnxSession, original: Any) -> None:
