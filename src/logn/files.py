@@ -54,6 +54,23 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink()
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    r"""Write text as UTF-8, in one atomic step.
+
+    Half of a pair of surrogates, as cut-off emoji have in JSON, and bytes of a file name that are no text have no code
+    in UTF-8: they are written as escapes, which JSON reads back.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "note.txt"
+        >>> write_text(target, "猫 \ud83d")
+        >>> target.read_text(encoding="utf-8")
+        '猫 \\ud83d'
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
     """Delete the temporary files that killed writers of `path` left (see `atomic_path` for their names)."""
     target = Path(path)

@@ -216,3 +216,12 @@ def test_an_unknown_task_is_refused(files, refused):
 def test_a_seed_below_zero_is_refused(files, refused):
     assert "'--seed'" in refused(*command(files, "--seed", "-1"))
     assert "'--seed'" in refused("compare", "-p", "store", "-a", "gt.json", "--seed", "-1")
+
+
+def test_a_name_that_utf8_cannot_hold_does_not_cost_the_result(files, run):
+    """A cut-off emoji in JSON is half of a pair of surrogates; the comparison was made, and then lost."""
+    (files / "names.json").write_text(json.dumps(dict(zip(["a\ud83d", "b", "c", "d"], COUNTS, strict=True))))
+    options = ("--methods", "loga", "--counts", files / "names.json", "-o", files / "out")
+    assert run(*command(files, *options, "--json")).code == 0
+    assert r"a\ud83d" in (files / "out" / "per_class.csv").read_text(encoding="utf-8")
+    assert "a\ud83d" in str(json.loads((files / "out" / "comparison.json").read_text(encoding="utf-8")))

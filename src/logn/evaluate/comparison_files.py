@@ -11,7 +11,7 @@ from typing import Any
 
 from logn.evaluate.comparison import Comparison
 from logn.evaluate.tables import Table, exact, write_comparison
-from logn.files import atomic_path
+from logn.files import write_text
 from logn.strict_json import plain_values
 
 
@@ -39,8 +39,7 @@ def save_forms(
         "per_class.csv": per_class.to_csv(),
     }
     for name, text in content.items():
-        with atomic_path(Path(folder) / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(Path(folder) / name, text)
 
 
 def per_class_table(comparison: Comparison) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logn.files import atomic_path
+from logn.files import write_text
 
 
 def write_page(folder: Path, name: str, markdown: str, result: Mapping[str, Any]) -> dict[str, Path]:
@@ -16,8 +16,7 @@ def write_page(folder: Path, name: str, markdown: str, result: Mapping[str, Any]
     paths = {"markdown": folder / f"{name}.md", "json": folder / f"{name}.json"}
     content = {"markdown": markdown, "json": json.dumps(result, indent=1, ensure_ascii=False) + "\n"}
     for form, path in paths.items():
-        with atomic_path(path) as temporary:
-            temporary.write_text(content[form], encoding="utf-8")
+        write_text(path, content[form])
     return paths
 
 

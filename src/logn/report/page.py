@@ -13,7 +13,7 @@ from logn import __version__
 from logn.errors import InputError, MissingExtraError
 from logn.evaluate.error_types import error_types
 from logn.evaluate.protocol import EvaluationProtocol
-from logn.files import atomic_path
+from logn.files import write_text
 from logn.report.before_after import BeforeAfter, load_before_after, operating_point, operating_points
 from logn.report.class_changes_data import FloatArray, class_changes
 from logn.report.comparison_record import MethodRecord
@@ -62,8 +62,7 @@ def write_report(run: Run, output: str | os.PathLike[str], *, method: str | None
     focus = run.comparison.focus(method)
     builder = _Builder(run, focus, Path(output))
     body = builder.body()
-    with atomic_path(output) as temporary:
-        temporary.write_text(_document(run, focus, body), encoding="utf-8")
+    write_text(output, _document(run, focus, body))
     return ReportSummary(Path(output), focus.name, focus.verdict, builder.missing)
 
 
