@@ -253,6 +253,16 @@ def test_parts_of_other_models_are_refused(tmp_path):
         PredictionWriter(tmp_path, other)
 
 
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tmp_path, kind):
+    for rows in ({7: 3}, {7: 3, 5: 1}):
+        header = StoreHeader(4, background=0, class_names=kind(["cup", "cat", "owl"]), category_ids=kind([3, 5, 9]))
+        write(tmp_path, rows, header=header)
+    written = PredictionStore(tmp_path).header
+    assert written == header
+    assert (written.class_names, written.category_ids) == (HEADER.class_names, HEADER.category_ids)
+
+
 def test_completeness_is_known(tmp_path):
     header = StoreHeader(num_columns=4, background=0, num_images=2)
     write(tmp_path, {7: 3}, header=header)
@@ -272,7 +282,8 @@ def test_completeness_is_known(tmp_path):
         ({"num_columns": 1}, "Expected `num_columns`"),
         ({"num_columns": "4"}, "Expected `num_columns`"),
         ({"class_names": ["cup"]}, "Expected `class_names`"),
-        ({"class_names": 5}, "has no len"),
+        ({"class_names": 5}, "Expected `class_names` to list a name for each class, but got 5"),
+        ({"category_ids": ["1", "2", "3"]}, "Expected `category_ids` to list a whole number for each class"),
         ({"num_images": "many"}, "Expected `num_images`"),
         ({"num_images": -1}, "Expected `num_images`"),
         ({"metadata": None}, "Expected `metadata`"),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,24 @@ class StoreHeader:
             raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
         if not isinstance(self.metadata, Mapping):
             raise InputError(f"Expected `metadata` to be a mapping, but got {self.metadata!r}.")
-        for name in ("class_names", "category_ids"):
-            values = getattr(self, name)
-            if values is not None and len(values) != self.num_classes:
-                raise InputError(
-                    f"Expected `{name}` to have one entry for each of the {self.num_classes} "
-                    f"foreground classes, but got {len(values)}."
-                )
+        self._take_entries("class_names", "name", str)
+        self._take_entries("category_ids", "whole number", index)
+
+    def _take_entries(self, name: str, what: str, convert: Callable[[Any], object]) -> None:
+        """Make a tuple of a list, an array or a tensor, that can be written as JSON and compared with what was."""
+        values = getattr(self, name)
+        if values is None:
+            return
+        try:
+            entries = tuple(convert(value) for value in values)
+        except TypeError:
+            raise InputError(f"Expected `{name}` to list a {what} for each class, but got {_brief(values)}.") from None
+        if len(entries) != self.num_classes:
+            raise InputError(
+                f"Expected `{name}` to have one entry for each of the {self.num_classes} "
+                f"foreground classes, but got {len(entries)}."
+            )
+        object.__setattr__(self, name, entries)
 
     @property
     def num_classes(self) -> int:
@@ -123,9 +135,6 @@ class StoreHeader:
         schema = content.pop("schema", None)
         if schema != FILE_SCHEMA:
             raise InputError(f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {schema!r}; update LogN.")
-        for name in ("class_names", "category_ids"):
-            if isinstance(content.get(name), list):
-                content[name] = tuple(content[name])
         try:
             return cls(**content)
         except (TypeError, InputError) as error:
