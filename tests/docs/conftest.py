@@ -1,7 +1,9 @@
-"""What tests of a page do with it: read its blocks, and paste its commands into a shell."""
+"""What tests of a page do with it: read its blocks, and paste its commands into a shell and its lines into Python."""
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,11 +41,70 @@ def shell():
     return run
 
 
+def shortened(text, shorter):
+    """The text with less of what would take long here, all of which it must say; nothing else is changed."""
+    for long, short in (shorter or {}).items():
+        assert long in text, f"`{long}` is not in\n{text}"
+        text = text.replace(long, short)
+    return text
+
+
+@pytest.fixture
+def run_python(request):
+    """Run a block of Python with the names that it presumes; gives the names that there are then."""
+
+    def run(code, names=None, *, shorter=None):
+        names = {} if names is None else names
+        exec(compile(shortened(code, shorter), request.module.PAGE.name, "exec"), names)  # noqa: S102 - our own page
+        return names
+
+    return run
+
+
+@pytest.fixture
+def run_logn(capsys):
+    """Run a block of `logn …` in this process, which imports torch once for all of them; gives what they print."""
+    from logn.cli.main import execute
+
+    def run(block, *, shorter=None):
+        lines = shortened(block, shorter).replace("\\\n", " ").splitlines()
+        calls = [words for words in (shlex.split(line.removeprefix("$ "), comments=True) for line in lines) if words]
+        assert calls
+        for program, *words in calls:
+            assert program == "logn"
+            assert execute(words) == 0, (words, capsys.readouterr().err)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Read only: a few glyph scenes in `glyphs`, and in `runs/glyphs` a detector that saw them once or twice."""
+    for package in ("torchvision", "PIL", "matplotlib"):
+        pytest.importorskip(package)
+    from logn.datasets.glyph_scenes import GlyphSettings, generate_glyph_scenes
+    from logn.training.loop import train
+    from logn.training.plan import TrainingPlan
+
+    folder = tmp_path_factory.mktemp("trained")
+    settings = GlyphSettings(classes=6, train=24, dev=1, test=8, size=64)
+    glyphs = generate_glyph_scenes(folder / "glyphs", settings)
+    train(TrainingPlan(glyphs, folder / "runs" / "glyphs", iterations=2), progress=False)
+    return folder
+
+
+@pytest.fixture
+def workplace(trained, tmp_path, monkeypatch):
+    """A folder with a copy of what `trained` holds, in which the test is run."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture
 def assert_options_exist(capsys):
     """Check that the help of each command knows its options; the commands themselves may need a trained run."""
-    import shlex
-
     from logn.cli.main import execute
 
     def check(lines):

@@ -59,3 +59,14 @@ def test_the_commands_give_what_the_example_gives(example, blocks, shell):
     assert json.loads((folder / "tau" / "comparison.json").read_text())["curves"][0]["chosen"].startswith("loga:tau=")
     corrected = np.load(folder / "corrected.npy")
     np.testing.assert_allclose(corrected, example["affine"](example["test_logits"]), atol=1e-2)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_classifier_that_is_trained_here_is_compared(tmp_path, monkeypatch, blocks, run_logn):
+    for package in ("torch", "PIL", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    (commands,) = blocks("console")
+    few = "-o classes --classes 4 --most 12 --fewest 3 --dev 2 --test 2 --workers 1"
+    printed = run_logn(commands, shorter={"-o classes": few, "-o run": "-o run --iterations 2"})
+    assert "logn:balanced" in printed

@@ -18,6 +18,20 @@ def test_the_lines_of_python_train_and_correct_a_classifier(tmp_path, monkeypatc
     assert abs(names["logits"].mean(0)).max() < 0.01
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_the_commands_train_and_compare(tmp_path, monkeypatch, blocks, run_logn):
+    for package in ("torch", "PIL", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    few = " --classes 4 --most 12 --fewest 3 --dev 2 --test 2 --workers 1"
+    lines = [line.partition("#")[0].strip() for block in blocks("console") for line in block.splitlines()]
+    for line in lines:
+        trains = line.startswith("$ logn train-classifier")
+        run_logn(line + (few if "glyph-classes" in line else " --iterations 2" if trains else ""))
+    for name in ("softmax", "crt", "lws"):
+        assert (tmp_path / "runs" / name / "checkpoint.safetensors").exists()
+
+
 def test_every_command_has_options_that_exist(blocks, assert_options_exist):
     lines = [line for block in blocks("console") for line in re.findall(r"^\$ logn (.+)$", block, flags=re.M)]
     assert len(lines) > 4

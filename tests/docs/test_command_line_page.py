@@ -14,7 +14,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 def test_the_journey_can_be_pasted(tmp_path, blocks, shell):
     make_logits, *after = blocks("python")
     (tmp_path / "make_logits.py").write_text(make_logits)
-    shell("".join(blocks("sh")), tmp_path)
+    printed = shell("".join(blocks("sh")), tmp_path)
+    for shown in blocks("text"):
+        assert " ".join(shown.split()) in " ".join(printed.split())
     for text in after:
         subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=True)
     assert (tmp_path / "statistics.png").exists()

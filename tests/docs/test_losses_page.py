@@ -16,6 +16,16 @@ def test_the_example_runs(blocks):
     assert names["scores"].shape == (8, 4)
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_the_commands_train(workplace, blocks, run_logn):
+    (commands,) = blocks("sh")
+    # One iteration each instead of a thousand, or of six epochs.
+    lines = commands.replace(" --epochs 6", "").splitlines()
+    run_logn("\n".join(f"{line} --iterations 1" for line in lines))
+    for name in ("seesaw", "eql", "bags", "loce"):
+        assert (workplace / "runs" / name / "checkpoint.safetensors").exists()
+
+
 def test_the_table_is_that_of_the_code():
     import logn.losses
     from logn.statistics.class_counts import ClassCounts

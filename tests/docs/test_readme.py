@@ -60,6 +60,26 @@ def test_an_onnx_file_is_corrected(tmp_path, paste):
     assert (tmp_path / "corrected.onnx").exists()
 
 
+def test_dumped_logits_of_a_classifier_are_compared(tmp_path, paste):
+    random = np.random.default_rng(0)
+    labels, counts = random.integers(0, 4, 80), np.array([200, 60, 15, 4])
+    for name, rows in (("test.npy", labels), ("train.npy", random.choice(4, 80, p=counts / counts.sum()))):
+        np.save(tmp_path / name, 2 * np.eye(4)[rows] + random.standard_normal((80, 4)) + np.log(counts))
+    np.save(tmp_path / "labels.npy", labels)
+    (tmp_path / "counts.csv").write_text("name,image_count\n" + "".join(f"c{n},{n}\n" for n in counts))
+    assert "logn:balanced" in paste("logn compare --task classification", tmp_path)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_detector_that_was_trained_here_is_compared_and_reported(workplace, blocks, run_logn):
+    (workplace / "runs" / "glyphs").rename(workplace / "run")
+    for before, after in (("train.json", "train.json"), ("test.json", "val.json"), ("images", "images")):
+        (workplace / "glyphs" / before).rename(workplace / after)
+    (commands,) = [block for block in blocks("console") if "logn report" in block]
+    run_logn(commands)
+    assert "<html" in (workplace / "report.html").read_text(encoding="utf-8")
+
+
 def test_every_command_has_options_that_exist(assert_options_exist):
     assert_options_exist(re.findall(r"^\$ logn (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.M))
 

@@ -1,0 +1,60 @@
+"""The page on the report: its commands and its lines of Python run, on a detector that is trained here."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "report.md"
+pytestmark = [
+    pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests"),
+    pytest.mark.usefixtures("one_thread"),
+]
+
+
+@pytest.fixture
+def demonstration(workplace, run_logn):
+    """What `logn demo` leaves in the folder of its seed, made of less."""
+    folder = workplace / "runs" / "demo" / "standard" / "seed-0"
+    folder.mkdir(parents=True)
+    (workplace / "glyphs").rename(folder / "data")
+    (workplace / "runs" / "glyphs").rename(folder / "model")
+    run_logn(
+        f"logn predict --model {folder}/model --data {folder}/data/test.json -o {folder}/predictions\n"
+        f"logn collect {folder}/model --data {folder}/data/train.json -o {folder}/statistics.safetensors\n"
+        f"logn compare -p {folder}/predictions -s {folder}/statistics.safetensors -a {folder}/data/test.json"
+        f" --counts {folder}/data/train.json --methods logn:balanced,logn --bootstrap 50 -o {folder}"
+    )
+    return folder
+
+
+def test_the_commands_write_a_page_and_a_figure(demonstration, workplace, blocks, run_logn):
+    shutil.copytree(demonstration, workplace / "run")
+    (commands,) = blocks("sh")
+    run_logn(commands)
+    assert "<html" in (workplace / "report.html").read_text(encoding="utf-8")
+    assert (workplace / "tide.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_lines_of_python_give_the_numbers_of_a_figure(demonstration, blocks, run_python, capsys):
+    (code,) = blocks("python")
+    run_python(code)
+    assert -1 <= float(capsys.readouterr().out) <= 1
+
+
+def test_the_second_run_of_the_figures_can_be_made(demonstration, workplace, blocks, run_logn):
+    (commands,) = blocks("console")
+    setting, commands = commands.split("\n", 1)
+    (data,) = re.findall(r"^\$ data=(\S+)$", setting)
+    run_logn(commands.replace("$data", data), shorter={"--iterations 800 --processes 2": "--iterations 2"})
+    run_logn(f"logn figure online {demonstration} --online runs/online -o online.svg")
+    assert (workplace / "online.svg").exists()
+
+
+def test_the_modules_that_compute_the_figures_exist():
+    import importlib
+
+    (names,) = re.findall(r"a function that computes \(([^)]*)\)", PAGE.read_text(encoding="utf-8"))
+    for name in re.findall(r"`([\w.]+)`", names):
+        importlib.import_module(name if "." in name else f"logn.report.{name}")
