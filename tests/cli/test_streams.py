@@ -127,3 +127,17 @@ def test_without_arguments_there_is_the_help_and_nothing_behind_it(capsys):
     assert "Usage: logn" in streams.out + streams.err
     assert streams.err.strip() != "."
     assert not streams.err.endswith("\n.\n")
+
+
+def test_a_second_interrupt_while_the_process_ends_is_quiet():
+    code = (
+        "import atexit, os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from logn.cli import main\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.argv[1:] = ['--version']\n"
+        "main.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert done.stdout.startswith("logn ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -249,7 +250,11 @@ def run() -> None:
     """Run `logn` with the arguments of this process, then leave it."""
     prepare_streams()
     warnings.showwarning = _show_warning
-    sys.exit(execute(sys.argv[1:]))
+    code = execute(sys.argv[1:])
+    # All is written and said; a second interrupt, while threads come to an end, just ends the process.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ does not depend on the number of threads, nor on where an earlier run was killed
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -174,20 +175,22 @@ def collect_shards(
         statistics.restore(earlier.arrays)
         advance(sum(done))
     blocks = _remaining_blocks(shards, done, batch_rows)
-    for (index, block), result in in_order(blocks, lambda item: _compute(statistics, item[1]), threads):
-        statistics.merge(result)
-        done.extend([0] * (index + 1 - len(done)))
-        done[index] = block.stop
-        advance(block.stop - block.start)
-        # Only here do statistics and rows surely belong together: an interrupt saves nothing by itself.
-        if book.due():
-            book.save(Progress(statistics.arrays(), tuple(done)))
+    # Closed here, since an interrupt while Python clears it away would be printed with its traceback.
+    with contextlib.closing(in_order(blocks, lambda item: _compute(statistics, item[1]), threads)) as results:
+        for (index, block), result in results:
+            statistics.merge(result)
+            done.extend([0] * (index + 1 - len(done)))
+            done[index] = block.stop
+            advance(block.stop - block.start)
+            # Only here do statistics and rows surely belong together: an interrupt saves nothing by itself.
+            if book.due():
+                book.save(Progress(statistics.arrays(), tuple(done)))
     return book
 
 
 def in_order(
     items: Iterable[_Item], work: Callable[[_Item], _Result], threads: int | None = None
-) -> Iterator[tuple[_Item, _Result]]:
+) -> Generator[tuple[_Item, _Result]]:
     """Do `work` on every item in a pool of threads and yield the results in the order of the items.
 
     Only a few items are under way at a time, so that memory stays bounded.
