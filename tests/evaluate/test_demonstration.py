@@ -69,6 +69,14 @@ def test_collecting_from_the_command_line(folder, tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("option", ["--batch", "--most"])
+def test_nothing_at_a_time_is_refused(folder, tmp_path, capsys, option):
+    arguments = ["collect", str(folder / "model"), "--data", str(folder / "data"), "-o", str(tmp_path / "s"), option]
+    for number in ("0", "-1"):
+        assert execute([*arguments, number]) == 2
+        assert f"to be at least 1, but got {number}" in capsys.readouterr().err
+
+
 def test_a_model_of_other_classes_is_refused(folder, capsys):
     other = folder / "other.json"
     content = json.loads((folder / "data" / "train.json").read_text())

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from logn.errors import InputError
-from logn.files import read_safetensors
+from logn.files import read_safetensors, write_safetensors
 from logn.losses import SeesawLoss
 from logn.training.checkpoint import Checkpoint, read_checkpoint, stored_kind
 from logn.training.classifier_checkpoint import load_classifier
@@ -231,3 +231,18 @@ def test_training_leaves_the_random_state_alone(striped, tmp_path):
 def test_another_class_count_gets_a_sentence(finished):
     with pytest.raises(InputError, match="a classifier for 9 classes, but it holds one for 4 classes"):
         load_classifier(finished, num_classes=9)
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [(entry, text) for entry in ("classifier", "class_names", "iteration", "run", "extra") for text in ("{", None)]
+    + [("classifier", "5.5"), ("class_names", "5.5"), ("iteration", "5.5")],
+)
+def test_a_checkpoint_that_is_not_whole_is_named(finished, tmp_path, entry, text):
+    arrays, metadata = read_safetensors(
+        finished / "checkpoint.safetensors", expected_format="logn-checkpoint", schema=1
+    )
+    changed = {name: value for name, value in (metadata | {entry: text}).items() if value is not None}
+    write_safetensors(tmp_path / "checkpoint.safetensors", arrays, changed)
+    with pytest.raises(InputError, match=r"Expected `.*` to hold a (whole )?classifier, but it"):
+        read_checkpoint(tmp_path, ClassifierSettings)

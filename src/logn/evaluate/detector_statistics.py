@@ -40,8 +40,9 @@ def collect_detector_statistics(
         sample_rows: Rows to keep for the balanced margin; by default 4096, or what fits into 4 MiB.
         advance: Called with the number of images whenever some are done.
     """
-    if images is not None and images < 1:
-        raise InputError(f"Expected `images` to be at least 1, but got {images}.")
+    for name, count in (("images", images), ("batch", batch)):
+        if count is not None and count < 1:
+            raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")
     if detector.num_classes != dataset.num_classes:
         raise InputError(
             f"Expected `dataset` to have the {detector.num_classes} classes of the detector, but got "

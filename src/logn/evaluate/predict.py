@@ -78,7 +78,7 @@ def predict(
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
     rank = int(os.environ.get("RANK", 0)) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size
-    known = _images_there(path, metadata or {}, dataset)
+    known = _images_there(path, metadata or {}, dataset, dtype)
     mine = range(rank, len(dataset.image_ids), world_size)
     todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
     advance(len(mine) - len(todo))
@@ -132,12 +132,18 @@ def _check_classes(detector: ProposingDetector, dataset: ImageSource) -> None:
         )
 
 
-def _images_there(path: str | os.PathLike[str], metadata: Mapping[str, Any], dataset: ImageSource) -> frozenset[int]:
+def _images_there(
+    path: str | os.PathLike[str], metadata: Mapping[str, Any], dataset: ImageSource, dtype: str
+) -> frozenset[int]:
     """The images that the store holds; one of other weights or images is refused, since ids alone would mix them."""
     if not any(Path(path).glob("part-*/header.json")):
         return frozenset()
     store = PredictionStore(path)
     there = frozenset(store.image_ids.tolist())
+    if store.header.dtype != dtype:  # told here, since a store that is complete gets no writer to notice
+        raise InputError(
+            f"Expected `{path}` to be continued with dtype {store.header.dtype!r}, but got {dtype!r}; use a new folder."
+        )
     for entry, what in (("fingerprint", "weights"), ("images", "images")):
         ours, theirs = metadata.get(entry), store.header.metadata.get(entry)
         if ours and theirs and ours != theirs:

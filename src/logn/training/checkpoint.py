@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from logn.errors import InputError
 from logn.files import read_metadata, read_safetensors, write_safetensors
+from logn.strict_json import parse_json
 from logn.training.detector_settings import DetectorSettings
 from logn.training.detectors import Detector, build_detector
 from logn.training.model_settings import ModelSettings
@@ -105,22 +106,27 @@ def read_checkpoint(
     kind = kind_of(settings)
     if kind not in metadata:
         raise InputError(f"Expected `{path}` to hold a {kind}, but it holds a {_kind_in(metadata)}.")
-    stored = settings.from_dict(json.loads(metadata[kind]))
+    try:
+        stored = settings.from_dict(parse_json(metadata[kind]))
+        names, iteration = parse_json(metadata["class_names"]), int(metadata["iteration"])
+        run, extra = parse_json(metadata["run"]), parse_json(metadata["extra"])
+        class_names = None if names is None else tuple(names)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"Expected `{file}` to hold a whole {kind}, but it does not: {error}.") from error
     if num_classes is not None and num_classes != stored.num_classes:
         raise InputError(
             f"Expected `{path}` to hold a {kind} for {num_classes} classes, but it holds one for {stored.num_classes}"
             " classes."
         )
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    names = json.loads(metadata["class_names"])
     return Checkpoint(
         settings=stored,
-        iteration=int(metadata["iteration"]),
+        iteration=iteration,
         model=_part(tensors, MODEL),
         momentum=_part(tensors, MOMENTUM),
-        run=json.loads(metadata["run"]),
-        class_names=None if names is None else tuple(names),
-        extra=json.loads(metadata["extra"]),
+        run=run,
+        class_names=class_names,
+        extra=extra,
     )
 
 
