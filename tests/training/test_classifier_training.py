@@ -236,7 +236,7 @@ def test_another_class_count_gets_a_sentence(finished):
 @pytest.mark.parametrize(
     ("entry", "text"),
     [(entry, text) for entry in ("classifier", "class_names", "iteration", "run", "extra") for text in ("{", None)]
-    + [("classifier", "5.5"), ("class_names", "5.5"), ("iteration", "5.5")],
+    + [(entry, "5.5") for entry in ("classifier", "class_names", "iteration", "run", "extra")],
 )
 def test_a_checkpoint_that_is_not_whole_is_named(finished, tmp_path, entry, text):
     arrays, metadata = read_safetensors(

@@ -109,7 +109,7 @@ def read_checkpoint(
     try:
         stored = settings.from_dict(parse_json(metadata[kind]))
         names, iteration = parse_json(metadata["class_names"]), int(metadata["iteration"])
-        run, extra = parse_json(metadata["run"]), parse_json(metadata["extra"])
+        run, extra = (dict(parse_json(metadata[name])) for name in ("run", "extra"))
         class_names = None if names is None else tuple(names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"Expected `{file}` to hold a whole {kind}, but it does not: {error}.") from error
