@@ -117,6 +117,23 @@ def test_the_hint_shows_the_options_of_what_was_called(refused, arguments, hint)
     assert refused(*arguments).endswith(f"Try `{hint}`.")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere.npy", "--population", "proposals of model.onnx", "-o", "s"], "`nowhere.npy` to be a file"),
+        (["nowhere.npy", "--layer=model.onnx", "-o", "s.onnx"], "`nowhere.npy` to be a file"),
+        (["-o", "s", "--json", "model.onnx"], "'--images'"),
+        (["run", "-dtrain.json", "-o", "s"], "`run` to be a run"),
+        (["-o", "s", "--", "-dash.npy"], "`-dash.npy` to be a file"),
+    ],
+)
+def test_only_an_input_says_what_is_collected_from(capsys, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert main.execute(["collect", *arguments]) == 2
+    streams = capsys.readouterr()
+    assert sentence in streams.out + streams.err
+
+
 def test_options_of_classifiers_speak_for_themselves(refused):
     sentence = refused("compare", "-l", "nowhere.npy", "--labels", "nowhere.npy")
     assert sentence == "Expected `nowhere.npy` to be a file, but there is none."

@@ -82,6 +82,8 @@ COLLECT_DETECTOR = Verb(
     LOGITS,
     "logn collect --data x --help",
 )
+# Options of `collect` whose value may well be, or name, an ONNX file.
+COLLECT_TEXTS = ("-o", "--output", "--population", "--layer", "--key", "--class-names")
 # Only classifiers have these options, so whoever gives one need not say --task too.
 CLASSIFIER_OPTIONS = ("-l", "--logits", "--labels", "--train-logits")
 
@@ -110,13 +112,27 @@ class LazyVerbs(TyperGroup):
         """Find the verb that `args` names and import it."""
         name, stand_in, rest = super().resolve_command(ctx, args)
         verb = next((verb for verb in VERBS if verb.name == name), None)
-        if name == "collect" and any(argument.lower().endswith(".onnx") for argument in rest):
+        if name == "collect" and _names_onnx_model(rest):
             verb = COLLECT_ONNX
-        elif name == "collect" and any(argument == "-d" or argument.startswith("--data") for argument in rest):
+        elif name == "collect" and any(argument.startswith(("-d", "--data")) for argument in _options(rest)):
             verb = COLLECT_DETECTOR
         elif name == "compare" and _compares_classifiers(rest):
             verb = COMPARE_CLASSIFICATION
         return name, stand_in and verb and load_verb(verb), rest
+
+
+def _options(arguments: Sequence[str]) -> Sequence[str]:
+    """What may be options: `--` ends them."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _names_onnx_model(arguments: Sequence[str]) -> bool:
+    """Whether one of the inputs is an ONNX file; what follows an option that takes a text is no input."""
+    before = ("", *arguments)
+    return any(
+        argument.lower().endswith(".onnx") and not argument.startswith("-") and previous not in COLLECT_TEXTS
+        for previous, argument in zip(before, arguments, strict=False)
+    )
 
 
 def _compares_classifiers(arguments: Sequence[str]) -> bool:
