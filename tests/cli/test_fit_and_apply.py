@@ -210,11 +210,12 @@ def test_bfloat16_stays_bfloat16(run, affine, tmp_path):
     assert torch.equal(got, affine(logits))
 
 
-def test_a_file_can_be_corrected_in_place(run, affine, tmp_path):
-    logits = np.random.default_rng(0).standard_normal((2000, 4))
+def test_a_file_is_not_corrected_in_place(refused, affine, tmp_path):
+    logits = np.random.default_rng(0).standard_normal((20, 4))
     np.save(tmp_path / "x.npy", logits)
-    assert run("apply", tmp_path / "affine.safetensors", tmp_path / "x.npy", "-o", tmp_path / "x.npy").code == 0
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), affine(logits))
+    told = refused("apply", tmp_path / "affine.safetensors", tmp_path / "x.npy", "-o", tmp_path / "x.npy")
+    assert "another file than the inputs" in told
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), logits)
 
 
 def test_logits_that_cannot_be_corrected_are_refused(refused, affine, tmp_path):

@@ -40,7 +40,7 @@ def apply(
     from logn.logits.shard_writer import check_writable, write_logits
     from logn.logits.shards import open_shards
 
-    check_output(output, affine)
+    check_output(output, affine, logits)  # in place, a second call would correct twice
     correction = ClassAffine.load(affine)
     (array,) = open_shards([logits], key)
     check_writable(output, array.dtype)

@@ -218,7 +218,7 @@ def iteration_seed(*numbers: int) -> int:
         >>> iteration_seed(0, 1, 0) != iteration_seed(0, 0, 1)
         True
     """
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
 
 def _wrap(model: nn.Module, team: Team) -> nn.Module:
