@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-mmdet lint format bench lock clean
+.PHONY: help install demo test test-mmdet test-oldest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -46,6 +46,22 @@ $(MMDET)/.installed:
 test-mmdet: $(MMDET)/.installed  ## the tests on real MMDetection models, in an environment of their own
 	OMP_NUM_THREADS=1 $(MMDET)/bin/python -m pytest tests/frameworks/mmdet
 
+# The oldest version of each dependency that pyproject.toml allows. Left out: frameworks, which are newer than that torch,
+# and two processes, since that torch may not end while its peer is gone.
+OLDEST := .venv-oldest
+OLDEST_PIP := VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet
+
+$(OLDEST)/.installed: $(INSTALLED)
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST_PIP) --resolution lowest-direct '.[all]'
+	$(OLDEST_PIP) hypothesis lvis 'numpy<2' pycocotools pytest pytest-xdist scikit-learn tidecv
+	$(OLDEST_PIP) --no-deps -e .
+	touch $@
+
+test-oldest: $(OLDEST)/.installed  ## the tests with the oldest dependencies, in an environment of their own
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n auto --dist worksteal \
+		--ignore tests/frameworks --ignore tests/docs --ignore tests/training/losses/test_loss_processes.py
+
 lint: $(INSTALLED)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,5 +82,5 @@ lock: $(INSTALLED)  ## pin the newest packages that fit pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra frameworks --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements.txt
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(MMDET) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MMDET) $(OLDEST) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

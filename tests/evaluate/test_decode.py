@@ -119,7 +119,7 @@ def test_a_score_at_the_threshold_is_dropped(tmp_path, activation, columns):
     image = Proposals(np.array([[0, 0, 9, 9]], np.float32), np.zeros((1, columns), np.float32), height=40, width=40)
     store = made_store(tmp_path, header, [image])
     for limit in (None, 10):
-        for threshold, kept in ((0.5, 0), (np.nextafter(np.float32(0.5), 0), columns)):
+        for threshold, kept in ((0.5, 0), (np.nextafter(np.float32(0.5), np.float32(0)), columns)):
             chosen = DecodeSettings(score_threshold=float(threshold), max_detections=limit)
             assert len(decode(store, None, chosen)) == kept
 
