@@ -38,17 +38,18 @@ def as_rows(logits: Any, num_classes: int) -> npt.NDArray[np.floating[Any]]:
         ...
         logn.errors.InputError: Expected `logits` to have shape (…, 3), but got (2, 5).
     """
-    shape = logits.shape if hasattr(logits, "shape") else np.shape(logits)
-    if not shape or shape[-1] != num_classes:
-        raise InputError(f"Expected `logits` to have shape (…, {num_classes}), but got {tuple(shape)}.")
-    if is_torch_tensor(logits):
-        if str(logits.dtype) == "torch.bfloat16":
-            logits = logits.float()
-        logits = logits.numpy(force=True)
-    array = np.asarray(logits)
+    array = logits if type(logits) is np.ndarray else _as_numpy(logits)  # memory maps are slow to slice
+    if not array.ndim or array.shape[-1] != num_classes:
+        raise InputError(f"Expected `logits` to have shape (…, {num_classes}), but got {array.shape}.")
     if array.dtype.char not in "efd":  # float16, float32, float64
         raise InputError(f"Expected `logits` to be floating point, but got {array.dtype}.")
     return array if array.ndim == 2 else array.reshape(-1, num_classes)
+
+
+def _as_numpy(logits: Any) -> npt.NDArray[Any]:
+    if not is_torch_tensor(logits):
+        return np.asarray(logits)
+    return (logits.float() if str(logits.dtype) == "torch.bfloat16" else logits).numpy(force=True)  # type: ignore[no-any-return]
 
 
 def row_blocks(rows: npt.NDArray[Any], size: int) -> Iterator[npt.NDArray[Any]]:

@@ -58,6 +58,8 @@ class ColumnSummer:
         self._scratch: npt.NDArray[Any] = np.empty((0, num_classes), working)
         # Of each block the sums, then the squares; behind them those of the rows that fill no wide one.
         self._parts: npt.NDArray[Any] = np.empty((CHUNK_BLOCKS * 2 * self._abreast + 2, num_classes), working)
+        # The same memory as wide rows. Views are kept: what makes them has left the cache between two batches.
+        self._wide_parts = list(self._parts[:-2].reshape(-1, self._width))
 
     @property
     def pilot(self) -> FloatArray | None:
@@ -85,22 +87,30 @@ class ColumnSummer:
     def _sum_chunk(self, chunk: npt.NDArray[Any], out: FloatArray) -> None:
         """Sums of at most `CHUNK_BLOCKS` blocks of rows."""
         ready = self._pilot is None and chunk.dtype == self._parts.dtype and chunk.flags.c_contiguous
-        whole, block_rows = len(chunk) - len(chunk) % self._abreast, BLOCK_ROWS * self._abreast
-        # A view that is kept would not be one any more after `copy.deepcopy`.
-        wide_parts = self._parts[:-2].reshape(-1, self._width)
-        for index, start in enumerate(range(0, whole, block_rows)):
-            block = chunk[start : min(start + block_rows, whole)]
-            wide = (block if ready else self._shifted(block)).reshape(-1, self._width)
+        rest = len(chunk) % self._abreast
+        narrow = chunk[: len(chunk) - rest] if rest else chunk
+        wide_rows = len(narrow) // self._abreast
+        wide = narrow.reshape(wide_rows, self._width) if ready else narrow
+        part = 0
+        for start in range(0, wide_rows, BLOCK_ROWS):
+            block = wide[start : start + BLOCK_ROWS] if ready else self._shifted_block(narrow, start)
             # The squares first: their loop computes while it waits for memory; BLAS then finds the block in the cache.
-            np.einsum("ij,ij->j", wide, wide, out=wide_parts[2 * index + 1])
-            self._ones[: len(wide)].dot(wide, wide_parts[2 * index])
-        weights = _part_weights(-(-whole // block_rows), self._abreast, whole < len(chunk))
+            np.einsum("ij,ij->j", block, block, out=self._wide_parts[part + 1])
+            ones = self._ones if len(block) == BLOCK_ROWS else self._ones[: len(block)]
+            ones.dot(block, self._wide_parts[part])
+            part += 2
+        weights = _part_weights(part // 2, self._abreast, rest > 0)
         parts = self._parts[: weights.shape[1]]
-        if whole < len(chunk):
-            rest = chunk[whole:] if ready else self._shifted(chunk[whole:])
-            np.einsum("ij,ij->j", rest, rest, out=parts[-1])
-            np.add.reduce(rest, axis=0, out=parts[-2])
+        if rest:
+            block = chunk[-rest:] if ready else self._shifted(chunk[-rest:])
+            np.einsum("ij,ij->j", block, block, out=parts[-1])
+            np.add.reduce(block, axis=0, out=parts[-2])
         weights.dot(parts, out)  # converts to float64
+
+    def _shifted_block(self, rows: npt.NDArray[Any], start: int) -> npt.NDArray[Any]:
+        """The block that starts at a wide row, minus the pilot, as wide rows."""
+        block = rows[start * self._abreast : (start + BLOCK_ROWS) * self._abreast]
+        return self._shifted(block).reshape(-1, self._width)
 
     def _shifted(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The block minus the pilot, in the working precision."""
@@ -113,6 +123,15 @@ class ColumnSummer:
         elif block is not shifted:
             np.copyto(shifted, block)
         return shifted
+
+    def __getstate__(self) -> tuple[int, np.dtype[Any], FloatArray | None]:
+        # For copies and pickles: only the pilot is worth it. The rest is scratch memory, from which views would part.
+        return self._num_classes, self._parts.dtype, self._pilot
+
+    def __setstate__(self, state: tuple[int, np.dtype[Any], FloatArray | None]) -> None:
+        num_classes, working, pilot = state
+        self.__init__(num_classes, working)  # type: ignore[misc]
+        self._pilot = pilot
 
     def _reserve(self, rows: int) -> None:
         if len(self._scratch) < rows:
