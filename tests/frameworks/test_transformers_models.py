@@ -1,4 +1,4 @@
-"""Tiny random models of each family of Hugging Face: where the logits are, and what folding leaves alone."""
+"""Tiny random detectors and segmenters of Hugging Face: where the logits are, and what folding leaves alone."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 import torch
 
+from logn.calibrators.logit_normalization import logit_normalization
 from logn.deploy.calibrate import calibrate
 from logn.deploy.fold import fold
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer, find_modules
+from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
+from logn.statistics.record import record
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
 
 LABELS = 5
 WIDTHS = [8, 8, 16, 16]
 LEVELS = ["stage2", "stage3", "stage4"]
+ALL_LEVELS = ["stage1", *LEVELS]
 
 
 def resnet(levels=LEVELS):
@@ -107,8 +110,8 @@ def rt_detr_v2():
     return hf.RTDetrV2ForObjectDetection(hf.RTDetrV2Config(**rt_detr_options()))
 
 
-def d_fine():
-    backbone = hf.HGNetV2Config(
+def hgnet(levels=LEVELS):
+    return hf.HGNetV2Config(
         embedding_size=8,
         depths=[1] * 4,
         hidden_sizes=WIDTHS,
@@ -121,10 +124,46 @@ def d_fine():
         stage_light_block=[False] * 4,
         stage_kernel_size=[3] * 4,
         stage_numb_of_layers=[1] * 4,
-        out_features=LEVELS,
+        out_features=levels,
     )
-    config = hf.DFineConfig(**rt_detr_options(backbone_config=backbone, decoder_n_points=[2] * 3))
-    return hf.DFineForObjectDetection(config)
+
+
+def d_fine():
+    options = rt_detr_options(backbone_config=hgnet(), decoder_n_points=[2] * 3)
+    return hf.DFineForObjectDetection(hf.DFineConfig(**options))
+
+
+def deimv2():
+    return hf.Deimv2ForObjectDetection(
+        hf.Deimv2Config(**rt_detr_options(backbone_config=hgnet(), decoder_n_points=[2] * 3))
+    )
+
+
+def pp_doclayout_v2():
+    reading_order = {
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "coordinate_size": 4,
+        "shape_size": 2,
+        "num_classes": LABELS,
+    }
+    options = rt_detr_options(backbone_config=hgnet(), class_thresholds=[0.5] * LABELS, class_order=[*range(LABELS)])
+    config = hf.PPDocLayoutV2Config(reading_order_config=reading_order, **options)
+    return hf.PPDocLayoutV2ForObjectDetection(config)
+
+
+def pp_doclayout_v3():
+    masks = {"mask_feature_channels": [8, 8], "x4_feat_dim": 8, "num_prototypes": 4, "global_pointer_head_size": 4}
+    config = hf.PPDocLayoutV3Config(**rt_detr_options(backbone_config=hgnet(ALL_LEVELS), **masks))
+    return hf.PPDocLayoutV3ForObjectDetection(config)
+
+
+def pp_doclayout_v4():
+    options = rt_detr_options(backbone_config=hgnet(), global_pointer_head_size=4)
+    config = hf.PPDocLayoutV4Config(hidden_size=options.pop("d_model"), **options)
+    return hf.PPDocLayoutV4ForObjectDetection(config)
 
 
 def yolos():
@@ -178,21 +217,70 @@ def lw_detr():
     return hf.LwDetrForObjectDetection(config)
 
 
-def eomt():
-    config = hf.EomtConfig(
+def rf_detr_config():
+    backbone = hf.RfDetrDinov2Config(
         hidden_size=16,
-        num_hidden_layers=3,
+        num_hidden_layers=2,
         num_attention_heads=2,
-        intermediate_size=16,
         image_size=64,
         patch_size=16,
-        num_queries=6,
-        num_labels=LABELS,
-        num_blocks=2,
-        num_upscale_blocks=1,
-        num_register_tokens=1,
+        num_windows=2,
+        out_features=["stage1", "stage2"],
     )
-    return hf.EomtForUniversalSegmentation(config)
+    return hf.RfDetrConfig(
+        backbone_config=backbone,
+        d_model=16,
+        decoder_layers=2,
+        decoder_self_attention_heads=2,
+        decoder_cross_attention_heads=2,
+        decoder_ffn_dim=16,
+        intermediate_size=16,
+        num_queries=6,
+        group_detr=2,
+        num_labels=LABELS,
+    )
+
+
+def rf_detr():
+    return hf.RfDetrForObjectDetection(rf_detr_config())
+
+
+def rf_detr_with_masks():
+    return hf.RfDetrForInstanceSegmentation(rf_detr_config())
+
+
+def detr_panoptic():
+    # The group normalisation of its masks needs the width.
+    options = detr_options(ALL_LEVELS, width=128, encoder_attention_heads=8)
+    return hf.DetrForSegmentation(hf.DetrConfig(**options))
+
+
+def encoder_only(**options):
+    return {
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "image_size": 64,
+        "patch_size": 16,
+        "num_queries": 6,
+        "num_labels": LABELS,
+        "num_blocks": 2,
+        "num_upscale_blocks": 1,
+        "num_register_tokens": 1,
+        **options,
+    }
+
+
+def eomt():
+    return hf.EomtForUniversalSegmentation(hf.EomtConfig(**encoder_only(intermediate_size=16)))
+
+
+def eomt_dinov3():
+    return hf.EomtDinov3ForUniversalSegmentation(hf.EomtDinov3Config(**encoder_only(intermediate_size=16)))
+
+
+def videomt():
+    return hf.VideomtForUniversalSegmentation(hf.VideomtConfig(**encoder_only()))
 
 
 def swin():
@@ -202,7 +290,7 @@ def swin():
         depths=[1] * 4,
         num_heads=[1] * 4,
         window_size=2,
-        out_features=["stage1", "stage2", "stage3", "stage4"],
+        out_features=ALL_LEVELS,
     )
 
 
@@ -236,6 +324,26 @@ def mask2former():
     return hf.Mask2FormerForUniversalSegmentation(config)
 
 
+def oneformer():
+    config = hf.OneFormerConfig(
+        backbone_config=swin(),
+        num_queries=6,
+        text_encoder_width=32,
+        text_encoder_num_layers=1,
+        conv_dim=32,
+        mask_dim=32,
+        hidden_dim=32,
+        encoder_feedforward_dim=16,
+        encoder_layers=1,
+        decoder_layers=3,
+        num_attention_heads=2,
+        dim_feedforward=16,
+        query_dec_layers=1,
+        num_labels=LABELS,
+    )
+    return hf.OneFormerForUniversalSegmentation(config)
+
+
 # model, path, background, what is recorded of the layer's output
 MODELS = {
     "detr": (detr, "class_labels_classifier", -1, None),
@@ -254,8 +362,24 @@ MODELS = {
     "table_transformer": (table_transformer, "class_labels_classifier", -1, None),
     "dab_detr": (dab_detr, "class_embed", None, None),
     "lw_detr": (lw_detr, "class_embed", None, None),
+    "rf_detr": (rf_detr, "class_embed", None, None),
+    "rf_detr_with_masks": (rf_detr_with_masks, "model.class_embed", None, None),
+    "deimv2": (deimv2, "model.decoder.class_embed.2", None, None),
+    "pp_doclayout_v2": (pp_doclayout_v2, "model.decoder.class_embed.2", None, None),
+    "pp_doclayout_v3": (pp_doclayout_v3, "model.decoder.class_embed", None, "call"),
+    "pp_doclayout_v4": (pp_doclayout_v4, "model.decoder.class_embed.2", None, None),
+    "detr_panoptic": (detr_panoptic, "detr.class_labels_classifier", -1, None),
+    "eomt_dinov3": (eomt_dinov3, "class_predictor", -1, "call"),
+    "videomt": (videomt, "class_predictor", -1, None),
+    "oneformer": (oneformer, "model.transformer_module.decoder.class_embed", -1, "call"),
 }
-TWO_STAGE = ["deformable_detr_two_stage", "deformable_detr_untied", "rt_detr", "rt_detr_v2", "d_fine"]
+# They add the quality of a query to its logits behind the layer.
+WITH_QUALITY = ["d_fine", "deimv2"]
+TWO_STAGE = [
+    *("deformable_detr_two_stage", "deformable_detr_untied", "rt_detr", "rt_detr_v2", "d_fine", "deimv2"),
+    *("rf_detr", "pp_doclayout_v2", "pp_doclayout_v3", "pp_doclayout_v4"),
+]
+SAVED = ["detr", "deformable_detr", "deformable_detr_two_stage", "rt_detr_v2", "d_fine", "deimv2", "pp_doclayout_v3"]
 PROPOSALS = ("init_reference_points", "enc_outputs_class", "enc_topk_logits", "enc_outputs_coord_logits")
 
 
@@ -271,24 +395,35 @@ def images():
 
 
 def outputs(model):
+    if model.main_input_name == "pixel_values_videos":
+        inputs = {"pixel_values_videos": images()[:, None].repeat(1, 3, 1, 1, 1)}
+    elif isinstance(model, hf.OneFormerForUniversalSegmentation):
+        inputs = {"pixel_values": images(), "task_inputs": torch.arange(154).reshape(2, 77) % 9}
+    else:
+        inputs = {"pixel_values": images()}
     with torch.inference_mode():
-        return model(pixel_values=images())
+        return model(**inputs)
 
 
 def own_logits(model):
     """The logits that the model itself returns."""
     output = outputs(model)
-    logits = output["class_queries_logits"] if "class_queries_logits" in output else output["logits"]
+    if isinstance(model, hf.PPDocLayoutV2ForObjectDetection):
+        # It puts the queries above its thresholds first, and thereby in another order once they are corrected.
+        logits = output["intermediate_logits"][:, -1]
+        assert torch.equal(logits.sort(dim=1).values, output["logits"].sort(dim=1).values)
+    else:
+        logits = output["class_queries_logits"] if "class_queries_logits" in output else output["logits"]
     return [logits.reshape(-1, logits.shape[-1])]
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "d_fine"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in WITH_QUALITY])
 def test_recorded_attached_and_folded_agree_with_the_model(name, agreement, spread):
     _, path, background, final_only = MODELS[name]
     layer, _ = agreement(make(name, spread), own_logits)
     assert (layer.path, layer.background, layer.final_only) == (path, background, final_only)
     assert layer.activation == ("sigmoid" if background is None else "softmax")
-    assert layer.population == "queries"
+    assert (layer.population, layer.unused) == ("queries", ())
 
 
 def test_maskformer_with_a_loss_for_every_decoder_layer_stacks_them(agreement, spread):
@@ -304,8 +439,9 @@ def test_maskformer_with_a_loss_for_every_decoder_layer_stacks_them(agreement, s
     assert (layer.path, layer.final_only) == ("class_predictor", "slice")
 
 
-def test_d_fine_is_read_before_the_quality_of_the_query_is_added(agreement, spread):
-    model = make("d_fine", spread)
+@pytest.mark.parametrize("name", WITH_QUALITY)
+def test_they_are_read_before_the_quality_of_the_query_is_added(name, agreement, spread):
+    model = make(name, spread)
     with torch.no_grad():
         # Zero before training.
         for parameter in model.model.decoder.lqe_layers.parameters():
@@ -321,7 +457,7 @@ def test_d_fine_is_read_before_the_quality_of_the_query_is_added(agreement, spre
         return [seen[-1].reshape(-1, LABELS)]
 
     layer, folded = agreement(model, at_the_layer)
-    assert layer.path == MODELS["d_fine"][1]
+    assert layer.path == MODELS[name][1]
     plain, mapped = at_the_layer(model)[0], at_the_layer(folded)[0]
     plain, mapped = plain.detach(), mapped.detach()
     change = own_logits(folded)[0] - own_logits(model)[0]
@@ -341,7 +477,9 @@ def test_folding_leaves_the_proposals_of_the_encoder_alone(name, class_map, spre
     compared = [key for key in PROPOSALS if before.get(key) is not None]
     assert {"init_reference_points", "enc_outputs_class"} <= set(compared)
     assert all(torch.equal(before[key], after[key]) for key in compared)
-    assert torch.equal(before["pred_boxes"], after["pred_boxes"])
+    # PP-DocLayout V2 sorts its queries by their corrected scores.
+    boxes = "intermediate_reference_points" if name == "pp_doclayout_v2" else "pred_boxes"
+    assert torch.equal(before[boxes], after[boxes])
     assert not torch.allclose(before["logits"], after["logits"])
 
 
@@ -365,7 +503,7 @@ def test_a_class_layer_tied_to_the_one_that_picks_proposals_is_untied(class_map,
     assert model.config.tie_word_embeddings is False
 
 
-@pytest.mark.parametrize("name", ["detr", "deformable_detr", "deformable_detr_two_stage", "rt_detr_v2", "d_fine"])
+@pytest.mark.parametrize("name", [*SAVED, "rf_detr", "rf_detr_with_masks"])
 def test_a_folded_model_is_the_same_after_saving_and_loading(name, class_map, spread, tmp_path):
     model = make(name, spread)
     layer = locate_logits(model)
@@ -390,58 +528,17 @@ def test_a_folded_model_is_the_same_after_saving_and_loading(name, class_map, sp
         fold(loaded, layer, class_map(LABELS + (layer.background is not None), layer.background))
 
 
-def vit():
-    config = hf.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=64, patch_size=16
-    )
-    config.num_labels = LABELS
-    return hf.ViTForImageClassification(config), "classifier"
-
-
-def deit():
-    config = hf.DeiTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=64, patch_size=16
-    )
-    config.num_labels = LABELS
-    return hf.DeiTForImageClassificationWithTeacher(config), ("cls_classifier", "distillation_classifier")
-
-
-def resnet_classifier():
-    config = resnet()
-    config.num_labels = LABELS
-    return hf.ResNetForImageClassification(config), "classifier.1"
-
-
-def convnext():
-    config = hf.ConvNextConfig(hidden_sizes=WIDTHS, depths=[1] * 4)
-    config.num_labels = LABELS
-    return hf.ConvNextForImageClassification(config), "classifier"
-
-
-@pytest.mark.parametrize("build", [vit, resnet_classifier, convnext], ids=lambda build: build.__name__)
-def test_image_classifiers(build, agreement, spread):
-    torch.manual_seed(0)
-    model, path = build()
-    spread(model.eval(), locate_logits(model))
-    layer, _ = agreement(model, own_logits)
-    assert layer == LogitLayer(path, population="images")
-
-
-def test_the_two_heads_of_deit_share_one_map(class_map, spread):
-    torch.manual_seed(0)
-    model, paths = deit()
-    layer = locate_logits(model.eval())
-    assert layer.paths == paths
-    spread(model, layer)
-    affine, plain = class_map(LABELS), own_logits(model)[0]
-    fold(model, layer, affine)
-    np.testing.assert_allclose(own_logits(model)[0], affine(plain), atol=1e-4)
-
-
-def test_a_multi_label_classifier_has_a_sigmoid():
-    model, _ = vit()
-    model.config.problem_type = "multi_label_classification"
-    assert locate_logits(model).activation == "sigmoid"
+def test_columns_that_the_configuration_names_no_class_are_left_alone(spread):
+    model = make("rf_detr", spread)
+    model.config.id2label = {0: "N/A", 1: "cup", 2: "fork", 3: "N/A", 4: "bed"}
+    layer = locate_logits(model)
+    assert layer.unused == (0, 3)
+    with record(model, layer) as moments:
+        outputs(model)
+    affine = logit_normalization(moments)
+    assert (affine.scale[[0, 3]] == 1).all()
+    assert (affine.shift[[0, 3]] == 0).all()
+    assert (affine.scale[[1, 2, 4]] != 1).all()
 
 
 def test_calibrate_takes_the_batches_of_an_image_processor(spread):
