@@ -306,42 +306,30 @@ def maskformer(use_auxiliary_loss=False):
     return hf.MaskFormerForInstanceSegmentation(config)
 
 
+def mask_options(**options):
+    # The group normalisation needs 32 channels.
+    return {
+        "backbone_config": swin(),
+        "hidden_dim": 32,
+        "encoder_feedforward_dim": 16,
+        "encoder_layers": 1,
+        "num_attention_heads": 2,
+        "dim_feedforward": 16,
+        "num_queries": 6,
+        "num_labels": LABELS,
+        **options,
+    }
+
+
 def mask2former():
-    # Its group normalisation needs 32 channels.
-    config = hf.Mask2FormerConfig(
-        backbone_config=swin(),
-        feature_size=32,
-        mask_feature_size=32,
-        hidden_dim=32,
-        encoder_feedforward_dim=16,
-        encoder_layers=1,
-        decoder_layers=4,
-        num_attention_heads=2,
-        dim_feedforward=16,
-        num_queries=6,
-        num_labels=LABELS,
-    )
-    return hf.Mask2FormerForUniversalSegmentation(config)
+    options = mask_options(feature_size=32, mask_feature_size=32, decoder_layers=4)
+    return hf.Mask2FormerForUniversalSegmentation(hf.Mask2FormerConfig(**options))
 
 
 def oneformer():
-    config = hf.OneFormerConfig(
-        backbone_config=swin(),
-        num_queries=6,
-        text_encoder_width=32,
-        text_encoder_num_layers=1,
-        conv_dim=32,
-        mask_dim=32,
-        hidden_dim=32,
-        encoder_feedforward_dim=16,
-        encoder_layers=1,
-        decoder_layers=3,
-        num_attention_heads=2,
-        dim_feedforward=16,
-        query_dec_layers=1,
-        num_labels=LABELS,
-    )
-    return hf.OneFormerForUniversalSegmentation(config)
+    text = {"text_encoder_width": 32, "text_encoder_num_layers": 1}
+    options = mask_options(conv_dim=32, mask_dim=32, decoder_layers=3, query_dec_layers=1, **text)
+    return hf.OneFormerForUniversalSegmentation(hf.OneFormerConfig(**options))
 
 
 # model, path, background, what is recorded of the layer's output

@@ -90,7 +90,7 @@ class HeadLoss(nn.Module):
         """Bring the state up to date before the loss of the batch."""
 
     def row_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each row, from float32 logits."""
+        """The loss of each row, from float32 logits; losses that need more than rows have their own `forward`."""
         raise NotImplementedError
 
     def activate(self, logits: Tensor) -> Tensor:
