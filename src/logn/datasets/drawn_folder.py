@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
 from logn.errors import InputError
 from logn.files import atomic_path
+from logn.processes import fresh_processes
 
 SETTINGS_FILE = "settings.json"
 
@@ -85,22 +83,15 @@ def draw_in_processes(
         for shard in shards:
             advance(draw(shard))
         return
-    # Fresh processes: a fork of a process that has threads (torch, a progress bar) may hang. Only the first one hears
-    # an interruption from the keyboard, and tells the others.
-    ignore_interruption = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    number = min(workers, max(1, len(shards)))
-    with ProcessPoolExecutor(number, mp_context=get_context("spawn"), initializer=ignore_interruption) as pool:
-        try:
+    try:
+        with fresh_processes(min(workers, max(1, len(shards)))) as pool:
             for finished in as_completed([pool.submit(draw, shard) for shard in shards]):
                 advance(finished.result())
-        except BrokenProcessPool as error:
-            raise InputError(
-                f"Expected `workers` = {workers} processes to draw, but one of them ended; try `workers` = 1, and in a "
-                'script of your own put the call under `if __name__ == "__main__":`.'
-            ) from error
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"Expected `workers` = {workers} processes to draw, but one of them ended; try `workers` = 1, and in a "
+            'script of your own put the call under `if __name__ == "__main__":`.'
+        ) from error
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,7 @@ from logn.evaluate.classifier_logits import classifier_logits
 from logn.experiments.classifier_spec import ClassifierSpec
 from logn.experiments.workshop import Step
 from logn.files import atomic_path
+from logn.processes import fresh_processes
 from logn.statistics.moments import ClassMoments
 from logn.training.classifier_checkpoint import load_classifier
 from logn.training.classifier_loop import train_classifier
@@ -166,15 +164,12 @@ class ClassifierWorkshop:
             with _single_thread():
                 yield from map(_train, [self.plan(spec) for spec in specs])
             return
-        # Fresh processes, since a fork of torch may hang.
-        with ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-            try:
+        # Their checkpoints are resumed: none has to come to its end when another stops.
+        try:
+            with fresh_processes(self.jobs, prepare=_one_thread, finish=False) as pool:
                 yield from pool.map(_train, [self.plan(spec) for spec in specs])
-            except BrokenProcessPool as error:
-                raise InputError(f"Expected `jobs` = {self.jobs} processes to train, but one of them ended.") from error
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        except BrokenProcessPool as error:
+            raise InputError(f"Expected `jobs` = {self.jobs} processes to train, but one of them ended.") from error
 
     def logits(self, spec: ClassifierSpec, split: str) -> Path:
         """The file of a classifier's logits on a split, `(images, classes)`."""
@@ -213,7 +208,6 @@ def _single_thread() -> Iterator[None]:
 
 def _one_thread() -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the first process hears the keyboard, and tells the others
 
 
 def _train(plan: ClassifierPlan) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from logn.evaluate.detector_statistics import collect_detector_statistics
 from logn.evaluate.predict import predict
 from logn.experiments.detector_spec import DetectorSpec
 from logn.logits.fingerprint import fingerprint
+from logn.processes import CommandRunner
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
 from logn.training.checkpoint import FILE_NAME, load_detector
@@ -85,8 +86,8 @@ class Workshop:
         with self._step("Training detectors", len(missing)) as advance:
             for stage in (False, True):
                 todo = [spec for spec in missing if (spec.start is not None) == stage]
-                with ThreadPoolExecutor(self.jobs) as pool:
-                    for spec, failure in zip(todo, pool.map(self._train, todo), strict=True):
+                with ThreadPoolExecutor(self.jobs) as pool, CommandRunner() as commands:
+                    for spec, failure in zip(todo, pool.map(partial(self._train, commands), todo), strict=True):
                         advance(1)
                         if failure:
                             failures[spec.name] = failure
@@ -133,7 +134,7 @@ class Workshop:
         images, objects = (values.astype(np.float64) for values in (training.image_counts, training.instance_counts))
         return ClassCounts(images, objects, training.class_names, len(training)).at_least(1.0)
 
-    def _train(self, spec: DetectorSpec) -> str | None:
+    def _train(self, commands: CommandRunner, spec: DetectorSpec) -> str | None:
         """Train in a process of its own, so that threads and random states are its own; a sentence if that failed."""
         command = [sys.executable, "-m", "logn.cli.main", "train", "--json", "--no-progress"]
         command += ["--data", str(self.data_folder(spec)), "-o", str(self.model_folder(spec))]
@@ -143,8 +144,7 @@ class Workshop:
                 return f"The detector {spec.start.name} that it starts from was not trained."
             command += ["--start", str(self.model_folder(spec.start))]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        environment = {**os.environ, **threads}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603
+        done = commands.run(command, {**os.environ, **threads})
         if done.returncode == 0:
             return None
         return _sentence(done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}")

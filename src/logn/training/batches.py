@@ -20,6 +20,7 @@ from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.sample import Sample
 from logn.datasets.samplers import ImageSampler
 from logn.datasets.transforms import Augmentation, to_tensors
+from logn.processes import keyboard_to_this_process
 
 IntArray = npt.NDArray[np.int64]
 # Decoded images of this many bytes are kept in memory; more are read anew each time.
@@ -146,7 +147,8 @@ class BatchesOfRun(Dataset[Any]):
             num_workers=workers,
             generator=torch.Generator(),  # its own, so that making the loader leaves torch's random state alone
         )
-        return iter(loader)
+        with keyboard_to_this_process():
+            return iter(loader)  # starts the processes
 
 
 class IterationBatches(BatchesOfRun):

@@ -8,14 +8,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from logn.errors import InputError
+from logn.processes import FreshContext
 
 Result = TypeVar("Result")
 WAIT = timedelta(minutes=30)
@@ -124,41 +125,46 @@ def _run_with_children(work: Callable[[Team], Result], processes: int, device: s
         raise InputError(
             f"Expected `processes` to be at most the {torch.cuda.device_count()} CUDA devices, but got {processes}."
         )
-    context = mp.get_context("spawn")
+    context = FreshContext()
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder) / "meeting"
         errors = context.SimpleQueue()
-        children = [
-            context.Process(target=_child, args=(work, rank, processes, str(meeting), chosen.type, errors), daemon=True)
-            for rank in range(1, processes)
-        ]
-        for child in children:
-            child.start()
         try:
-            return _member(work, 0, processes, str(meeting), chosen.type)
+            for rank in range(1, processes):
+                # No daemon, which could not start processes of its own that read images.
+                context.Process(
+                    target=_child, args=(work, rank, processes, str(meeting), chosen.type, errors)
+                ).start()
+            result = _member(work, 0, processes, str(meeting), chosen.type)
+            for child in context.children:
+                child.join(timeout=10)
+            return result
         except RuntimeError as error:
             # When another process stops, this one only sees the line go dead; what that one said is the reason.
-            for child in children:
-                child.join(timeout=10)
             if not errors.empty():
                 raise InputError(errors.get()) from error
             raise
         finally:
-            for child in children:
-                child.join(timeout=10)
-                if child.is_alive():
-                    child.terminate()
+            context.end()  # at once: only the leader has files to write
 
 
 def _child(work: Callable[[Team], Any], rank: int, world: int, meeting: str, kind: str, errors: Any) -> None:
     try:
-        _member(work, rank, world, meeting, kind)
+        _member(partial(_tell_errors, work, errors), rank, world, meeting, kind)
     except InputError as error:
-        errors.put(str(error))
         raise SystemExit(2) from error
     except (RuntimeError, KeyboardInterrupt) as error:
         # The leader stopped and says why itself.
         raise SystemExit(1) from error
+
+
+def _tell_errors(work: Callable[[Team], Any], errors: Any, team: Team) -> Any:
+    """Do the work and tell the leader what is wrong with it before the line goes dead, so that it need not wait."""
+    try:
+        return work(team)
+    except InputError as error:
+        errors.put(str(error))
+        raise
 
 
 def _member(work: Callable[[Team], Result], rank: int, world: int, meeting: str, kind: str) -> Result:

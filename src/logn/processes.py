@@ -1,0 +1,148 @@
+"""Processes beside this one: only the first hears the keyboard, and it ends the others."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ProcessPoolExecutor
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import TracebackType
+from typing import Any
+
+__all__ = ["CommandRunner", "FreshContext", "fresh_processes", "keyboard_to_this_process"]
+
+
+@contextlib.contextmanager
+def keyboard_to_this_process() -> Iterator[None]:
+    """Start processes in this block that never hear an interruption from the keyboard.
+
+    They inherit that interrupts are held back, from their first instruction: one that is still loading would else print
+    a traceback of its own. This process loses none: what comes inside the block is heard at its end.
+
+    Example:
+        >>> import sys
+        >>> interrupt_itself = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+        >>> with keyboard_to_this_process():
+        ...     subprocess.run([sys.executable, "-c", interrupt_itself]).returncode
+        0
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    # The tracker of shared resources starts with the first process, and lets interrupts through again after that.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class FreshProcess(SpawnProcess):
+    """A process that starts anew, and leaves the keyboard to the one that started it."""
+
+    def start(self) -> None:
+        """Start it."""
+        with keyboard_to_this_process():
+            super().start()
+
+
+class FreshContext(SpawnContext):
+    """Makes processes that start anew: a fork of a process with threads (torch, a progress bar) may hang."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.children: list[FreshProcess] = []
+
+    def Process(self, *arguments: Any, **options: Any) -> FreshProcess:  # type: ignore[override]  # noqa: N802
+        """A process that is not started yet, as `multiprocessing.Process` makes it."""
+        child = FreshProcess(*arguments, **options)
+        self.children.append(child)
+        return child
+
+    def end(self) -> None:
+        """End the processes that run, whatever they are at, and wait until they are gone."""
+        running = [child for child in self.children if child.is_alive()]
+        for child in running:
+            child.terminate()
+        for child in running:
+            child.join()
+
+
+@contextlib.contextmanager
+def fresh_processes(
+    number: int, *, prepare: Callable[[], object] | None = None, finish: bool = True
+) -> Iterator[ProcessPoolExecutor]:
+    """A pool of fresh processes, none of which outlives the block.
+
+    Args:
+        number: How many.
+        prepare: What each of them calls first.
+        finish: Whether work that has begun is finished when the block ends by an error; else it ends at once.
+    """
+    context = FreshContext()
+    with ProcessPoolExecutor(number, mp_context=context, initializer=_first_steps, initargs=(prepare,)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            if not finish:
+                context.end()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _first_steps(prepare: Callable[[], object] | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems where this cannot be inherited
+    if prepare is not None:
+        prepare()
+
+
+class CommandRunner:
+    r"""Runs commands from several threads at once; a block that is left by an error ends those under way.
+
+    Example:
+        >>> import sys
+        >>> with CommandRunner() as commands:
+        ...     commands.run([sys.executable, "-c", "print('ready')"]).stdout
+        'ready\n'
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._ended = False
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, and give its code and what it printed."""
+        with self._lock:
+            if self._ended:
+                raise CancelledError
+            with keyboard_to_this_process():
+                process = subprocess.Popen(  # noqa: S603
+                    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
+            self._running.add(process)
+        out, errors = process.communicate()
+        with self._lock:
+            self._running.discard(process)
+        return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+    def __enter__(self) -> CommandRunner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            return
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                process.terminate()
