@@ -7,12 +7,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = ["CommandRunner", "FreshContext", "fresh_processes", "keyboard_to_this_process"]
+
+_Result = TypeVar("_Result")
 
 
 @contextlib.contextmanager
@@ -74,10 +76,19 @@ class FreshContext(SpawnContext):
             child.join()
 
 
+class FreshPool(ProcessPoolExecutor):
+    """A pool of fresh processes that an interruption never finds with one that it does not know of yet."""
+
+    def submit(self, work: Callable[..., _Result], /, *arguments: Any, **options: Any) -> Future[_Result]:
+        """Have `work` done, which may start a process; an interruption waits until that is noted."""
+        with keyboard_to_this_process():
+            return super().submit(work, *arguments, **options)
+
+
 @contextlib.contextmanager
 def fresh_processes(
     number: int, *, prepare: Callable[[], object] | None = None, finish: bool = True
-) -> Iterator[ProcessPoolExecutor]:
+) -> Iterator[FreshPool]:
     """A pool of fresh processes, none of which outlives the block.
 
     Args:
@@ -86,7 +97,7 @@ def fresh_processes(
         finish: Whether work that has begun is finished when the block ends by an error; else it ends at once.
     """
     context = FreshContext()
-    with ProcessPoolExecutor(number, mp_context=context, initializer=_first_steps, initargs=(prepare,)) as pool:
+    with FreshPool(number, mp_context=context, initializer=_first_steps, initargs=(prepare,)) as pool:
         try:
             yield pool
         except BaseException:
@@ -128,7 +139,7 @@ class CommandRunner:
                 process = subprocess.Popen(  # noqa: S603
                     command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
                 )
-            self._running.add(process)
+                self._running.add(process)
         out, errors = process.communicate()
         with self._lock:
             self._running.discard(process)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -136,46 +135,77 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(refused, lo
     assert "is a folder" in refused("collect", tmp_path / "shards", "-o", tmp_path)
 
 
-def _start(folder, *options):
-    command = [sys.executable, "-m", "logn.cli.main", "collect", f"{folder}/shards", *options]
-    return subprocess.Popen(
-        [str(part) for part in command],
+# `logn` in a process that stops at a call of `os.replace`, which brings the journal to its place: before or after it.
+# It says so on stdout, and goes on when stdin ends.
+PAUSING = """
+import os, sys
+from logn.cli.main import run
+
+calls, moment = int(sys.argv.pop(1)), sys.argv.pop(1)
+plain_replace = os.replace
+
+def pause():
+    print("paused", flush=True)
+    sys.stdin.read()
+
+def replace(source, target):
+    global calls
+    calls -= 1
+    if calls == 0 and moment == "before":
+        pause()
+    plain_replace(source, target)
+    if calls == 0 and moment == "after":
+        pause()
+
+os.replace = replace
+run()
+"""
+
+
+def _start_and_wait_for_journal(folder, calls, moment, *options):
+    """Start a collection that waits in the middle, wherever the machine is busy, until it is sent a signal."""
+    command = [sys.executable, "-c", PAUSING, calls, moment, "collect", f"{folder}/shards", "--journal-seconds", "0"]
+    process = subprocess.Popen(
+        [str(part) for part in (*command, *options)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # Where the tests run in the background of a shell, children would ignore interruptions.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+    assert process.stdout.readline() == b"paused\n"
+    return process
 
 
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
-    """SIGKILL a real process in the middle, twice, then let it finish."""
-    (tmp_path / "shards").mkdir()
+def _write_many_shards(folder):
+    (folder / "shards").mkdir()
     random = np.random.default_rng(0)
-    for index in range(400):
-        np.save(tmp_path / "shards" / f"{index:03}.npy", random.standard_normal((64, 50), dtype=np.float32))
+    for index in range(40):
+        np.save(folder / "shards" / f"{index:03}.npy", random.standard_normal((64, 50), dtype=np.float32))
+
+
+def test_a_killed_run_resumes_to_the_same_bits(run, tmp_path):
+    """SIGKILL a real process in the middle, twice, then let it finish."""
+    _write_many_shards(tmp_path)
     whole, resumed = tmp_path / "whole.safetensors", tmp_path / "resumed.safetensors"
     journal = tmp_path / "resumed.safetensors.partial"
     options = ("--sample-rows", "100", "--threads", "2")
-    assert _start(tmp_path, "-o", whole, *options).wait() == 0
+    assert run("collect", tmp_path / "shards", "-o", whole, *options).code == 0
 
-    done = 0
-    for _ in range(2):
-        process = _start(tmp_path, "-o", resumed, *options, "--journal-seconds", "0")
-        before = journal.stat().st_mtime_ns if journal.exists() else 0
-        while process.poll() is None and not (journal.exists() and journal.stat().st_mtime_ns > before):
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
+    # Once with the journal in its place, once with a new one beside it that nobody will finish.
+    for moment, reached in (("after", 3), ("before", 5)):
+        process = _start_and_wait_for_journal(tmp_path, 3, moment, "-o", resumed, *options)
+        process.kill()
         process.communicate()
-        assert process.returncode == -signal.SIGKILL, "the run ended before it could be killed"
+        assert process.returncode == -signal.SIGKILL
         assert not resumed.exists()
         _, text = read_safetensors(journal, expected_format="logn.collect-journal", schema=1)
-        reached = text["rows"].count("64")
-        assert done < reached < 400
-        done = reached
+        assert text["rows"].count("64") == reached
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
-    assert _start(tmp_path, "-o", resumed, *options).wait() == 0
+    assert run("collect", tmp_path / "shards", "-o", resumed, *options).code == 0
     _assert_bit_equal(whole, resumed)
-    assert ClassMoments.load(resumed).count.tolist() == [400 * 64] * 50
+    assert ClassMoments.load(resumed).count.tolist() == [40 * 64] * 50
     assert sorted(path.name for path in tmp_path.iterdir()) == ["resumed.safetensors", "shards", "whole.safetensors"]
 
 
@@ -190,18 +220,16 @@ def test_a_changed_input_is_noticed_when_resuming(refused, logits, tmp_path):
 
 
 def test_interrupting_leaves_one_sentence_and_code_130(tmp_path):
-    (tmp_path / "shards").mkdir()
-    random = np.random.default_rng(0)
-    for index in range(400):
-        np.save(tmp_path / "shards" / f"{index:03}.npy", random.standard_normal((64, 50), dtype=np.float32))
-    output, journal = tmp_path / "a.safetensors", tmp_path / "a.safetensors.partial"
-    process = _start(tmp_path, "-o", output, "--journal-seconds", "0")
-    while process.poll() is None and not journal.exists():
-        time.sleep(0.001)
+    _write_many_shards(tmp_path)
+    output = tmp_path / "a.safetensors"
+    process = _start_and_wait_for_journal(tmp_path, 1, "after", "-o", output)
     process.send_signal(signal.SIGINT)
+    process.wait()  # before stdin is closed, which would let it go on
     _, errors = process.communicate()
     assert process.returncode == 130
     assert errors.decode() == "Error: Interrupted.\n"
+    assert not output.exists()
+    assert (tmp_path / "a.safetensors.partial").exists()
 
 
 def _collect(run, folder, pattern, output, *options):

@@ -101,14 +101,16 @@ def test_an_interrupt_while_the_command_line_is_loaded_is_quiet(start, tmp_path)
         "    def find_spec(self, name, path, target=None):\n"
         "        return importlib.machinery.ModuleSpec(name, self) if name == 'logn.cli.main' else None\n"
         "    def exec_module(self, module):\n"
-        "        import time; print('loading', flush=True); time.sleep(60)\n"
+        "        print('loading', flush=True); sys.stdin.read()\n"
         "sys.meta_path.insert(0, Slow())\n"
     )
     restored = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
-    process = start("--help", environment={"PYTHONPATH": str(tmp_path)}, **restored)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = start("--help", environment={"PYTHONPATH": path}, stdin=subprocess.PIPE, **restored)
     assert process.stdout.readline() == b"loading\n"
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30) == (b"", b"")
+    process.wait()  # before stdin is closed, which would let it go on
+    assert process.communicate() == (b"", b"")
     assert process.returncode == -signal.SIGINT
 
 

@@ -220,23 +220,69 @@ def test_other_settings_other_versions_and_other_files_are_refused(scenes, tmp_p
         generate_glyph_scenes(tmp_path, SETTINGS, workers=0)
 
 
-def test_an_interruption_ends_all_processes_and_says_nothing_else(tmp_path):
-    folder = tmp_path / "interrupted"
-    command = [sys.executable, "-m", "logn.cli.main", "data", "glyphs", "-o", str(folder), "--train", "2000"]
+# Python reads this before anything else. A worker says that it is there and waits for the file `go`, at its first
+# instruction or at its first image; the first process says that it heard the interruption, and ends the workers.
+WAITING_WORKERS = """
+import os, sys, time
+from pathlib import Path
+
+here = Path(os.environ["MARKERS"])
+
+def wait():
+    (here / f"worker-{os.getpid()}").touch()
+    while not (here / "go").exists():
+        time.sleep(0.01)
+
+if "--multiprocessing-fork" in sys.orig_argv:
+    if os.environ["WAIT_AT"] == "start":
+        wait()
+    else:
+        from PIL import Image
+        plain_save = Image.Image.save
+        def save(*arguments, **options):
+            wait()
+            plain_save(*arguments, **options)
+        Image.Image.save = save
+elif "logn.cli.main" in sys.orig_argv:
+    from concurrent.futures import ProcessPoolExecutor
+    plain_shutdown = ProcessPoolExecutor.shutdown
+    def shutdown(*arguments, **options):
+        (here / "heard").touch()
+        plain_shutdown(*arguments, **options)
+    ProcessPoolExecutor.shutdown = shutdown
+"""
+
+
+def wait_for(condition, process):
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("moment", ["start", "draw"])
+def test_an_interruption_ends_all_processes_and_says_nothing_else(tmp_path, moment):
+    (tmp_path / "sitecustomize.py").write_text(WAITING_WORKERS)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = ["-o", str(tmp_path / "interrupted"), "--train", "200", "--workers", "2"]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "logn.cli.main", "data", "glyphs", *options],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env=os.environ | {"PYTHONPATH": path, "MARKERS": str(tmp_path), "WAIT_AT": moment},
         # Where the tests run in the background of a shell, children would ignore interruptions.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    while process.poll() is None and not list(folder.glob("images/train/0*.png")):
-        time.sleep(0.02)
+    wait_for(lambda: len(list(tmp_path.glob("worker-*"))) == 2, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    _, errors = process.communicate(timeout=60)
+    wait_for((tmp_path / "heard").exists, process)
+    (tmp_path / "go").touch()
+    _, errors = process.communicate()
     assert process.returncode == 130
     assert errors.splitlines() == ["Error: Interrupted."]
+    for worker in tmp_path.glob("worker-*"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(worker.name.removeprefix("worker-")), 0)
 
 
 @pytest.mark.parametrize("size", [64, 128])

@@ -132,9 +132,7 @@ def _run_with_children(work: Callable[[Team], Result], processes: int, device: s
         try:
             for rank in range(1, processes):
                 # No daemon, which could not start processes of its own that read images.
-                context.Process(
-                    target=_child, args=(work, rank, processes, str(meeting), chosen.type, errors)
-                ).start()
+                context.Process(target=_child, args=(work, rank, processes, str(meeting), chosen.type, errors)).start()
             result = _member(work, 0, processes, str(meeting), chosen.type)
             for child in context.children:
                 child.join(timeout=10)

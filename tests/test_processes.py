@@ -1,0 +1,140 @@
+"""Processes beside the first: deaf to the keyboard from their first instruction, and gone with the block."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import pytest
+
+from logn.processes import CommandRunner, FreshContext, fresh_processes, keyboard_to_this_process
+
+FOREVER = "import sys, time; open(sys.argv[1], 'w').close()\nwhile True: time.sleep(1)"
+
+
+class StopError(Exception):
+    """Ends a block."""
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def work_forever(path):
+    path.touch()
+    while True:
+        time.sleep(1)
+
+
+def is_deaf(_):
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.fixture
+def heard():
+    """The interruptions that this process heard, which end nothing."""
+    numbers = []
+    before = signal.signal(signal.SIGINT, lambda number, _: numbers.append(number))
+    yield numbers
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interruption_of_the_block_is_heard_at_its_end(heard):
+    with keyboard_to_this_process():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert heard == []
+    assert heard == [signal.SIGINT]
+    assert not is_deaf(None)
+
+
+def test_blocks_inside_blocks_change_nothing(heard):
+    with keyboard_to_this_process():
+        with keyboard_to_this_process():
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+        assert heard == []
+    assert heard == [signal.SIGINT]
+
+
+def test_the_processes_of_a_pool_are_deaf_and_this_one_is_not():
+    with fresh_processes(2) as pool:
+        assert all(pool.map(is_deaf, range(4)))
+    assert not is_deaf(None)
+
+
+def test_an_error_ends_work_that_would_take_forever(tmp_path):
+    with pytest.raises(StopError), fresh_processes(2, finish=False) as pool:
+        for name in ("first", "second"):
+            pool.submit(work_forever, tmp_path / name)
+        wait_for(tmp_path / "first")
+        wait_for(tmp_path / "second")
+        raise StopError
+
+
+def test_an_error_lets_work_that_has_begun_come_to_its_end(tmp_path):
+    with pytest.raises(StopError), fresh_processes(1) as pool:
+        pool.submit(finish_later, tmp_path)
+        wait_for(tmp_path / "begun")
+        (tmp_path / "go").touch()
+        raise StopError
+    assert (tmp_path / "done").exists()
+
+
+def finish_later(folder):
+    (folder / "begun").touch()
+    wait_for(folder / "go")
+    (folder / "done").touch()
+
+
+def test_the_end_of_a_context_ends_its_processes_alone(tmp_path):
+    ours, other = FreshContext(), FreshContext()
+    for context, name in ((ours, "ours"), (other, "other")):
+        context.Process(target=work_forever, args=(tmp_path / name,)).start()
+        wait_for(tmp_path / name)
+    ours.end()
+    assert not ours.children[0].is_alive()
+    assert other.children[0].is_alive()
+    other.end()
+
+
+def test_commands_are_ended_by_an_error_and_none_begins_after_it(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(StopError), CommandRunner() as commands:
+            under_way = pool.submit(commands.run, [sys.executable, "-c", FOREVER, str(tmp_path / "begun")])
+            wait_for(tmp_path / "begun")
+            raise StopError
+        assert under_way.result().returncode == -signal.SIGTERM
+        with pytest.raises(CancelledError):
+            commands.run([sys.executable, "--version"])
+
+
+def test_commands_do_not_hear_the_keyboard():
+    interrupt_itself = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('still here')"
+    with CommandRunner() as commands:
+        done = commands.run([sys.executable, "-c", interrupt_itself])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "still here\n", "")
+
+
+def test_a_pool_notes_its_processes_before_an_interruption_is_heard():
+    """Else nobody would end the one that had just been started, and this process would wait for it forever."""
+    code = (
+        "import os, signal, sys\n"
+        "from logn.processes import FreshProcess, fresh_processes\n"
+        "plain_start = FreshProcess.start\n"
+        "def start(process):\n"
+        "    plain_start(process)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "FreshProcess.start = start\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n"
+        "    with fresh_processes(2) as pool:\n"
+        "        pool.submit(print, 'worked', flush=True)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "interrupted"
