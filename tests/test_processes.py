@@ -1,36 +1,55 @@
 """Processes beside the first: deaf to the keyboard from their first instruction, and gone with the block."""
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
 from logn.processes import CommandRunner, FreshContext, fresh_processes, keyboard_to_this_process
 
-FOREVER = "import sys, time; open(sys.argv[1], 'w').close()\nwhile True: time.sleep(1)"
+# A module of its own, since fresh processes must find it by its name.
+WORK = """
+import signal, sys, time
+from pathlib import Path
 
-
-class StopError(Exception):
-    """Ends a block."""
-
+def is_deaf(_=None):
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 def wait_for(path):
     while not path.exists():
         time.sleep(0.01)
-
 
 def work_forever(path):
     path.touch()
     while True:
         time.sleep(1)
 
+def finish_later(folder):
+    (folder / "begun").touch()
+    wait_for(folder / "go")
+    (folder / "done").touch()
 
-def is_deaf(_):
-    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+if __name__ == "__main__":
+    work_forever(Path(sys.argv[1]))
+"""
+
+
+class StopError(Exception):
+    """Ends a block."""
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """What processes do here."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "logn_test_work.py").write_text(WORK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield importlib.import_module("logn_test_work")
 
 
 @pytest.fixture
@@ -47,7 +66,6 @@ def test_an_interruption_of_the_block_is_heard_at_its_end(heard):
         os.kill(os.getpid(), signal.SIGINT)
         assert heard == []
     assert heard == [signal.SIGINT]
-    assert not is_deaf(None)
 
 
 def test_blocks_inside_blocks_change_nothing(heard):
@@ -59,56 +77,64 @@ def test_blocks_inside_blocks_change_nothing(heard):
     assert heard == [signal.SIGINT]
 
 
-def test_the_processes_of_a_pool_are_deaf_and_this_one_is_not():
+def test_the_processes_of_a_pool_are_deaf_and_this_one_is_not(work):
     with fresh_processes(2) as pool:
-        assert all(pool.map(is_deaf, range(4)))
-    assert not is_deaf(None)
+        assert all(pool.map(work.is_deaf, range(4)))
+    assert not work.is_deaf()
 
 
-def test_an_error_ends_work_that_would_take_forever(tmp_path):
-    with pytest.raises(StopError), fresh_processes(2, finish=False) as pool:
-        for name in ("first", "second"):
-            pool.submit(work_forever, tmp_path / name)
-        wait_for(tmp_path / "first")
-        wait_for(tmp_path / "second")
-        raise StopError
+def test_an_error_ends_work_that_would_take_forever(work, tmp_path):
+    def stop_in_the_middle():
+        with fresh_processes(2, finish=False) as pool:
+            for name in ("first", "second"):
+                pool.submit(work.work_forever, tmp_path / name)
+            work.wait_for(tmp_path / "first")
+            work.wait_for(tmp_path / "second")
+            raise StopError
+
+    with pytest.raises(StopError):
+        stop_in_the_middle()
 
 
-def test_an_error_lets_work_that_has_begun_come_to_its_end(tmp_path):
-    with pytest.raises(StopError), fresh_processes(1) as pool:
-        pool.submit(finish_later, tmp_path)
-        wait_for(tmp_path / "begun")
-        (tmp_path / "go").touch()
-        raise StopError
+def test_an_error_lets_work_that_has_begun_come_to_its_end(work, tmp_path):
+    def stop_in_the_middle():
+        with fresh_processes(1) as pool:
+            pool.submit(work.finish_later, tmp_path)
+            work.wait_for(tmp_path / "begun")
+            (tmp_path / "go").touch()
+            raise StopError
+
+    with pytest.raises(StopError):
+        stop_in_the_middle()
     assert (tmp_path / "done").exists()
 
 
-def finish_later(folder):
-    (folder / "begun").touch()
-    wait_for(folder / "go")
-    (folder / "done").touch()
-
-
-def test_the_end_of_a_context_ends_its_processes_alone(tmp_path):
+def test_the_end_of_a_context_ends_its_processes_alone(work, tmp_path):
     ours, other = FreshContext(), FreshContext()
     for context, name in ((ours, "ours"), (other, "other")):
-        context.Process(target=work_forever, args=(tmp_path / name,)).start()
-        wait_for(tmp_path / name)
+        context.Process(target=work.work_forever, args=(tmp_path / name,)).start()
+        work.wait_for(tmp_path / name)
     ours.end()
     assert not ours.children[0].is_alive()
     assert other.children[0].is_alive()
     other.end()
 
 
-def test_commands_are_ended_by_an_error_and_none_begins_after_it(tmp_path):
-    with ThreadPoolExecutor(1) as pool:
-        with pytest.raises(StopError), CommandRunner() as commands:
-            under_way = pool.submit(commands.run, [sys.executable, "-c", FOREVER, str(tmp_path / "begun")])
-            wait_for(tmp_path / "begun")
+def test_commands_are_ended_by_an_error_and_none_begins_after_it(work, tmp_path):
+    begun, commands = tmp_path / "begun", CommandRunner()
+
+    def stop_in_the_middle(pool):
+        with commands:
+            under_way.append(pool.submit(commands.run, [sys.executable, work.__file__, str(begun)]))
+            work.wait_for(begun)
             raise StopError
-        assert under_way.result().returncode == -signal.SIGTERM
-        with pytest.raises(CancelledError):
-            commands.run([sys.executable, "--version"])
+
+    under_way = []
+    with ThreadPoolExecutor(1) as pool, pytest.raises(StopError):
+        stop_in_the_middle(pool)
+    assert under_way[0].result().returncode == -signal.SIGTERM
+    with pytest.raises(CancelledError):
+        commands.run([sys.executable, "--version"])
 
 
 def test_commands_do_not_hear_the_keyboard():
