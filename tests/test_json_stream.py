@@ -28,7 +28,7 @@ def elements_by_json(document):
 
 
 @pytest.mark.parametrize("ascii_only", [True, False])
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(document=documents, chunk=st.integers(1, 40), indent=st.sampled_from([None, 1]))
 def test_equals_json_for_any_window(tmp_path, monkeypatch, ascii_only, document, chunk, indent):
     monkeypatch.setattr(json_stream, "_CHUNK_BYTES", chunk)
@@ -42,7 +42,7 @@ def test_equals_json_for_any_window(tmp_path, monkeypatch, ascii_only, document,
         ]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(entries=st.lists(annotations, max_size=6), chunk=st.integers(1, 60))
 def test_a_skipped_field_changes_nothing_else(tmp_path, monkeypatch, entries, chunk):
     monkeypatch.setattr(json_stream, "_CHUNK_BYTES", chunk)

@@ -65,8 +65,15 @@ def run(root, **options):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
+    """Read only: the folder of a run, its result and its steps."""
     root = tmp_path_factory.mktemp("bench")
     return root, *run(root)
+
+
+@pytest.fixture
+def own_root(finished, tmp_path):
+    """A copy of the run's folder, for a test that goes on with it."""
+    return shutil.copytree(finished[0], tmp_path / "copy")
 
 
 def test_every_row_is_measured_and_the_impossible_one_is_told(finished):
@@ -95,24 +102,24 @@ def test_every_row_is_measured_and_the_impossible_one_is_told(finished):
     assert not section["CE"].margins
 
 
-def test_nothing_is_done_twice(finished):
-    root, first, done = finished
+def test_nothing_is_done_twice(finished, own_root):
+    _, first, done = finished
     assert any(name.startswith("Training") for name in done)
-    again, steps = run(root)
+    again, steps = run(own_root)
     # Only the row that failed is tried again, and its fit fails before anything is run.
     assert not [name for name in steps if not name.startswith("Predicting")]
     assert [found.metrics for found in again.sections[0].rows] == [found.metrics for found in first.sections[0].rows]
     assert again.sections[0]["BAGS"].relative_cost == first.sections[0]["BAGS"].relative_cost
 
 
-def test_what_a_kill_left_out_is_measured_the_same(finished):
-    root, first, _ = finished
-    path = root / "models" / "tiny-linear-random-ce-i12-s0" / FILE_NAME
+def test_what_a_kill_left_out_is_measured_the_same(finished, own_root):
+    first = finished[1]
+    path = own_root / "models" / "tiny-linear-random-ce-i12-s0" / FILE_NAME
     content = json.loads(path.read_text())
     whole = path.read_text()
     del content["corrections"]["logn"]
     path.write_text(json.dumps(content))
-    again, steps = run(root)
+    again, steps = run(own_root)
     assert [name for name in steps if name.startswith("Measuring")] == [
         "Measuring 1 rows of tiny-linear-random-ce-i12-s0"
     ]
@@ -131,10 +138,9 @@ def test_measurements_of_other_weights_do_not_count(finished, tmp_path):
     assert not RecordFile(tmp_path).read()["corrections"]
 
 
-def test_statistics_and_predictions_of_other_weights_do_not_count(finished, tmp_path):
+def test_statistics_and_predictions_of_other_weights_do_not_count(own_root):
     spec = TINY.plain("random", seed=0)
-    shutil.copytree(finished[0], tmp_path / "copy")
-    workshop = Workshop(tmp_path / "copy")
+    workshop = Workshop(own_root)
     before = workshop.statistics(spec)
     _move_weights(workshop.model_folder(spec) / "checkpoint.safetensors")
     after = workshop.statistics(spec)
@@ -158,8 +164,8 @@ def _move_weights(path):
     save_file(tensors, path, metadata=metadata)
 
 
-def test_statistics_are_those_of_the_training_images(finished):
-    spec, workshop = TINY.plain("random", seed=0), Workshop(finished[0])
+def test_statistics_are_those_of_the_training_images(own_root):
+    spec, workshop = TINY.plain("random", seed=0), Workshop(own_root)
     wanted = collect_detector_statistics(workshop.detector(spec), workshop.dataset(spec, "train"))
     found = workshop.statistics(spec)
     assert found.count.tolist() == wanted.count.tolist()
@@ -188,16 +194,14 @@ def test_statistics_of_positives_are_those_of_proposals_on_their_boxes(finished)
     np.testing.assert_array_equal(positives.count[0], 0)
 
 
-def test_a_training_that_fails_holds_up_nobody(finished):
-    root = finished[0]
-
+def test_a_training_that_fails_holds_up_nobody(own_root):
     def broken(length, seed):
         rows = sections(length, seed)[0].rows[:1]
         other = replace(length.trained("Seesaw", "random", seed=seed), model="no such model")
         return [BenchSection("All", (*rows, BenchRow("Seesaw", other)))]
 
     experiment = replace(EXPERIMENT, sections=broken, costs=False)
-    result = run_experiment(experiment, Workshop(root), length=TINY, seeds=(0,), step=Steps())
+    result = run_experiment(experiment, Workshop(own_root), length=TINY, seeds=(0,), step=Steps())
     assert result.sections[0]["CE"].metrics
     assert result.sections[0]["Seesaw"].failures[0].startswith("Expected `model` to be one of")
 
@@ -214,10 +218,10 @@ def test_without_training_rows_are_told_as_not_trained(tmp_path, capsys):
     assert str(tmp_path) not in (tmp_path / "o" / "margins.md").read_text()
 
 
-def test_the_command_prints_and_writes_the_table(finished, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_and_writes_the_table(own_root, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("logn.experiments.bench_detectors.QUICK", TINY)
     monkeypatch.setattr(margins, "EXPERIMENT", EXPERIMENT)
-    arguments = ["bench", "margins", "--quick", "--root", str(finished[0]), "-o", str(tmp_path)]
+    arguments = ["bench", "margins", "--quick", "--root", str(own_root), "-o", str(tmp_path)]
     assert execute(arguments) == 0
     printed = capsys.readouterr()
     assert "Done." in printed.out
