@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-mmdet test-oldest lint format bench lock clean
+.PHONY: help install demo test test-stress test-mmdet test-oldest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -25,8 +25,17 @@ $(INSTALLED): pyproject.toml requirements.txt
 demo: $(INSTALLED)  ## the whole story on data made here
 	$(BIN)/logn demo
 
+IN_PARALLEL := -n auto --dist worksteal
+
 test: $(INSTALLED)  ## unit, reference, property and documentation tests
-	$(BIN)/python -m pytest -n auto --dist worksteal --durations=15
+	$(BIN)/python -m pytest $(IN_PARALLEL) --durations=15
+
+# RUNS=10 runs them more often, TESTS=tests/cli only some of them.
+RUNS ?= 5
+TESTS ?=
+
+test-stress: $(INSTALLED)  ## the tests five times over, on a machine that is kept busy
+	$(BIN)/python benchmarks/stress_tests.py --runs $(RUNS) -- $(IN_PARALLEL) $(TESTS)
 
 # MMDetection needs an older torch and has an environment of its own. Its operators are compiled, which takes about
 # 35 minutes on two cores; MMCV_WHEEL=path installs a wheel that was built before.
@@ -59,7 +68,7 @@ $(OLDEST)/.installed: $(INSTALLED)
 	touch $@
 
 test-oldest: $(OLDEST)/.installed  ## the tests with the oldest dependencies, in an environment of their own
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n auto --dist worksteal \
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest $(IN_PARALLEL) \
 		--ignore tests/frameworks --ignore tests/docs --ignore tests/training/losses/test_loss_processes.py
 
 lint: $(INSTALLED)  ## ruff and mypy

@@ -38,3 +38,18 @@ def untouched_by_other_packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         monkeypatch.setattr(owner, name, value)
     with np.printoptions(**PLAIN_PRINTING):
         yield
+
+
+GET_CHROMIUM = (
+    "The report was not tested in a browser. To get one: `apt-get install chromium chromium-driver` (Debian), "
+    "`dnf install chromium chromedriver` (Fedora), `pacman -S chromium` (Arch), "
+    "`brew install --cask google-chrome chromedriver` (macOS)."
+)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Say at the very end how the tests in a browser can be run, where they were not."""
+    yield
+    if any("in_chromium" in report.nodeid for report in terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(GET_CHROMIUM, yellow=True)
