@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
+import sys
+import zlib
 from collections.abc import Iterator
 
 # One thread each: the tests themselves run side by side on all cores, and sums come out the same to the bit.
@@ -38,6 +41,27 @@ def untouched_by_other_packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         monkeypatch.setattr(owner, name, value)
     with np.printoptions(**PLAIN_PRINTING):
         yield
+
+
+def seed(name: str) -> None:
+    """Set all random states that tests and packages share."""
+    number = zlib.crc32(name.encode())
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 - what packages draw from
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(number)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    """Begin every fixture with a random state of its own, whichever tests ran before it in this process."""
+    seed(f"{fixturedef.baseid}::{fixturedef.argname}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Begin every test with a random state of its own."""
+    seed(item.nodeid)
 
 
 GET_CHROMIUM = (
