@@ -26,6 +26,8 @@ demo: $(INSTALLED)  ## the whole story on data made here
 	$(BIN)/logn demo
 
 IN_PARALLEL := -n auto --dist worksteal
+# Warnings fail with the pinned packages alone; others warn of code of their own.
+OTHER_PACKAGES := -W default
 
 test: $(INSTALLED)  ## unit, reference, property and documentation tests
 	$(BIN)/python -m pytest $(IN_PARALLEL) --durations=15
@@ -53,7 +55,7 @@ $(MMDET)/.installed:
 	touch $@
 
 test-mmdet: $(MMDET)/.installed  ## the tests on real MMDetection models, in an environment of their own
-	OMP_NUM_THREADS=1 $(MMDET)/bin/python -m pytest tests/frameworks/mmdet
+	$(MMDET)/bin/python -m pytest $(OTHER_PACKAGES) tests/frameworks/mmdet
 
 # The oldest version of each dependency that pyproject.toml allows. Left out: frameworks, which are newer than that torch,
 # and two processes, since that torch may not end while its peer is gone.
@@ -68,7 +70,7 @@ $(OLDEST)/.installed: $(INSTALLED)
 	touch $@
 
 test-oldest: $(OLDEST)/.installed  ## the tests with the oldest dependencies, in an environment of their own
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest $(IN_PARALLEL) \
+	$(OLDEST)/bin/python -m pytest $(IN_PARALLEL) $(OTHER_PACKAGES) \
 		--ignore tests/frameworks --ignore tests/docs --ignore tests/training/losses/test_loss_processes.py
 
 lint: $(INSTALLED)  ## ruff and mypy
