@@ -114,7 +114,7 @@ def test_the_number_of_batches_and_the_loader_can_be_given(hook_class):
             taken.append(batch)
             yield batch
 
-    hook_class(dataloader=loader(), num_batches=2, layer=layer, margin="min").before_test(runner)
+    hook_class(dataloader=loader(), num_batches=2, layer=layer, margin="balance").before_test(runner)
     assert len(taken) == 2
     assert not runner.built
 
