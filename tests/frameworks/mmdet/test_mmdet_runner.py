@@ -165,7 +165,7 @@ def test_two_processes_end_with_the_map_of_one(config, checkpoint, tmp_path):
             "--work-dir",
             str(tmp_path),
         ]
-        done = subprocess.run([*start, str(example), *arguments], capture_output=True, text=True, timeout=500)
+        done = subprocess.run([*start, str(example), *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:6000]
         maps[name] = ClassAffine.load(saved)
     np.testing.assert_allclose(maps["two"].scale, maps["one"].scale, rtol=1e-6)
