@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from logn.errors import InputError
-from logn.files import write_safetensors
+from logn.files import remove_leftovers, write_safetensors
 from logn.training.batches import BatchesOfRun
 from logn.training.checkpoint import (
     FILE_NAME,
@@ -140,6 +140,7 @@ class Run:
             self.class_names,
             self.facts | ({"scaler": self.scaler.state_dict()} if self.amp else {}),
         ).save(self.checkpoint_file)
+        remove_leftovers(self.checkpoint_file)  # of a process that was ended while it wrote
 
     def go(
         self, batches: BatchesOfRun, start: int, *, workers: int, progress: bool | None
