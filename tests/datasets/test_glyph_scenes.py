@@ -186,7 +186,8 @@ def test_a_killed_run_leaves_no_half_file(scenes, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     for path in folder.glob("images/*/0*.png"):
-        Image.open(path).load()
+        with Image.open(path) as picture:
+            picture.load()
     for path in folder.rglob("*.json"):
         if not path.name.startswith("."):
             json.loads(path.read_text())

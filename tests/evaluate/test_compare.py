@@ -284,7 +284,7 @@ def test_saved_files_are_strict_json_and_list_every_class(comparison, tmp_path):
     content = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=pytest.fail)
     assert [method["method"] for method in content["methods"]] == ["none", *METHODS]
     assert content["methods"][1]["metrics"]["AP"] == comparison["logn"]["AP"]
-    rows = list(csv.DictReader((tmp_path / "per_class.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "per_class.csv").read_text().splitlines()))
     assert len(rows) == 10
     assert {row["group"] for row in rows} == {"r", "c", "f"}
     names = {path.suffix for path in tmp_path.iterdir()}

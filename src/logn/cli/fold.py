@@ -92,8 +92,8 @@ def _inputs(model: Path, shapes: list[str], file: Path | None) -> dict[str, Any]
         raise InputError("Expected `--input-shape` or `--inputs`, but got both.")
     if file is not None:
         require_file(file)
-        with refusing_damage(file):
-            arrays = np.load(file, allow_pickle=False) if file.suffix == ".npz" else None
+        with refusing_damage(file), file.open("rb") as stream:  # NumPy leaves a damaged one open that it opens itself
+            arrays = np.load(stream, allow_pickle=False) if file.suffix == ".npz" else None
             if not isinstance(arrays, np.lib.npyio.NpzFile):
                 raise InputError(f"Expected `{file}` to be a .npz file with an array per input, but it is another.")
             with arrays:
