@@ -225,7 +225,7 @@ def test_logits_that_cannot_be_corrected_are_refused(refused, affine, tmp_path):
         np.save(path, logits)
         return refused("apply", tmp_path / "affine.safetensors", path, "-o", target)
 
-    assert "to have 4 classes like" in sentence(np.zeros((2, 3)))
+    assert "to have 3 classes, the columns of" in sentence(np.zeros((2, 3)))
     assert "row 1, class 2 of" in sentence(np.array([[0.0] * 4, [0, 0, np.nan, 0]]))
     assert "to fit float16" in sentence(np.full((1, 4), 60000, np.float16))
     assert "at least one row" in sentence(np.zeros((0, 4)))

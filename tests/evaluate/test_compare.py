@@ -237,7 +237,7 @@ def test_values_that_lie_close_are_different_methods():
 
 
 def test_statistics_and_counts_of_another_model_are_refused(softmax_split, sigmoid_split):
-    with pytest.raises(InputError, match="the 11 columns of the predictions, but they have 10"):
+    with pytest.raises(InputError, match="to have 11 classes, the columns of the predictions, but got 10"):
         run(softmax_split, ["logn"], moments=sigmoid_split.moments)
     with pytest.raises(InputError, match="the 10 foreground classes of the predictions, but got 3"):
         run(softmax_split, ["loga"], counts=[1, 2, 3])

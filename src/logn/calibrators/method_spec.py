@@ -185,7 +185,7 @@ def _none(inputs: _Inputs, options: Options) -> ClassAffine:
 
 
 def _logn(inputs: _Inputs, options: Options) -> ClassAffine:
-    given = {"background": inputs.background, "active": inputs.active, "activation": inputs.activation}
+    given: Options = {"background": inputs.background, "active": inputs.active, "activation": inputs.activation}
     return logit_normalization(inputs.needed_moments(), **(given | options))
 
 

@@ -18,10 +18,10 @@ from logn.statistics.metadata import StatisticsMetadata
 
 UNKNOWN = "unknown"
 _PLACES: dict[int | str | None, str] = {0: "0 (first)", -1: "-1 (last)", None: "None"}
-_WAY_OUT = "pass allow_mismatch=True (`--allow-mismatch`) if it is meant for this one"
+_WAY_OUT = "pass allow_mismatch=True (`--allow-mismatch`) if it is meant for this model"
 _OTHER_WEIGHTS = {
-    "": "another model, or this one retrained, cast to another precision or changed by a fold",
-    "onnx": "another model, or this one retrained, converted or exported anew",
+    "": "another model, or the same one retrained, cast to another precision or changed by a fold",
+    "onnx": "another model, or the same one retrained, converted or exported anew",
 }
 
 
@@ -59,8 +59,8 @@ def check_background_place(what: str, background: int | None, target: Target) ->
     """Refuse another place of the background column."""
     if target.background != UNKNOWN and background != target.background:
         raise InputError(
-            f"Expected {what} to have its background at {_PLACES[target.background]}, as {target.name} has, "
-            f"but got {_PLACES[background]}."
+            f"Expected {what} to have its background at {_PLACES[target.background]}, its place in "
+            f"{target.name}, but got {_PLACES[background]}."
         )
 
 
@@ -78,8 +78,8 @@ def check_source(what: str, source: StatisticsMetadata, target: Target, *, allow
         >>> check_source("`affine`", source, Target("`head`", activation="softmax"))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `affine` to be of a softmax, which `head` has, but it is of a sigmoid; pass \
-allow_mismatch=True (`--allow-mismatch`) if it is meant for this one.
+        logn.errors.InputError: Expected `affine` to be of a softmax, the activation of `head`, but got a sigmoid; \
+pass allow_mismatch=True (`--allow-mismatch`) if it is meant for this model.
     """
     for sentence in mismatches(what, source, target):
         if not allow_mismatch:
@@ -92,7 +92,7 @@ def mismatches(what: str, source: StatisticsMetadata, target: Target) -> Iterato
     yield from _other_names(what, source, target)
     if None not in (source.activation, target.activation) and source.activation != target.activation:
         yield (
-            f"Expected {what} to be of a {target.activation}, which {target.name} has, but it is of a "
+            f"Expected {what} to be of a {target.activation}, the activation of {target.name}, but got a "
             f"{source.activation}"
         )
     yield from _other_weights(what, source.fingerprint, target)
@@ -170,12 +170,12 @@ def _other_names(what: str, source: StatisticsMetadata, target: Target) -> Itera
     if mine is None or theirs is None or mine == tuple(theirs):
         return
     if len(mine) != len(theirs):
-        yield f"Expected {what} to be of the {len(theirs)} classes of {target.name}, but it is of {len(mine)}"
+        yield f"Expected {what} to be of the {len(theirs)} classes of {target.name}, but got {len(mine)}"
         return
     place = next(place for place, name in enumerate(mine) if name != theirs[place])
     yield (
-        f"Expected {what} to be of the classes of {target.name}, whose class {place} is {theirs[place]!r}, but there "
-        f"it is {mine[place]!r}"
+        f"Expected {what} to be of the classes of {target.name}, whose class {place} is {theirs[place]!r}, but got "
+        f"{mine[place]!r}"
     )
 
 
@@ -185,7 +185,7 @@ def _other_weights(what: str, mine: str | None, target: Target) -> Iterator[str]
         return
     reasons = _OTHER_WEIGHTS.get(fingerprint_kind(mine), _OTHER_WEIGHTS[""])
     yield (
-        f"Expected {what} to be of the weights of {target.name} ({_short(theirs)}), but it is of others "
+        f"Expected {what} to be of the weights of {target.name} ({_short(theirs)}), but got others "
         f"({_short(mine)}): {reasons}"
     )
 
