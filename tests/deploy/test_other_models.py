@@ -120,7 +120,7 @@ def test_an_onnx_file_takes_its_own_map_only(tmp_path, recwarn):
 
 def test_an_onnx_file_of_another_activation_does_not_take_it(tmp_path):
     path = write(tmp_path / "model.onnx", 0, "Sigmoid")
-    with pytest.raises(InputError, match="to be of a sigmoid, the activation of .*, but got a softmax"):
+    with pytest.raises(InputError, match=r"to be of a sigmoid, the activation of .*, but got a softmax"):
         logn.fold_onnx(path, onnx_map(path), tmp_path / "out.onnx")
 
 

@@ -59,7 +59,7 @@ def check_background_place(what: str, background: int | None, target: Target) ->
     """Refuse another place of the background column."""
     if target.background != UNKNOWN and background != target.background:
         raise InputError(
-            f"Expected {what} to have its background at {_PLACES[target.background]}, its place in "
+            f"Expected {what} to have the background at {_PLACES[target.background]}, its place in "
             f"{target.name}, but got {_PLACES[background]}."
         )
 

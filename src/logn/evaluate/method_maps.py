@@ -76,7 +76,7 @@ def map_for_store(
         >>> map_for_store("other", other, StoreHeader(num_columns=3, background=0))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `other` to have its background at 0 (first), its place in the predictions, \
+        logn.errors.InputError: Expected `other` to have the background at 0 (first), its place in the predictions, \
 but got -1 (last).
     """
     if isinstance(method, str):
