@@ -119,9 +119,12 @@ def _sorted_header(text: bytes) -> bytes:
 
 
 def read_safetensors(
-    path: str | os.PathLike[str], *, expected_format: str, schema: int
+    path: str | os.PathLike[str], *, expected_format: str, schema: int | tuple[int, ...]
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read all arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence."""
+    """Read all arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence.
+
+    Where files of older schemas can be read too, `schema` lists them all.
+    """
     with _opened(path, expected_format, schema) as (file, metadata):
         return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
 
@@ -202,7 +205,9 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str], expected_format: str, schema: int) -> Iterator[tuple[Any, dict[str, str]]]:
+def _opened(
+    path: str | os.PathLike[str], expected_format: str, schema: int | tuple[int, ...]
+) -> Iterator[tuple[Any, dict[str, str]]]:
     require_file(path)
     try:
         with safe_open(str(path), framework="np") as file:
@@ -212,9 +217,10 @@ def _opened(path: str | os.PathLike[str], expected_format: str, schema: int) -> 
                 writer = WRITERS.get(expected_format)
                 hint = f"; {writer} writes what is expected here" if writer else ""
                 raise InputError(f"Expected `{path}` to hold `{expected_format}`, but it says {found!r}{hint}.")
-            if metadata.get("schema") != str(schema):
-                found = metadata.get("schema")
-                raise InputError(f"Expected `{path}` to have schema {schema}, but it has {found!r}; update LogN.")
+            known = [str(number) for number in (schema if isinstance(schema, tuple) else (schema,))]
+            if metadata.get("schema") not in known:
+                found, listed = metadata.get("schema"), " or ".join(known)
+                raise InputError(f"Expected `{path}` to have schema {listed}, but it has {found!r}; update LogN.")
             yield file, metadata
     except (SafetensorError, OSError) as error:
         raise InputError(f"Expected `{path}` to be a safetensors file, but it cannot be read ({error}).") from error

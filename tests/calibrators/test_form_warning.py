@@ -13,7 +13,7 @@ def classifier_rows():
 
 
 def test_the_balanced_form_is_not_told_to_be_its_own_remedy():
-    moments = logn.ClassMoments(20, sample_rows=300)
+    moments = logn.ClassMoments(20, sample_rows=300, metadata=StatisticsMetadata(activation="softmax"))
     moments.update(classifier_rows())
     balanced = logn.logit_normalization(moments, margin="balance", relative_std=True)
     sentence = form_warning(balanced, moments)

@@ -45,7 +45,7 @@ def untied(rows):
 @given(rows=ROWS, options=st.sampled_from([{}, {"use_std": False}, {"use_mean": False}, {"std_power": 2.0}]))
 def test_the_mean_confidence_stays_and_so_does_every_prediction(rows, options):
     assume(untied(rows))
-    plain = logn.logit_normalization(moments_of(rows), **options)
+    plain = logn.logit_normalization(moments_of(rows), activation="softmax", **options)
     kept = logn.logit_normalization(moments_of(rows), keep_confidence=True, **options)
     assert confidence(kept(rows)) == pytest.approx(confidence(rows), abs=1e-6)
     np.testing.assert_allclose(kept(rows), kept.settings["common_scale"] * plain(rows), rtol=1e-9, atol=1e-9)
@@ -78,7 +78,7 @@ def test_the_confidence_sets_the_common_scale_whatever_it_was():
     np.testing.assert_allclose(same.scale, balanced.scale, rtol=1e-6)
     assert same.settings["confidence"] == pytest.approx(confidence(rows))
     assert same.settings["sample_rows"] == 80
-    without = fit_method("logn:balanced", moments=moments_of(rows, sample_rows=0))  # needs no rows
+    without = fit_method("logn:balanced,activation=softmax", moments=moments_of(rows, sample_rows=0))  # needs no rows
     assert (1 / without.scale).mean() == pytest.approx(1.0)
 
 

@@ -49,7 +49,7 @@ def test_a_factor_on_a_class_is_normalised_away_without_a_margin(rows, test, fac
 @given(rows=ROWS)
 def test_normalised_training_logits_have_mean_0_and_variance_1(rows):
     assume(well_spread(rows))
-    normalised = moments_of(logn.logit_normalization(moments_of(rows), background=None)(rows))
+    normalised = moments_of(logn.logit_normalization(moments_of(rows), background=None, activation="softmax")(rows))
     np.testing.assert_allclose(normalised.mean, 0.0, atol=1e-6)
     np.testing.assert_allclose(normalised.variance, 1.0, rtol=1e-2)
 
@@ -198,7 +198,8 @@ def test_the_error_of_the_balanced_margin_is_what_resampling_shows():
 
 def test_without_a_background_the_balanced_form_keeps_the_common_scale():
     rows = np.random.default_rng(0).normal(size=(50, 4)) * [1.0, 2.0, 3.0, 4.0]
-    affine = logn.logit_normalization(moments_of(rows), background=None, margin="balance", relative_std=True)
+    options = {"background": None, "margin": "balance", "relative_std": True, "activation": "softmax"}
+    affine = logn.logit_normalization(moments_of(rows), **options)
     assert (1 / affine.scale).mean() == pytest.approx(1.0)
 
 

@@ -97,6 +97,23 @@ def test_a_saved_correction_is_a_method(files, capsys):
     assert json.loads(capsys.readouterr().out)["methods"][-1]["method"].endswith("mine.safetensors")
 
 
+def test_a_correction_of_another_model_is_refused_or_warned_of(files, capsys):
+    source = StatisticsMetadata(background=-1, activation="sigmoid")
+    affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], -1, method="mine", source=source)
+    affine.save(files / "mine.safetensors")
+    correction = ["--correction", str(files / "mine.safetensors")]
+    assert execute(compare(files, *correction)) == 2
+    told = capsys.readouterr().err
+    assert "mine.safetensors` to be of a softmax, the activation of the predictions, but got a sigmoid" in told
+    assert "`--allow-mismatch`" in told
+    with pytest.warns(LogNWarning, match="to be of a softmax"):
+        assert execute(compare(files, *correction, "--allow-mismatch", "--json")) == 0
+    moved = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], 0, method="mine")
+    moved.save(files / "mine.safetensors")
+    assert execute(compare(files, *correction, "--allow-mismatch")) == 2
+    assert "background at -1 (last), its place in the predictions, but got 0 (first)" in capsys.readouterr().err
+
+
 def test_evaluate_equals_the_first_row_of_compare(files, capsys):
     assert execute(["evaluate", *common(files), "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)

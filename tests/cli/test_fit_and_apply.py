@@ -225,7 +225,7 @@ def test_logits_that_cannot_be_corrected_are_refused(refused, affine, tmp_path):
         np.save(path, logits)
         return refused("apply", tmp_path / "affine.safetensors", path, "-o", target)
 
-    assert "to have 4 classes like" in sentence(np.zeros((2, 3)))
+    assert "to have 3 classes, the columns of" in sentence(np.zeros((2, 3)))
     assert "row 1, class 2 of" in sentence(np.array([[0.0] * 4, [0, 0, np.nan, 0]]))
     assert "to fit float16" in sentence(np.full((1, 4), 60000, np.float16))
     assert "at least one row" in sentence(np.zeros((0, 4)))
@@ -250,3 +250,60 @@ def test_an_error_stands_alone(refused, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # those of NumPy would be printed beside the sentence
         assert "`shift` to be finite" in refused("fit", *options, "-o", tmp_path / "a.safetensors")
+
+
+@pytest.fixture
+def one_stage(run, tmp_path):
+    """Logits of a one-stage detector, far below 0, in the precision of the sample, and their statistics."""
+    mean, std = np.linspace(-5, -9, 30), np.linspace(2.5, 1.0, 30)
+    logits = np.random.default_rng(0).standard_normal((2000, 30)) * std + mean
+    np.save(tmp_path / "train.npy", logits.astype(np.float16).astype(np.float64))
+    path = tmp_path / "one_stage.safetensors"
+    assert run("collect", tmp_path / "train.npy", "--background", "none", "-o", path).code == 0
+    return path
+
+
+def mean_score(path):
+    return float((1 / (1 + np.exp(-np.load(path)))).mean())
+
+
+@pytest.mark.parametrize("method", [(), ("--method", "logn")])
+def test_the_scores_of_a_one_stage_detector_survive_the_commands_of_the_readme(run, one_stage, tmp_path, method):
+    affine, corrected = tmp_path / "affine.safetensors", tmp_path / "corrected.npy"
+    told = run("fit", one_stage, *method, "-o", affine)
+    assert run("apply", affine, tmp_path / "train.npy", "-o", corrected).code == 0
+    assert mean_score(corrected) == pytest.approx(mean_score(tmp_path / "train.npy"), rel=1e-6)
+    shift = ClassAffine.load(affine).settings["margin_value"]
+    (sentence,) = [line for line in told.err.splitlines() if "activation" in line]
+    assert sentence.startswith(f"The activation is not recorded, so all classes got a common shift of {shift:.4g} that")
+    assert sentence.endswith("say --activation softmax or --activation sigmoid.")
+    assert run("fit", one_stage, *method, "-o", affine, "--json").json["notes"] == [sentence]
+
+
+def test_an_activation_that_is_said_needs_no_assumption(run, one_stage, tmp_path):
+    affine, moments = tmp_path / "affine.safetensors", ClassMoments.load(one_stage)
+    for activation in ("softmax", "sigmoid"):
+        told = run("fit", one_stage, "--method", "logn", "--activation", activation, "-o", affine, "--json").json
+        assert told["notes"] == []
+        assert told["source"]["activation"] == activation
+        assert ClassAffine.load(affine) == logit_normalization(moments, activation=activation)
+    balanced = logit_normalization(moments, margin="balance", relative_std=True, activation="softmax")
+    assert _fit(run, tmp_path, one_stage, "--activation", "softmax") == balanced  # still the default form
+    assert run("fit", one_stage, "--margin", "0", "-o", affine, "--json").json["notes"] == []  # nothing was assumed
+
+
+def test_held_out_images_are_of_a_softmax(run, refused, one_stage, tmp_path):
+    affine = tmp_path / "affine.safetensors"
+    told = run("fit", one_stage, "--held-out", one_stage, "-o", affine, "--json").json
+    assert told["notes"] == []
+    assert told["source"]["activation"] == "softmax"
+    sentence = refused("fit", one_stage, "--activation", "sigmoid", "--held-out", one_stage, "-o", affine)
+    assert "to be of a softmax to keep the mean confidence" in sentence
+
+
+def test_without_rows_the_shift_is_estimated_and_that_is_said(run, one_stage, tmp_path):
+    bare = tmp_path / "bare.safetensors"
+    assert run("collect", tmp_path / "train.npy", "--sample-rows", "0", "-o", bare).code == 0
+    told = run("fit", bare, "--method", "logn", "-o", tmp_path / "a.safetensors", "--json").json
+    assert "estimated from means and variances" in told["notes"][0]
+    assert told["settings"]["margin_from"] == "moments"

@@ -136,3 +136,19 @@ def test_no_number_is_cut_on_a_small_terminal(run, with_rows, monkeypatch, colum
 
 def test_the_background_is_told_in_the_words_of_the_option(run, with_rows):
     assert "Recorded: background first, activation softmax" in run("inspect", with_rows).out
+
+
+def test_an_activation_that_is_not_recorded_is_taken_for_sigmoids_and_that_is_said(run, tmp_path):
+    moments = ClassMoments(20, sample_rows=500)
+    mean, std = -5 - np.arange(20) / 5, 2 - np.arange(20) / 20
+    moments.update(np.random.default_rng(0).standard_normal((500, 20)) * std + mean)
+    moments.save(tmp_path / "unknown.safetensors")
+    told = run("inspect", tmp_path / "unknown.safetensors").out
+    assert "expected detections" in told
+    assert "Mind: The activation is not recorded: the scores are taken for those of sigmoids" in told
+    assert "paper's own form" not in told  # which keeps the number of detections
+    assert "not recorded" in run("inspect", tmp_path / "unknown.safetensors", "--json").json["forms"]["assumption"]
+    softmax = run("inspect", tmp_path / "unknown.safetensors", "--activation", "softmax").out
+    assert "confidence" in softmax
+    assert "not recorded" not in softmax
+    assert "--method logn:balanced --activation softmax -o affine.safetensors" in softmax

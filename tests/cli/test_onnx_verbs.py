@@ -9,6 +9,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.calibrators.class_affine import ClassAffine
+from logn.errors import LogNWarning
 from logn.statistics.moments import ClassMoments
 
 
@@ -119,3 +120,19 @@ def _empty(tmp_path):
 def test_help_for_onnx_files_shows_their_options(run):
     assert "--images" in run("collect", "model.onnx", "--help").out
     assert "logn collect model.onnx --help" in " ".join(run("collect", "--help").out.split())
+
+
+def test_the_correction_of_another_file_is_refused(run, refused, tmp_path, model, images):
+    stats, affine, output = (tmp_path / name for name in ("stats.safetensors", "affine.safetensors", "out.onnx"))
+    assert run("collect", model, "--images", images, "-o", stats).code == 0
+    assert run("fit", stats, "-o", affine).code == 0
+    other = onnx.load(str(model))
+    other.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(4, np.float32), "b"))
+    onnx.save_model(other, str(tmp_path / "other.onnx"))
+    told = refused("fold", tmp_path / "other.onnx", affine, "-o", output)
+    assert "other.onnx` (onnx:" in told
+    assert "`--allow-mismatch`" in told
+    assert not output.exists()
+    with pytest.warns(LogNWarning, match="to be of the weights of"):
+        assert run("fold", tmp_path / "other.onnx", affine, "-o", output, "--allow-mismatch").code == 0
+    assert output.exists()

@@ -20,7 +20,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer
 from logn.statistics.record import record
 
@@ -171,7 +171,7 @@ def test_a_weight_tied_to_a_module_outside_gets_a_copy_of_its_own():
     model.head.weight = model.embedding.weight
     inputs, affine = torch.rand(2, 8), random_map(3)
     expected, embedding = affine(model.head(inputs)), model.embedding.weight.detach().clone()
-    with pytest.warns(UserWarning, match=r"`head\.weight` was tied to `embedding\.weight`"):
+    with pytest.warns(LogNWarning, match=r"`head\.weight` was tied to `embedding\.weight`"):
         fold(model, LogitLayer("head"), affine)
     torch.testing.assert_close(model.head(inputs), expected)
     assert torch.equal(model.embedding.weight, embedding)
@@ -295,7 +295,7 @@ def test_wrong_widths_backgrounds_and_numbers_of_maps_are_refused():
     model = named(head=nn.Linear(4, 3), other=nn.Linear(4, 3))
     with pytest.raises(InputError, match="`affine` to have 3 classes, the columns of `head`, but got 4"):
         fold(model, LogitLayer("head"), random_map(4))
-    with pytest.raises(InputError, match="background at 0, as `head` has, but got -1"):
+    with pytest.raises(InputError, match=r"background at 0 \(first\), its place in `head`, but got -1"):
         fold(model, LogitLayer("head", background=0), random_map(3, background=-1))
     with pytest.raises(InputError, match="one map, since `head` has no stages, but got 2"):
         fold(model, LogitLayer("head"), [random_map(3), random_map(3)])

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import hotcoco
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import parse_method
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
 from logn.evaluate.comparison_files import save_comparison
@@ -23,9 +24,11 @@ from logn.evaluate.store_format import StoreHeader
 from logn.evaluate.store_writer import PredictionWriter
 from logn.evaluate.sweep import METHOD_OF_PARAMETER, Sweep, first_half
 from logn.evaluate.tables import FORMATS, full_table, write_comparison
+from logn.statistics.moments import ClassMoments
 
 METHODS = ["logn", "logn:margin=0,use_std=false", "loga", "norcal", "fracal", "iif", "temperature:value=2"]
 QUICK = CompareSettings(draws=0)
+NAMES = tuple(f"thing {number}" for number in range(10))
 
 
 def run(split, methods, settings=QUICK, **options):
@@ -237,10 +240,73 @@ def test_values_that_lie_close_are_different_methods():
 
 
 def test_statistics_and_counts_of_another_model_are_refused(softmax_split, sigmoid_split):
-    with pytest.raises(InputError, match="the 11 columns of the predictions, but they have 10"):
+    with pytest.raises(InputError, match="to have 11 classes, the columns of the predictions, but got 10"):
         run(softmax_split, ["logn"], moments=sigmoid_split.moments)
     with pytest.raises(InputError, match="the 10 foreground classes of the predictions, but got 3"):
         run(softmax_split, ["loga"], counts=[1, 2, 3])
+
+
+def of_the_store(moments, **changes):
+    """The same statistics with another record of what they are of."""
+    content = moments.to_file()
+    return ClassMoments.from_file(replace(content, metadata=content.metadata.with_changes(**changes)))
+
+
+def test_a_map_of_another_model_is_refused(softmax_split):
+    header = softmax_split.store.header
+    affine = fit_for_store("logn", header, moments=softmax_split.moments)
+    moved = ClassAffine(np.roll(affine.scale, 1), np.roll(affine.shift, 1), background=0)
+    with pytest.raises(InputError, match=r"`moved` to have the background at -1 \(last\), its place in"):
+        run(softmax_split, {"moved": moved})
+    other = affine.with_source(affine.source.with_changes(class_names=(*NAMES[::-1], "background")))
+    with pytest.raises(InputError, match="`other` to be of the classes of the predictions, whose class 0 is 'thing 0'"):
+        run(softmax_split, {"other": other})
+    with pytest.warns(LogNWarning, match="`other` to be of the classes of the predictions"):
+        allowed = run(softmax_split, {"other": other}, allow_mismatch=True)
+    assert allowed["other"]["AP"] == run(softmax_split, {"mine": affine})["mine"]["AP"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"class_names": (*NAMES[::-1], "background")}, "whose class 0 is 'thing 0', but got 'thing 9'"),
+        ({"activation": "sigmoid"}, "to be of a softmax, the activation of the predictions, but got a sigmoid"),
+    ],
+)
+def test_statistics_that_contradict_the_store_are_refused(softmax_split, changes, words):
+    moments = of_the_store(softmax_split.moments, **changes)
+    with pytest.raises(InputError, match=f"Expected the statistics .*{words}.*allow_mismatch=True"):
+        run(softmax_split, ["logn"], moments=moments)
+    with pytest.warns(LogNWarning, match=words):
+        allowed = run(softmax_split, ["logn"], moments=moments, allow_mismatch=True)
+    assert allowed["logn"]["AP"] == run(softmax_split, ["logn"])["logn"]["AP"]
+
+
+def test_statistics_of_another_background_are_always_refused(softmax_split):
+    moments = of_the_store(softmax_split.moments, background=0)
+    for allow_mismatch in (False, True):
+        with pytest.raises(InputError, match="the statistics to have"):
+            run(softmax_split, ["norcal"], moments=moments, allow_mismatch=allow_mismatch)
+    # Moments are per column, so statistics that name no background serve the store's.
+    unsaid = of_the_store(softmax_split.moments, background=None, activation=None)
+    assert run(softmax_split, ["logn"], moments=unsaid)["logn"]["AP"] == run(softmax_split, ["logn"])["logn"]["AP"]
+
+
+def test_the_weights_are_compared_where_both_sides_know_them(softmax_split, recwarn):
+    header = replace(softmax_split.store.header, metadata={"fingerprint": "1c" * 32})
+    other = of_the_store(softmax_split.moments, fingerprint="2d" * 32)
+    with pytest.raises(InputError, match=r"the weights of the predictions \(1c1c.*but got others \(2d2d"):
+        fit_for_store("logn", header, moments=other)
+    fit_for_store("logn", softmax_split.store.header, moments=other)
+    fit_for_store("logn", header, moments=of_the_store(softmax_split.moments, fingerprint="1c" * 32))
+    assert not recwarn.list
+
+
+def test_the_store_knows_the_activation_that_the_statistics_lack(sigmoid_split):
+    moments = of_the_store(sigmoid_split.moments, activation=None)
+    fitted = fit_for_store("logn", sigmoid_split.store.header, moments=moments)
+    assert fitted.settings["activation"] == "sigmoid"
+    assert fitted == fit_for_store("logn", sigmoid_split.store.header, moments=sigmoid_split.moments)
 
 
 def test_all_formats_show_every_method(comparison):

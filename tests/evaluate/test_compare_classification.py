@@ -83,6 +83,19 @@ def test_the_confidence_is_kept_on_dev_rows_or_on_training_rows():
     assert any("kept on training rows" in note for note in trained.notes)
 
 
+def test_a_map_of_other_classes_is_refused():
+    names = [f"class {number}" for number in range(CLASSES)]
+    source = logn.StatisticsMetadata(class_names=names[::-1])
+    affine = logn.logit_adjustment(COUNTS).with_source(source)
+    with pytest.raises(logn.InputError, match="`other` to be of the classes of the logits, whose class 0 is 'class 0'"):
+        compare_classification(TEST, LABELS, {"other": affine}, class_names=names, draws=0)
+    options = {"class_names": names, "draws": 0, "allow_mismatch": True}
+    with pytest.warns(logn.LogNWarning, match="`other` to be of the classes of the logits"):
+        compare_classification(TEST, LABELS, {"other": affine}, **options)
+    with pytest.raises(logn.InputError, match="`wide` to have 7 classes, the columns of the logits, but got 8"):
+        compare_classification(TEST, LABELS, {"wide": logn.ClassAffine.identity(8)}, draws=0)
+
+
 def test_differences_are_to_the_uncorrected_model_and_paired(comparison):
     assert all(change.difference == 0 for change in comparison.rows[0].differences.values())
     for row in comparison.rows:

@@ -30,7 +30,7 @@ def test_baseline_softmax():
 
 
 def test_equation_1_on_all_columns(moments):
-    logits = logn.logit_normalization(moments, background=None)(T)
+    logits = logn.logit_normalization(moments, background=None, activation="softmax")(T)
     np.testing.assert_allclose(logits, [0.387297, 0.497706, 1.054893, -1.549189], atol=SCORES)
     np.testing.assert_allclose(softmax(logits), [0.237502, 0.265227, 0.463021, 0.034250], atol=SCORES)
 
@@ -75,7 +75,7 @@ def test_a_very_negative_margin_leaves_little_foreground(moments):
 def test_a_constant_logit_follows_the_papers_eps():
     constant = logn.ClassMoments(2)
     constant.update(np.array([[1.0, 0.0], [1.0, 1.0]]))
-    affine = logn.logit_normalization(constant, background=None, active=np.ones(2, bool))
+    affine = logn.logit_normalization(constant, background=None, activation="softmax", active=np.ones(2, bool))
     assert affine(np.array([1.1, 0.5]))[0] == pytest.approx(31.6228, abs=1e-3)
 
 

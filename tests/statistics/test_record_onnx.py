@@ -65,7 +65,7 @@ def test_statistics_equal_those_of_the_logits_by_hand(tmp_path, images, batch, b
     assert len(moments.sample) == 20
     assert (moments.metadata.layer, moments.metadata.activation) == ("z", "sigmoid")
     assert (moments.metadata.background, moments.metadata.population) == (-1, "places")
-    assert moments.metadata.fingerprint == hashlib.sha256(source.read_bytes()).hexdigest()
+    assert moments.metadata.fingerprint == f"onnx:{hashlib.sha256(source.read_bytes()).hexdigest()}"
 
 
 def test_a_part_of_the_images_is_spread_evenly(tmp_path, images):

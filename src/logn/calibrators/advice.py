@@ -77,6 +77,7 @@ def advise(
     counts: ClassCounts | npt.ArrayLike | None = None,
     *,
     threshold: float = DEFAULT_THRESHOLD,
+    activation: str | None = "recorded",
 ) -> Advice:
     """Recommend a form of LogN from statistics; no labels are needed, and counts only if there are some.
 
@@ -84,6 +85,7 @@ def advise(
         moments: Statistics of the logits, best with a row sample.
         counts: Training images per foreground class; they make the advice surer.
         threshold: The score above which the user counts a detection.
+        activation: "softmax", "sigmoid", or "recorded"; one that nobody knows is taken for a sigmoid.
 
     Example:
         >>> import numpy as np
@@ -95,7 +97,7 @@ def advise(
     """
     bias = tail_bias(moments)
     diagnosis = diagnose(moments, counts)
-    effects = form_effects(moments, threshold=threshold)
+    effects = form_effects(moments, threshold=threshold, activation=activation)
     doubts = doubts_about(moments)
     return advice_from(bias, diagnosis, effects, estimator=moments.metadata.estimator, doubts=doubts)
 
@@ -118,7 +120,7 @@ def advice_from(
         strength=strength,
         reason=reason,
         indicators=_indicators(bias, diagnosis, effects),
-        cautions=doubts + _cautions(effects, estimator),
+        cautions=doubts + _cautions(effects, estimator) + ((effects.assumption,) if effects.assumption else ()),
     )
 
 

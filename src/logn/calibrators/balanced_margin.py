@@ -16,15 +16,34 @@ from logn.logits.arrays import FloatArray, foreground_columns, sigmoid
 MASS_TOLERANCE = 1e-9
 TINY = float(np.finfo(np.float64).tiny)
 SEARCH_RANGE = 1e4
+# Nodes of the quadrature over a class's normal distribution.
+NODES = 64
 
 
 @dataclass(frozen=True)
 class BalancedMargin:
-    """The solved margin, its standard error from the sampling of the rows, and how many rows there were."""
+    """The solved margin.
+
+    Args:
+        value: On the foreground.
+        error: Its standard error from the sampling of the rows; None where there are too few to tell.
+        rows: How many rows there were.
+        solved_on: "sample" or "moments"; None where nothing had to be solved.
+    """
 
     value: float
-    error: float
+    error: float | None
     rows: int
+    solved_on: str | None = "sample"
+
+    def to_settings(self) -> dict[str, float | int | str | None]:
+        """What a map keeps of it."""
+        return {
+            "margin_value": self.value,
+            "margin_error": self.error,
+            "margin_from": self.solved_on,
+            "sample_rows": self.rows,
+        }
 
 
 def solve_balanced_margin(
@@ -35,8 +54,8 @@ def solve_balanced_margin(
 ) -> BalancedMargin:
     """Find the margin for which the mapped rows have the mean foreground mass of the original rows.
 
-    The mass of a row is its foreground probability (softmax) or its expected number of detections, the sum of its
-    class scores (sigmoid). It grows with the margin, so the solution is unique.
+    The mass of a row is its foreground probability (softmax) or its expected number of detections, the sum of the
+    scores of the classes that take the margin (sigmoid). It grows with the margin, so the solution is unique.
 
     Args:
         rows: Sampled logits (N, C).
@@ -50,25 +69,58 @@ def solve_balanced_margin(
         >>> round(solve_balanced_margin(rows, lowered, np.array([True]), "softmax").value, 6)
         3.0
     """
-    before, after = rows.astype(np.float64), unbalanced(rows.astype(np.float64))
-    foreground = foreground_columns(rows.shape[1], unbalanced.background)
-    if activation == "softmax":
-        if unbalanced.background is None:
-            raise InputError("Expected a background column to balance a softmax against, but got none.")
-        target = sigmoid(_log_odds(before, foreground, unbalanced.background))
-        mass = _softmax_mass(after, foreground, unbalanced.background, shifted)
-    else:
-        target = sigmoid(before[:, foreground]).sum(axis=1)
-        mass = _sigmoid_mass(after[:, foreground], shifted)
+    target, mass = _problem(rows.astype(np.float64), unbalanced, shifted, activation)
     value = _root(mass, float(target.mean()))
     reached, slope = mass(value)
+    if len(rows) < 2:
+        return BalancedMargin(value, None, len(rows))
     # Delta method: the error of the mean difference, divided by how fast the margin moves the mass.
-    spread = float(np.std(reached - target, ddof=1)) if len(rows) > 1 else float("nan")
+    spread = float(np.std(reached - target, ddof=1))
     error = spread / np.sqrt(len(rows)) / max(float(slope.mean()), TINY)
-    return BalancedMargin(value=value, error=float(error), rows=len(rows))
+    return BalancedMargin(value, float(error), len(rows))
+
+
+def solve_margin_of_moments(
+    mean: FloatArray, variance: FloatArray, unbalanced: ClassAffine, shifted: npt.NDArray[np.bool_]
+) -> BalancedMargin:
+    """The same for sigmoids where there is no row sample: each class is taken to be normal.
+
+    The expected number of detections is a sum over the classes, so how they depend on each other does not matter.
+
+    Args:
+        mean: Mean logit of each class.
+        variance: Variance of each class; what is not a number counts as 0.
+        unbalanced: The map without its margin and without a background.
+        shifted: Which classes take the margin.
+
+    Example:
+        >>> lowered = ClassAffine([1.0, 1.0], [-3.0, -3.0])
+        >>> round(solve_margin_of_moments(np.array([-2.0, 1.0]), np.ones(2), lowered, np.array([True, True])).value, 6)
+        3.0
+    """
+    nodes, weights = np.polynomial.hermite.hermgauss(NODES)
+    spread = np.sqrt(2.0 * np.where(np.isfinite(variance), variance, 0.0))
+    target, mass = _problem(mean + spread * nodes[:, None], unbalanced, shifted, "sigmoid")
+    weights = weights / weights.sum()
+    value = _root(mass, float(weights @ target), weights)
+    return BalancedMargin(value, None, 0, solved_on="moments")
 
 
 MassFunction = Callable[[float], tuple[FloatArray, FloatArray]]
+
+
+def _problem(
+    before: FloatArray, unbalanced: ClassAffine, shifted: npt.NDArray[np.bool_], activation: str
+) -> tuple[FloatArray, MassFunction]:
+    """The mass that each row has and should keep, and the mass that it gets as a function of the margin."""
+    after, place = unbalanced(before), unbalanced.background
+    foreground = foreground_columns(before.shape[1], place)
+    if activation == "sigmoid":
+        # What does not move has the same mass on both sides, so it is left out, lest a large one drown the rest.
+        return sigmoid(before[:, foreground][:, shifted]).sum(axis=1), _sigmoid_mass(after[:, foreground][:, shifted])
+    if place is None:
+        raise InputError("Expected a background column to balance a softmax against, but got none.")
+    return sigmoid(_log_odds(before, foreground, place)), _softmax_mass(after, foreground, place, shifted)
 
 
 def _log_odds(logits: FloatArray, foreground: slice, background: int) -> FloatArray:
@@ -101,23 +153,21 @@ def _softmax_mass(
     return mass
 
 
-def _sigmoid_mass(logits: FloatArray, shifted: npt.NDArray[np.bool_]) -> MassFunction:
+def _sigmoid_mass(logits: FloatArray) -> MassFunction:
     """Expected detections of each row as a function of the margin, and its derivative."""
-    fixed = sigmoid(logits[:, ~shifted]).sum(axis=1)
-    moving = logits[:, shifted]
 
     def mass(margin: float) -> tuple[FloatArray, FloatArray]:
-        scores = sigmoid(moving + margin)
-        return fixed + scores.sum(axis=1), (scores * (1.0 - scores)).sum(axis=1)
+        scores = sigmoid(logits + margin)
+        return scores.sum(axis=1), (scores * (1.0 - scores)).sum(axis=1)
 
     return mass
 
 
-def _root(mass: MassFunction, target: float) -> float:
+def _root(mass: MassFunction, target: float, weights: FloatArray | None = None) -> float:
     """The margin of a mean mass: Newton's method on the mass's logarithm, kept inside a shrinking bracket."""
     low, high, point = -SEARCH_RANGE, SEARCH_RANGE, 0.0
     for _ in range(200):
-        reached, slope = (max(float(values.mean()), TINY) for values in mass(point))
+        reached, slope = (max(float(np.average(values, weights=weights)), TINY) for values in mass(point))
         gap = float(np.log(reached) - np.log(max(target, TINY)))
         if abs(gap) < MASS_TOLERANCE or high - low < 1e-12:
             break

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.provenance import Target, check_background_place, check_source, check_width, joined
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, is_torch_tensor
+from logn.statistics.metadata import StatisticsMetadata
 from logn.strict_json import parse_json
 
 ArrayT = TypeVar("ArrayT")
 
 FILE_FORMAT = "logn.affine"
-FILE_SCHEMA = 1
+FILE_SCHEMA = 2
+# Files of schema 1 do not say where a map comes from.
+READABLE_SCHEMAS = (1, FILE_SCHEMA)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +37,8 @@ class ClassAffine:
             (1 and 0 for all methods here).
         method: Name of the method that made the map.
         settings: Its parameters, for the record; anything JSON can hold.
+        source: What it was made for, as far as that is known: class names, background, activation, fingerprint of the
+            model and so on. Methods that are fitted to statistics set it; `check_fits` compares it with a model.
 
     Example:
         >>> halve = ClassAffine([0.5, 0.5], [0.0, 1.0])
@@ -47,6 +53,7 @@ class ClassAffine:
     background: int | None = None
     method: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    source: StatisticsMetadata | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "background", check_background(self.background))
@@ -59,6 +66,18 @@ class ClassAffine:
         if not self.scale.all():
             column = int(np.flatnonzero(self.scale == 0)[0])
             raise InputError(f"Expected `scale` to be other than 0, but got 0 for column {column}.")
+        self._check_source()
+
+    def _check_source(self) -> None:
+        """Refuse a source that contradicts the map itself."""
+        if self.source is None:
+            return
+        self.source.check_width(len(self.scale))
+        if self.source.background != self.background:
+            raise InputError(
+                f"Expected `source` to have the background of the map, {self.background}, but got "
+                f"{self.source.background}."
+            )
 
     @classmethod
     def identity(cls, num_classes: int, background: int | None = None) -> ClassAffine:
@@ -74,6 +93,7 @@ class ClassAffine:
         *,
         method: str,
         settings: Mapping[str, Any] | None = None,
+        source: StatisticsMetadata | None = None,
     ) -> ClassAffine:
         """Make the map of foreground scales and shifts; a background column, where there is one, is left alone.
 
@@ -87,7 +107,7 @@ class ClassAffine:
         full_scale, full_shift = np.ones(columns), np.zeros(columns)
         foreground = foreground_columns(columns, place)
         full_scale[foreground], full_shift[foreground] = scale, shift
-        return cls(full_scale, full_shift, place, method, settings or {})
+        return cls(full_scale, full_shift, place, method, settings or {}, source)
 
     @property
     def num_classes(self) -> int:
@@ -109,8 +129,38 @@ class ClassAffine:
         mapped: Any = (_map_tensor if is_torch_tensor(array) else _map_array)(array, scale, shift)
         return cast(ArrayT, mapped)
 
+    def with_source(self, source: StatisticsMetadata | None) -> ClassAffine:
+        """The same map with another record of what it was made for.
+
+        Example:
+            >>> ClassAffine.identity(2).with_source(StatisticsMetadata(activation="softmax")).source.activation
+            'softmax'
+        """
+        return replace(self, source=source)
+
+    def check_fits(self, target: Target, *, what: str = "`affine`", allow_mismatch: bool = False) -> None:
+        """Refuse to be used on logits of other columns, or of another model as far as both sides are known.
+
+        Args:
+            target: What is known of the logits.
+            what: What to call this map in messages.
+            allow_mismatch: Only warn of other class names, another activation and other weights.
+
+        Example:
+            >>> ClassAffine.identity(3).check_fits(Target("`head`", num_classes=4))
+            Traceback (most recent call last):
+            ...
+            logn.errors.InputError: Expected `affine` to have 4 classes, the columns of `head`, but got 3.
+        """
+        check_width(what, self.num_classes, target)
+        # A map made by hand that names no background says nothing about it.
+        if self.source is not None or (self.background is not None and target.background is not None):
+            check_background_place(what, self.background, target)
+        if self.source is not None:
+            check_source(what, self.source, target, allow_mismatch=allow_mismatch)
+
     def then(self, other: ClassAffine) -> ClassAffine:
-        """The map that applies this one first and `other` to its result."""
+        """The map that applies this one first and `other` to its result; both must be made for one model."""
         if other.num_classes != self.num_classes or other.background != self.background:
             raise InputError(
                 f"Expected `other` to cover {self.num_classes} classes with background {self.background}, "
@@ -122,6 +172,7 @@ class ClassAffine:
             self.background,
             method=" then ".join(name for name in (self.method, other.method) if name),
             settings={"first": dict(self.settings), "then": dict(other.settings)},
+            source=joined(self.source, other.source),
         )
 
     def inverse(self) -> ClassAffine:
@@ -132,6 +183,7 @@ class ClassAffine:
             self.background,
             method=f"inverse of {self.method}" if self.method else "",
             settings=self.settings,
+            source=self.source,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -154,13 +206,14 @@ class ClassAffine:
             "background": json.dumps(self.background),
             "method": self.method,
             "settings": json.dumps(dict(self.settings), sort_keys=True),
+            "source": json.dumps(None if self.source is None else asdict(self.source), sort_keys=True),
         }
         write_safetensors(path, {"scale": self.scale, "shift": self.shift}, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassAffine:
         """Read a map that `save` wrote; whatever is wrong with the file is said in one sentence."""
-        tensors, metadata = read_safetensors(path, expected_format=FILE_FORMAT, schema=FILE_SCHEMA)
+        tensors, metadata = read_safetensors(path, expected_format=FILE_FORMAT, schema=READABLE_SCHEMAS)
         try:
             return cls(
                 tensors["scale"],
@@ -168,11 +221,22 @@ class ClassAffine:
                 parse_json(metadata["background"]),
                 metadata["method"],
                 parse_json(metadata["settings"]),
+                _source_of(metadata),
             )
         except KeyError as error:
             raise InputError(f"Expected `{path}` to hold {error}, but it does not.") from error
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(f"Expected `{path}` to hold a valid map, but it does not: {error}") from error
+
+
+def _source_of(metadata: Mapping[str, str]) -> StatisticsMetadata | None:
+    """What a file says its map was made for; files of schema 1 say nothing."""
+    if metadata["schema"] == "1":
+        return None
+    values = parse_json(metadata["source"])
+    if values is not None and not isinstance(values, dict):
+        raise InputError(f"Expected `source` to be an object, but got {values!r}.")
+    return None if values is None else StatisticsMetadata.from_values(values)
 
 
 def _checked_vector(name: str, values: npt.ArrayLike) -> FloatArray:

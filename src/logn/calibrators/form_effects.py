@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.known_activation import assumed_activation, known_activation
 from logn.calibrators.method_spec import fit_method
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
@@ -22,6 +23,12 @@ FOREGROUND_MASS, CONFIDENCE, EXPECTED_DETECTIONS = "foreground mass", "confidenc
 NO_SAMPLE = (
     "The statistics hold no row sample: nobody can say what a form would do to the scores, and no balanced margin can "
     "be fitted; collect them again with rows (`logn collect --sample-rows 4096`, or sample_rows=4096 in Python)."
+)
+
+NOT_RECORDED = (
+    "The activation is not recorded: the scores are taken for those of sigmoids, whose expected number the forms keep "
+    "by a shift that all classes have in common and that a softmax ignores; if you know it, say --activation softmax "
+    'or --activation sigmoid (in Python activation="softmax").'
 )
 
 _RELATIVE_STD = "logn:use_mean=false,relative_std=true,margin=0"
@@ -72,6 +79,7 @@ class FormEffects:
         before: The model as it is.
         forms: Each form that suits the model.
         note: What cannot be told and why, else empty.
+        assumption: What had to be assumed of the model, and how to say otherwise, else empty.
     """
 
     quantity: str
@@ -80,6 +88,7 @@ class FormEffects:
     before: FormEffect | None = None
     forms: tuple[FormEffect, ...] = ()
     note: str = ""
+    assumption: str = ""
 
     def __getitem__(self, form: str) -> FormEffect:
         """The effect of the form with this specification."""
@@ -98,6 +107,7 @@ def form_effects(
     *,
     threshold: float = DEFAULT_THRESHOLD,
     background: int | str | None = "recorded",
+    activation: str | None = "recorded",
 ) -> FormEffects:
     """Try every form of LogN on the recorded row sample.
 
@@ -105,6 +115,7 @@ def form_effects(
         moments: The statistics, with their row sample.
         threshold: The score above which the user counts a detection.
         background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        activation: "softmax", "sigmoid", or "recorded"; one that nobody knows is taken for a sigmoid.
 
     Example:
         >>> from logn.statistics.metadata import StatisticsMetadata
@@ -117,17 +128,19 @@ def form_effects(
         0.047
     """
     place = check_background(moments.metadata.background if background == "recorded" else background)
-    activation = moments.metadata.activation or "softmax"
-    nothing = FormEffects(quantity_of(place, activation), check_threshold(threshold), 0)
-    labels = _suitable_forms(place, activation)
+    known = known_activation(moments.metadata.activation, place, activation)
+    judged = assumed_activation(known)
+    assumption = NOT_RECORDED if known is None else ""
+    nothing = FormEffects(quantity_of(place, judged), check_threshold(threshold), 0, assumption=assumption)
+    labels = _suitable_forms(place, known)
     rows = moments.sample.astype(np.float64)
     if len(rows) == 0:
         return replace(nothing, note=NO_SAMPLE)
     try:
-        maps = {spec: fit_method(spec, moments=moments, background=place) for spec in labels}
+        maps = {spec: fit_method(spec, moments=moments, background=place, activation=known) for spec in labels}
     except InputError as error:  # such as no class that is alive
         return replace(nothing, note=str(error))
-    before, forms = map_effects(rows, maps, threshold, activation)
+    before, forms = map_effects(rows, maps, threshold, judged)
     forms = tuple(replace(effect, label=labels[effect.form]) for effect in forms)
     return replace(nothing, rows=len(rows), before=before, forms=forms)
 
@@ -192,14 +205,14 @@ def check_threshold(threshold: float) -> float:
     return float(threshold)
 
 
-def _suitable_forms(background: int | None, activation: str) -> dict[str, str]:
-    """Forms by specification, with their labels."""
-    if background is None and activation == "softmax":
+def _suitable_forms(background: int | None, activation: str | None) -> dict[str, str]:
+    """Forms by specification, with their labels; the paper's comes first."""
+    if background is not None:
+        return _MARGINS | _KEEPING_SCALE
+    if activation != "sigmoid":
         return _WITHOUT_BACKGROUND | _KEEPING_SCALE
-    forms = _MARGINS | _KEEPING_SCALE
-    if background is None:
-        del forms["logn:margin=background"]
-    return forms
+    margins = {spec: label for spec, label in _MARGINS.items() if spec != "logn:margin=background"}
+    return _WITHOUT_BACKGROUND | margins | {"logn:margin=min": "margin min"} | _KEEPING_SCALE
 
 
 def _scores(logits: FloatArray, background: int | None, activation: str) -> FloatArray:

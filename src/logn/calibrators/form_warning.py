@@ -14,6 +14,7 @@ from logn.calibrators.form_effects import (
     map_effects,
     quantity_of,
 )
+from logn.calibrators.known_activation import assumed_activation, known_activation
 from logn.statistics.moments import ClassMoments
 
 # The foreground against the background is what the detector learnt best; a map that moves it further than this, either
@@ -43,12 +44,15 @@ def form_warning(affine: ClassAffine, moments: ClassMoments, *, threshold: float
     rows = moments.sample.astype(np.float64)
     if len(rows) == 0 or affine.num_classes != moments.num_classes:
         return None
-    activation = moments.metadata.activation or "softmax"
+    made_for = None if affine.source is None else affine.source.activation
+    known = known_activation(made_for or moments.metadata.activation, affine.background)
+    activation = assumed_activation(known)
     check_threshold(threshold)
     before, (after,) = map_effects(rows, {"this": affine}, threshold, activation)
     quantity = quantity_of(affine.background, activation)
     change = change_in_words(before, after, quantity, threshold, balanced=_is_balanced(affine))
-    return f"This map {change}" if change else None
+    subject = "If sigmoids follow the logits, this map" if known is None else "This map"
+    return f"{subject} {change}" if change else None
 
 
 def change_in_words(

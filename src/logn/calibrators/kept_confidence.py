@@ -10,7 +10,7 @@ it would have to be far too sure of all others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ def keep_confidence(affine: ClassAffine, rows: npt.ArrayLike) -> ClassAffine:
     `affine` leaves alone, so the predicted class of every row is the one that `affine` predicts.
 
     Args:
-        affine: Any map without a background.
+        affine: Any map without a background, of a softmax as far as it knows.
         rows: Logits (N, C) before the map, best of images that the model was not trained on.
 
     Example:
@@ -60,6 +60,8 @@ def keep_confidence(affine: ClassAffine, rows: npt.ArrayLike) -> ClassAffine:
     """
     if not isinstance(affine, ClassAffine):
         raise InputError(f"Expected `affine` to be a logn.ClassAffine, but got {type(affine).__name__}.")
+    if affine.source is not None and affine.source.activation == "sigmoid":
+        raise InputError("Expected `affine` to be of a softmax to keep the mean confidence, but it is of a sigmoid.")
     solution = solve_kept_confidence(rows, affine)
     settings = {
         **affine.settings,
@@ -70,7 +72,7 @@ def keep_confidence(affine: ClassAffine, rows: npt.ArrayLike) -> ClassAffine:
         "sample_rows": solution.rows,
     }
     factor = solution.factor
-    return ClassAffine(affine.scale * factor, affine.shift * factor, None, affine.method, settings)
+    return replace(affine, scale=affine.scale * factor, shift=affine.shift * factor, settings=settings)
 
 
 def solve_kept_confidence(rows: npt.ArrayLike, affine: ClassAffine) -> KeptConfidence:

@@ -7,10 +7,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.balanced_margin import BalancedMargin, solve_balanced_margin
+from logn.calibrators.balanced_margin import BalancedMargin, solve_balanced_margin, solve_margin_of_moments
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_number
 from logn.calibrators.kept_confidence import keep_confidence as with_kept_confidence
+from logn.calibrators.known_activation import known_activation
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
 from logn.statistics.active_classes import active_classes as active_classes
@@ -33,23 +34,30 @@ def logit_normalization(
     eps: float = 1e-5,
     active: npt.ArrayLike | None = None,
     variance: VarianceName = "pooled",
-    activation: str = "recorded",
+    activation: str | None = "recorded",
     keep_confidence: bool = False,
 ) -> ClassAffine:
     """Normalise the logit of every foreground class by its own mean and standard deviation.
 
-    With a background this is the paper's equation 2, `(x_c - mean_c + margin) / std_c`, the background left alone;
-    without one it is equation 1, where the margin is 0. The balanced form (`margin="balance", relative_std=True`)
-    keeps the detector's own scale and foreground mass: `(x_c - mean_c) / (std_c / mean std) + margin`, with the margin
-    solved on the recorded sample so that the mean foreground probability stays as it was. For a softmax without a
-    background the margin changes nothing, and the common scale is a temperature, which `keep_confidence` can set.
+    With a background this is the paper's equation 2, `(x_c - mean_c + margin) / std_c`, the background left alone; for
+    a softmax without one it is equation 1, where the margin is 0. The balanced form (`margin="balance",
+    relative_std=True`) keeps the detector's own scale and foreground mass: `(x_c - mean_c) / (std_c / mean std) +
+    margin`, with the margin solved on the recorded sample so that the mean foreground probability stays as it was. For
+    a softmax without a background the margin changes nothing, and the common scale is a temperature, which
+    `keep_confidence` can set.
+
+    Sigmoids start from logits far below 0, and centring them there would make half of everything a detection. So
+    without a background the margin keeps their expected number, the sum of all scores, unless the activation is known
+    to be a softmax. Where it is not known at all, every class gets that same shift, dead ones too, and a softmax
+    ignores it.
 
     Args:
         moments: Statistics of the logits over training images.
         background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
         margin: The margin of the foreground against the background: "min" (the paper's), "mean" or "max" of the
             foreground means, "background" for the background's mean, "balance", or a number. By default "min" with a
-            background and 0 without one.
+            background; without one 0 for a softmax and else "balance", which then does without a row sample too: it
+            takes each class to be normal (`settings["margin_from"]` is "moments" instead of "sample").
         use_mean: Subtract the mean.
         use_std: Divide by the standard deviation.
         relative_std: Divide by the standard deviation over its average, so that the common scale stays.
@@ -58,10 +66,11 @@ def logit_normalization(
         active: Which columns are alive, one boolean per column (the background's does not matter). Dead ones are left
             alone and do not set the margin. By default those never seen, or with hardly any variance, are dead.
         variance: "pooled" over everything, or the mean of the variances "within-batch".
-        activation: "softmax", "sigmoid", or "recorded"; only the balanced form asks.
+        activation: "softmax", "sigmoid", or "recorded" to take it from the statistics.
         keep_confidence: For a softmax without a background: scale all classes, the dead ones too, by the one factor for
             which the mean highest probability over the recorded sample stays as it was. Right where the sample is of
-            images that the model was not trained on; else use `logn.keep_confidence` with logits of such images.
+            images that the model was not trained on; else use `logn.keep_confidence` with logits of such images. Who
+            asks for it has a softmax, so an activation that is not recorded is taken for one.
 
     Example:
         >>> moments = ClassMoments(4)
@@ -80,7 +89,9 @@ def logit_normalization(
     mean = np.where(alive, moments.mean[foreground], 0.0)
     std = _divisor(moments, foreground, alive, use_std, relative_std, std_power, eps, variance)
     scale, centre = 1.0 / std, mean if use_mean else np.zeros_like(mean)
-    margin_name = margin if margin is not None else ("min" if place is not None else 0.0)
+    known = known_activation(moments.metadata.activation, place, activation)
+    known = "softmax" if known is None and keep_confidence else known
+    margin_name = margin if margin is not None else _default_margin(place, known)
     settings: dict[str, Any] = {
         "margin": margin_name,
         "use_mean": use_mean,
@@ -89,28 +100,42 @@ def logit_normalization(
         "std_power": std_power,
         "eps": eps,
         "variance": variance,
+        "activation": known,
         "inactive": int((~alive).sum()),
     }
+    common_shift = 0.0  # of the dead classes too
     if margin_name == "balance":
         unbalanced = ClassAffine.over_foreground(
             np.where(alive, scale, 1.0), np.where(alive, -centre * scale, 0.0), place, method="logn"
         )
-        solution = _balance(moments, unbalanced, alive, activation)
-        settings |= {"margin_value": solution.value, "margin_error": solution.error, "sample_rows": solution.rows}
+        solution = _balance(moments, unbalanced, alive, known, chosen=margin is not None)
+        settings |= solution.to_settings()
         shift = solution.value - centre * scale
+        common_shift = solution.value if known is None else 0.0
     else:
         value = _margin_value(margin_name, mean[alive], moments, place)
         settings["margin_value"] = value
         shift = (value - centre) * scale
     affine = ClassAffine.over_foreground(
-        np.where(alive, scale, 1.0), np.where(alive, shift, 0.0), place, method="logn", settings=settings
+        np.where(alive, scale, 1.0),
+        np.where(alive, shift, common_shift),
+        place,
+        method="logn",
+        settings=settings,
+        source=moments.metadata.with_changes(background=place, activation=known),
     )
     if not keep_confidence:
         return affine
-    if place is not None or _activation(moments, activation) != "softmax":
+    if place is not None or known != "softmax":
         got = "a background" if place is not None else "sigmoids"
         raise InputError(f"Expected `keep_confidence` only for a softmax without a background, but got {got}.")
     return with_kept_confidence(affine, _needed_sample(moments, "to keep the mean confidence", "keep_confidence=False"))
+
+
+def _default_margin(background: int | None, activation: str | None) -> MarginName | float:
+    if background is not None:
+        return "min"
+    return 0.0 if activation == "softmax" else "balance"
 
 
 def _check_moments(moments: ClassMoments) -> None:
@@ -165,22 +190,28 @@ def _margin_value(margin: str | float, means: FloatArray, moments: ClassMoments,
 
 
 def _balance(
-    moments: ClassMoments, unbalanced: ClassAffine, alive: npt.NDArray[np.bool_], activation: str
+    moments: ClassMoments,
+    unbalanced: ClassAffine,
+    alive: npt.NDArray[np.bool_],
+    activation: str | None,
+    *,
+    chosen: bool,
 ) -> BalancedMargin:
-    """The margin that keeps the foreground mass; 0 where a common shift changes nothing."""
-    activation = _activation(moments, activation)
+    """The margin that keeps the foreground mass; 0 where a common shift changes nothing.
+
+    A margin that was `chosen` is solved on the row sample or not at all; the default one does without a sample.
+    """
     if activation == "softmax" and unbalanced.background is None:
-        return BalancedMargin(value=0.0, error=0.0, rows=0)
-    rows = _needed_sample(moments, 'for margin="balance"', "another margin")
-    return solve_balanced_margin(rows, unbalanced, alive, activation)
-
-
-def _activation(moments: ClassMoments, activation: str) -> str:
-    if activation == "recorded":
-        activation = moments.metadata.activation or "softmax"
-    if activation not in ("softmax", "sigmoid"):
-        raise InputError(f'Expected `activation` to be "softmax", "sigmoid" or "recorded", but got {activation!r}.')
-    return activation
+        return BalancedMargin(value=0.0, error=0.0, rows=0, solved_on=None)
+    if not chosen and len(moments.sample) == 0:
+        return solve_margin_of_moments(moments.mean, moments.variance, unbalanced, alive)
+    way_out = (
+        "another margin"
+        if activation
+        else 'another margin, or say activation="softmax" (`--activation softmax`) if it is one'
+    )
+    rows = _needed_sample(moments, 'for margin="balance"', way_out)
+    return solve_balanced_margin(rows, unbalanced, alive, activation or "sigmoid")
 
 
 def _needed_sample(moments: ClassMoments, purpose: str, way_out: str) -> npt.NDArray[np.float16]:

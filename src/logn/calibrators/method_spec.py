@@ -17,14 +17,17 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import fracal
 from logn.calibrators.inverse_image_frequency import inverse_image_frequency
+from logn.calibrators.known_activation import known_activation
 from logn.calibrators.logit_adjustment import logit_adjustment
 from logn.calibrators.logit_normalization import MARGIN_NAMES, logit_normalization
 from logn.calibrators.norcal import norcal
+from logn.calibrators.provenance import with_background_name
 from logn.calibrators.tau_norm import tau_norm
 from logn.calibrators.temperature import temperature
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
 from logn.statistics.class_counts import ClassCounts
+from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 
 Options = dict[str, Any]
@@ -42,6 +45,7 @@ class _Inputs:
     bias: Any
     active: npt.ArrayLike | None
     background: int | None
+    activation: str | None
     num_columns: int | None
 
     def needed_moments(self) -> ClassMoments:
@@ -106,8 +110,12 @@ def fit_method(
     bias: Any = None,
     active: npt.ArrayLike | None = None,
     background: int | str | None = "recorded",
+    activation: str | None = "recorded",
 ) -> ClassAffine:
     """Fit the method that `spec` names.
+
+    The map says what it was made for (`ClassAffine.source`): LogN's that of its statistics, the fingerprint of the
+    model included; the others' class names, background and activation, which is all that they depend on.
 
     Args:
         spec: Such as "none", "logn", "logn:balanced", "loga:tau=0.5", "norcal", "fracal", "iif", "tau-norm:tau=0.7",
@@ -120,6 +128,7 @@ def fit_method(
         bias: Bias of the classifier, for tau-norm.
         active: Which columns are alive, for logn.
         background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        activation: "softmax", "sigmoid", or "recorded"; the option of that name in `spec` comes first.
 
     Example:
         >>> fit_method("norcal:gamma=1", counts=[100, 10, 1], background=-1).shift.round(6)
@@ -130,12 +139,23 @@ def fit_method(
     place = check_background(recorded if background == "recorded" else background)
     table = None if counts is None else _aligned_counts(counts, moments, place)
     columns = _num_columns(moments, table, weight, place)
-    inputs = _Inputs(name, moments, table, dimensions, weight, bias, active, place, columns)
+    inputs = _Inputs(name, moments, table, dimensions, weight, bias, active, place, activation, columns)
     with np.errstate(over="ignore", invalid="ignore"):  # a map that is not finite is refused, with the column
         affine = _METHODS[name][1](inputs, options)
     if columns is not None and affine.num_classes != columns:
         raise InputError(f"Expected the input of `{name}` to be of {columns} columns, but got {affine.num_classes}.")
-    return affine
+    return affine if affine.source is not None else affine.with_source(_source(inputs))
+
+
+def _source(inputs: _Inputs) -> StatisticsMetadata:
+    """What is known of the model beside its weights, which only the statistics of LogN hang on."""
+    recorded = inputs.moments.metadata if inputs.moments is not None else StatisticsMetadata()
+    counted = None if inputs.counts is None else with_background_name(inputs.counts.names, inputs.background)
+    return StatisticsMetadata(
+        class_names=recorded.class_names or counted,
+        background=inputs.background,
+        activation=known_activation(recorded.activation, None, inputs.activation),
+    )
 
 
 def _aligned_counts(
@@ -165,7 +185,8 @@ def _none(inputs: _Inputs, options: Options) -> ClassAffine:
 
 
 def _logn(inputs: _Inputs, options: Options) -> ClassAffine:
-    return logit_normalization(inputs.needed_moments(), background=inputs.background, active=inputs.active, **options)
+    given: Options = {"background": inputs.background, "active": inputs.active, "activation": inputs.activation}
+    return logit_normalization(inputs.needed_moments(), **(given | options))
 
 
 def _loga(inputs: _Inputs, options: Options) -> ClassAffine:

@@ -37,6 +37,7 @@ def apply(
     `logn apply affine.safetensors dump.npz --key cls_score -o corrected.safetensors`
     """
     from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.provenance import Target
     from logn.logits.shard_writer import check_writable, write_logits
     from logn.logits.shards import open_shards
 
@@ -44,11 +45,8 @@ def apply(
     correction = ClassAffine.load(affine)
     (array,) = open_shards([logits], key)
     check_writable(output, array.dtype)
-    if array.num_classes != correction.num_classes:
-        raise InputError(
-            f"Expected `{logits}` to have {correction.num_classes} classes like `{affine}`, "
-            f"but it has {array.num_classes}."
-        )
+    # A file of logits tells its width and nothing else about the model that it is of.
+    correction.check_fits(Target(f"`{logits}`", num_classes=array.num_classes), what=f"`{affine}`")
     with progress("Applying", array.rows, shown=show_progress) as advance:
         write_logits(output, array.shape, array.dtype, _corrected(array, correction, advance))
     if json:

@@ -28,6 +28,7 @@ def compare(
     method: options.MethodOption = None,
     correction: options.CorrectionsOption = None,
     statistics: Annotated[Path | None, typer.Option("--statistics", "-s", help="What `logn collect` wrote.")] = None,
+    allow_mismatch: options.MismatchOption = False,
     counts: options.CountsOption = None,
     dimensions: Annotated[
         Path | None, typer.Option(help="fracal: annotations, .csv column, .npy or JSON list.")
@@ -110,6 +111,7 @@ def compare(
             settings=settings,
             sweeps=sweep or (),
             progress=advance,
+            allow_mismatch=allow_mismatch,
             **groups,
             **inputs,
         )

@@ -65,6 +65,7 @@ def compare_classification(
     ] = "logn,logn:balanced",
     method: options.MethodOption = None,
     correction: options.CorrectionsOption = None,
+    allow_mismatch: options.MismatchOption = False,
     weights: options.WeightsOption = None,
     key: options.KeyOption = None,
     bias: Annotated[Path | None, typer.Option(help="The bias, when it is not beside the weight.")] = None,
@@ -131,6 +132,7 @@ def compare_classification(
             confidence=confidence,
             seed=seed,
             progress=advance,
+            allow_mismatch=allow_mismatch,
             **inputs,
         )
     _present(comparison, form, output, as_json=json)

@@ -48,6 +48,9 @@ MethodOption = Annotated[list[str] | None, typer.Option(help="One more method; c
 CorrectionsOption = Annotated[
     list[Path] | None, typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.")
 ]
+MismatchOption = Annotated[
+    bool, typer.Option("--allow-mismatch", help="Only warn where a correction or the statistics are of another model.")
+]
 WeightsOption = Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")]
 KeyOption = Annotated[str | None, typer.Option(help="Name of the weight in its file; its bias is found beside it.")]
 ObjectiveOption = Annotated[str, typer.Option(help="The metric by which a sweep's value is chosen.")]

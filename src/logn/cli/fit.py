@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.choices import BACKGROUND_INDEX, Background
+from logn.cli.choices import BACKGROUND_INDEX, Activation, Background
 from logn.cli.console import JsonOption, command, count_of, print_json, print_note
 from logn.cli.paths import check_output
 from logn.errors import InputError
@@ -38,6 +39,9 @@ MethodOption = Annotated[
 BackgroundOption = Annotated[
     Background | None, typer.Option(help="Place of the background column; default: as recorded, else none.")
 ]
+ActivationOption = Annotated[
+    Activation | None, typer.Option(help="What the model applies to the logits; default: as recorded.")
+]
 
 
 def fit(
@@ -45,6 +49,7 @@ def fit(
     statistics: StatisticsArgument = None,
     method: MethodOption = None,
     background: BackgroundOption = None,
+    activation: ActivationOption = None,
     margin: Annotated[str | None, _option(LOGN, "min, mean, max, background, balance or a number.")] = None,
     no_mean: Annotated[bool, _option(LOGN, "Keep the mean.", "--no-mean")] = False,
     no_std: Annotated[bool, _option(LOGN, "Keep the spread.", "--no-std")] = False,
@@ -118,13 +123,15 @@ def fit(
     spec = _with_options(method, options)
     _check_files(method.partition(":")[0], {name: path for name, path in files.items() if path is not None})
     inputs = _read_inputs(statistics, background, key, files)
+    inputs["activation"] = _activation(activation, inputs["moments"], held_out)
     affine = _fit(spec, inputs)
     if held_out is not None:
         affine = _keeping_confidence(affine, held_out)
     affine.save(output)
-    for note in _notes(spec, inputs):
+    notes = [*_notes(spec, inputs), *_assumption(affine)]
+    for note in notes:
         print_note(note)
-    _report(affine, output, _warnings(affine, inputs["moments"], threshold), as_json=json)
+    _report(affine, output, notes, _warnings(affine, inputs["moments"], threshold), as_json=json)
 
 
 def _default_method(options: dict[str, Any]) -> str:
@@ -223,6 +230,27 @@ def _notes(spec: str, inputs: dict[str, Any]) -> list[str]:
     return notes
 
 
+def _activation(given: Activation | None, moments: ClassMoments | None, held_out: Path | None) -> str:
+    """What the user says; who wants to keep the confidence has a softmax, where nothing else is recorded."""
+    if given is not None:
+        return given.value
+    recorded = None if moments is None else moments.metadata.activation
+    return "softmax" if held_out is not None and recorded is None else "recorded"
+
+
+def _assumption(affine: ClassAffine) -> list[str]:
+    """What was assumed of an activation that nobody knows, and how to say otherwise."""
+    settings = affine.settings
+    if affine.method != "logn" or settings["activation"] is not None or settings["margin"] != "balance":
+        return []
+    guessed = ", estimated from means and variances," if settings["margin_from"] == "moments" else ""
+    return [
+        f"The activation is not recorded, so all classes got a common shift of {settings['margin_value']:.4g}{guessed} "
+        "that keeps the expected number of detections of sigmoids and that a softmax ignores; if you know it, say "
+        "--activation softmax or --activation sigmoid."
+    ]
+
+
 def _keeping_confidence(affine: ClassAffine, held_out: Path) -> ClassAffine:
     from logn.calibrators.kept_confidence import keep_confidence
     from logn.statistics.moments import ClassMoments
@@ -249,7 +277,7 @@ def _warnings(affine: ClassAffine, moments: ClassMoments | None, threshold: floa
     return warnings
 
 
-def _report(affine: ClassAffine, output: Path, warnings: list[str], *, as_json: bool) -> None:
+def _report(affine: ClassAffine, output: Path, notes: list[str], warnings: list[str], *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -260,15 +288,22 @@ def _report(affine: ClassAffine, output: Path, warnings: list[str], *, as_json: 
                 "background": affine.background,
                 "scale": affine.scale,
                 "shift": affine.shift,
+                "source": None if affine.source is None else asdict(affine.source),
+                "notes": notes,
                 "warnings": warnings,
             }
         )
         return
-    pairs = ((name, f"{value:g}" if isinstance(value, float) else value) for name, value in affine.settings.items())
-    settings = ", ".join(f"{name}={value}" for name, value in pairs)
+    settings = ", ".join(f"{name}={_told(value)}" for name, value in affine.settings.items())
     columns = count_of(affine.num_classes, "column")
     typer.echo(f"{output}: {affine.method or 'none'} for {columns} ({settings or 'no settings'}).")
     low, high = affine.scale.min(), affine.scale.max()
     typer.echo(f"Scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}.")
     print_note(f"To correct logits: {command('logn', 'apply', output, 'logits.npy', '-o', 'corrected.npy')}")
     print_note(f"To correct an ONNX file: {command('logn', 'fold', 'model.onnx', output, '-o', 'corrected.onnx')}")
+
+
+def _told(value: Any) -> Any:
+    if value is None:
+        return "unknown"
+    return f"{value:g}" if isinstance(value, float) else value

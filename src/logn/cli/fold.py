@@ -32,12 +32,16 @@ def fold(
     inputs: Annotated[Path | None, typer.Option(help="Inputs for the proof: .npz, an array per input.")] = None,
     insert: Annotated[bool, typer.Option("--insert", help="Put the map behind the layer as two nodes.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Fold on top of a map that is there already.")] = False,
+    allow_mismatch: Annotated[
+        bool, typer.Option("--allow-mismatch", help="Only warn where the correction was made for another model.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Write a correction into an ONNX file: same inputs, same outputs, same speed.
 
     The class layer is found by itself. Both models then run in onnxruntime; the file is written only if the new logits
-    are scale x logit + shift of the old ones, and the largest difference is printed.
+    are scale x logit + shift of the old ones, and the largest difference is printed. A correction that was made for
+    another file is refused.
 
     **Examples**
 
@@ -62,6 +66,7 @@ def fold(
         inputs=_inputs(model, input_shape or [], inputs),
         insert=insert,
         again=again,
+        allow_mismatch=allow_mismatch,
     )
     if json:
         print_json(asdict(report))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from logn.calibrators.form_effects import FormEffect, FormEffects
 
 
-def print_forms(effects: FormEffects, advice: Advice, statistics: Path) -> None:
-    """Print the table and the advice on the file `statistics`."""
+def print_forms(effects: FormEffects, advice: Advice, statistics: Path, activation: str | None = None) -> None:
+    """Print the table and the advice on the file `statistics`; `activation` is what the user says of it."""
     if effects.before is None:
         typer.echo(f"\nWhat each form would do: unknown. {effects.note}")
     else:
@@ -27,7 +27,8 @@ def print_forms(effects: FormEffects, advice: Advice, statistics: Path) -> None:
     for caution in advice.cautions:
         typer.echo(f"Mind: {caution}")
     if advice.form != "none":
-        fit = command("logn", "fit", statistics, "--method", advice.form, "-o", "affine.safetensors")
+        said = () if activation is None else ("--activation", str(activation))
+        fit = command("logn", "fit", statistics, "--method", advice.form, *said, "-o", "affine.safetensors")
         typer.echo(f"To do so: {fit}")
 
 

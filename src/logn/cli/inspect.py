@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.cli.choices import Activation
 from logn.cli.console import JsonOption, print_fitting, print_json
 from logn.cli.evaluation_options import CountsOption
 from logn.cli.paths import check_output
@@ -27,6 +28,9 @@ def inspect(
     threshold: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The score above which you count a detection.")
     ] = 0.05,
+    activation: Annotated[
+        Activation | None, typer.Option(help="What the model applies to the logits; default: as recorded.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw mean and std per class: .png, .svg or .pdf.")] = None,
     top: Annotated[int, typer.Option(min=0, help="Classes shown from either end; 0 shows all.")] = 10,
     json: JsonOption = False,
@@ -59,7 +63,7 @@ def inspect(
         check_output(plot, statistics, counts)
     moments = ClassMoments.load(statistics)
     diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
-    effects = form_effects(moments, threshold=threshold)
+    effects = form_effects(moments, threshold=threshold, activation=activation)
     bias, estimator = tail_bias(moments), moments.metadata.estimator
     advice = advice_from(bias, diagnosis, effects, estimator=estimator, doubts=doubts(moments))
     if plot is not None:
@@ -72,7 +76,7 @@ def inspect(
     else:
         _print_table(diagnosis, top)
         _print_summary(diagnosis, moments.metadata)
-        print_forms(effects, advice, statistics)
+        print_forms(effects, advice, statistics, activation)
         typer.echo(_FIGURES)
 
 

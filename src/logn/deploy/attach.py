@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.provenance import Target, asks_for_weights, check_width
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError
 from logn.logits.compiled import compile_anew
+from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, output_width
 from logn.logits.shared_slots import OwnSlot, give_own_slots
 
@@ -45,7 +47,12 @@ class AttachedMap:
 
 
 def attach(
-    model: nn.Module, layer: LogitLayer, affine: LogitMap | Sequence[LogitMap], *, again: bool = False
+    model: nn.Module,
+    layer: LogitLayer,
+    affine: LogitMap | Sequence[LogitMap],
+    *,
+    again: bool = False,
+    allow_mismatch: bool = False,
 ) -> AttachedMap:
     """Map the class logits of `model` from now on, without changing its weights.
 
@@ -59,6 +66,8 @@ def attach(
             one per stage, or one for all. FRACAL for sigmoid heads comes back as the logits of its scores, so that
             the model's own sigmoid gives the scores.
         again: Attach even to a layer that has a map folded into its weights.
+        allow_mismatch: Only warn where `affine` was made for other weights or another activation, for example those of
+            the model before it was retrained. To know, all weights are digested once, if `affine` names a fingerprint.
 
     Returns:
         The handle, whose `remove()` undoes it.
@@ -75,7 +84,7 @@ def attach(
         >>> torch.equal(model(features), plain)
         True
     """
-    maps = maps_of_modules(model, layer, affine)
+    maps = maps_of_modules(model, layer, affine, again=again, allow_mismatch=allow_mismatch)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
         if not again:
@@ -90,8 +99,15 @@ def attach(
     return AttachedMap(tuple(hooks.values()), slots)
 
 
-def maps_of_modules(model: nn.Module, layer: LogitLayer, affine: LogitMap | Sequence[LogitMap]) -> tuple[LogitMap, ...]:
-    """One map per module, checked against the width and the background of the layer."""
+def maps_of_modules(
+    model: nn.Module,
+    layer: LogitLayer,
+    affine: LogitMap | Sequence[LogitMap],
+    *,
+    again: bool = False,
+    allow_mismatch: bool = False,
+) -> tuple[LogitMap, ...]:
+    """One map per module, checked against the layer and, unless a fold has changed them already, the weights."""
     check_layer(layer)
     maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
     if isinstance(affine, Sequence) and not layer.stages:
@@ -99,27 +115,24 @@ def maps_of_modules(model: nn.Module, layer: LogitLayer, affine: LogitMap | Sequ
     if len(maps) != layer.num_stages:
         raise InputError(f"Expected `affine` to have one map per stage ({layer.num_stages}), but got {len(maps)}.")
     columns = count_columns(model, layer)
-    for logit_map in maps:
-        _check_map(layer, columns, logit_map)
+    digest = fingerprint(model) if not again and asks_for_weights(maps, "") else None
+    target = Target(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
+    for logit_map in maps if isinstance(affine, Sequence) else maps[:1]:
+        _check_map(logit_map, target, allow_mismatch)
     return tuple(maps[stage] for stage in layer.stage_of)
 
 
-def _check_map(layer: LogitLayer, columns: int, logit_map: LogitMap) -> None:
+def _check_map(logit_map: LogitMap, target: Target, allow_mismatch: bool) -> None:
     if not callable(logit_map):
         raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
-    width = getattr(logit_map, "num_classes", columns)
-    if width != columns:
-        raise InputError(
-            f"Expected `affine` to have {columns} classes, the columns of `{layer.name}`, but got {width}."
-        )
-    background = getattr(logit_map, "background", None)
-    if None not in (background, layer.background) and background != layer.background:
-        raise InputError(
-            f"Expected `affine` to have its background at {layer.background}, as `{layer.name}` has, "
-            f"but got {background}."
-        )
-    if isinstance(logit_map, FracalSigmoid) and layer.activation != "sigmoid":
-        raise InputError(f"Expected `{layer.name}` to feed a sigmoid for FracalSigmoid, but got {layer.activation!r}.")
+    if isinstance(logit_map, ClassAffine):
+        logit_map.check_fits(target, allow_mismatch=allow_mismatch)
+        return
+    width: int | None = getattr(logit_map, "num_classes", None)
+    if width is not None:
+        check_width("`affine`", width, target)
+    if isinstance(logit_map, FracalSigmoid) and target.activation == "softmax":
+        raise InputError(f"Expected {target.name} to feed a sigmoid for FracalSigmoid, but got {target.activation!r}.")
 
 
 def refuse_attached(path: str, module: nn.Module) -> None:

@@ -15,7 +15,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import maps_of_modules, refuse_attached
 from logn.deploy.fold_mark import is_plain, mark_module, marked, refuse_folded
 from logn.deploy.untie import keep_untied
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.logits.shared_slots import give_own_slots
 
@@ -34,7 +34,12 @@ class _Fold:
 
 
 def fold(
-    model: nn.Module, layer: LogitLayer, affine: ClassAffine | Sequence[ClassAffine], *, again: bool = False
+    model: nn.Module,
+    layer: LogitLayer,
+    affine: ClassAffine | Sequence[ClassAffine],
+    *,
+    again: bool = False,
+    allow_mismatch: bool = False,
 ) -> None:
     """Write `affine` into the weights and biases of `layer`, in place; the model's speed and state dict keys stay.
 
@@ -50,6 +55,10 @@ def fold(
         layer: Where the logits are (`logn.locate_logits`).
         affine: The map; for a layer with `stages=True` one per stage, or one for all.
         again: Fold on top of a map that is folded already. With `affine.inverse()` this undoes it, up to rounding.
+            Whether `affine` was made for these weights is not asked then, as the earlier fold has changed them.
+        allow_mismatch: Only warn where `affine` was made for other weights or another activation, for example those of
+            the model before it was retrained. To know, all weights are digested once (some seconds for a model of
+            gigabytes), if `affine` names a fingerprint.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False))
@@ -60,7 +69,7 @@ def fold(
         >>> torch.allclose(model(features), expected)
         True
     """
-    maps = maps_of_modules(model, layer, affine)
+    maps = maps_of_modules(model, layer, affine, again=again, allow_mismatch=allow_mismatch)
     # Tensors made in inference mode could never be trained again.
     with torch.inference_mode(False), torch.no_grad():
         slots = give_own_slots(model, layer)
@@ -236,7 +245,7 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
             warnings.warn(
                 f"`{item.path}.{name}` was tied to `{outside[id(current)]}`; it now has a copy of its own, so do not "
                 "tie them again when loading.",
-                UserWarning,
+                LogNWarning,
                 stacklevel=3,
             )
             _assign(item.module, name, tensor)

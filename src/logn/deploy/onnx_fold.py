@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.provenance import Target, asks_for_weights
 from logn.deploy.onnx_mark import refuse_folded_file, refuse_folded_weights, write_fold
 from logn.deploy.onnx_proof import Proof, prove
 from logn.errors import InputError
-from logn.logits.onnx_file import OnnxFile, read_onnx
+from logn.logits.onnx_file import OnnxFile, onnx_digest, read_onnx
 from logn.logits.onnx_graph import OnnxGraph
 from logn.logits.onnx_locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.logits.onnx_session import Arrays
@@ -63,6 +64,7 @@ def fold_onnx(
     inputs: Mapping[str, npt.NDArray[Any]] | None = None,
     insert: bool = False,
     again: bool = False,
+    allow_mismatch: bool = False,
 ) -> FoldReport:
     '''Write `affine` into the class layer of an ONNX model; inputs, outputs and speed stay.
 
@@ -82,7 +84,10 @@ def fold_onnx(
         axis: The class axis of the logits, needed only where it cannot be told.
         inputs: What to run the models on, by the name of the input; by default random values.
         insert: Put in nodes even where the weights could take the map.
-        again: Fold on top of a map that is folded already.
+        again: Fold on top of a map that is folded already. Whether `affine` was made for this file is not asked then,
+            as the earlier fold has changed it.
+        allow_mismatch: Only warn where `affine` was made for another file or another activation, for example for the
+            model before it was retrained. A map that was made for a torch model is not compared with the file.
 
     Example:
         >>> import onnx.parser
@@ -100,9 +105,12 @@ def fold_onnx(
     file = read_onnx(model_path)
     if not again:
         refuse_folded_file(file.model, file.path)
+        digest = onnx_digest(file) if asks_for_weights([affine], "onnx") else None
+        affine.check_fits(Target(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = Wanted(affine.num_classes, names, activation, axis, affine.background is not None)
     logits, used = locate_onnx_logits(file, wanted, None if inputs is None else dict(inputs))
+    affine.check_fits(Target(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
     if not again:
         refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
     _refuse_quantised(logits, file.path, insert)

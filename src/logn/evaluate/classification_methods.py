@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.kept_confidence import keep_confidence
 from logn.calibrators.method_spec import fit_method, parse_method
+from logn.calibrators.provenance import Target
 from logn.calibrators.temperature import temperature
 from logn.errors import InputError
 from logn.evaluate.classification_logits import moments_of_logits
@@ -55,6 +57,7 @@ class ClassifierFit:
         bias: Its bias.
         held_out: Logits of rows that were not trained on, for `keep_confidence=true`; by default the sample of the
             training rows serves.
+        allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
     """
 
     truth: ClassificationTruth
@@ -62,10 +65,21 @@ class ClassifierFit:
     weight: Any = None
     bias: Any = None
     held_out: Any = None
+    allow_mismatch: bool = False
 
     def maps(self, methods: Mapping[str, str | LogitMap]) -> dict[str, LogitMap]:
         """Fit what is named, and keep what is a map already."""
-        return {name: self.map(method) if isinstance(method, str) else method for name, method in methods.items()}
+        return {
+            name: self.map(method) if isinstance(method, str) else self._checked(name, method)
+            for name, method in methods.items()
+        }
+
+    def _checked(self, name: str, method: LogitMap) -> LogitMap:
+        """A map that was made elsewhere, refused where it is of other logits."""
+        if isinstance(method, ClassAffine):
+            target = Target("the logits", self.truth.num_classes, None, self.truth.class_names)
+            method.check_fits(target, what=f"`{name}`", allow_mismatch=self.allow_mismatch)
+        return method
 
     def map(self, spec: str) -> LogitMap:
         """Fit one method."""
@@ -85,6 +99,8 @@ class ClassifierFit:
             weight=self.weight,
             bias=self.bias,
             background=None,
+            # What is measured here is a softmax, but a classifier that was trained with sigmoids may say so.
+            activation="softmax" if self.moments is None else self.moments.metadata.activation or "softmax",
         )
         if affine.num_classes != self.truth.num_classes:
             raise InputError(

@@ -24,7 +24,7 @@ from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD, fixed_protocol, why_fixed_cannot_move
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
 from logn.evaluate.matching import verified_rows
-from logn.evaluate.method_maps import LogitMap, aligned_counts, fit_for_store, named_methods
+from logn.evaluate.method_maps import LogitMap, aligned_counts, map_for_store, named_methods
 from logn.evaluate.method_result import Matched, Measurement, MethodDetections, MethodResult
 from logn.evaluate.step_clock import StepClock
 from logn.evaluate.store import PredictionStore
@@ -62,7 +62,8 @@ def compare(
         mask_maker: Makes the masks of the detections of each method, for mask AP.
         progress: Called with the number of images that were decoded since the last call.
         fit_inputs: What the specifications need: `moments`, `counts` and so on, as
-            `logn.calibrators.method_spec.fit_method` takes them.
+            `logn.calibrators.method_spec.fit_method` takes them; and `allow_mismatch=True` to be only warned of maps
+            and statistics of another model.
     """
     settings = settings or CompareSettings()
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
@@ -145,7 +146,7 @@ def _fitted(
     fit_inputs: Mapping[str, Any],
 ) -> dict[str, LogitMap]:
     return {
-        name: fit_for_store(method, store.header, **fit_inputs) if isinstance(method, str) else method
+        name: map_for_store(name, method, store.header, **fit_inputs)
         for name, method in with_sweeps(asked, sweeps).items()
     }
 

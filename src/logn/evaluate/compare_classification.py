@@ -56,6 +56,7 @@ def compare_classification(
     confidence: float = 0.95,
     seed: int = 0,
     progress: Callable[[int], object] = lambda rows: None,
+    allow_mismatch: bool = False,
 ) -> ClassificationComparison:
     """Measure methods on the same logits, with their differences to the uncorrected classifier.
 
@@ -83,6 +84,7 @@ def compare_classification(
         confidence: Of the intervals.
         seed: Of the draws.
         progress: Called with the number of test rows that were done since the last call.
+        allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -110,7 +112,7 @@ def compare_classification(
     varied = parse_sweeps(sweeps)
     asked = named_methods(methods)
     specs = with_sweeps(asked, varied)
-    fit = ClassifierFit(truth, statistics, weight, bias, None if dev is None else dev[0])
+    fit = ClassifierFit(truth, statistics, weight, bias, None if dev is None else dev[0], allow_mismatch)
     maps = fit.maps(specs)
     clock.lap("fit")
     found = dict(zip(maps, row_outcomes(opened, truth.labels, list(maps.values()), progress), strict=True))

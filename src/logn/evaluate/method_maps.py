@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
 from logn.calibrators.method_spec import fit_method, parse_method
+from logn.calibrators.provenance import Target, check_background_place, check_source, check_width
 from logn.errors import InputError
 from logn.evaluate.comparison import BASELINE
 from logn.evaluate.store_format import StoreHeader
 from logn.statistics.class_counts import ClassCounts
+from logn.statistics.moments import ClassMoments
 
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
 LogitMap = Any
@@ -55,8 +58,41 @@ def named_methods(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict
     return {BASELINE: None, **given}
 
 
+def map_for_store(
+    name: str, method: str | LogitMap, header: StoreHeader, *, allow_mismatch: bool = False, **inputs: Any
+) -> LogitMap:
+    """The map of a method: fitted where it is a specification, checked where it was made elsewhere.
+
+    Args:
+        name: What to call it in messages.
+        method: A specification, a ClassAffine, any function of logits, or None.
+        header: What the store says of its logits.
+        allow_mismatch: Only warn where a map or the statistics are of other classes, another activation or other
+            weights.
+        inputs: What specifications are fitted to, as `fit_for_store` takes it.
+
+    Example:
+        >>> other = ClassAffine([1.0, 1.0, 2.0], [0.0, 0.0, 0.0], background=-1)
+        >>> map_for_store("other", other, StoreHeader(num_columns=3, background=0))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `other` to have the background at 0 (first), its place in the predictions, \
+but got -1 (last).
+    """
+    if isinstance(method, str):
+        return fit_for_store(method, header, allow_mismatch=allow_mismatch, **inputs)
+    if isinstance(method, ClassAffine):
+        method.check_fits(_logits_of(header), what=f"`{name}`", allow_mismatch=allow_mismatch)
+    return method
+
+
 def fit_for_store(
-    spec: str, header: StoreHeader, *, counts: ClassCounts | npt.ArrayLike | None = None, **inputs: Any
+    spec: str,
+    header: StoreHeader,
+    *,
+    counts: ClassCounts | npt.ArrayLike | None = None,
+    allow_mismatch: bool = False,
+    **inputs: Any,
 ) -> Any:
     """Fit the method that `spec` names for the logits of a store.
 
@@ -64,6 +100,7 @@ def fit_for_store(
         spec: Such as "logn:margin=0" or "norcal", as `logn.calibrators.method_spec.fit_method` reads it.
         header: What the store says of its logits: columns, background, activation, class names.
         counts: Training counts; put in the order of the store's classes where both have names.
+        allow_mismatch: Only warn where `moments` are of other classes, another activation or other weights.
         inputs: The other arguments of `fit_method`: `moments`, `dimensions`, `weight` and so on.
 
     Example:
@@ -71,17 +108,37 @@ def fit_for_store(
         >>> fit_for_store("norcal:gamma=1", header, counts=[100, 10, 1]).shift.round(3)
         array([-4.605, -2.303, -0.   ])
     """
-    moments = inputs.get("moments")
-    if moments is not None and moments.num_classes != header.num_columns:
-        raise InputError(
-            f"Expected the statistics to have the {header.num_columns} columns of the predictions, "
-            f"but they have {moments.num_classes}."
-        )
+    if inputs.get("moments") is not None:
+        _check_statistics(inputs["moments"], _logits_of(header), allow_mismatch)
     table = None if counts is None else aligned_counts(counts, header)
     if parse_method(spec)[0] == "fracal" and header.activation == "sigmoid":
         return _fracal_for_sigmoid(spec, table, inputs.get("dimensions"))
     inputs.setdefault("background", header.background)
+    inputs.setdefault("activation", header.activation)
     return fit_method(spec, counts=table, **inputs)
+
+
+def _logits_of(header: StoreHeader) -> Target:
+    return Target(
+        "the predictions",
+        num_classes=header.num_columns,
+        background=header.background,
+        class_names=header.class_names,
+        activation=header.activation,
+        fingerprint=header.metadata.get("fingerprint"),
+    )
+
+
+def _check_statistics(moments: ClassMoments, target: Target, allow_mismatch: bool) -> None:
+    """Refuse statistics of other logits than those of the store."""
+    what, metadata = "the statistics", moments.metadata
+    check_width(what, moments.num_classes, target)
+    # Moments are per column: those that name no background serve any, which a map that is fitted to one does not.
+    if metadata.background is not None:
+        check_background_place(what, metadata.background, target)
+    else:
+        metadata = metadata.with_changes(background=target.background)
+    check_source(what, metadata, target, allow_mismatch=allow_mismatch)
 
 
 def aligned_counts(counts: ClassCounts | npt.ArrayLike, header: StoreHeader) -> ClassCounts:

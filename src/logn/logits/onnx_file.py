@@ -68,12 +68,16 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
 
 
 def onnx_digest(file: OnnxFile) -> str:
-    """SHA-256 of the file's bytes, and of its data files' where it has any."""
+    """SHA-256 of the file's bytes, and of its data files' where it has any, behind "onnx:".
+
+    The kind is named since the digest of a torch model (`logn.logits.fingerprint`) can never equal it, even where the
+    file was exported from that model. Older statistics lack it, and are then not compared with an ONNX file.
+    """
     digest = hashlib.sha256()
     for path in (file.path, *(file.path.parent / name for name in file.data_files)):
         with path.open("rb") as stream:
             hashlib.file_digest(stream, lambda: digest)
-    return digest.hexdigest()
+    return f"onnx:{digest.hexdigest()}"
 
 
 def _external_places(model: Any) -> dict[str, str]:

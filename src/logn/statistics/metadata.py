@@ -26,7 +26,7 @@ class StatisticsMetadata:
         population: Which samples were recorded: test proposals, sampled RoIs, all anchors, queries, images. The
             means of one model differ between them.
         estimator: "exact", "moving-average", "positives" or "positives-correct".
-        fingerprint: Digest of the model's weights.
+        fingerprint: Digest of the model's weights; that of an ONNX file begins with "onnx:".
         unused: Columns that the model has but never trains for a class; no method may correct them or lean on them.
 
     Example:
@@ -89,11 +89,19 @@ class StatisticsMetadata:
     @classmethod
     def from_text(cls, text: Mapping[str, str]) -> StatisticsMetadata:
         """The opposite of `to_text`; a field that is missing is unknown."""
-        values = {item.name: parse_json(text[item.name]) for item in fields(cls) if item.name in text}
+        return cls.from_values({name: parse_json(text[name]) for name in _names_of(cls) if name in text})
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> StatisticsMetadata:
+        """Metadata of plain values, as JSON holds them; what is missing is unknown, and what is not ours is ignored."""
         names = values.get("class_names")
         if names is not None and not isinstance(names, Sequence):
             raise InputError(f"Expected `class_names` to be a list, but got {names!r}.")
-        return cls(**values)
+        return cls(**{name: values[name] for name in _names_of(cls) if name in values})
+
+
+def _names_of(kind: type[StatisticsMetadata]) -> list[str]:
+    return [item.name for item in fields(kind)]
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,183 @@
+"""What a map was made for goes with it, and keeps it from other models."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+import logn
+from logn.calibrators.method_spec import fit_method
+from logn.calibrators.provenance import Target
+from logn.errors import InputError, LogNWarning
+from logn.files import read_safetensors
+from logn.statistics.class_counts import ClassCounts
+from logn.statistics.metadata import StatisticsMetadata
+
+RECORDED = StatisticsMetadata(
+    class_names=("cat", "dog", "background"),
+    background=-1,
+    activation="softmax",
+    layer="head",
+    population="test proposals",
+    fingerprint="1c" * 32,
+    unused=(1,),
+)
+
+
+def recorded_moments(metadata=RECORDED):
+    moments = logn.ClassMoments(3, sample_rows=50, metadata=metadata)
+    moments.update(np.random.default_rng(0).normal(size=(50, 3)))
+    return moments
+
+
+def map_of(**changes):
+    source = RECORDED.with_changes(**changes)
+    return logn.ClassAffine([1.0, 2.0, 1.0], [0.5, 0.0, 0.0], source.background, source=source)
+
+
+def test_logn_takes_all_that_the_statistics_know():
+    moments = recorded_moments(RECORDED.with_changes(unused=()))
+    assert logn.logit_normalization(moments).source == moments.metadata
+    assert fit_method("logn:balanced", moments=moments).source == moments.metadata
+    elsewhere = logn.logit_normalization(moments, background=None).source
+    assert elsewhere == moments.metadata.with_changes(background=None)
+
+
+@pytest.mark.parametrize("spec", ["norcal", "loga", "iif", "none", "temperature:value=2"])
+def test_other_methods_know_the_classes_but_do_not_hang_on_the_weights(spec):
+    counts = ClassCounts([5, 2], names=["cat", "dog"])
+    known = StatisticsMetadata(class_names=("cat", "dog", "background"), background=-1)
+    assert fit_method(spec, counts=counts, background=-1).source == known
+    with_statistics = fit_method(spec, counts=counts, moments=recorded_moments()).source
+    assert with_statistics == known.with_changes(activation="softmax")
+    assert fit_method(spec, counts=[5, 2]).source == StatisticsMetadata()
+
+
+def test_it_goes_with_the_file_and_does_not_count_for_equality(tmp_path):
+    affine = map_of()
+    affine.save(tmp_path / "a.safetensors")
+    loaded = logn.ClassAffine.load(tmp_path / "a.safetensors")
+    assert loaded.source == RECORDED
+    assert loaded == affine == affine.with_source(None)
+    affine.with_source(None).save(tmp_path / "b.safetensors")
+    assert logn.ClassAffine.load(tmp_path / "b.safetensors").source is None
+
+
+def test_files_of_schema_1_load_and_know_nothing(tmp_path):
+    """The bytes that LogN 0.1 wrote, put together by hand."""
+    header = {
+        "__metadata__": {
+            "background": "-1",
+            "format": "logn.affine",
+            "method": "norcal",
+            "schema": "1",
+            "settings": '{"gamma": 0.6}',
+        },
+        "scale": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]},
+        "shift": {"dtype": "F64", "shape": [2], "data_offsets": [16, 32]},
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path = tmp_path / "old.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack("<4d", 1.0, 1.0, -0.5, 0.0))
+    old = logn.ClassAffine.load(path)
+    assert old == logn.ClassAffine([1.0, 1.0], [-0.5, 0.0], background=-1)
+    assert (old.method, old.settings, old.source) == ("norcal", {"gamma": 0.6}, None)
+    old.check_fits(Target("it", 2, -1, ("cat",), "sigmoid", "2d"))  # what it does not know, it cannot contradict
+    with pytest.raises(InputError, match=r"background at 0 \(first\)"):
+        old.check_fits(Target("it", 2, 0))
+    old.save(path)
+    assert read_safetensors(path, expected_format="logn.affine", schema=2)[1]["source"] == "null"
+    path.write_bytes(path.read_bytes().replace(b'"schema":"2"', b'"schema":"9"'))
+    with pytest.raises(InputError, match="to have schema 1 or 2, but it has '9'; update LogN"):
+        logn.ClassAffine.load(path)
+
+
+@pytest.mark.parametrize("source", ['"x"', "[1]", '{"background": 0}', '{"class_names": ["a"]}', '{"unused": 1}'])
+def test_a_source_that_contradicts_the_file_is_refused(tmp_path, source):
+    path = tmp_path / "a.safetensors"
+    logn.ClassAffine.identity(2).save(path)
+    text = json.dumps({"source": "null"})[1:-1].replace(" ", "").encode()
+    damaged = json.dumps({"source": source})[1:-1].encode().replace(b'": "', b'":"')
+    data = path.read_bytes()
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    assert text in data
+    header = data[8:start].rstrip().replace(text, damaged)
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data[start:])
+    with pytest.raises(InputError, match="to hold a valid map, but it does not"):
+        logn.ClassAffine.load(path)
+
+
+def test_what_the_map_says_itself_is_not_contradicted():
+    with pytest.raises(InputError, match="`source` to have the background of the map, 0, but got -1"):
+        logn.ClassAffine([1.0] * 3, [0.0] * 3, 0, source=RECORDED)
+    with pytest.raises(InputError, match="one name per column"):
+        logn.ClassAffine([1.0] * 2, [0.0] * 2, -1, source=RECORDED)
+
+
+TARGET = Target("`model`", 3, -1, ("cat", "dog"), "softmax", "1c" * 32)
+OTHERS = [
+    ({"class_names": ("cat", "cow", "background")}, "the classes of `model`, whose class 1 is 'dog', but got 'cow'"),
+    ({"activation": "sigmoid"}, "to be of a softmax, the activation of `model`, but got a sigmoid"),
+    ({"fingerprint": "2d" * 32}, r"the weights of `model` \(1c1c1c1c1c1c…\), but got others \(2d2d2d2d2d2d…\)"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), OTHERS)
+def test_another_model_is_refused_or_warned_of(changes, words, recwarn):
+    map_of().check_fits(TARGET)
+    with pytest.raises(InputError, match=f"Expected `affine` .*{words}.*allow_mismatch=True"):
+        map_of(**changes).check_fits(TARGET)
+    assert not recwarn.list
+    with pytest.warns(LogNWarning, match=words):
+        map_of(**changes).check_fits(TARGET, allow_mismatch=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (Target("`model`", num_classes=4), "to have 4 classes, the columns of `model`, but got 3"),
+        (Target("`model`", background=0), r"background at 0 \(first\), its place in `model`, but got -1 \(last\)"),
+        (Target("`model`", background=None), r"background at None, its place in `model`, but got -1 \(last\)"),
+    ],
+)
+def test_other_columns_are_always_refused(target, words):
+    for allow_mismatch in (False, True):
+        with pytest.raises(InputError, match=words):
+            map_of().check_fits(target, allow_mismatch=allow_mismatch)
+
+
+@pytest.mark.parametrize("field", ["class_names", "activation", "fingerprint"])
+def test_what_either_side_does_not_know_is_not_compared(field, recwarn):
+    map_of(**{field: None}).check_fits(TARGET)
+    map_of().check_fits(Target("`model`"))
+    logn.ClassAffine.identity(3).check_fits(TARGET)
+    map_of(class_names=("cat", "dog", "nothing")).check_fits(TARGET)  # what the background is called does not matter
+    assert not recwarn.list
+
+
+def test_digests_of_two_kinds_are_not_compared(recwarn):
+    map_of(fingerprint="onnx:" + "2d" * 32).check_fits(TARGET)
+    map_of().check_fits(Target("`model.onnx`", fingerprint="onnx:" + "2d" * 32))
+    assert not recwarn.list
+    with pytest.raises(InputError, match=r"\(onnx:2d2d2d2d2d2d…\), but got others \(onnx:1c.*exported anew"):
+        map_of(fingerprint="onnx:1c").check_fits(Target("`model.onnx`", fingerprint="onnx:" + "2d" * 32))
+
+
+def test_maps_of_one_model_compose_and_keep_what_they_know():
+    first, bare = map_of(fingerprint=None), logn.ClassAffine.identity(3, -1)
+    assert first.then(map_of()).source == RECORDED
+    assert first.then(bare).source == bare.then(first).source == first.source
+    assert first.inverse().source == first.source
+    assert logn.keep_confidence(
+        logn.ClassAffine([1.0, 2.0], [0.0, 1.0], source=StatisticsMetadata(fingerprint="1c")), np.eye(2)
+    ).source == StatisticsMetadata(fingerprint="1c")
+
+
+@pytest.mark.parametrize(("changes", "words"), OTHERS)
+def test_maps_of_two_models_do_not_compose(changes, words):
+    with pytest.raises(InputError, match=r"Expected `other` to be of .*other\.with_source\(None\)"):
+        map_of().then(map_of(**changes))
+    assert map_of().then(map_of(**changes).with_source(None)).source == RECORDED

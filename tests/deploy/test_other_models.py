@@ -1,0 +1,131 @@
+"""Maps are put on the model that they were made for, and on no other one."""
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+
+import logn
+from logn.errors import InputError, LogNWarning
+from logn.logits.fingerprint import fingerprint
+from logn.logits.onnx_file import onnx_digest, read_onnx
+from logn.statistics.metadata import StatisticsMetadata
+
+LAYER = logn.LogitLayer("head", activation="softmax")
+PUT_ON = {"attach": logn.attach, "fold": logn.fold}
+put_on = pytest.mark.parametrize("put", PUT_ON.values(), ids=PUT_ON)
+
+
+def classifier(seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential()
+    model.add_module("head", nn.Linear(8, 3))
+    return model.eval()
+
+
+def recorded_map(model, layer=LAYER):
+    with logn.record(model, layer) as moments, torch.inference_mode():
+        model(torch.rand(20, 8))
+    return logn.logit_normalization(moments)
+
+
+@put_on
+def test_the_model_of_the_statistics_takes_the_map(put, recwarn):
+    model = classifier()
+    affine = recorded_map(model)
+    assert affine.source.fingerprint == fingerprint(model)
+    expected = affine(model(torch.ones(1, 8)).detach())
+    put(model, LAYER, affine)
+    assert torch.allclose(model(torch.ones(1, 8)), expected, atol=1e-5)
+    assert not recwarn.list
+
+
+@put_on
+def test_another_model_of_the_same_shape_does_not(put):
+    affine, other = recorded_map(classifier()), classifier(seed=1)
+    before = fingerprint(other)
+    with pytest.raises(InputError, match=r"the weights of `head`.*cast to another precision.*allow_mismatch=True"):
+        put(other, LAYER, affine)
+    assert fingerprint(other) == before
+    with pytest.warns(LogNWarning, match="the weights of `head`"):
+        put(other, LAYER, affine, allow_mismatch=True)
+
+
+@put_on
+def test_a_cast_model_is_another_one(put):
+    model = classifier()
+    affine = recorded_map(model)
+    with pytest.raises(InputError, match="cast to another precision"):
+        put(model.double(), LAYER, affine)
+
+
+@put_on
+def test_another_activation_or_background_does_not_take_it(put):
+    model = classifier()
+    affine = recorded_map(model)
+    with pytest.raises(InputError, match="to be of a sigmoid, the activation of `head`, but got a softmax"):
+        put(model, logn.LogitLayer("head", activation="sigmoid"), affine)
+    with pytest.raises(InputError, match=r"background at 0 \(first\), its place in `head`, but got None"):
+        put(model, logn.LogitLayer("head", background=0, activation="softmax"), affine, allow_mismatch=True)
+
+
+def test_a_fold_on_top_does_not_ask_for_the_weights(recwarn):
+    model = classifier()
+    affine, before = recorded_map(model), model.head.weight.detach().clone()
+    logn.fold(model, LAYER, affine)
+    logn.fold(model, LAYER, affine.inverse(), again=True)
+    assert torch.allclose(model.head.weight, before, atol=1e-5)
+    assert not recwarn.list
+
+
+def test_calibrating_in_one_call_fits_its_own_model(recwarn):
+    for fold in (False, True):
+        affine, _ = logn.calibrate(classifier(), [torch.rand(20, 8)], layer=LAYER, fold=fold)
+        assert affine.source.fingerprint == fingerprint(classifier())
+    assert not [warning for warning in recwarn.list if "Expected" in str(warning.message)]
+
+
+def write(path, seed, activation="Softmax"):
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 3] y)
+    {{ z = Gemm(x, w) y = {activation}(z) }}"""
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save_model(model, str(path))
+    return path
+
+
+def onnx_map(path, **changes):
+    source = StatisticsMetadata(activation="softmax", fingerprint=onnx_digest(read_onnx(path)))
+    return logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], source=source.with_changes(**changes))
+
+
+def test_an_onnx_file_takes_its_own_map_only(tmp_path, recwarn):
+    mine, other = write(tmp_path / "mine.onnx", 0), write(tmp_path / "other.onnx", 1)
+    affine, output = onnx_map(mine), tmp_path / "out.onnx"
+    assert affine.source.fingerprint.startswith("onnx:")
+    logn.fold_onnx(mine, affine, output)
+    assert not recwarn.list
+    output.unlink()
+    with pytest.raises(InputError, match=r"the weights of `.*other\.onnx` \(onnx:.*exported anew.*`--allow-mismatch`"):
+        logn.fold_onnx(other, affine, output)
+    assert not output.exists()
+    with pytest.warns(LogNWarning, match="the weights of"):
+        logn.fold_onnx(other, affine, output, allow_mismatch=True)
+    logn.fold_onnx(output, affine, tmp_path / "twice.onnx", again=True)
+
+
+def test_an_onnx_file_of_another_activation_does_not_take_it(tmp_path):
+    path = write(tmp_path / "model.onnx", 0, "Sigmoid")
+    with pytest.raises(InputError, match=r"to be of a sigmoid, the activation of .*, but got a softmax"):
+        logn.fold_onnx(path, onnx_map(path), tmp_path / "out.onnx")
+
+
+@pytest.mark.parametrize("digest", [fingerprint(classifier()), "0c" * 32])
+def test_statistics_from_pytorch_may_be_used_for_a_file(tmp_path, digest, recwarn):
+    path = write(tmp_path / "model.onnx", 0)
+    logn.fold_onnx(path, onnx_map(path, fingerprint=digest), tmp_path / "out.onnx")
+    assert not recwarn.list
