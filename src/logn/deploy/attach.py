@@ -55,8 +55,8 @@ def attach(
     survives tracing, exports and `torch.compile` (what is compiled already is compiled again).
 
     It is not part of the state dict, so checkpoints of any kind (`save_pretrained` and Lightning's too) are without it;
-    `state_dict()` warns of that. `logn.fold` the map to save it with the weights, or save it beside them (`affine.save`)
-    and attach it again. Only `torch.save(model)`, which pickles the whole model, takes it along.
+    `state_dict()` warns of that. Fold the map (`logn.fold`) to save it with the weights, or save it beside them
+    (`affine.save`) and attach it again. Only `torch.save(model)`, which pickles the whole model, takes it along.
 
     Args:
         model: A torch module.
