@@ -35,7 +35,7 @@ def linear(transform, outputs=("label", "scores"), **labels):
 
 
 def stumps(transform, weights, base_values=None, outputs=("label", "scores")):
-    """One stump per class on the feature of the same number: `weights` (3, 2) are its leaves, at and below 0 or above."""
+    """One stump per class on the feature of the same number; `weights` (3, 2) are its leaves up to 0 and above."""
     bases = {} if base_values is None else {"base_values": base_values}
     return helper.make_node(
         "TreeEnsembleClassifier",
@@ -166,7 +166,7 @@ def bayes(path):
 
 def test_a_softmax_in_another_guise_is_no_logits_and_naming_the_raw_scores_helps(tmp_path):
     path = bayes(tmp_path / "bayes.onnx")
-    with pytest.raises(InputError, match="`probabilities` holds probabilities .* made by Exp.* by their `tensor`"):
+    with pytest.raises(InputError, match=r"`probabilities` holds probabilities .* made by Exp.* by their `tensor`"):
         logn.fold_onnx(path, AFFINE, tmp_path / "corrected.onnx")
     report = logn.fold_onnx(path, AFFINE, tmp_path / "corrected.onnx", tensor="moved", axis=-1)
     assert report.tensors == ("moved",)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def warn_of_doubts(moments: ClassMoments) -> list[str]:
     """Print on stderr what looks wrong with the statistics, and return it for the JSON."""
-    from logn.statistics.doubts import doubts
+    from logn.statistics.doubts import doubts, doubts_about_rows
 
-    found = list(doubts(moments))
+    found = [*doubts(moments), *doubts_about_rows(moments)]
     for sentence in found:
         print_note(f"Warning: {sentence}")
     return found

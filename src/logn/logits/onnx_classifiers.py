@@ -79,7 +79,10 @@ def _parts(graph: Any, node: Any, taken: set[str]) -> Iterator[Any]:
     raw = _free(f"{stem}_raw", taken)
     yield from _tree_scores(node, raw, taken) if node.op_type == TREES else _linear_scores(graph, node, raw, taken)
     if scores:
-        yield helper.make_node(kind, [raw], [scores], **({"axis": 1} if kind == "Softmax" else {}))
+        activation = helper.make_node(kind, [raw], [scores])
+        if kind == "Softmax":
+            activation.attribute.append(helper.make_attribute("axis", 1))
+        yield activation
     if label:
         index, names = _free(f"{stem}_place", taken), _free(f"{stem}_labels", taken)
         labels = _labels(node)

@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 # Fewer rows can look like anything.
 FEWEST_ROWS = 20
+# More rows are not looked at: hundreds that all sum to 1 leave no doubt.
+SAMPLED_ROWS = 512
 # Half precision, in which sampled rows are kept, rounds a row of probabilities to a sum that is not exactly 1.
 SUM_TOLERANCE = 0.02
 
