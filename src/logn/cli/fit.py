@@ -12,6 +12,7 @@ import typer
 
 from logn.cli.choices import BACKGROUND_INDEX, Background
 from logn.cli.console import JsonOption, command, count_of, print_json, print_note
+from logn.cli.option_words import in_options
 from logn.cli.paths import check_output
 from logn.errors import InputError
 
@@ -262,10 +263,11 @@ def _warnings(
     from logn.calibrators.form_warning import form_warning
     from logn.statistics.doubts import doubts
 
-    if moments is None:
-        return []
-    moved = form_warning(affine, moments, threshold=threshold)
-    found = list(dict.fromkeys([*told, *doubts(moments, background=affine.background), *([moved] if moved else [])]))
+    found = list(told)
+    if moments is not None:
+        moved = form_warning(affine, moments, threshold=threshold)
+        found += [*doubts(moments, background=affine.background), *([moved] if moved else [])]
+    found = [in_options(sentence) for sentence in dict.fromkeys(found)]
     for warning in found:
         print_note(f"Warning: {warning}")
     return found

@@ -113,6 +113,11 @@ def _refuse_quantised_activations(graph: OnnxGraph, path: Path) -> None:
 
 def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
     lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
+    if lengths == {1} and wanted.num_classes is None:
+        return InputError(
+            f"Expected `{path}` to have logits of several classes, but it has one logit, which has no other class to "
+            "be compared with."
+        )
     listed = ", ".join(map(str, sorted(lengths)))
     found = f"the last axes of what could be logits are {listed} long" if listed else "nothing in it could be logits"
     return InputError(f"Expected `{path}` to have class logits, {_sought(wanted)}, but {found}.")

@@ -74,9 +74,9 @@ def doubts_about_rows(moments: ClassMoments) -> tuple[str, ...]:
     rows, columns = int(moments.count.max()), moments.num_classes
     if 0 < rows < columns:
         return (
-            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column is taken for a class: if rows "
-            "and classes are exchanged, save numpy.ascontiguousarray(logits.T) and collect that, else collect more "
-            "rows.",
+            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column is taken for a class: if "
+            "rows and classes are exchanged, save numpy.ascontiguousarray(logits.T) and collect that, else collect "
+            "more rows.",
         )
     if 1 < rows < FEW_ROWS:
         return (
