@@ -73,10 +73,10 @@ def test_second_stages_start_from_a_run(classes, trained, tmp_path, capsys):
     ("arguments", "sentence"),
     [
         (["--data", "nowhere"], "Expected `nowhere` to be a folder or a list of labelled images"),
-        (["--data", ".", "--model", "alexnet"], "Expected `model` to be one of"),
+        (["--data", ".", "--model", "alexnet"], "Expected `--model` to be one of"),
         (["--data", ".", "--loss", "bags"], "Expected `background` to be 0 or -1"),
         (["--data", ".", "--weights", "none.pth", "-m", "resnet10"], "there is no `none.pth`"),
-        (["--data", ".", "--imbalance", "10"], "Expected `imbalance` for CIFAR and class folders only"),
+        (["--data", ".", "--imbalance", "10"], "Expected `--imbalance` for CIFAR and class folders only"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, sentence, classes, tmp_path, refused, monkeypatch):

@@ -108,10 +108,10 @@ def test_the_inputs_that_users_get_wrong(refused, logits, tmp_path):
     [
         (["--momentum", "0.1"], "`--momentum` only with `--estimator moving-average`"),
         (["--estimator", "moving-average", "--sample-rows", "9"], "`--sample-rows` only with `--estimator exact`"),
-        (["--estimator", "moving-average", "--momentum", "7"], "`momentum` to be above 0 and at most 1"),
-        (["--batch-rows", "0"], "`batch_rows` to be at least 1"),
-        (["--threads", "0"], "`threads` to be at least 1"),
-        (["--sample-rows", "-1"], "`sample_rows` to be at least 0"),
+        (["--estimator", "moving-average", "--momentum", "7"], "`--momentum` to be above 0 and at most 1"),
+        (["--batch-rows", "0"], "`--batch-rows` to be at least 1"),
+        (["--threads", "0"], "`--threads` to be at least 1"),
+        (["--sample-rows", "-1"], "`--sample-rows` to be at least 0"),
         (["--background", "middle"], "middle"),
         (["--class-names", "no-such.txt"], "no-such.txt"),
     ],
@@ -287,3 +287,46 @@ def test_a_class_without_a_name_does_not_shift_the_others(refused, logits, tmp_p
     options = ("--background", "last", "--class-names", tmp_path / name)
     sentence = refused("collect", tmp_path / "shards", *options, "-o", tmp_path / "s.safetensors")
     assert "to name every class, but name" in sentence
+
+
+def test_which_array_to_take_is_an_option(refused, tmp_path):
+    np.savez(tmp_path / "two.npz", first=np.zeros((9, 3)), second=np.zeros((9, 3)))
+    output = tmp_path / "stats.safetensors"
+    assert "Expected `--key` to say which array" in refused("collect", tmp_path / "two.npz", "-o", output)
+    np.save(tmp_path / "one.npy", np.zeros((9, 3)))
+    sentence = refused("collect", tmp_path / "one.npy", "--key", "first", "-o", output)
+    assert "Expected no `--key` for" in sentence
+
+
+def test_few_rows_exchanged_axes_and_one_column_are_warned_of(run, tmp_path):
+    rows = np.random.default_rng(0).standard_normal((300, 40))
+    output = tmp_path / "stats.safetensors"
+    for array, words in ((rows[:3, :2], "only 3 rows"), (rows.T, "(300) than rows (40)"), (rows[:, :1], "one logit")):
+        np.save(tmp_path / "logits.npy", np.ascontiguousarray(array))
+        result = run("collect", tmp_path / "logits.npy", "-o", output, "--json")
+        assert result.code == 0
+        [sentence] = result.json["warnings"]
+        assert words in sentence
+        assert f"Warning: {sentence}" in result.err
+    np.save(tmp_path / "logits.npy", rows)
+    assert run("collect", tmp_path / "logits.npy", "-o", output, "--json").json["warnings"] == []
+
+
+def test_probabilities_are_warned_of_when_collected_and_refused_when_fitted(run, refused, tmp_path):
+    rows = np.random.default_rng(0).dirichlet(np.ones(6), 300)
+    np.save(tmp_path / "scores.npy", rows)
+    stats = tmp_path / "stats.safetensors"
+    [sentence] = run("collect", tmp_path / "scores.npy", "-o", stats, "--json").json["warnings"]
+    assert "LogN needs the logits, before the softmax." in sentence
+    sentence = refused("fit", stats, "-o", tmp_path / "affine.safetensors")
+    assert "Expected `STATISTICS` to be of logits, but they are of probabilities" in sentence
+    assert not (tmp_path / "affine.safetensors").exists()
+
+
+def test_a_doubt_is_said_once_when_fitted(run, tmp_path):
+    np.save(tmp_path / "scores.npy", np.random.default_rng(0).uniform(size=(300, 6)))
+    stats = tmp_path / "stats.safetensors"
+    run("collect", tmp_path / "scores.npy", "-o", stats)
+    result = run("fit", stats, "-o", tmp_path / "affine.safetensors", "--json")
+    assert sum("as probabilities do" in sentence for sentence in result.json["warnings"]) == 1
+    assert result.err.count("as probabilities do") == 1

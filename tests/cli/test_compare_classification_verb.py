@@ -178,7 +178,7 @@ def test_the_source_of_the_logits_must_be_one(trained, refused):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (["--methods", "logn"], "statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`)"),
+        (["--methods", "logn"], "statistics (`--statistics`) or `--train-logits` for the method"),
         (["--labels", "bad.txt"], "bad.txt`: Expected line 2 to end in the number of a class, but got 'b.jpg x'."),
         (["--labels", "far.txt"], "far.txt`: Expected `labels` to be from 0 to 3, but row 1 has class 9."),
         (["--labels", "short.txt"], "one for each of the 160 rows"),
@@ -186,7 +186,7 @@ def test_the_source_of_the_logits_must_be_one(trained, refused):
         (["--logits", "none.npy"], "none.npy` to be a file, but there is none."),
         (["--train-logits", "nan.npy"], "nan.npy` to be finite, but row 5, class 2 is nan."),
         (["--methods", "loga", "--counts", "zero.csv"], "but class 2 (c) has no training sample"),
-        (["--methods", "loga", "--counts", "few.json"], "`counts` to be of the 4 classes of the logits, got 2."),
+        (["--methods", "loga", "--counts", "few.json"], "`--counts` to be of the 4 classes of the logits, got 2."),
         (["--bootstrap", "-1"], "`--bootstrap` to be at least 0"),
         (["--bounds", "20"], "two numbers like"),
         (["--dev-labels", "bad.txt"], "`--dev-logits` with `--dev-labels`"),

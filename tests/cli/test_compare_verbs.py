@@ -173,9 +173,9 @@ def test_annotations_that_do_not_fit_are_refused_in_one_sentence(files, capsys, 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--methods", "norcl"], "`method` to be one of none, logn"),
-        (["--methods", "use_std=false"], "`methods` to begin with a method"),
-        (["--methods", "loga"], "`counts` for the method `loga`"),
+        (["--methods", "norcl"], "`--method` to be one of none, logn"),
+        (["--methods", "use_std=false"], "`--methods` to begin with a method"),
+        (["--methods", "loga"], "`--counts` for the method `loga`"),
         (["--bootstrap", "-1"], "`--bootstrap` to be at least 0"),
         (["--confidence", "95"], "`--confidence` to lie between 0 and 1"),
         (["--bounds", "10"], "two numbers like 10,100"),

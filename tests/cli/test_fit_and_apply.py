@@ -140,13 +140,13 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--method", "nonsense"], "`method` to be one of"),
-        (["--method", "norcal"], "`counts` for the method `norcal`"),
+        (["--method", "nonsense"], "`--method` to be one of"),
+        (["--method", "norcal"], "`--counts` for the method `norcal`"),
         (["--gamma", "1"], "options of `logn` to be among margin"),
         (["--method", "temperature"], "temperature"),
         (["--method", "tau-norm", "--active", "x.npy"], "`--active` only with the methods logn, but got `tau-norm`"),
         (["--counts", "x.csv"], "`--counts` only with the methods loga"),
-        (["--margin", "huge"], "`margin` to be a number or one of"),
+        (["--margin", "huge"], "`--margin` to be a number or one of"),
         (["--method", "norcal", "--counts", "no-such.csv"], "no-such.csv"),
         (["--method", "temperature", "--temperature", "0"], "above 0"),
     ],
@@ -245,7 +245,7 @@ def test_an_error_stands_alone(refused, tmp_path):
     """Remarks on the inputs come when the correction is written, not before an error."""
     (tmp_path / "counts.json").write_text("[5000, 0]")
     options = ("--method", "fracal", "--num-images", "nan", "--counts", tmp_path / "counts.json")
-    assert "`num_images`" in refused("fit", *options, "-o", tmp_path / "a.safetensors")
+    assert "`--num-images`" in refused("fit", *options, "-o", tmp_path / "a.safetensors")
     options = ("--method", "norcal", "--gamma", "1e308", "--counts", tmp_path / "counts.json")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # those of NumPy would be printed beside the sentence

@@ -136,3 +136,46 @@ def test_the_correction_of_another_file_is_refused(run, refused, tmp_path, model
     with pytest.warns(LogNWarning, match="to be of the weights of"):
         assert run("fold", tmp_path / "other.onnx", affine, "-o", output, "--allow-mismatch").code == 0
     assert output.exists()
+
+
+def test_unreadable_images_are_told_in_the_words_of_the_command_line(run, refused, tmp_path, model, images):
+    (images / "3b.png").write_bytes(b"no image")
+    stats = tmp_path / "stats.safetensors"
+    sentence = refused("collect", model, "--images", images, "-o", stats)
+    assert "3b.png` to be a whole image" in sentence
+    assert sentence.endswith("; `--skip-unreadable` leaves such images out.")
+    assert not stats.exists()
+    with pytest.warns(LogNWarning, match="1 of 7 images could not be read"):
+        result = run("collect", model, "--images", images, "-o", stats, "--skip-unreadable", "--json")
+    assert (result.code, result.json["images"], result.json["rows"]) == (0, 6, 6)
+    assert result.json["unreadable"] == [str(images / "3b.png")]
+
+
+def test_sentences_of_the_library_name_options(refused, tmp_path, images, affine):
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x) => (float[N, 4] y, float[N, 4] u)
+    { f = Flatten(x) z = Gemm(f, w) y = Softmax(z) v = Gemm(f, t) u = Softmax(v) }"""
+    model = onnx.parser.parse_model(text)
+    for name in ("w", "t"):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones((192, 4), np.float32), name))
+    path, output = tmp_path / "two.onnx", tmp_path / "out.onnx"
+    onnx.save_model(model, str(path))
+    assert refused("fold", path, affine, "-o", output).endswith("name its `--tensor`.")
+    assert "Expected `--tensor` to be a tensor of" in refused("fold", path, affine, "-o", output, "--tensor", "nobody")
+    assert "Expected `--axis` to be an axis" in refused(
+        "fold", path, affine, "-o", output, "--tensor", "z", "--axis", 7
+    )
+    assert "Expected `--output` to be another file" in refused("fold", path, affine, "-o", path)
+    np.savez(tmp_path / "none.npz", other=np.ones(3))
+    sentence = refused("fold", path, affine, "-o", output, "--inputs", tmp_path / "none.npz")
+    assert "Expected `--inputs` to hold every input" in sentence
+    assert "but `x` is missing" in sentence
+    collect = ("collect", path, "--images", images, "-o", tmp_path / "s.safetensors")
+    assert "Expected `--dtype` to be one of" in refused(*collect, "--dtype", "int3")
+    assert "Expected `--provider` to be one of" in refused(*collect, "--tensor", "z", "--provider", "Abacus")
+
+
+def test_what_is_written_for_python_and_the_command_line_is_said_once(run, refused, tmp_path, model, affine):
+    run("fold", model, affine, "-o", tmp_path / "once.onnx")
+    sentence = refused("fold", tmp_path / "once.onnx", affine, "-o", tmp_path / "2.onnx")
+    assert "or pass `--again` to put another map on top" in sentence
+    assert "=True" not in sentence

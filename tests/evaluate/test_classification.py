@@ -1,6 +1,7 @@
 """The metrics of a classifier: against scikit-learn, hotcoco and plain loops, from any kind of logits."""
 
 import json
+import warnings
 
 import hotcoco.metrics
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn import metrics as sklearn_metrics
 
 import logn
 from logn.calibrators.class_affine import ClassAffine
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification import classification_metrics
 from logn.evaluate.classification_confusion import Confusions
 from logn.evaluate.classification_draws import BINS, draw_blocks, drawn_metrics, weighted_metrics
@@ -278,3 +279,28 @@ def test_counts_with_names_are_put_in_order(problem):
     assert found.values == classification_metrics(logits, labels, COUNTS).values
     assert found.to_dict()["classes"][1]["name"] == "class 1"
     assert logn.classification_metrics is classification_metrics
+
+
+def test_probabilities_for_logits_are_refused_in_every_form(problem, tmp_path):
+    logits, labels = problem
+    scores = softmax(logits)
+    np.save(tmp_path / "scores.npy", scores)
+    for given_scores in (scores, scores.astype(np.float16), torch.tensor(scores), tmp_path / "scores.npy"):
+        with pytest.raises(InputError, match=r"to be logits, but they are probabilities .*numpy\.log"):
+            classification_metrics(given_scores, labels)
+    with pytest.raises(InputError, match="Expected `train_logits` to be logits"):
+        logn.compare_classification(logits, labels, ["logn"], train_logits=scores, draws=0)
+    with pytest.raises(InputError, match="Expected `logits` to be logits"):
+        logn.compare_classification(scores, labels, ["logn"], train_logits=logits, draws=0)
+    # The logarithm that the sentence proposes gives the same classifier.
+    again = classification_metrics(np.log(scores.clip(1e-12)), labels)
+    assert again["NLL"] == pytest.approx(classification_metrics(logits, labels)["NLL"])
+
+
+def test_scores_of_sigmoids_are_warned_of_and_few_rows_are_not_judged(problem):
+    logits, labels = problem
+    with pytest.warns(LogNWarning, match="All values of `logits` that were looked at lie between 0 and 1"):
+        classification_metrics(1 / (1 + np.exp(-logits)), labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classification_metrics(softmax(logits[:19]), labels[:19])

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import logn
 from logn.calibrators.advice import advise
-from logn.statistics.doubts import doubts
+from logn.errors import InputError, LogNWarning
+from logn.statistics.doubts import FEW_ROWS, ONE_LOGIT, doubts, doubts_about_rows, refuse_probabilities
 from logn.statistics.metadata import StatisticsMetadata
 
 
@@ -78,3 +81,59 @@ def test_calibrate_warns(detector):
     layer = logn.LogitLayer("1")
     with pytest.warns(logn.LogNWarning, match="as a background does"):
         logn.calibrate(model, batches, layer=layer)
+
+
+@pytest.mark.parametrize("sample_rows", [0, 500])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_statistics_of_probabilities_are_refused_with_and_without_a_sample(detector, sample_rows, dtype):
+    moments = logn.ClassMoments(7, sample_rows=sample_rows)
+    moments.update(softmax(detector).astype(dtype))
+    with pytest.raises(InputError, match="`moments` to be of logits, but they are of probabilities"):
+        logn.logit_normalization(moments, background=-1)
+    logs = logn.ClassMoments(7, sample_rows=sample_rows)
+    logs.update(np.log(softmax(detector).clip(1e-12)).astype(dtype))
+    logn.logit_normalization(logs, background=-1)  # what the sentence proposes
+
+
+@given(
+    rows=st.integers(20, 60), columns=st.integers(2, 9), seed=st.integers(0, 2**32 - 1), sharpness=st.floats(0.01, 30)
+)
+@settings(max_examples=60, deadline=None)
+def test_any_softmax_is_noticed_and_its_logits_are_not(rows, columns, seed, sharpness):
+    logits = 3 + sharpness * np.random.default_rng(seed).standard_normal((rows, columns))
+    moments = logn.ClassMoments(columns)
+    moments.update(softmax(logits))
+    with pytest.raises(InputError, match="of probabilities"):
+        refuse_probabilities(moments)
+    plain = logn.ClassMoments(columns)
+    plain.update(logits)
+    refuse_probabilities(plain)
+
+
+def test_scores_of_sigmoids_are_a_warning(detector):
+    with pytest.warns(LogNWarning, match="lie between 0 and 1, as probabilities do"):
+        logn.logit_normalization(moments_of(1 / (1 + np.exp(-detector)), activation="sigmoid"))
+
+
+def test_few_rows_between_0_and_1_are_not_judged():
+    moments = moments_of(softmax(np.eye(3)))
+    logn.logit_normalization(moments)
+    assert doubts(moments) == ()
+
+
+def test_one_logit_has_nothing_to_be_compared_with():
+    moments = moments_of(np.random.default_rng(0).standard_normal((200, 1)))
+    assert doubts(moments) == (ONE_LOGIT,)
+    with pytest.warns(LogNWarning, match="There is one logit, which has no other class"):
+        logn.logit_normalization(moments)
+
+
+def test_few_rows_and_exchanged_axes_are_told_apart_from_enough_rows():
+    random = np.random.default_rng(0)
+    [sentence] = doubts_about_rows(moments_of(random.standard_normal((80, 5000))))
+    assert "more columns (5,000) than rows (80)" in sentence
+    assert "numpy.ascontiguousarray(logits.T)" in sentence
+    [sentence] = doubts_about_rows(moments_of(random.standard_normal((9, 3))))
+    assert "only 9 rows, from which the spread of a class is uncertain by 25 %" in sentence
+    assert doubts_about_rows(moments_of(random.standard_normal((FEW_ROWS, 3)))) == ()
+    assert doubts_about_rows(logn.ClassMoments(3)) == ()

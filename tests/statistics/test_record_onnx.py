@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.image_folder import Preprocessing, find_images, read_prepared
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import record_onnx
@@ -132,3 +132,41 @@ def test_a_model_without_an_input_for_images_is_refused(tmp_path, images):
     onnx.save_model(onnx.parser.parse_model(text), str(tmp_path / "m.onnx"))
     with pytest.raises(InputError, match="to have an input for images, but its inputs are x"):
         record_onnx(tmp_path / "m.onnx", images)
+
+
+def test_unreadable_images_are_left_out_on_request_and_named(tmp_path, images):
+    source = write(tmp_path / "m.onnx")
+    expected = record_onnx(source, images, PREPROCESSING, batch_size=2)
+    for name in ("00.png", "2b.jpg"):  # before the first, and in the middle
+        (images / name).write_bytes(b"no image")
+    with pytest.raises(
+        InputError, match=r"00\.png` to be a whole image.*; skip_unreadable=True leaves such images out"
+    ):
+        record_onnx(source, images, PREPROCESSING)
+    left_out = []
+    with pytest.warns(LogNWarning, match=r"^2 of 7 images could not be read and were left out: `.*00.png`, `.*2b.jpg`"):
+        moments = record_onnx(
+            source, images, PREPROCESSING, batch_size=2, skip_unreadable=True, skipped=left_out.extend
+        )
+    assert [path.name for path in left_out] == ["00.png", "2b.jpg"]
+    np.testing.assert_allclose(moments.mean, expected.mean, rtol=1e-12)
+    assert moments.count.tolist() == expected.count.tolist()
+
+
+def test_a_folder_without_one_readable_image_is_refused(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(b"no image")
+    with pytest.raises(
+        InputError, match=r"that can be read, but none of 1 can: Expected `.*a\.png` to be a whole image"
+    ):
+        record_onnx(write(tmp_path / "m.onnx"), tmp_path / "images", PREPROCESSING, skip_unreadable=True)
+
+
+def test_one_logit_has_no_other_class(tmp_path, images):
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x) => (float[N, 1] y)
+    { f = Flatten(x) z = Gemm(f, w) y = Sigmoid(z) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((192, 1), np.float32), "w"))
+    onnx.save_model(model, str(tmp_path / "one.onnx"))
+    with pytest.raises(InputError, match="has one logit, which has no other class to be compared with"):
+        record_onnx(tmp_path / "one.onnx", images, PREPROCESSING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +13,10 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_number
 from logn.calibrators.kept_confidence import keep_confidence as with_kept_confidence
 from logn.calibrators.known_activation import known_activation
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
 from logn.statistics.active_classes import active_classes as active_classes
+from logn.statistics.doubts import doubts_about_values, refuse_probabilities
 from logn.statistics.moments import ClassMoments
 
 MarginName = Literal["min", "mean", "max", "background", "balance"]
@@ -81,6 +83,7 @@ def logit_normalization(
     """
     _check_moments(moments)
     place = check_background(moments.metadata.background if background == "recorded" else background)
+    _check_values(moments, place)
     foreground = foreground_columns(moments.num_classes, place)
     alive = active_classes(moments, place) if active is None else _checked_mask(active, moments.num_classes)
     alive = alive[foreground]
@@ -146,6 +149,13 @@ def _check_moments(moments: ClassMoments) -> None:
         )
     if moments.count.max() == 1 and np.isnan(moments.variance).all():
         raise InputError("Expected `moments` to hold at least two rows of logits, but got 1.")
+
+
+def _check_values(moments: ClassMoments, background: int | None) -> None:
+    """Refuse statistics of probabilities, and warn of what may be some, or of a class that stands alone."""
+    refuse_probabilities(moments)
+    for sentence in doubts_about_values(moments, background=background):
+        warnings.warn(sentence, LogNWarning, stacklevel=3)
 
 
 def _divisor(

@@ -13,7 +13,7 @@ from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, p
 from logn.cli.model_options import DeviceOption, ForwardBatchOption, ImageFolderOption
 from logn.cli.paths import check_output
 from logn.cli.statistics_options import SampleRowsOption, StatisticsFileOption
-from logn.cli.statistics_summary import print_next, print_statistics
+from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
 
 if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
@@ -58,9 +58,17 @@ def collect_detector(
     with progress("Collecting", total, shown=show_progress) as advance:
         moments = run(most=most, batch=batch, seed=seed, sample_rows=sample_rows, advance=advance)
     moments.save(output)
-    rows = int(moments.count.max())
+    rows, warnings = int(moments.count.max()), warn_of_doubts(moments)
     if json:
-        print_json({"output": output, "images": total, "rows": rows, "num_classes": moments.num_classes})
+        print_json(
+            {
+                "output": output,
+                "images": total,
+                "rows": rows,
+                "num_classes": moments.num_classes,
+                "warnings": warnings,
+            }
+        )
     else:
         print_statistics(output, moments, rows, count_of(total, "image"))
         print_next(output)

@@ -63,6 +63,9 @@ def collect_onnx(
     nonfinite: NonfiniteOption = Nonfinite.error,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per run, where the model leaves it open.")] = 1,
     provider: Annotated[str, typer.Option(help="Where to run, by onnxruntime's name.")] = "CPUExecutionProvider",
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
+    ] = False,
     size: Annotated[
         str | None, typer.Option(help="HEIGHTxWIDTH; default: the model's.", rich_help_panel=PREPROCESSING)
     ] = None,
@@ -128,7 +131,7 @@ def collect_onnx(
         channels=channels.value,
         pad_value=pad_value,
     )
-    count = len(select_images(images, max_images))
+    count, unreadable = len(select_images(images, max_images)), list[Path]()
     with progress("Collecting", count, shown=show_progress) as advance:
         moments = record_onnx(
             model,
@@ -146,10 +149,12 @@ def collect_onnx(
             sample_rows=sample_rows,
             nonfinite=nonfinite.value,
             provider=provider,
+            skip_unreadable=skip_unreadable,
             advance=advance,
+            skipped=unreadable.extend,
         )
     moments.save(output)
-    _report(moments, count, output, as_json=json)
+    _report(moments, count - len(unreadable), unreadable, output, as_json=json)
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:
@@ -170,11 +175,12 @@ def _parse_numbers(option: str, text: str) -> tuple[float, ...]:
         raise InputError(f"Expected `{option}` to be numbers like 0.485,0.456,0.406, but got {text!r}.") from error
 
 
-def _report(moments: ClassMoments, images: int, output: Path, *, as_json: bool) -> None:
+def _report(moments: ClassMoments, images: int, unreadable: list[Path], output: Path, *, as_json: bool) -> None:
     rows = int(moments.count.max())
     result: dict[str, Any] = {
         "output": output,
         "images": images,
+        "unreadable": unreadable,
         "rows": rows,
         "num_classes": moments.num_classes,
         "skipped": int(moments.skipped.sum()),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +13,7 @@ import typer
 
 from logn.cli.choices import BACKGROUND_INDEX, Activation, Background
 from logn.cli.console import JsonOption, command, count_of, print_json, print_note
+from logn.cli.option_words import in_options
 from logn.cli.paths import check_output
 from logn.errors import InputError
 
@@ -124,14 +128,15 @@ def fit(
     _check_files(method.partition(":")[0], {name: path for name, path in files.items() if path is not None})
     inputs = _read_inputs(statistics, background, key, files)
     inputs["activation"] = _activation(activation, inputs["moments"], held_out)
-    affine = _fit(spec, inputs)
+    with _kept_warnings() as told:
+        affine = _fit(spec, inputs)
     if held_out is not None:
         affine = _keeping_confidence(affine, held_out)
     affine.save(output)
     notes = [*_notes(spec, inputs), *_assumption(affine)]
     for note in notes:
         print_note(note)
-    _report(affine, output, notes, _warnings(affine, inputs["moments"], threshold), as_json=json)
+    _report(affine, output, notes, _warnings(affine, inputs["moments"], threshold, told), as_json=json)
 
 
 def _default_method(options: dict[str, Any]) -> str:
@@ -263,18 +268,37 @@ def _keeping_confidence(affine: ClassAffine, held_out: Path) -> ClassAffine:
     return keep_confidence(affine, rows)
 
 
-def _warnings(affine: ClassAffine, moments: ClassMoments | None, threshold: float) -> list[str]:
-    """What the row sample says against the statistics and the map, also printed on stderr."""
+@contextlib.contextmanager
+def _kept_warnings() -> Iterator[list[str]]:
+    """The sentences that LogN warns with in the block, once it is over; what others warn of is shown at once."""
+    from logn.errors import LogNWarning
+
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LogNWarning)
+        yield told
+    for item in caught:
+        if issubclass(item.category, LogNWarning):
+            told.append(str(item.message))
+        else:
+            warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
+
+
+def _warnings(
+    affine: ClassAffine, moments: ClassMoments | None, threshold: float, told: Sequence[str] = ()
+) -> list[str]:
+    """What was told when fitting, and what the row sample says against statistics and map; also printed on stderr."""
     from logn.calibrators.form_warning import form_warning
     from logn.statistics.doubts import doubts
 
-    if moments is None:
-        return []
-    moved = form_warning(affine, moments, threshold=threshold)
-    warnings = [*doubts(moments, background=affine.background), *([moved] if moved else [])]
-    for warning in warnings:
+    found = list(told)
+    if moments is not None:
+        moved = form_warning(affine, moments, threshold=threshold)
+        found += [*doubts(moments, background=affine.background), *([moved] if moved else [])]
+    found = [in_options(sentence) for sentence in dict.fromkeys(found)]
+    for warning in found:
         print_note(f"Warning: {warning}")
-    return warnings
+    return found
 
 
 def _report(affine: ClassAffine, output: Path, notes: list[str], warnings: list[str], *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logn.cli.console import HELP_OPTIONS, print_error, print_note
+from logn.cli.option_words import in_options, speak_options_of
 from logn.cli.streams import prepare_streams
 from logn.errors import InputError, MissingExtraError
 
@@ -118,7 +119,10 @@ class LazyVerbs(TyperGroup):
             verb = COLLECT_DETECTOR
         elif name == "compare" and _compares_classifiers(rest):
             verb = COMPARE_CLASSIFICATION
-        return name, stand_in and verb and load_verb(verb), rest
+        command = stand_in and verb and load_verb(verb)
+        if command:
+            speak_options_of(command)
+        return name, command, rest
 
 
 def _options(arguments: Sequence[str]) -> Sequence[str]:
@@ -194,7 +198,7 @@ def execute(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name="logn", standalone_mode=False)
     except (InputError, MissingExtraError) as error:
-        print_error(str(error), as_json=as_json)
+        print_error(in_options(str(error)), as_json=as_json)
         return 2
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
@@ -259,7 +263,7 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
 
 def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
     """A warning is for the user: the sentence, without the line of code that raised it."""
-    print_note(f"Warning: {message}")
+    print_note(f"Warning: {in_options(str(message))}")
 
 
 def run() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from logn.cli.console import command, count_of, print_note
+from logn.cli.option_words import in_options
 
 if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 def warn_of_doubts(moments: ClassMoments) -> list[str]:
     """Print on stderr what looks wrong with the statistics, and return it for the JSON."""
-    from logn.statistics.doubts import doubts
+    from logn.statistics.doubts import doubts, doubts_about_rows
 
-    found = list(doubts(moments))
+    found = [in_options(sentence) for sentence in (*doubts(moments), *doubts_about_rows(moments))]
     for sentence in found:
         print_note(f"Warning: {sentence}")
     return found

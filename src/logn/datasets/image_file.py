@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
 from logn.files import atomic_path
+from logn.logits.image_folder import read_rgb
 
 ImageArray = npt.NDArray[np.uint8]
 
@@ -25,15 +26,11 @@ def import_pillow() -> ModuleType:
 
 
 def read_image(path: str | os.PathLike[str]) -> ImageArray:
-    """Read a picture as RGB of shape `(height, width, 3)`."""
-    pillow = import_pillow()
+    """Read a picture as RGB of shape `(height, width, 3)`, as `logn.logits.image_folder.read_rgb` does."""
+    import_pillow()
     if not Path(path).is_file():
         raise InputError(f"Expected the image `{path}` to exist, but there is no such file.")
-    try:
-        with pillow.open(path) as picture:
-            return np.array(picture.convert("RGB"), dtype=np.uint8)
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:  # whatever is wrong with it
-        raise InputError(f"Expected `{path}` to be a whole image, but it cannot be read ({error}).") from error
+    return read_rgb(path)
 
 
 def write_image(path: str | os.PathLike[str], image: ImageArray, *, colours: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
 from logn.calibrators.provenance import Target, asks_for_weights, check_width
 from logn.deploy.fold_mark import refuse_folded
+from logn.deploy.save_warning import warn_on_save
 from logn.errors import InputError
 from logn.logits.compiled import compile_anew
 from logn.logits.fingerprint import fingerprint
@@ -56,8 +58,12 @@ def attach(
 ) -> AttachedMap:
     """Map the class logits of `model` from now on, without changing its weights.
 
-    The map is a forward hook on the modules of `layer`: it goes with copies of the model, is differentiable, survives
-    tracing and `torch.compile` (what is compiled already is compiled again), and is not part of the state dict.
+    The map is a forward hook on the modules of `layer`: it goes with copies of the model, is differentiable, and
+    survives tracing, exports and `torch.compile` (what is compiled already is compiled again).
+
+    It is not part of the state dict, so checkpoints of any kind (`save_pretrained` and Lightning's too) are without it;
+    `state_dict()` warns of that. Fold the map (`logn.fold`) to save it with the weights, or save it beside them
+    (`affine.save`) and attach it again. Only `torch.save(model)`, which pickles the whole model, takes it along.
 
     Args:
         model: A torch module.
@@ -90,13 +96,14 @@ def attach(
         if not again:
             refuse_folded(path, module)
     slots = give_own_slots(model, layer)
-    hooks: dict[int, Any] = {}
+    hooks: dict[int, tuple[Any, ...]] = {}
     for index, (module, logit_map) in enumerate(zip(find_modules(model, layer), maps, strict=True)):
         # A module that has two paths runs its hooks once per call, so it gets one.
         if id(module) not in hooks:
-            hooks[id(module)] = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
+            mapping = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
+            hooks[id(module)] = (mapping, warn_on_save(module))
     compile_anew()
-    return AttachedMap(tuple(hooks.values()), slots)
+    return AttachedMap(tuple(itertools.chain(*hooks.values())), slots)
 
 
 def maps_of_modules(

@@ -21,7 +21,7 @@ from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, check_layer, find_modules
 from logn.logits.locate import locate_logits
-from logn.statistics.doubts import doubts
+from logn.statistics.doubts import doubts_about_background
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import record
 
@@ -101,7 +101,7 @@ def calibrate(
 
     options.setdefault("relative_std", margin == "balance")
     stages = moments_of(loader)
-    for sentence in doubts(stages[0]):
+    for sentence in doubts_about_background(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     maps = tuple(_normalization(moments, margin, options) for moments in stages)
     if margin != "balance":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.method_maps import LogitMap
 from logn.logits.array_files import locate_array, read_array
 from logn.logits.arrays import FloatArray, as_rows
+from logn.logits.probabilities import FEWEST_ROWS, SAMPLED_ROWS, probability_kind
 from logn.logits.shards import DEFAULT_BATCH_ROWS
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -112,7 +114,30 @@ def open_logits(source: Any, name: str = "logits") -> ClassifierLogits:
     shape = tuple(rows.shape)
     if len(shape) != 2 or 0 in shape:
         raise InputError(f"Expected `{name}` to be (rows, classes) with at least one row, but got shape {shape}.")
-    return ClassifierLogits(as_rows(rows, shape[1]), name)
+    opened = ClassifierLogits(as_rows(rows, shape[1]), name)
+    _check_logits(opened)
+    return opened
+
+
+def _check_logits(logits: ClassifierLogits) -> None:
+    """Refuse what surely is probabilities, and warn of what may be some, by rows from all over."""
+    if len(logits) < FEWEST_ROWS:
+        return
+    # From the middle of each stretch: the ends of a file are often special.
+    places = (np.arange(SAMPLED_ROWS) + 0.5) * len(logits) / SAMPLED_ROWS
+    kind = probability_kind(logits.rows[np.unique(places.astype(np.intp))])
+    if kind == "softmax":
+        raise InputError(
+            f"Expected `{logits.name}` to be logits, but they are probabilities (between 0 and 1, each row sums to 1); "
+            "where the logits are lost, their logarithm serves as well: numpy.log(probabilities.clip(1e-12))."
+        )
+    if kind == "sigmoid":
+        warnings.warn(
+            f"All values of `{logits.name}` that were looked at lie between 0 and 1, as the scores of sigmoids do, but "
+            "logits are expected; logits of such scores p are numpy.log(p / (1 - p)).",
+            LogNWarning,
+            stacklevel=3,
+        )
 
 
 def moments_of_logits(source: Any, name: str = "train_logits") -> ClassMoments:

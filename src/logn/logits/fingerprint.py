@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from logn.logits.arrays import is_torch_tensor
@@ -10,6 +11,9 @@ from logn.logits.layer import unwrap
 
 if TYPE_CHECKING:
     from torch import nn
+
+# True while a state dict is only looked at: nothing is saved, so nobody has to warn of what is not in it.
+only_looking: ContextVar[bool] = ContextVar("logn_only_looking", default=False)
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -31,7 +35,12 @@ def fingerprint(model: nn.Module) -> str:
     import torch
 
     digest = hashlib.sha256()
-    for name, tensor in sorted(unwrap(model).state_dict().items()):
+    looking = only_looking.set(True)
+    try:
+        state = unwrap(model).state_dict()
+    finally:
+        only_looking.reset(looking)
+    for name, tensor in sorted(state.items()):
         if not is_torch_tensor(tensor):
             continue
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())

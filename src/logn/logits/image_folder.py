@@ -16,6 +16,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 RESIZES = ("stretch", "letterbox", "crop")
 LAYOUTS = ("NCHW", "NHWC", "CHW", "HWC", None)
 DTYPES = ("float32", "float16", "float64", "uint8", None)
+# Formats that hold at most 16 bits, which Pillow (of PNG only before version 11) gives in numbers of 32.
+_WIDE_IN_16_BITS = ("PNG", "PPM")
 
 
 @dataclass(frozen=True)
@@ -104,13 +106,32 @@ def select_images(folder: str | os.PathLike[str], count: int | None) -> list[Pat
 
 def read_prepared(path: Path, preprocessing: Preprocessing) -> npt.NDArray[Any]:
     """Read one image and prepare it."""
+    return preprocessing.apply(read_rgb(path))
+
+
+def read_rgb(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
+    """Read a picture as RGB of shape `(height, width, 3)`, 0 to 255.
+
+    Grey and palette pictures become RGB, CMYK is converted, transparency is dropped, and a turn that only the EXIF data
+    ask for is not made. 16 bits are brought to 8, where Pillow's own conversion would make them white; numbers whose
+    white is not known (32 bits, floating point) are refused.
+    """
     pillow = _import_pillow()
     try:
         with pillow.open(path) as picture:
-            pixels = np.array(picture.convert("RGB"), dtype=np.uint8)
-    except (OSError, SyntaxError, ValueError) as error:  # unknown, truncated and broken files
+            if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in _WIDE_IN_16_BITS):
+                return _from_16_bits(np.asarray(picture))
+            if picture.mode in ("I", "F"):
+                raise ValueError(f"of mode {picture.mode}, numbers of 32 bits whose white is not known")
+            return np.array(picture.convert("RGB"), dtype=np.uint8)
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:  # whatever is wrong with it
         raise InputError(f"Expected `{path}` to be a whole image, but it cannot be read ({error}).") from error
-    return preprocessing.apply(pixels)
+
+
+def _from_16_bits(grey: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Grey of 0 to 65535 as RGB of 0 to 255, rounded."""
+    levels = ((grey.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+    return np.repeat(levels[..., None], 3, axis=2)
 
 
 def _import_pillow() -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError
+from logn.logits.onnx_classifiers import TREES
 from logn.logits.onnx_graph import OnnxGraph, attribute
 from logn.logits.onnx_layers import ARITHMETIC, MOVES, QUANTISED_ACTIVATIONS, Origin, find_layers
 
@@ -40,7 +41,7 @@ def find_candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]
         kind = ACTIVATIONS.get(node.op_type)
         if kind is not None and activation in (None, kind) and not _is_gate(graph, node):
             found.setdefault(node.input[0], _of_activation(graph, node))
-    for output in graph.outputs:
+    for output in graph.tensor_outputs:
         origin = find_layers(graph, output)
         # What is computed from scores (boxes and scores side by side) is no layer's output.
         straight = not origin.stops and all(layer.kind not in ARITHMETIC for layer in origin.layers)
@@ -51,7 +52,7 @@ def find_candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]
 
 def loose_outputs(graph: OnnxGraph) -> list[Candidate]:
     """Outputs that are computed from layers in some way, but are no scores."""
-    origins = {output: find_layers(graph, output) for output in graph.outputs}
+    origins = {output: find_layers(graph, output) for output in graph.tensor_outputs}
     return [
         Candidate(output, None, None, -1, origin)
         for output, origin in origins.items()
@@ -64,7 +65,10 @@ def _of_activation(graph: OnnxGraph, node: Any) -> Candidate:
     if node.op_type != "Sigmoid" and graph.opset >= 13:  # before that the axis meant something else
         axis = int(attribute(node, "axis", -1))
     tensor = node.input[0]
-    return Candidate(tensor, ACTIVATIONS[node.op_type], node.output[0], axis, find_layers(graph, tensor))
+    origin = find_layers(graph, tensor)
+    if axis is None and any(layer.kind == TREES for layer in origin.layers):
+        axis = -1  # trees give rows of classes
+    return Candidate(tensor, ACTIVATIONS[node.op_type], node.output[0], axis, origin)
 
 
 def _is_gate(graph: OnnxGraph, node: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from logn.errors import InputError, MissingExtraError
 from logn.files import require_file
+from logn.logits.onnx_classifiers import expand_classifiers
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
         import onnx.inliner
 
         model = onnx.inliner.inline_local_functions(model)
+    model = expand_classifiers(model)
     return OnnxFile(path, model, tuple(sorted(set(places.values()))), frozenset(places))
 
 

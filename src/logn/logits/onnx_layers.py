@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from logn.logits.onnx_classifiers import TREES
 from logn.logits.onnx_graph import OnnxGraph, attribute
 
 # They move, cut or join values and compute nothing; the first input is the data, except for Concat, where all are.
@@ -147,6 +148,8 @@ def _scalar_step(operator: str, place: _Place, first: float | None, second: floa
 def _as_layer(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
     if node.op_type in QUANTISED:
         return _quantised(node, place)
+    if node.op_type == TREES and place.tensor == node.output[1]:
+        return _trees(node, place)
     if node.op_type == "Add":
         return _matmul_with_bias(graph, node, place)
     if node.op_type not in LAYERS or node.domain not in ("", "ai.onnx"):
@@ -163,6 +166,12 @@ def _quantised(node: Any, place: _Place) -> LinearLayer:
     return LinearLayer(
         output, node.op_type, output, "", None, None, 0, place.factor, place.offset, reason, quantised=True
     )
+
+
+def _trees(node: Any, place: _Place) -> LinearLayer:
+    reason = "trees have no weights per class"
+    output = node.output[1]
+    return LinearLayer(output, node.op_type, output, "", None, None, 0, place.factor, place.offset, reason)
 
 
 def _quantised_behind(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:

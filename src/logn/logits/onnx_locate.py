@@ -16,6 +16,10 @@ from logn.logits.onnx_graph import OnnxGraph
 from logn.logits.onnx_layers import QUANTISED_ACTIVATIONS, LinearLayer
 from logn.logits.onnx_layout import Layout, measure_layout
 from logn.logits.onnx_session import Arrays, OnnxSession, exposing, model_inputs, run_somehow
+from logn.logits.probabilities import probability_kind
+
+# How far from 1 the probabilities of one row may sum up to: half precision rounds so.
+PROBABILITY_SUM = 2e-3
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,11 @@ def _refuse_quantised_activations(graph: OnnxGraph, path: Path) -> None:
 
 def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
     lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
+    if lengths == {1} and wanted.num_classes is None:
+        return InputError(
+            f"Expected `{path}` to have logits of several classes, but it has one logit, which has no other class to "
+            "be compared with."
+        )
     listed = ", ".join(map(str, sorted(lengths)))
     found = f"the last axes of what could be logits are {listed} long" if listed else "nothing in it could be logits"
     return InputError(f"Expected `{path}` to have class logits, {_sought(wanted)}, but {found}.")
@@ -192,8 +201,22 @@ def _describe(
         axis, layers = measured.axis, tuple(layer for layer in layers if layer.node in measured.classes)
     elif axis is None:
         axis = _likely_axis(shapes, wanted, file.path)
+    _refuse_probabilities(chosen, values, axis, file.path)
     length = shapes[0][axis]
     return OnnxLogits(tensors, axis, length, values[0].dtype, chosen[0].activation, layers, measured, reason)
+
+
+def _refuse_probabilities(chosen: Sequence[Candidate], values: Sequence[Any], axis: int, path: Path) -> None:
+    """Refuse an output whose rows sum to 1: its activation is in the graph in another guise."""
+    for item, array in zip(chosen, values, strict=True):
+        rows = np.moveaxis(array, axis, -1).reshape(-1, array.shape[axis])
+        if item.activation is None and probability_kind(rows, tolerance=PROBABILITY_SUM) == "softmax":
+            made = item.origin.layers[0].kind if item.origin.layers else ", ".join(item.origin.stops)
+            raise InputError(
+                f"Expected `{path}` to have class logits, but `{item.tensor}` holds probabilities (each row sums to 1, "
+                f"made by {made}), and a map of those would give scores above 1; name the raw scores before them by "
+                "their `tensor`, or export the model with raw scores."
+            )
 
 
 def _why_not(chosen: Sequence[Candidate], layers: Sequence[LinearLayer]) -> str | None:

@@ -1,23 +1,31 @@
-"""What looks wrong with statistics: a background that nobody named, or probabilities in place of logits."""
+"""What looks wrong with statistics: a background that nobody named, probabilities for logits, one class, few rows."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from logn.errors import InputError
 from logn.logits.arrays import FloatArray, check_background
+from logn.logits.probabilities import FEWEST_ROWS, SAMPLED_ROWS, probability_kind
 from logn.statistics.moments import ClassMoments
 
-# Fewer rows, or fewer columns, can look like anything.
-FEWEST_ROWS = 20
+# Fewer columns can look like anything.
 FEWEST_COLUMNS = 5
 # A detector calls most of its proposals background: those of docs/when-it-helps.md nine of ten. And it lies above all
 # classes, there by 4 to 13 standard deviations of a typical class, which a frequent class does not.
 BACKGROUND_SHARE = 0.75
 BACKGROUND_DISTANCE = 3.0
-# The sample is kept in float16, so that the sum of a row of probabilities is not exactly 1.
-SUM_TOLERANCE = 0.02
+# The standard deviation from n rows is itself uncertain by 1 / sqrt(2 (n - 1)): 7 % of it at 100 rows.
+FEW_ROWS = 100
+# How far from 1 the means of probabilities may sum up to: half precision rounds each by some 0.05 %.
+MEAN_SUM_TOLERANCE = 1e-3
 
 _PLACES = {0: "first", -1: "last"}
+
+ONE_LOGIT = (
+    "There is one logit, which has no other class to be compared with: LogN corrects how classes differ from each "
+    "other, so a map of it only moves its scores, as another threshold would."
+)
 
 
 def doubts(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
@@ -33,20 +41,91 @@ def doubts(moments: ClassMoments, *, background: int | str | None = "recorded") 
         >>> print(doubts(moments)[0][:79])
         The last column scores highest in 100 % of the sampled rows, as a background do
     """
-    rows = moments.sample.astype(np.float64)
     place = check_background(moments.metadata.background if background == "recorded" else background)
-    if len(rows) < FEWEST_ROWS:
-        return ()
-    found = (_probabilities(rows), _other_background(rows, moments, place))
-    return tuple(sentence for sentence in found if sentence)
+    return (*doubts_about_values(moments, background=place), *doubts_about_background(moments, background=place))
 
 
-def _probabilities(rows: FloatArray) -> str:
-    if rows.min() < 0 or rows.max() > 1 or rows.max() == rows.min():
+def doubts_about_values(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+    """Sentences on logits that are none, or that have nothing to be compared with."""
+    place = check_background(moments.metadata.background if background == "recorded" else background)
+    if moments.num_classes == 1 and place is None:
+        return (ONE_LOGIT,)
+    sentence = _probabilities(moments)
+    return (sentence,) if sentence else ()
+
+
+def doubts_about_background(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+    """A sentence on a column that behaves as a background and is not called one."""
+    place = check_background(moments.metadata.background if background == "recorded" else background)
+    rows = moments.sample.astype(np.float64)
+    sentence = _other_background(rows, moments, place) if len(rows) >= FEWEST_ROWS else ""
+    return (sentence,) if sentence else ()
+
+
+def doubts_about_rows(moments: ClassMoments) -> tuple[str, ...]:
+    """A sentence on statistics of very few rows, or of more columns than rows, which may have been exchanged.
+
+    Example:
+        >>> moments = ClassMoments(3)
+        >>> moments.update(np.eye(3))
+        >>> print(doubts_about_rows(moments)[0][:77])
+        There are only 3 rows, from which the spread of a class is uncertain by 50 %:
+    """
+    rows, columns = int(moments.count.max()), moments.num_classes
+    if 0 < rows < columns:
+        return (
+            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column is taken for a class: if "
+            "rows and classes are exchanged, save numpy.ascontiguousarray(logits.T) and collect that, else collect "
+            "more rows.",
+        )
+    if 1 < rows < FEW_ROWS:
+        return (
+            f"There are only {rows} rows, from which the spread of a class is uncertain by "
+            f"{100 / np.sqrt(2 * (rows - 1)):.0f} %: collect {FEW_ROWS} or more, better thousands.",
+        )
+    return ()
+
+
+def refuse_probabilities(moments: ClassMoments) -> None:
+    """Refuse statistics that are surely of probabilities: by the sampled rows, or without a sample by the moments.
+
+    Example:
+        >>> moments = ClassMoments(3)
+        >>> moments.update(np.random.default_rng(0).dirichlet(np.ones(3), 50))
+        >>> refuse_probabilities(moments)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `moments` to be of logits, but they are of probabilities ...
+    """
+    if _kind(moments) == "softmax":
+        raise InputError(
+            "Expected `moments` to be of logits, but they are of probabilities (between 0 and 1, each row sums to 1): "
+            "collect what goes into the softmax, or the logarithm, numpy.log(probabilities.clip(1e-12))."
+        )
+
+
+def _kind(moments: ClassMoments) -> str | None:
+    rows = moments.sample[:SAMPLED_ROWS]
+    if len(rows) >= FEWEST_ROWS:
+        return probability_kind(rows)
+    return "softmax" if _moments_of_probabilities(moments) else None
+
+
+def _moments_of_probabilities(moments: ClassMoments) -> bool:
+    """Whether the means sum to 1 and no variance is larger than values between 0 and 1 can have, `mean (1 - mean)`."""
+    count, mean = moments.count, moments.mean
+    if moments.num_classes < 2 or count.min() < FEWEST_ROWS or mean.min() < 0:
+        return False
+    most = mean * (1 - mean) * count / (count - 1)
+    return bool(abs(mean.sum() - 1) < MEAN_SUM_TOLERANCE and (moments.variance <= most + MEAN_SUM_TOLERANCE).all())
+
+
+def _probabilities(moments: ClassMoments) -> str:
+    kind = _kind(moments)
+    if kind is None:
         return ""
-    summed = np.abs(rows.sum(axis=1) - 1).max() < SUM_TOLERANCE
-    sums = " and each row sums to 1" if summed and rows.shape[1] > 1 else ""
-    activation = "softmax" if sums else "softmax or sigmoid"
+    sums = " and each row sums to 1" if kind == "softmax" else ""
+    activation = "softmax" if kind == "softmax" else "softmax or sigmoid"
     return (
         f"All sampled values lie between 0 and 1{sums}, as probabilities do: LogN needs the logits, before the "
         f"{activation}."

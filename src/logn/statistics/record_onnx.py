@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.image_folder import Preprocessing, read_prepared, select_images
 from logn.logits.onnx_file import onnx_digest, read_onnx
 from logn.logits.onnx_locate import OnnxLogits, Wanted, locate_onnx_logits
@@ -19,6 +21,9 @@ from logn.logits.onnx_session import Arrays, InputSpec, OnnxSession, exposing, m
 from logn.statistics.class_names import read_class_names
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
+
+# How many of the images that were left out a warning names.
+SHOWN_PATHS = 5
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,30 @@ class _Batches:
     size: int
     fixed: bool
 
-    def read(self, paths: Sequence[Path]) -> Iterator[tuple[Arrays, int]]:
-        """The inputs of each run, and how many of their images are real: a last batch may be filled up."""
+    def read(self, paths: Sequence[Path], unreadable: dict[Path, str] | None) -> Iterator[tuple[Arrays, int]]:
+        """The inputs of each run, and how many of their images are real: a last batch may be filled up.
+
+        Images that cannot be read are left out and noted in `unreadable`; without it the first of them is an error.
+        """
+        readable = self._prepared(paths, unreadable)
         step = self.size or 1
-        for start in range(0, len(paths), step):
-            images = [read_prepared(path, self.preprocessing) for path in paths[start : start + step]]
+        while images := list(itertools.islice(readable, step)):
             real = len(images)
             if self.fixed:
                 images += [images[-1]] * (step - real)
             stacked = np.stack(images) if self.size else images[0]
             yield {self.image.name: stacked, **self._ones(stacked.shape)}, real
+
+    def _prepared(self, paths: Sequence[Path], unreadable: dict[Path, str] | None) -> Iterator[npt.NDArray[Any]]:
+        for path in paths:
+            try:
+                yield read_prepared(path, self.preprocessing)
+            except InputError as error:
+                if unreadable is None:
+                    raise InputError(
+                        f"{str(error).rstrip('.')}; skip_unreadable=True leaves such images out."
+                    ) from error
+                unreadable[path] = str(error)
 
     def _ones(self, shape: tuple[int, ...]) -> Arrays:
         lengths = {name: length for name, length in zip(self.image.shape, shape, strict=True) if isinstance(name, str)}
@@ -78,7 +97,9 @@ def record_onnx(
     sample_rows: int = 4096,
     nonfinite: Nonfinite = "error",
     provider: str = "CPUExecutionProvider",
+    skip_unreadable: bool = False,
     advance: Callable[[float], None] = lambda amount: None,
+    skipped: Callable[[Sequence[Path]], object] = lambda paths: None,
 ) -> ClassMoments:
     '''Collect the moments of the class logits of an ONNX model over a folder of images.
 
@@ -100,7 +121,10 @@ def record_onnx(
         sample_rows: How many rows to keep as a sample.
         nonfinite: "error" refuses NaN and infinity, "skip" leaves them out.
         provider: Where the model runs, by onnxruntime's name.
+        skip_unreadable: Leave out images that cannot be read, and warn of them at the end; without it the first of
+            them is an error.
         advance: Called with the number of images after each run.
+        skipped: Called at the end with the images that were left out, if any were.
 
     Example:
         >>> import tempfile, onnx.parser
@@ -117,7 +141,11 @@ def record_onnx(
     batches = _plan(model_inputs(file.model), preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = Wanted(num_classes, names, activation, axis, background is not None)
-    first, _ = next(batches.read(paths))
+    unreadable: dict[Path, str] | None = {} if skip_unreadable else None
+    first, _ = next(batches.read(paths, unreadable), (None, 0))
+    if first is None:
+        reason = next(iter((unreadable or {}).values()))
+        raise InputError(f"Expected an image of `{images}` that can be read, but none of {len(paths):,} can: {reason}")
     logits, _ = locate_onnx_logits(file, wanted, first)
     metadata = StatisticsMetadata(
         class_names=_names(class_names, logits.num_classes, background),
@@ -129,10 +157,19 @@ def record_onnx(
     )
     moments = ClassMoments(logits.num_classes, nonfinite=nonfinite, sample_rows=sample_rows, metadata=metadata)
     session = OnnxSession(exposing(file.model, logits.tensors, only=True), str(file.path), provider=provider)
-    for inputs, real in batches.read(paths):
+    for inputs, real in batches.read(paths, unreadable):
         moments.update(_rows(session.run(inputs, logits.tensors), logits, real, batches))
         advance(real)
+    if unreadable:
+        skipped(tuple(unreadable))
+        warnings.warn(_names_skipped(tuple(unreadable), len(paths)), LogNWarning, stacklevel=2)
     return moments
+
+
+def _names_skipped(left_out: Sequence[Path], total: int) -> str:
+    named = ", ".join(f"`{path}`" for path in left_out[:SHOWN_PATHS])
+    more = f" and {len(left_out) - SHOWN_PATHS:,} more" if len(left_out) > SHOWN_PATHS else ""
+    return f"{len(left_out):,} of {total:,} images could not be read and were left out: {named}{more}."
 
 
 def _names(

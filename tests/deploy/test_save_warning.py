@@ -1,0 +1,187 @@
+"""An attached map is in no state dict: every kind of save says so, and nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import logn
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.attach import attach
+from logn.deploy.fold import fold
+from logn.deploy.save_warning import NOT_SAVED
+from logn.errors import LogNWarning
+from logn.logits.fingerprint import fingerprint
+from logn.logits.layer import LogitLayer
+
+LAYER = LogitLayer("0")
+AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, 0.0, -1.0])
+
+
+def attached_model():
+    model = nn.Sequential(nn.Linear(4, 3))
+    return model, attach(model, LAYER, AFFINE)
+
+
+@contextlib.contextmanager
+def told():
+    """What LogN warns of in the block."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield found
+    found.extend(str(item.message) for item in caught if issubclass(item.category, LogNWarning))
+
+
+def test_a_state_dict_of_the_layer_or_of_anything_above_it_says_that_the_map_is_not_in_it():
+    model, handle = attached_model()
+    for module in (model, model[0], nn.ModuleDict({"model": model}), nn.DataParallel(model)):
+        with pytest.warns(LogNWarning) as caught:
+            module.state_dict()
+        assert [str(item.message) for item in caught] == [NOT_SAVED]
+        assert caught[0].filename == __file__  # the line to look at is the one that saves
+    handle.remove()
+    with told() as found:
+        model.state_dict()
+    assert found == []
+    assert not model[0]._state_dict_hooks
+
+
+def test_what_the_sentence_proposes_keeps_the_map(tmp_path):
+    model, handle = attached_model()
+    features = torch.rand(5, 4)
+    expected = model(features)
+    fresh = nn.Sequential(nn.Linear(4, 3))
+    with told() as found:
+        fresh.load_state_dict(model.state_dict())
+    assert len(found) == 1
+    assert "`logn.fold`" in found[0]
+    assert "`affine.save`" in found[0]
+    assert not torch.allclose(fresh(features), expected)  # the map is lost, as the sentence says
+    AFFINE.save(tmp_path / "affine.safetensors")
+    attach(fresh, LAYER, ClassAffine.load(tmp_path / "affine.safetensors"))
+    torch.testing.assert_close(fresh(features), expected)
+    handle.remove()
+    fold(model, LAYER, AFFINE)
+    folded = nn.Sequential(nn.Linear(4, 3))
+    with told() as found:
+        folded.load_state_dict(model.state_dict())
+    assert found == []
+    torch.testing.assert_close(folded(features), expected)
+
+
+def test_one_sentence_for_a_call_however_many_modules_the_layer_has():
+    model = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
+    attach(model, LogitLayer(("0", "1"), stages=True), [AFFINE, AFFINE])
+    with told() as found:
+        model.state_dict()
+    assert len(found) == 1
+    with told() as found:
+        kept = [model.state_dict(), model.state_dict()]
+        model[1].state_dict()
+    assert len(found) == 3
+    assert len(kept) == 2
+
+
+def test_a_dict_that_is_handed_in_warns_too():
+    model, _ = attached_model()
+    with told() as found:
+        model.state_dict(destination={})
+    assert found == [NOT_SAVED]
+
+
+def test_copies_carry_the_map_and_the_warning():
+    model, handle = attached_model()
+    other, features = copy.deepcopy(model), torch.rand(5, 4)
+    assert torch.equal(other(features), model(features))
+    handle.remove()
+    with told() as found:
+        other.state_dict()
+    assert found == [NOT_SAVED]
+
+
+def test_a_shared_module_in_another_slot_does_not_warn():
+    shared = nn.Linear(4, 3)
+    model = nn.ModuleDict({"class_embed": nn.ModuleList([shared, shared])})
+    attach(model, LogitLayer("class_embed.1"), AFFINE)
+    with told() as found:
+        model["class_embed"][0].state_dict()
+    assert found == []
+    with told() as found:
+        model.state_dict()
+    assert found == [NOT_SAVED]
+
+
+def test_who_only_looks_at_the_state_is_not_warned():
+    model, _ = attached_model()
+    features = torch.rand(5, 4)
+    with told() as found:
+        fingerprint(model)
+        with logn.record(model, LAYER):
+            model(features)
+        torch.jit.trace(model, features)
+        torch.export.export(model, (features,))
+        torch.compile(model, backend="eager")(features)
+    assert found == []
+
+
+def test_a_fingerprint_in_one_thread_does_not_silence_a_save_in_another():
+    model, _ = attached_model()
+    inside, saved = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def state_dict(self, *arguments, **options):
+            inside.set()
+            saved.wait(timeout=60)
+            return super().state_dict(*arguments, **options)
+
+    thread = threading.Thread(target=fingerprint, args=(Slow(),))
+    thread.start()
+    inside.wait(timeout=60)
+    with told() as found:
+        model.state_dict()
+    saved.set()
+    thread.join()
+    assert found == [NOT_SAVED]
+
+
+def test_a_checkpoint_like_lightnings_warns():
+    model, _ = attached_model()
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+    with told() as found:
+        checkpoint = {"epoch": 1, "state_dict": Module().state_dict(), "optimizer_states": []}
+    assert found == [NOT_SAVED]
+    assert list(checkpoint["state_dict"]) == ["model.0.weight", "model.0.bias"]
+
+
+def test_save_pretrained_warns_and_a_fold_is_kept(tmp_path):
+    hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
+    config = hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", num_labels=3)
+    model = hf.ResNetForImageClassification(config).eval()
+    layer = logn.locate_logits(model)
+    images = torch.rand(2, 3, 32, 32)
+    handle = attach(model, layer, AFFINE)
+    expected = model(pixel_values=images).logits
+    with told() as found:
+        model.save_pretrained(tmp_path / "attached")
+    assert found == [NOT_SAVED]
+    loaded = hf.ResNetForImageClassification.from_pretrained(tmp_path / "attached").eval()
+    assert not torch.allclose(loaded(pixel_values=images).logits, expected)
+    handle.remove()
+    fold(model, layer, AFFINE)
+    with told() as found:
+        model.save_pretrained(tmp_path / "folded")
+    assert found == []
+    loaded = hf.ResNetForImageClassification.from_pretrained(tmp_path / "folded").eval()
+    torch.testing.assert_close(loaded(pixel_values=images).logits, expected)
