@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -37,7 +38,14 @@ def workshop(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(workshop):
+    """The results; with them there are the files in `workshop`, which tests only read."""
     return run_sections(workshop, [3])
+
+
+@pytest.fixture
+def own_workshop(found, workshop, tmp_path):
+    """A copy of the finished workshop, for a test that changes it."""
+    return ClassifierWorkshop(shutil.copytree(workshop.root, tmp_path / "copy"), TINY, jobs=1, step=silent_step)
 
 
 def test_every_row_is_measured_on_its_own_classifier(found, workshop):
@@ -62,13 +70,13 @@ def test_the_accuracy_is_that_of_the_logits_in_the_folder(found, workshop):
     assert found[0]["Softmax"].metrics[3]["top-1"] == pytest.approx((logits.argmax(1) == labels).mean())
 
 
-def test_nothing_is_done_twice(found, workshop, monkeypatch):
+def test_nothing_is_done_twice(found, own_workshop, monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("trained or run again")
 
     monkeypatch.setattr(classifier_workshop, "train_classifier", refuse)
     monkeypatch.setattr(classifier_workshop, "classifier_logits", refuse)
-    again = run_sections(workshop, [3])
+    again = run_sections(own_workshop, [3])
     assert [row.metrics for row in again[0].rows] == [row.metrics for row in found[0].rows]
 
 
@@ -78,7 +86,7 @@ def test_another_length_counts_as_not_trained(found, workshop):
     assert not longer.is_trained(ClassifierSpec(seed=3))
 
 
-def test_a_training_that_fails_holds_up_its_own_rows_only(found, workshop, monkeypatch, tmp_path):
+def test_a_training_that_fails_holds_up_its_own_rows_only(own_workshop, monkeypatch):
     real = classifier_workshop.train_classifier
 
     def fail_for_seesaw(plan, **options):
@@ -87,8 +95,8 @@ def test_a_training_that_fails_holds_up_its_own_rows_only(found, workshop, monke
         return real(plan, **options)
 
     monkeypatch.setattr(classifier_workshop, "train_classifier", fail_for_seesaw)
-    (workshop.folder(ClassifierSpec("cosine", "seesaw", seed=3)) / classifier_workshop.DONE).unlink()
-    again = run_sections(workshop, [3])
+    (own_workshop.folder(ClassifierSpec("cosine", "seesaw", seed=3)) / classifier_workshop.DONE).unlink()
+    again = run_sections(own_workshop, [3])
     assert again[0]["Seesaw"].failures == {3: "Expected the disk to have room, but it is full."}
     assert not again[0]["Seesaw"].metrics
     assert all(row.metrics for row in again[0].rows if row.row.label != "Seesaw")
