@@ -1,10 +1,12 @@
 """`logn inspect`: the tables, the sentences, the advice, the figure, and what programs read."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
 
+from logn.errors import LogNWarning
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 
@@ -136,3 +138,21 @@ def test_no_number_is_cut_on_a_small_terminal(run, with_rows, monkeypatch, colum
 
 def test_the_background_is_told_in_the_words_of_the_option(run, with_rows):
     assert "Recorded: background first, activation softmax" in run("inspect", with_rows).out
+
+
+def test_statistics_that_are_doubtful_are_told_once_and_not_refused(run, tmp_path):
+    random = np.random.default_rng(0)
+    scores, single = random.uniform(size=(300, 5)), random.normal(size=(300, 1))
+    for rows, words in ((scores, "as probabilities do"), (single, "one logit")):
+        np.save(tmp_path / "logits.npy", rows)
+        run("collect", tmp_path / "logits.npy", "-o", tmp_path / "stats.safetensors")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LogNWarning)
+            result = run("inspect", tmp_path / "stats.safetensors")
+        assert result.code == 0
+        assert result.out.count(words) == 1
+    np.save(tmp_path / "logits.npy", random.dirichlet(np.ones(5), 300))
+    run("collect", tmp_path / "logits.npy", "-o", tmp_path / "stats.safetensors")
+    result = run("inspect", tmp_path / "stats.safetensors")
+    assert result.code == 0
+    assert "unknown. Expected `STATISTICS` to be of logits" in " ".join(result.out.split())
