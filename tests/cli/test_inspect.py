@@ -1,10 +1,12 @@
 """`logn inspect`: the tables, the sentences, the advice, the figure, and what programs read."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
 
+from logn.errors import LogNWarning
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 
@@ -152,3 +154,21 @@ def test_an_activation_that_is_not_recorded_is_taken_for_sigmoids_and_that_is_sa
     assert "confidence" in softmax
     assert "not recorded" not in softmax
     assert "--method logn:balanced --activation softmax -o affine.safetensors" in softmax
+
+
+def test_statistics_that_are_doubtful_are_told_once_and_not_refused(run, tmp_path):
+    random = np.random.default_rng(0)
+    scores, single = random.uniform(size=(300, 5)), random.normal(size=(300, 1))
+    for rows, words in ((scores, "as probabilities do"), (single, "one logit")):
+        np.save(tmp_path / "logits.npy", rows)
+        run("collect", tmp_path / "logits.npy", "-o", tmp_path / "stats.safetensors")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LogNWarning)
+            result = run("inspect", tmp_path / "stats.safetensors")
+        assert result.code == 0
+        assert result.out.count(words) == 1
+    np.save(tmp_path / "logits.npy", random.dirichlet(np.ones(5), 300))
+    run("collect", tmp_path / "logits.npy", "-o", tmp_path / "stats.safetensors")
+    result = run("inspect", tmp_path / "stats.safetensors")
+    assert result.code == 0
+    assert "unknown. Expected `STATISTICS` to be of logits" in " ".join(result.out.split())

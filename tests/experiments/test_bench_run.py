@@ -233,8 +233,8 @@ def test_the_command_prints_and_writes_the_table(own_root, tmp_path, monkeypatch
     ("arguments", "sentence"),
     [
         (["--seeds", "0"], "Expected `--seeds` to be at least 1, but got 0."),
-        (["--jobs", "0"], "Expected `jobs` to be at least 1, but got 0."),
-        (["--iterations", "2"], "Expected `iterations` to be at least 4, but got 2."),
+        (["--jobs", "0"], "Expected `--jobs` to be at least 1, but got 0."),
+        (["--iterations", "2"], "Expected `--iterations` to be at least 4, but got 2."),
     ],
 )
 def test_bad_options_get_one_sentence(arguments, sentence, tmp_path, capsys):

@@ -129,7 +129,7 @@ def test_the_command_writes_beside_the_run_and_says_so(run_folder, tmp_path, cap
     [
         (["nowhere"], "Expected `nowhere` to be the folder of a run"),
         (["RUN", "-o", "RUN/report.txt"], "to end in .html"),
-        (["RUN", "-m", "magic"], "Expected `method` to be one of none, logn,"),
+        (["RUN", "-m", "magic"], "Expected `--method` to be one of none, logn,"),
         (["RUN", "-p", "nowhere"], "Expected `--predictions` to be a file or folder"),
         (["RUN/data"], "to hold `comparison.json`, which `logn compare -o` writes"),
     ],

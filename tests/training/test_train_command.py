@@ -30,8 +30,8 @@ def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--data", "nowhere"], "Expected `data` to be an annotation file or a folder, but there is no `nowhere`."),
-        (["--data", ".", "--model", "yolo"], "Expected `model` to be one of"),
+        (["--data", "nowhere"], "Expected `--data` to be an annotation file or a folder, but there is no `nowhere`."),
+        (["--data", ".", "--model", "yolo"], "Expected `--model` to be one of"),
         (["--data", ".", "--weights", "none.pth"], "there is no"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from logn.cli.console import command, print_fitting
+from logn.cli.option_words import in_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def print_forms(effects: FormEffects, advice: Advice, statistics: Path, activation: str | None = None) -> None:
     """Print the table and the advice on the file `statistics`; `activation` is what the user says of it."""
     if effects.before is None:
-        typer.echo(f"\nWhat each form would do: unknown. {effects.note}")
+        typer.echo(f"\nWhat each form would do: unknown. {in_options(effects.note)}")
     else:
         _print_table(effects, effects.before)
     typer.echo(f"\nAdvice: {advice.form} (confidence {advice.confidence}). {advice.reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from logn.cli.choices import Activation
 from logn.cli.console import JsonOption, print_fitting, print_json
 from logn.cli.evaluation_options import CountsOption
 from logn.cli.paths import check_output
+from logn.errors import LogNWarning
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +65,9 @@ def inspect(
         check_output(plot, statistics, counts)
     moments = ClassMoments.load(statistics)
     diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
-    effects = form_effects(moments, threshold=threshold, activation=activation)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)  # what there is to doubt, the advice says
+        effects = form_effects(moments, threshold=threshold, activation=activation)
     bias, estimator = tail_bias(moments), moments.metadata.estimator
     advice = advice_from(bias, diagnosis, effects, estimator=estimator, doubts=doubts(moments))
     if plot is not None:
