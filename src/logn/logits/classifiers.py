@@ -23,25 +23,35 @@ def may_be_classifier(model: nn.Module) -> bool:
     return not any(word in path.lower() for path, _ in model.named_modules() for word in DETECTOR_WORDS)
 
 
-def declared_by_timm(model: Any) -> tuple[str, ...] | None:
-    """In timm a model names its classifier; a distilled transformer has two, whose logits are averaged.
+def declared_by_timm(model: Any) -> tuple[str, ...]:
+    """In timm a model names its classifier: the paths of its parts, several where their logits are averaged.
 
     Example:
         >>> from torch import nn
-        >>> declared_by_timm(nn.Linear(4, 3)) is None
-        True
+        >>> declared_by_timm(nn.Linear(4, 3))
+        ()
     """
     if not callable(getattr(model, "get_classifier", None)):
-        return None
+        return ()
     declared = model.get_classifier()
+    heads = declared if isinstance(declared, tuple | list) or type(declared).__name__ == "ModuleList" else (declared,)
     paths = {id(module): path for path, module in model.named_modules()}
+    return tuple(paths[id(head)] for head in heads) if all(id(head) in paths for head in heads) else ()
+
+
+def last_layers(model: nn.Module, heads: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The last layer with weights in each head, if it is a Linear or 1x1 Conv in all of them."""
     found = []
-    for head in declared if isinstance(declared, tuple | list) else (declared,):
-        inside = _last_layer(head) if id(head) in paths else None
-        if inside is None:
+    for head in heads:
+        inside = [
+            (path, module)
+            for path, module in model.get_submodule(head).named_modules(prefix=head)
+            if next(module.parameters(recurse=False), None) is not None
+        ]
+        if not inside or not is_final_layer(inside[-1][1]):
             return None
-        found.append(paths[id(inside)])
-    return tuple(found)
+        found.append(inside[-1][0])
+    return tuple(found) or None
 
 
 def classifier_layer(model: nn.Module, paths: tuple[str, ...], activation: str | None = None) -> LogitLayer:
@@ -69,9 +79,3 @@ def is_final_layer(module: Any) -> bool:
     if weight.ndim == 2:
         return hasattr(module, "out_features")
     return weight.ndim == 4 and tuple(weight.shape[2:]) == (1, 1) and not getattr(module, "transposed", False)
-
-
-def _last_layer(head: nn.Module) -> nn.Module | None:
-    """The last module with weights in a head, if it is a Linear or 1x1 Conv."""
-    weighted = [module for module in head.modules() if next(module.parameters(recurse=False), None) is not None]
-    return weighted[-1] if weighted and is_final_layer(weighted[-1]) else None

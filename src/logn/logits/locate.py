@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError
 from logn.logits.candidates import candidates, listed_candidates
-from logn.logits.classifiers import classifier_layer, declared_by_timm, may_be_classifier
+from logn.logits.classifiers import classifier_layer, declared_by_timm, last_layers, may_be_classifier
 from logn.logits.detectron2 import locate_in_detectron2
 from logn.logits.layer import (
     LogitLayer,
@@ -113,8 +113,8 @@ def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], 
     """The layer that a classifier returns, by its code, by timm's word for it, or by what it returns."""
     if any(class_names(model, package) for package in NEVER_GUESSED) or not may_be_classifier(model):
         return None
-    structure, declared = read_structure(model), declared_by_timm(model)
-    paths = _agreed(structure, declared)
+    structure = read_structure(model)
+    paths = _agreed(model, structure)
     if paths is not None:
         layer = classifier_layer(model, paths, structure.activation if structure else None)
         if structure is not None and structure.rectified:
@@ -126,14 +126,18 @@ def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], 
     return layer if num_classes in (None, count_columns(model, layer)) else None
 
 
-def _agreed(structure: Structure | None, declared: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def _agreed(model: nn.Module, structure: Structure | None) -> tuple[str, ...] | None:
     """The paths that the code tells, or timm where it does not; None where nothing tells, or the code says a mix."""
+    heads = declared_by_timm(model)
     if structure is None:
-        return declared
+        return last_layers(model, heads)
     if not structure.mixed:
         return structure.paths
     # The two heads of a distilled transformer take one map, so that their average is mapped as well.
-    return declared if structure.summed and set(structure.paths) == set(declared or ()) else None
+    averaged = structure.summed and all(
+        f"{path}.".startswith(tuple(f"{head}." for head in heads)) for path in structure.paths
+    )
+    return structure.paths if averaged else None
 
 
 def _found_by_output(model: nn.Module, run: Callable[[], Any]) -> LogitLayer:

@@ -119,7 +119,9 @@ def _best(verdicts: Sequence[Verdict]) -> Verdict:
 
 def _is_of_other_width(rows: Sequence[Tensor], returned: Tensor) -> bool:
     """Whether a model that returns one row per row of the layer returns rows of another width."""
-    return returned.ndim == 2 and any(given.ndim == 2 and len(given) == len(returned) for given in rows)
+    return returned.ndim == 2 and any(
+        given.ndim == 2 and 0 < len(given) == len(returned) and given.shape != returned.shape for given in rows
+    )
 
 
 def _arrangements(rows: Tensor, returned: Tensor) -> Iterator[tuple[Tensor, Tensor, bool]]:

@@ -82,12 +82,10 @@ def _trace(model: nn.Module) -> tuple[list[Any], Mapping[str, Any]] | None:
     import torch
     from torch import fx
 
-    tracer = fx.Tracer()
+    tracer: Any = fx.Tracer()
     standard = tracer.is_leaf_module
     # A head of one's own (a cosine classifier) is one layer, whatever it computes inside.
-    tracer.is_leaf_module = (  # type: ignore[method-assign, assignment]
-        lambda module, path: is_final_layer(module) or standard(module, path)
-    )
+    tracer.is_leaf_module = lambda module, path: is_final_layer(module) or standard(module, path)
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")

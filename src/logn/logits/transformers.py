@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from logn.logits.classifiers import declared_by_timm
+from logn.logits.classifiers import declared_by_timm, last_layers
 from logn.logits.layer import LogitLayer, output_width
 from logn.logits.origin import modules_from
 
@@ -100,7 +100,8 @@ def _image_classifier(model: Any, prefix: str) -> LogitLayer | None:
     """Image classifiers: the last layer, or two whose logits are averaged (DeiT, LeViT, SwiftFormer)."""
     if hasattr(model, "timm_model"):
         # A model of timm, which names its classifier itself.
-        paths = [f"{prefix}timm_model.{path}" for path in declared_by_timm(model.timm_model) or ()]
+        heads = last_layers(model.timm_model, declared_by_timm(model.timm_model))
+        paths = [f"{prefix}timm_model.{path}" for path in heads or ()]
     else:
         paths = [f"{prefix}{path}" for path in _heads(model)]
     if not paths:
