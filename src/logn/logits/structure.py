@@ -162,9 +162,14 @@ def _follow_arithmetic(name: str, node: Any, inputs: list[Any], modules: Mapping
 
 def _is_constant(node: Any) -> bool:
     """Whether a node depends on the weights alone, and not on what the model is given."""
-    if node.op == "placeholder":
-        return False
-    return all(_is_constant(item) for item in node.all_input_nodes)
+    waiting, seen = [node], set()
+    while waiting:
+        item = waiting.pop()
+        if item.op == "placeholder":
+            return False
+        seen.add(item)
+        waiting.extend(set(item.all_input_nodes) - seen)
+    return True
 
 
 def _name(node: Any, module: Any) -> str:
