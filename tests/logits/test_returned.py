@@ -35,9 +35,11 @@ def test_one_scale_and_shift_before_any_activation_agree(seed, rows, columns, sc
     logits = drawn(rows, columns, seed=seed, spread=spread)
     shift = 0.0 if activation == "sigmoid" and abs(shift) > 2 else shift
     verdict = compare([logits], [ENDINGS[activation](logits * scale + shift)])
-    assert verdict.agrees
-    # Hardly spread scores are a line of their logits as well, and then nothing can tell.
-    assert verdict.activation == activation or (activation == "sigmoid" and spread * scale < 0.5)
+    # Saturated scores do not show their logits.
+    assert verdict.agrees or (verdict.agrees is None and activation is not None and spread * scale > 1.0)
+    # Hardly spread, a sigmoid is a line within rounding, and then not known; it is never taken for something else.
+    unknown = verdict.agrees is None or (activation == "sigmoid" and spread * scale < 0.5)
+    assert verdict.activation == activation or (unknown and verdict.activation is None)
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,6 +20,8 @@ TOLERANCE = 1e-4
 ROUNDINGS = 4.0
 # A scale and a shift fit any two values, so that fewer than this prove nothing.
 FEWEST_VALUES = 8
+# Scores nearer to 0 or 1 than this lose too much of their logit.
+LEAST_SCORE = 1e-3
 # Enough to tell, and little enough to compare in float64 what a segmenter gives.
 MOST_VALUES = 1 << 21
 INTERPOLATIONS = (
@@ -191,29 +193,37 @@ def _verdict(rows: Tensor, returned: Tensor, rectified: bool) -> Verdict:
             return Verdict(True, activation, rectified)
     if got.numel() < FEWEST_VALUES:
         return UNKNOWN
-    fitted = {activation: off(expected) for activation, expected in _fitted(given, got)}
+    tried = dict(_fitted(given, got))
+    fitted = {activation: off(expected) for activation, expected in tried.items() if expected is not None}
     best = min(fitted, key=lambda activation: fitted[activation])
-    return Verdict(True, best, rectified) if fitted[best] <= allowed else Verdict(False)
+    if fitted[best] <= allowed:
+        return Verdict(True, best, rectified)
+    return Verdict(False) if len(fitted) == len(tried) else UNKNOWN
 
 
-def _fitted(given: Tensor, got: Tensor) -> Iterator[tuple[str | None, Tensor]]:
+def _fitted(given: Tensor, got: Tensor) -> Iterator[tuple[str | None, Tensor | None]]:
     """`given` with the scale and shift that bring it closest to `got`, before each activation that it may have.
 
-    The scale is one for all classes, and positive: a class that stands out stays the one that does.
+    The scale is one for all classes, and positive: a class that stands out stays the one that does. None where too few
+    values tell: a saturated score does not show its logit.
     """
     scale, shift = _line(given, got)
     yield None, scale * given + shift
     if float(got.min()) < 0 or float(got.max()) > 1:
         return
-    # Where a sigmoid is saturated its logit is lost.
-    inside = (got > 1e-3) & (got < 1 - 1e-3)
-    if int(inside.sum()) >= FEWEST_VALUES:
-        scale, shift = _line(given[inside], got[inside].logit())
-        yield "sigmoid", (scale * given + shift).sigmoid()
-    # Differences within a row, since a softmax does not show the sum of its logits.
-    logs = got.clamp_min(1e-30).log()
-    scale, _ = _line((given - given.mean(1, keepdim=True)), (logs - logs.mean(1, keepdim=True)))
-    yield "softmax", (scale * given).softmax(1)
+    inside = (got > LEAST_SCORE) & (got < 1 - LEAST_SCORE)
+    enough = int(inside.sum()) >= FEWEST_VALUES
+    scale, shift = _line(given[inside], got[inside].logit()) if enough else (1.0, 0.0)
+    yield "sigmoid", (scale * given + shift).sigmoid() if enough else None
+    # Differences to the highest of the row, since a softmax does not show the sum of its logits.
+    top = got.argmax(dim=1, keepdim=True)
+    lower = (got > LEAST_SCORE**2) & (got < got.gather(1, top))
+    distances = (given - given.gather(1, top))[lower]
+    enough = len(distances) >= FEWEST_VALUES // 2
+    scale = float(
+        (distances * (got / got.gather(1, top))[lower].log()).sum() / distances.square().sum().clamp_min(1e-300)
+    )
+    yield "softmax", (max(scale, 0.0) * given).softmax(1) if enough else None
 
 
 def _line(x: Tensor, y: Tensor) -> tuple[float, float]:
