@@ -95,7 +95,9 @@ def own_logits(model):
 
 def test_the_last_decoder_layer_is_recorded_out_of_the_stack(agreement, spread):
     layer, _ = agreement(make(spread), own_logits)
-    assert layer == LogitLayer("class_embed", activation="sigmoid", population="queries", final_only="slice")
+    assert layer == LogitLayer(
+        "class_embed", activation="sigmoid", class_axis=-1, population="queries", final_only="slice"
+    )
 
 
 def test_a_model_made_ready_for_export_runs_the_last_decoder_layer_only(agreement, spread):

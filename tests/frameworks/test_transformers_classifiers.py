@@ -67,7 +67,7 @@ def test_image_classifiers(build, agreement, spread):
     model, path = build()
     spread(model.eval(), locate_logits(model))
     layer, _ = agreement(model, own_logits)
-    assert layer == LogitLayer(path, population="images")
+    assert layer == LogitLayer(path, class_axis=-1, population="images")
 
 
 def test_the_two_heads_of_deit_share_one_map(class_map, spread):
@@ -81,8 +81,11 @@ def test_the_two_heads_of_deit_share_one_map(class_map, spread):
     np.testing.assert_allclose(own_logits(model)[0], affine(plain), atol=1e-4)
 
 
-def test_a_multi_label_classifier_has_a_sigmoid():
+def test_the_configuration_tells_the_activation_where_it_names_the_problem():
     model, _ = vit()
+    assert locate_logits(model).activation is None
+    model.config.problem_type = "single_label_classification"
+    assert locate_logits(model).activation == "softmax"
     model.config.problem_type = "multi_label_classification"
     assert locate_logits(model).activation == "sigmoid"
 

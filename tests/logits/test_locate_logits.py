@@ -116,7 +116,7 @@ class TimmLike(nn.Module):
 def test_timm_models_name_their_classifier():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert locate_logits(TimmLike()) == LogitLayer("head", population="images")
+        assert locate_logits(TimmLike()) == LogitLayer("head", class_axis=-1, population="images")
         distilled = locate_logits(TimmLike(heads=2))
         convolution = locate_logits(TimmLike(head=nn.Conv2d(4, 5, 1)))
         nested = locate_logits(TimmLike(head=nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 5))))
@@ -141,7 +141,7 @@ def test_a_headless_backbone_is_not_guessed():
 
 def test_a_model_that_says_it_itself():
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
-    model.logit_layer = LogitLayer("0", activation="sigmoid")
+    model.logit_layer = LogitLayer("0", activation="sigmoid", class_axis=-1)
     assert locate_logits(model) is model.logit_layer
 
 
@@ -156,7 +156,7 @@ def test_unknown_models_get_the_candidates_and_the_line_to_write():
     with pytest.raises(InputError) as caught:
         locate_logits(Unknown(), num_classes=6)
     message = str(caught.value)
-    assert 'logn.LogitLayer("class_embed", background=None, activation="softmax")' in message
+    assert 'logn.LogitLayer("class_embed", background=None)' in message
     assert "out of: class_embed (Linear, 6), bbox_embed (Linear, 4), backbone (Conv2d, 8)" in message
     assert "\n" not in message
 

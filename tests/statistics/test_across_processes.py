@@ -54,6 +54,12 @@ with logn.record(model, logn.LogitLayer(("0",), num_classes=5, stages=True)) as 
     model(torch.zeros(rank + 1, 5))
 assert stage.count.tolist() == [3.0] * 5
 
+scored = nn.Sequential(nn.Identity(), nn.Sigmoid()).eval()
+with logn.record(scored, layer) as moments:
+    if rank == 0:
+        scored(torch.randn(4, 5))
+assert (moments.count[0], moments.metadata.activation) == (4.0, "sigmoid")
+
 refused = ""
 try:
     with logn.record(model, layer, class_names=[f"{rank}-{column}" for column in range(5)]):

@@ -18,7 +18,7 @@ from logn.deploy.save_warning import warn_on_save
 from logn.errors import InputError
 from logn.logits.compiled import compile_anew
 from logn.logits.fingerprint import fingerprint
-from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, output_width
+from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, output_width, with_class_axis
 from logn.logits.shared_slots import OwnSlot, give_own_slots
 
 LogitMap = Callable[[Any], Any]
@@ -91,6 +91,7 @@ def attach(
         True
     """
     maps = maps_of_modules(model, layer, affine, again=again, allow_mismatch=allow_mismatch)
+    layer = with_class_axis(model, layer)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
         if not again:
@@ -187,7 +188,7 @@ class _MapHook:
         key = (dtype, device, dimensions)
         if key not in self._cache:
             shape = [1] * dimensions
-            shape[self._layer.class_axis] = len(self._scale)
+            shape[-1 if self._layer.class_axis is None else self._layer.class_axis] = len(self._scale)
             working = torch.float32 if dtype.itemsize < 4 else dtype
             # Made outside inference mode, which may be on now, since autograd may need them later.
             with torch.inference_mode(False):

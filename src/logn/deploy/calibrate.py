@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,13 +20,12 @@ from logn.deploy.fold import fold as fold_into
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, check_layer, find_modules
-from logn.logits.locate import locate_logits
+from logn.logits.locate import find_layer
+from logn.logits.run_batch import run_on_batch
+from logn.logits.trace import evaluation_mode
 from logn.statistics.doubts import doubts_about_background
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import record
-
-IMAGE_KEYS = ("pixel_values", "images", "image", "inputs", "img", "x")
-LABEL_KEYS = ("labels", "label", "targets", "target", "mask_labels", "class_labels")
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -43,6 +42,7 @@ def calibrate(
     progress: bool = False,
     fold: bool = False,
     nonfinite: Literal["error", "skip"] = "error",
+    check_output: bool = True,
     **options: Any,
 ) -> tuple[Any, AttachedMap | None]:
     """Correct `model` with one pass over unlabelled training images.
@@ -58,7 +58,8 @@ def calibrate(
         loader: Batches: a tensor, a list of image tensors, a tuple or list whose first item is one of these (the
             labels after it are ignored), or a mapping with the images under a usual name. For anything else give
             `forward`.
-        layer: Where the logits are; found by `logn.locate_logits` by default.
+        layer: Where the logits are; found as by `logn.locate_logits` by default, with the first batch as its `inputs`
+            where the model's code does not tell.
         margin: As in `logn.logit_normalization`.
         forward: A function that runs the model on a batch, `forward(model, batch)`.
         held_out: For a softmax classifier: images that it was not trained on, in the same form and without labels. The
@@ -67,6 +68,8 @@ def calibrate(
         progress: Show a progress bar on stderr.
         fold: Write the map into the weights instead of attaching it.
         nonfinite: "error" refuses NaN and infinite logits, "skip" leaves them out.
+        check_output: Whether to compare a classifier's layer with what the model returns, and refuse one that is not
+            what it returns (`logn.record`).
         options: Further arguments of `logn.logit_normalization`. `relative_std` is on by default with the balanced
             margin and off otherwise.
 
@@ -82,31 +85,35 @@ def calibrate(
         >>> torch.cat([model(batch) for batch in images]).std(dim=0).round(decimals=3).tolist()
         [1.0, 1.0, 1.0]
     """
-    layer = layer if layer is not None else locate_logits(model)
-    check_layer(layer)
     if isinstance(loader, Tensor):
         raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
+    target = torch.device(device) if device is not None else _device_of(model)
+    run = forward if forward is not None else run_on_batch
+    batches = _Batches(loader)
+    if layer is None:
+        layer = find_layer(model, run=lambda: run(model, _moved(batches.first(), target)))
+    check_layer(layer)
     # Refused before the pass, which may take an hour.
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
         refuse_folded(path, module)
-    target = torch.device(device) if device is not None else _device_of(model)
-    run = forward if forward is not None else run_on_batch
 
     def moments_of(batches: Iterable[Any]) -> tuple[ClassMoments, ...]:
-        with _evaluation_mode(model), record(model, layer, nonfinite=nonfinite) as recorded, torch.inference_mode():
+        recording = record(model, layer, nonfinite=nonfinite, check_output=check_output)
+        with evaluation_mode(model), recording as recorded, torch.inference_mode():
             for batch in _with_progress(batches, progress):
                 run(model, _moved(batch, target))
         return recorded if layer.stages else (recorded,)
 
     options.setdefault("relative_std", margin == "balance")
-    stages = moments_of(loader)
+    stages = moments_of(batches)
     for sentence in doubts_about_background(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     maps = tuple(_normalization(moments, margin, options) for moments in stages)
     if margin != "balance":
         _warn_of_far_moves(maps, stages)
     if held_out is not None:
+        _check_softmax(stages)
         unseen = moments_of(held_out)
         maps = tuple(keep_confidence(part, moments.sample) for part, moments in zip(maps, unseen, strict=True))
     affine = maps if layer.stages else maps[0]
@@ -114,56 +121,6 @@ def calibrate(
         fold_into(model, layer, affine)
         return affine, None
     return affine, attach(model, layer, affine)
-
-
-def run_on_batch(model: nn.Module, batch: Any) -> Any:
-    """Run `model` on the images of a batch, whatever the loader packs around them.
-
-    Example:
-        >>> model = torch.nn.Flatten()
-        >>> images, labels = torch.rand(2, 3, 4, 4), torch.tensor([0, 1])
-        >>> [tuple(run_on_batch(model, batch).shape) for batch in (images, (images, labels), {"image": images})]
-        [(2, 48), (2, 48), (2, 48)]
-    """
-    if isinstance(batch, Mapping):
-        return _run_on_mapping(model, batch)
-    if isinstance(batch, Tensor) or _is_image_list(batch):
-        return model(batch)
-    if isinstance(batch, Sequence) and not isinstance(batch, str) and len(batch) > 0:
-        images = batch[0]
-        if isinstance(images, Tensor):
-            return model(images)
-        if _is_image_list(images):
-            return model(list(images))
-    raise InputError(
-        f"Expected `loader` to give images as tensors, but got {_describe(batch)}; say how to run the model on it with "
-        "forward=lambda model, batch: …."
-    )
-
-
-def _run_on_mapping(model: nn.Module, batch: Mapping[str, Any]) -> Any:
-    if "pixel_values" in batch:
-        # What Hugging Face's models take by name; labels would only make them compute a loss.
-        return model(**{name: value for name, value in batch.items() if name not in LABEL_KEYS})
-    for name in IMAGE_KEYS:
-        if name in batch:
-            return model(batch[name])
-    raise InputError(f"Expected `loader` to give images under one of {IMAGE_KEYS}, but got {_describe(batch)}.")
-
-
-def _is_image_list(batch: Any) -> bool:
-    """A list of (C, H, W) images of any size, as detectors take it."""
-    if not isinstance(batch, list | tuple) or len(batch) == 0:
-        return False
-    return all(isinstance(image, Tensor) and image.dim() == 3 and image.is_floating_point() for image in batch)
-
-
-def _describe(batch: Any) -> str:
-    if isinstance(batch, Mapping):
-        return f"a mapping with {', '.join(map(str, batch)) or 'nothing'}"
-    if isinstance(batch, list | tuple):
-        return f"a {type(batch).__name__} of {', '.join(type(item).__name__ for item in batch[:4]) or 'nothing'}"
-    return type(batch).__name__
 
 
 def _normalization(moments: ClassMoments, margin: MarginName | float | None, options: Mapping[str, Any]) -> ClassAffine:
@@ -182,6 +139,40 @@ def _warn_of_far_moves(maps: Sequence[ClassAffine], stages: Sequence[ClassMoment
             return
 
 
+def _check_softmax(stages: Sequence[ClassMoments]) -> None:
+    """Refuse to keep the confidence, the highest softmax score, of what feeds a sigmoid."""
+    if any(moments.metadata.activation == "sigmoid" for moments in stages):
+        raise InputError(
+            f"Expected `held_out` for a softmax classifier only, but `{stages[0].metadata.layer}` feeds a sigmoid; "
+            "leave it out: the default keeps the expected number of labels."
+        )
+
+
+class _Batches:
+    """The batches of a loader, each once, also after a look at the first."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = loader
+        self._iterator: Iterator[Any] | None = None
+        self._first: list[Any] = []
+
+    def first(self) -> Any:
+        """The first batch, which still comes when the batches are gone through."""
+        if self._iterator is None:
+            self._iterator = iter(self._loader)
+            self._first = list(itertools.islice(self._iterator, 1))
+        if not self._first:
+            raise InputError("Expected `loader` to give at least one batch of images, but it gave none.")
+        return self._first[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        rest = iter(self._loader) if self._iterator is None else self._iterator
+        yield from itertools.chain(self._first, rest)
+
+    def __length_hint__(self) -> int:
+        return operator.length_hint(self._loader)
+
+
 def _device_of(model: nn.Module) -> torch.device:
     first = next(model.parameters(), None)
     return torch.device("cpu") if first is None else first.device
@@ -196,18 +187,6 @@ def _moved(batch: Any, device: torch.device) -> Any:
     if type(batch) in (list, tuple):
         return type(batch)(_moved(value, device) for value in batch)
     return batch
-
-
-@contextlib.contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; a module that was frozen in it before stays so afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _with_progress(loader: Iterable[Any], progress: bool) -> Iterator[Any]:

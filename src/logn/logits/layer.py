@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ACTIVATIONS = ("softmax", "sigmoid")
 FINAL_PARTS = (None, "call", "slice")
+# (images, queries, classes); what has more axes may be a feature map, whose classes are not the last axis.
+MOST_AXES_OF_ROWS = 3
 # Wrappers that hold the model in an attribute and prefix every path with its name.
 WRAPPERS = {
     "DistributedDataParallel": "module",
@@ -37,8 +39,10 @@ class LogitLayer:
         path: Path of the module as in `model.named_modules()`; several for a detector with one module per level
             (SSD) or per stage (Cascade R-CNN).
         background: Place of the background (or no-object) column: None, 0 or -1.
-        activation: What the model applies to the logits: "softmax" or "sigmoid".
-        class_axis: Axis of the output that holds the classes: -1 for a Linear, 1 for a convolution.
+        activation: What the model applies to the logits: "softmax", "sigmoid", or None where that is not known.
+            `logn.record` sees it for itself where the model's forward pass applies it.
+        class_axis: Axis of the output that holds the classes; read from the module by default: -1 for a Linear, 1 for
+            a convolution.
         anchors: How many anchors share a location. The channels are then `anchor * num_classes + class`. One number,
             or one per path.
         num_classes: How many columns a row of logits has, the background included; read from the module by default.
@@ -62,8 +66,8 @@ class LogitLayer:
 
     path: str | tuple[str, ...]
     background: int | None = None
-    activation: str = "softmax"
-    class_axis: int = -1
+    activation: str | None = None
+    class_axis: int | None = None
     anchors: int | tuple[int, ...] = 1
     num_classes: int | None = None
     population: str | None = None
@@ -86,8 +90,8 @@ class LogitLayer:
     def _check(self) -> None:
         if not self.paths or not all(isinstance(path, str) and path for path in self.paths):
             raise InputError(f"Expected `path` to name a module of the model, but got {self.path!r}.")
-        if self.activation not in ACTIVATIONS:
-            raise InputError(f"Expected `activation` to be one of {ACTIVATIONS}, but got {self.activation!r}.")
+        if self.activation is not None and self.activation not in ACTIVATIONS:
+            raise InputError(f"Expected `activation` to be one of {ACTIVATIONS} or None, but got {self.activation!r}.")
         if not isinstance(self.anchors, int) and len(self.anchors) != len(self.paths):
             raise InputError(
                 f"Expected `anchors` to be one number or one per path ({len(self.paths)}), but got {self.anchors}."
@@ -166,12 +170,19 @@ class LogitLayer:
     def axis_in(self, output: Any) -> int:
         """The class axis of `output`, counted from the front."""
         shape = tuple(output.shape) if hasattr(output, "shape") else None
-        if shape is None or not -len(shape) <= self.class_axis < len(shape):
+        if shape is not None and self.class_axis is None and len(shape) > MOST_AXES_OF_ROWS:
             raise InputError(
-                f"Expected `{self.name}` to give an array with an axis {self.class_axis}, "
+                f"Expected `class_axis` to be given, since `{self.name}` is no Linear and no convolution that would "
+                f"tell it, and gives {shape}; write class_axis=1 where the classes are the channels, -1 where they "
+                "come last."
+            )
+        axis = -1 if self.class_axis is None else self.class_axis
+        if shape is None or not -len(shape) <= axis < len(shape):
+            raise InputError(
+                f"Expected `{self.name}` to give an array with an axis {axis}, "
                 f"but got {type(output).__name__ if shape is None else shape}."
             )
-        return self.class_axis % len(shape)
+        return axis % len(shape)
 
     def columns_in(self, width: int, index: int = 0) -> int:
         """How many columns a row of logits has when the module at `paths[index]` has `width` output channels."""
@@ -250,6 +261,51 @@ def count_columns(model: nn.Module, layer: LogitLayer) -> int:
     if len(set(counts.values())) > 1:
         raise InputError(f"Expected the modules of `layer` to have as many classes each, but got {counts}.")
     return next(iter(counts.values()))
+
+
+def with_class_axis(model: nn.Module, layer: LogitLayer) -> LogitLayer:
+    """`layer` with the class axis of its modules, where it has none: 1 for a convolution, -1 for a Linear.
+
+    A module that is neither leaves it open; its output is then asked (`LogitLayer.axis_in`).
+
+    Example:
+        >>> from torch import nn
+        >>> with_class_axis(nn.Sequential(nn.Conv2d(8, 5, kernel_size=1)), LogitLayer("0")).class_axis
+        1
+    """
+    if layer.class_axis is not None:
+        return layer
+    axes = {path: class_axis_of(module) for path, module in zip(layer.paths, find_modules(model, layer), strict=True)}
+    if len(set(axes.values())) > 1:
+        raise InputError(
+            f"Expected `class_axis` to be given, since the modules of `layer` differ in it, but got {axes}; write a "
+            "layer for each."
+        )
+    return replace(layer, class_axis=next(iter(axes.values())))
+
+
+def class_axis_of(module: Any) -> int | None:
+    """The axis of the classes in the output of a Linear-like or convolution-like module; None for any other."""
+    if isinstance(getattr(module, "out_features", None), int):
+        return -1
+    return 1 if isinstance(getattr(module, "out_channels", None), int) else None
+
+
+def refuse_single_logit(layer: LogitLayer, columns: int) -> None:
+    """Refuse a binary head of one logit: normalising it against itself would do nothing.
+
+    Example:
+        >>> refuse_single_logit(LogitLayer("fc"), 1)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `fc` to give a logit for each of at least 2 classes, but got a single logit, \
+which has no other class to be compared with; choose the model's score threshold on validation images instead.
+    """
+    if columns == 1:
+        raise InputError(
+            f"Expected `{layer.name}` to give a logit for each of at least 2 classes, but got a single logit, which "
+            "has no other class to be compared with; choose the model's score threshold on validation images instead."
+        )
 
 
 def output_width(module: Any) -> int | None:

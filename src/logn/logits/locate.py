@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError
-from logn.logits.classifiers import locate_in_classifier
+from logn.logits.candidates import candidates, listed_candidates
+from logn.logits.classifiers import classifier_layer, declared_by_timm, last_layers, may_be_classifier
 from logn.logits.detectron2 import locate_in_detectron2
-from logn.logits.layer import LogitLayer, check_model, count_columns, output_width, unwrap
+from logn.logits.layer import (
+    LogitLayer,
+    check_model,
+    count_columns,
+    find_modules,
+    output_width,
+    refuse_single_logit,
+    unwrap,
+    with_class_axis,
+)
 from logn.logits.mmdetection import locate_in_mmdetection
 from logn.logits.origin import class_names
 from logn.logits.rfdetr import locate_in_rfdetr
+from logn.logits.run_batch import run_on_batch
+from logn.logits.structure import Structure, read_structure
 from logn.logits.torchvision import locate_in_torchvision
+from logn.logits.trace import WAY_OUT, OutputCheck, as_it_was, find_by_output, warn_of_rectifier, with_activation
 from logn.logits.transformers import locate_in_transformers
 from logn.logits.ultralytics import locate_in_ultralytics
 
 if TYPE_CHECKING:
     from torch import nn
 
-LISTED = 12
 KNOWN = (
     "a detector of torchvision, MMDetection, Detectron2, Hugging Face, Ultralytics or RF-DETR, a timm model or a "
     "classifier that ends in a Linear or 1x1 Conv"
@@ -34,37 +47,61 @@ LOCATORS = (
 )
 # Their models are known by name; one that is not known is no plain classifier whose last layer could be guessed.
 NEVER_GUESSED = ("mmdet", "detectron2", "transformers", "ultralytics", "rfdetr")
-# Words in the names of class layers; those are listed first, since a detector may well end in its backbone.
-CLASS_WORDS = ("cls", "class", "score", "logit")
 
 
-def locate_logits(model: nn.Module, num_classes: int | None = None) -> LogitLayer:
+def locate_logits(model: nn.Module, num_classes: int | None = None, *, inputs: Any = None) -> LogitLayer:
     """Find where `model` gives its class logits.
 
     Knows the detectors of torchvision, MMDetection, Detectron2, Hugging Face's transformers and Ultralytics, RF-DETR,
-    timm's models, any classifier that ends in a Linear or 1x1 Conv, and models that say it themselves in an attribute
-    `logit_layer`. Wrappers of torch (data parallel, compiled) are looked through.
+    timm's models, and models that say it themselves in an attribute `logit_layer`. In any other classifier it is the
+    Linear or 1x1 Conv whose output the forward pass returns, as read from its code (torch.fx) or, with `inputs`, from
+    what it returns. Nothing is guessed from names or from the order of the layers. Wrappers of torch (data parallel,
+    compiled) are looked through.
 
     Args:
         model: A torch module.
-        num_classes: How many columns the logits must have, the background included; guards against a wrong guess.
+        num_classes: How many columns the logits must have, the background included.
+        inputs: A batch of images, as a loader gives it, to run the model on (in evaluation mode; nothing about the
+            model changes). A classifier's layer is then compared with what the model returns.
 
     Raises:
-        InputError: When the layer is not found; the message lists the candidates and the line to write.
+        InputError: When the layer is not found, or the model returns a mix of several; the message lists the
+            candidates and the line to write.
 
     Example:
         >>> from torch import nn
         >>> locate_logits(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))).path
         '2'
     """
+    if inputs is None:
+        return find_layer(model, num_classes)
+
+    def run() -> Any:
+        return run_on_batch(model, inputs)
+
+    layer = find_layer(model, num_classes, run)
+    with as_it_was(unwrap(model)), OutputCheck(model, layer) as check:
+        run()
+    return with_activation(layer, check.verdict)
+
+
+def find_layer(model: nn.Module, num_classes: int | None = None, run: Callable[[], Any] | None = None) -> LogitLayer:
+    """The class logits of `model`; `run` runs it on some images where its code does not tell."""
     check_model(model)
     inner = unwrap(model)
-    for locate in (_declared, *LOCATORS, _guessed):
+    for locate in (_declared, *LOCATORS):
         layer = locate(inner, num_classes)
         if layer is not None:
-            _check_columns(inner, layer, num_classes)
-            return layer
-    raise InputError(_not_found(inner, num_classes))
+            break
+    else:
+        layer = _in_classifier(inner, num_classes, run)
+    if layer is None:
+        raise InputError(_not_found(inner, num_classes))
+    if all(output_width(module) is not None for module in find_modules(inner, layer)):
+        columns = count_columns(inner, layer)
+        refuse_single_logit(layer, columns)
+        _check_columns(layer, columns, num_classes)
+    return layer if layer.class_axis is not None else with_class_axis(inner, layer)
 
 
 def _declared(model: nn.Module, num_classes: int | None) -> LogitLayer | None:
@@ -72,38 +109,81 @@ def _declared(model: nn.Module, num_classes: int | None) -> LogitLayer | None:
     return layer if isinstance(layer, LogitLayer) else None
 
 
-def _guessed(model: nn.Module, num_classes: int | None) -> LogitLayer | None:
-    if any(class_names(model, package) for package in NEVER_GUESSED):
+def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], Any] | None) -> LogitLayer | None:
+    """The layer that a classifier returns, by its code, by timm's word for it, or by what it returns."""
+    if any(class_names(model, package) for package in NEVER_GUESSED) or not may_be_classifier(model):
         return None
-    return locate_in_classifier(model, num_classes)
+    structure = read_structure(model)
+    paths = _agreed(model, structure)
+    if paths is not None:
+        layer = classifier_layer(model, paths, structure.activation if structure else None)
+        if structure is not None and structure.rectified:
+            warn_of_rectifier(layer.name)
+    elif run is not None:
+        layer = _found_by_output(model, run)
+    else:
+        raise InputError(_not_told(model, structure, num_classes))
+    return layer if num_classes in (None, count_columns(model, layer)) else None
 
 
-def _check_columns(model: nn.Module, layer: LogitLayer, num_classes: int | None) -> None:
-    if num_classes is not None and (columns := count_columns(model, layer)) != num_classes:
+def _agreed(model: nn.Module, structure: Structure | None) -> tuple[str, ...] | None:
+    """The paths that the code tells, or timm where it does not; None where nothing tells, or the code says a mix."""
+    heads = declared_by_timm(model)
+    if structure is None:
+        return last_layers(model, heads)
+    if not structure.mixed:
+        return structure.paths
+    # The two heads of a distilled transformer take one map, so that their average is mapped as well.
+    averaged = structure.summed and all(
+        f"{path}.".startswith(tuple(f"{head}." for head in heads)) for path in structure.paths
+    )
+    return structure.paths if averaged else None
+
+
+def _found_by_output(model: nn.Module, run: Callable[[], Any]) -> LogitLayer:
+    found = find_by_output(model, run)
+    if found is None:
+        raise InputError(
+            f"Expected the model to return the logits of one layer, perhaps scaled or activated, but "
+            f"{type(model).__name__} returns something else (a sum of several, or the same for all images); {WAY_OUT}; "
+            f"its layers are: {listed_candidates(model)}."
+        )
+    layer, verdict = found
+    return classifier_layer(model, layer.paths, verdict.activation)
+
+
+def _check_columns(layer: LogitLayer, columns: int, num_classes: int | None) -> None:
+    if num_classes not in (None, columns):
         raise InputError(
             f"Expected `num_classes` to be {columns}, the columns of `{layer.name}`, but got {num_classes}."
         )
 
 
-def _not_found(model: Any, num_classes: int | None) -> str:
-    """The message that lists the candidates: first those of the wanted width, then those named like a class layer."""
-    seen = [(path, module, output_width(module)) for path, module in model.named_modules()]
-    candidates = [(path, type(module).__name__, width) for path, module, width in reversed(seen) if width and path]
-    candidates.sort(
-        key=lambda candidate: (
-            candidate[2] != num_classes,
-            not any(word in candidate[0].lower() for word in CLASS_WORDS),
-        )
-    )
-    wanted = "" if num_classes is None else f" with {num_classes} columns"
-    known = f"{KNOWN}{wanted}"
-    if not candidates:
-        return f"Expected `model` to be {known}, but got {type(model).__name__}, which has no Linear and no Conv."
-    listed = ", ".join(f"{path} ({kind}, {width})" for path, kind, width in candidates[:LISTED])
-    more = f" and {len(candidates) - LISTED} more" if len(candidates) > LISTED else ""
-    axis = "" if "Linear" in candidates[0][1] else ", class_axis=1"
-    line = f'logn.LogitLayer("{candidates[0][0]}", background=None, activation="softmax"{axis})'
+def _not_told(model: nn.Module, structure: Structure | None, num_classes: int | None) -> str:
+    """The message for a classifier whose code does not tell its layer."""
+    kind = type(model).__name__
+    if structure is not None:
+        parts = " and ".join(f"`{path}`" for path in structure.paths)
+        parts = parts if len(structure.paths) > 1 else f"{parts} and something else"
+        return f"Expected the model to return the logits of one layer, but {kind} returns a mix of {parts}; {WAY_OUT}."
+    if not candidates(model):
+        return _not_found(model, num_classes)
     return (
-        f"Expected `model` to be {known}, but got {type(model).__name__}; name the layer of the class logits yourself, "
-        f"as in {line}, out of: {listed}{more}."
+        f"Expected `inputs`, a batch of images to run {kind} on, since its code does not tell which layer gives what "
+        f"it returns; write logn.locate_logits(model, inputs=images), or {_name_it(model, num_classes)}."
     )
+
+
+def _not_found(model: nn.Module, num_classes: int | None) -> str:
+    """The message for a model that is not known, with the candidates."""
+    wanted = "" if num_classes is None else f" with {num_classes} columns"
+    expected = f"Expected `model` to be {KNOWN}{wanted}, but got {type(model).__name__}"
+    if not candidates(model):
+        return f"{expected}, which has no Linear and no Conv."
+    return f"{expected}; {_name_it(model, num_classes)}."
+
+
+def _name_it(model: nn.Module, num_classes: int | None) -> str:
+    widths = [] if num_classes is None else [num_classes]
+    line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None)'
+    return f"name the layer of the class logits yourself, as in {line}, out of: {listed_candidates(model, widths)}"

@@ -6,11 +6,10 @@ Deformable-DETR) are left alone: another choice of queries is another detector.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from logn.logits.classifiers import locate_in_classifier
+from logn.logits.classifiers import declared_by_timm, last_layers
 from logn.logits.layer import LogitLayer, output_width
 from logn.logits.origin import modules_from
 
@@ -100,32 +99,31 @@ def _mask_former(model: Any, prefix: str) -> LogitLayer | None:
 def _image_classifier(model: Any, prefix: str) -> LogitLayer | None:
     """Image classifiers: the last layer, or two whose logits are averaged (DeiT, LeViT, SwiftFormer)."""
     if hasattr(model, "timm_model"):
-        return _wrapped_classifier(model, prefix)
-    labels = getattr(getattr(model, "config", None), "num_labels", None)
-    paths = []
-    for name, child in model.named_children():
-        endings = [path for path, module in child.named_modules() if output_width(module) == labels]
-        # The backbone comes first and may have a layer of that width by chance.
-        if endings and (name in ("fc", "score") or any(word in name for word in ("classifier", "head"))):
-            paths.append(f"{prefix}{name}" + (f".{endings[-1]}" if endings[-1] else ""))
+        # A model of timm, which names its classifier itself.
+        heads = last_layers(model.timm_model, declared_by_timm(model.timm_model))
+        paths = [f"{prefix}timm_model.{path}" for path in heads or ()]
+    else:
+        paths = [f"{prefix}{path}" for path in _heads(model)]
     if not paths:
         return None
     return LogitLayer(paths[0] if len(paths) == 1 else tuple(paths), activation=_activation(model), population="images")
 
 
-def _wrapped_classifier(model: Any, prefix: str) -> LogitLayer | None:
-    """A model of timm, which names its classifier itself."""
-    layer = locate_in_classifier(model.timm_model)
-    if layer is None:
-        return None
-    paths = tuple(f"{prefix}timm_model.{path}" for path in layer.paths)
-    return replace(layer, path=paths[0] if len(paths) == 1 else paths, activation=_activation(model))
+def _heads(model: Any) -> Iterator[str]:
+    """The last layer as wide as there are labels in each head; the backbone may have one of that width by chance."""
+    labels = getattr(getattr(model, "config", None), "num_labels", None)
+    for name, child in model.named_children():
+        endings = [path for path, module in child.named_modules() if output_width(module) == labels]
+        if endings and (name in ("fc", "score") or any(word in name for word in ("classifier", "head"))):
+            yield name + (f".{endings[-1]}" if endings[-1] else "")
 
 
-def _activation(model: Any) -> str:
-    multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
-    return "sigmoid" if multi_label else "softmax"
+def _activation(model: Any) -> str | None:
+    """What the configuration says that the logits are trained for; transformers itself applies nothing to them."""
+    return _PROBLEMS.get(getattr(model.config, "problem_type", None) or "")
 
+
+_PROBLEMS = {"multi_label_classification": "sigmoid", "single_label_classification": "softmax"}
 
 _LOCATORS: dict[str, Callable[[Any, str], LogitLayer | None]] = {
     "DetrForObjectDetection": _at("class_labels_classifier", -1),

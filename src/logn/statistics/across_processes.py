@@ -50,10 +50,20 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
             sample_rows=mine.sample_rows,
             metadata=mine.metadata,
         )
-        for payload in _exchange(_pack(mine)):
-            total.merge(_unpack(payload))
+        parts = [_unpack(payload) for payload in _exchange(_pack(mine))]
+        _share_activation((total, *parts))
+        for part in parts:
+            total.merge(part)
         # The object that the caller holds becomes the total.
         vars(mine).update(vars(total))
+
+
+def _share_activation(parts: Sequence[ClassMoments]) -> None:
+    """Tell those that saw no image, and so not what the model applies to its logits, what the others saw."""
+    seen = {part.metadata.activation for part in parts} - {None}
+    if len(seen) == 1:
+        for part in parts:
+            part.metadata = part.metadata.with_changes(activation=next(iter(seen)))
 
 
 def _pack(moments: ClassMoments) -> bytes:

@@ -6,14 +6,24 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.compiled import compile_anew, never_compiled
 from logn.logits.fingerprint import fingerprint as fingerprint_of
 from logn.logits.forward_passes import ForwardPasses
-from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, unwrap
+from logn.logits.layer import (
+    LogitLayer,
+    check_layer,
+    count_columns,
+    find_modules,
+    refuse_single_logit,
+    unwrap,
+    with_class_axis,
+)
 from logn.logits.shared_slots import give_own_slots
+from logn.logits.trace import OutputCheck
 from logn.statistics.across_processes import merge_across_processes
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
@@ -35,6 +45,7 @@ def record(
     class_names: Sequence[str] | None = None,
     fingerprint: bool = True,
     across_processes: bool = True,
+    check_output: bool = True,
 ) -> Iterator[Any]:
     """Record the class logits of all forward passes inside the `with` block.
 
@@ -43,6 +54,10 @@ def record(
     an error (what torch.compile has compiled is compiled again). Run the model in `eval()` mode and, to save memory,
     under `torch.inference_mode()`: in training mode other samples pass through a detector's head, and a warning says
     so.
+
+    In the first forward pass the logits of a classifier are compared with what the model returns. Where that is an
+    activation of them (softmax, sigmoid), the statistics say so; where it is not made of them alone, or of another
+    activation than `layer` says, the pass is refused. Outputs without logits (a detector's boxes) are not compared.
 
     Under torch.distributed every process ends with the exact statistics of all processes. Until the block ends each
     has its own, and all of them must come to its end.
@@ -56,6 +71,7 @@ def record(
         class_names: Name of each column, the background included, for the record.
         fingerprint: Whether to digest the weights, so that statistics of different models never merge.
         across_processes: Whether to merge over torch.distributed when the block ends.
+        check_output: Whether to compare the logits with what the model returns.
 
     Yields:
         ClassMoments: filled as the model runs; for a layer with `stages=True` a tuple with one per stage.
@@ -69,12 +85,14 @@ def record(
         [10.0, 10.0, 10.0]
     """
     check_layer(layer)
+    layer = with_class_axis(model, layer)
     columns = count_columns(model, layer)
+    refuse_single_logit(layer, columns)
     _check_stages(layer, find_modules(model, layer))
     if model.training:
         warnings.warn(
             f"The model is in training mode, so the logits of `{layer.name}` are not those of inference; call .eval().",
-            UserWarning,
+            LogNWarning,
             stacklevel=3,
         )
     digest = fingerprint_of(model) if fingerprint else None
@@ -100,6 +118,8 @@ def record(
             # First of all hooks, so that a map attached to the layer is not recorded.
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
+        if check_output:
+            hooks.enter_context(OutputCheck(model, layer, told=partial(_note_activation, recorded)))
         compile_anew()
         yield recorded if layer.stages else recorded[0]
     if across_processes:
@@ -176,10 +196,16 @@ def _metadata(
     )
 
 
+def _note_activation(recorded: Sequence[ClassMoments], activation: str) -> None:
+    """Put the activation that the forward pass showed into the statistics."""
+    for moments in recorded:
+        moments.metadata = moments.metadata.with_changes(activation=activation)
+
+
 def _warn_if_empty(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
     if not all(moments.count.any() or moments.skipped.any() for moments in recorded):
         warnings.warn(
             f"No logits passed through `{layer.name}` while recording.",
-            UserWarning,
+            LogNWarning,
             stacklevel=4,
         )

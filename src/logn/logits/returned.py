@@ -1,0 +1,234 @@
+"""What a model returns, held against what one of its layers gave: the same, scaled, activated, or something else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from logn.logits.arrays import is_torch_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Where a model returns several tensors by name, the logits are those of the first of these.
+LOGIT_KEYS = ("logits", "out", "pred_logits")
+DEEPEST = 3
+# How far the values may be off, relative to their range; more where the precision of the tensors is coarser.
+TOLERANCE = 1e-4
+ROUNDINGS = 4.0
+# A scale and a shift fit any two values, so that fewer than this prove nothing.
+FEWEST_VALUES = 8
+# Scores nearer to 0 or 1 than this lose too much of their logit.
+LEAST_SCORE = 1e-3
+# Enough to tell, and little enough to compare in float64 what a segmenter gives.
+MOST_VALUES = 1 << 21
+INTERPOLATIONS = (
+    {"mode": "bilinear", "align_corners": False},
+    {"mode": "bilinear", "align_corners": True},
+    {"mode": "bicubic", "align_corners": False},
+    {"mode": "nearest"},
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a model returns the logits of a layer.
+
+    Args:
+        agrees: True when it returns them, perhaps pooled, resized, scaled or shifted alike for all classes, or
+            activated; False when it returns something else; None when that cannot be told.
+        activation: What the model applies to the logits before it returns them, where it does.
+        rectified: Whether a ReLU cuts them off at 0.
+    """
+
+    agrees: bool | None
+    activation: str | None = None
+    rectified: bool = False
+
+
+UNKNOWN = Verdict(None)
+
+
+def returned_tensors(returned: Any) -> list[Tensor]:
+    """The floating point tensors that a model returned, the logits first where their name tells.
+
+    A list of mappings is what detectors return, one per image; it holds no logits to compare.
+
+    Example:
+        >>> import torch
+        >>> logits, features = torch.rand(2, 5), torch.rand(2, 8)
+        >>> [tuple(part.shape) for part in returned_tensors({"features": features, "logits": logits})]
+        [(2, 5)]
+        >>> [tuple(part.shape) for part in returned_tensors((features, logits))], returned_tensors([{"boxes": logits}])
+        ([(2, 8), (2, 5)], [])
+    """
+    return list(_tensors(returned, DEEPEST))
+
+
+def _tensors(returned: Any, depth: int) -> Iterator[Tensor]:
+    if is_torch_tensor(returned):
+        if returned.is_floating_point():
+            yield returned.detach()
+        return
+    if depth == 0:
+        return
+    if isinstance(returned, Mapping):
+        named = [returned[key] for key in LOGIT_KEYS if is_torch_tensor(returned.get(key))]
+        parts: Sequence[Any] = named[:1] or list(returned.values())
+    elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        yield from _tensors({item.name: getattr(returned, item.name) for item in dataclasses.fields(returned)}, depth)
+        return
+    else:
+        parts = returned if isinstance(returned, list | tuple) else ()
+        parts = () if any(isinstance(part, Mapping) for part in parts) else parts
+    for part in parts:
+        yield from _tensors(part, depth - 1)
+
+
+def compare(rows: Sequence[Tensor], returned: Sequence[Tensor], *, may_drop_columns: bool = False) -> Verdict:
+    """Whether the first returned tensor that could hold the logits is made of any of `rows` alone.
+
+    Args:
+        rows: What a layer gave, as logits of shape (…, C); each of its calls, or the mean of several layers.
+        returned: The tensors that the model returned (`returned_tensors`).
+        may_drop_columns: Whether the model may return fewer columns than it has logits, such as no background.
+
+    Example:
+        >>> import torch
+        >>> logits, other = torch.randn(4, 5), torch.randn(4, 5)
+        >>> compare([logits], [logits / 2]), compare([logits], [logits.sigmoid()]).activation
+        (Verdict(agrees=True, activation=None, rectified=False), 'sigmoid')
+        >>> compare([logits], [logits + other]).agrees, compare([logits], [torch.randn(6, 4)]).agrees
+        (False, None)
+    """
+    for tensor in returned:
+        pairs = [pair for given in rows for pair in _arrangements(given, tensor)]
+        if pairs:
+            return _best([_verdict(*pair) for pair in pairs])
+    other_width = len(returned) == 1 and not may_drop_columns and _is_of_other_width(rows, returned[0])
+    return Verdict(False) if other_width else UNKNOWN
+
+
+def _best(verdicts: Sequence[Verdict]) -> Verdict:
+    for agrees in (True, None):
+        for verdict in verdicts:
+            if verdict.agrees is agrees:
+                return verdict
+    return Verdict(False)
+
+
+def _is_of_other_width(rows: Sequence[Tensor], returned: Tensor) -> bool:
+    """Whether a model that returns one row per row of the layer returns rows of another width."""
+    return returned.ndim == 2 and any(
+        given.ndim == 2 and 0 < len(given) == len(returned) and given.shape != returned.shape for given in rows
+    )
+
+
+def _arrangements(rows: Tensor, returned: Tensor) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """The ways in which `rows` may have come to be `returned`, as pairs of shape (R, C); whether a ReLU was between."""
+    columns = rows.shape[-1]
+    for axis in {returned.ndim - 1, min(1, returned.ndim - 1)}:
+        if returned.ndim == 0 or returned.shape[axis] != columns or rows.numel() == 0:
+            continue
+        first, second = _excerpt(rows, returned.movedim(axis, -1))
+        target = second.reshape(-1, columns)
+        for rectified in (False, True):
+            given = first.relu() if rectified else first
+            for arranged in _reduced(given, second):
+                yield arranged.reshape(-1, columns), target, rectified
+
+
+def _excerpt(rows: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
+    """As many images of both as are enough to tell."""
+    images = len(rows) if rows.ndim > 1 else 1
+    if returned.ndim > 1 and rows.ndim > 1 and len(returned) == images:
+        kept = max(1, min(images, MOST_VALUES // max(rows[0].numel(), returned[0].numel())))
+        rows, returned = rows[:kept], returned[:kept]
+    return rows, returned
+
+
+def _reduced(rows: Tensor, returned: Tensor) -> Iterator[Tensor]:
+    """`rows` in the shape of `returned`: as they are, or their mean or maximum over locations, crops or tokens."""
+    from torch.nn import functional
+
+    columns = rows.shape[-1]
+    count, wanted = rows.numel() // columns, returned.numel() // columns
+    if count == wanted:
+        yield rows
+        if rows.ndim == returned.ndim == 3 and rows.shape != returned.shape:
+            yield rows.transpose(0, 1)  # a decoder that has its queries first
+    elif wanted and count % wanted == 0:
+        for grouped, axis in ((rows.reshape(wanted, -1, columns), 1), (rows.reshape(-1, wanted, columns), 0)):
+            yield grouped.double().mean(axis).to(rows.dtype)
+            yield grouped.amax(axis)
+    if rows.ndim == returned.ndim == 4 and rows.shape != returned.shape and len(rows) == len(returned):
+        image = rows.double().movedim(-1, 1)
+        for options in INTERPOLATIONS:
+            resized = functional.interpolate(image, size=tuple(returned.shape[1:3]), **options)
+            yield resized.movedim(1, -1).to(rows.dtype)
+
+
+def _verdict(rows: Tensor, returned: Tensor, rectified: bool) -> Verdict:
+    """Whether `returned` is an activation, or a scale and a shift for all classes, of `rows`, all of shape (R, C)."""
+    import torch
+
+    rounding = ROUNDINGS * max(torch.finfo(rows.dtype).eps, torch.finfo(returned.dtype).eps)
+    given, got = rows.double().cpu(), returned.double().cpu()
+    finite = (given.isfinite() & got.isfinite()).all(dim=1)
+    given, got = given[finite], got[finite]
+    if got.numel() == 0 or float(got.max() - got.min()) <= rounding * float(got.abs().max()):
+        return UNKNOWN  # nothing to compare, or one value everywhere, as before the training
+    allowed = max(TOLERANCE, rounding) * float(got.max() - got.min()) + rounding * float(got.abs().max())
+
+    def off(expected: Tensor) -> float:
+        return float((expected - got).abs().max())
+
+    exact = {None: given, "sigmoid": given.sigmoid(), "softmax": given.softmax(1)}
+    if min(off(given.log_softmax(1)), off(exact["softmax"])) <= allowed < off(given):
+        return Verdict(True, "softmax", rectified)
+    for activation in (None, "sigmoid"):
+        if off(exact[activation]) <= allowed:
+            return Verdict(True, activation, rectified)
+    if got.numel() < FEWEST_VALUES:
+        return UNKNOWN
+    tried = dict(_fitted(given, got))
+    fitted = {activation: off(expected) for activation, expected in tried.items() if expected is not None}
+    best = min(fitted, key=lambda activation: fitted[activation])
+    if fitted[best] <= allowed:
+        return Verdict(True, best, rectified)
+    return Verdict(False) if len(fitted) == len(tried) else UNKNOWN
+
+
+def _fitted(given: Tensor, got: Tensor) -> Iterator[tuple[str | None, Tensor | None]]:
+    """`given` with the scale and shift that bring it closest to `got`, before each activation that it may have.
+
+    The scale is one for all classes, and positive: a class that stands out stays the one that does. None where too few
+    values tell: a saturated score does not show its logit.
+    """
+    scale, shift = _line(given, got)
+    yield None, scale * given + shift
+    if float(got.min()) < 0 or float(got.max()) > 1:
+        return
+    inside = (got > LEAST_SCORE) & (got < 1 - LEAST_SCORE)
+    enough = int(inside.sum()) >= FEWEST_VALUES
+    scale, shift = _line(given[inside], got[inside].logit()) if enough else (1.0, 0.0)
+    yield "sigmoid", (scale * given + shift).sigmoid() if enough else None
+    # Differences to the highest of the row, since a softmax does not show the sum of its logits.
+    top = got.argmax(dim=1, keepdim=True)
+    lower = (got > LEAST_SCORE**2) & (got < got.gather(1, top))
+    distances = (given - given.gather(1, top))[lower]
+    enough = len(distances) >= FEWEST_VALUES // 2
+    scale = float(
+        (distances * (got / got.gather(1, top))[lower].log()).sum() / distances.square().sum().clamp_min(1e-300)
+    )
+    yield "softmax", (max(scale, 0.0) * given).softmax(1) if enough else None
+
+
+def _line(x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Scale and shift of the least squares from `x` to `y`."""
+    centred = x - x.mean()
+    scale = float((centred * (y - y.mean())).sum() / centred.square().sum().clamp_min(1e-300))
+    scale = max(scale, 0.0)
+    return scale, float(y.mean() - scale * x.mean())

@@ -1,0 +1,444 @@
+"""The class layer is the one whose logits the model returns: found, compared in a forward pass, or refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torch.nn import functional
+
+from logn.deploy.calibrate import calibrate
+from logn.errors import InputError, LogNWarning
+from logn.logits.layer import LogitLayer
+from logn.logits.locate import locate_logits
+from logn.statistics.record import record
+
+CLASSES = 5
+
+
+class HeadFirst(nn.Module):
+    """The head is registered before the body."""
+
+    def __init__(self):
+        super().__init__()
+        self.classifier = nn.Linear(32, CLASSES)
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.proj = nn.Linear(8, 32)
+
+    def forward(self, images):
+        features = functional.relu(self.conv(images)).mean(dim=(2, 3))
+        return self.classifier(functional.relu(self.proj(features)))
+
+
+class AsksForShapes(HeadFirst):
+    """The same, whose forward pass cannot be followed without images."""
+
+    def forward(self, images):
+        if images.shape[0] == 0:
+            return images.new_zeros(0, CLASSES)
+        return super().forward(images)
+
+
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, images):
+        return functional.relu(self.conv(images)).mean(dim=(2, 3))
+
+
+class Ensemble(nn.Module):
+    """The mean of two networks."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = HeadFirst(), HeadFirst()
+
+    def forward(self, images):
+        return (self.first(images) + self.second(images)) / 2
+
+
+class Adapter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc, self.adapter = Body(), nn.Linear(8, CLASSES), nn.Linear(8, CLASSES)
+
+    def forward(self, images):
+        features = self.body(images)
+        return self.fc(features) + self.adapter(features)
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc, self.gate = Body(), nn.Linear(8, CLASSES), nn.Linear(8, CLASSES)
+
+    def forward(self, images):
+        features = self.body(images)
+        return self.fc(features) * torch.sigmoid(self.gate(features))
+
+
+class SummedOutside(nn.Module):
+    """The sum of two layers, through a module that a map can be attached to."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc, self.adapter = Body(), nn.Linear(8, CLASSES), nn.Linear(8, CLASSES)
+        self.logits = nn.Identity()
+
+    def forward(self, images):
+        features = self.body(images)
+        return self.logits(self.fc(features) + self.adapter(features))
+
+
+class Ending(nn.Module):
+    """A classifier that does something to its logits before it returns them."""
+
+    def __init__(self, ending):
+        super().__init__()
+        self.body, self.fc, self.ending = Body(), nn.Linear(8, CLASSES), ending
+
+    def forward(self, images):
+        return self.ending(self.fc(self.body(images)))
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, logits):
+        return self.function(logits)
+
+
+def make(build, *arguments):
+    """A model in evaluation mode with logits that differ clearly between images and classes."""
+    torch.manual_seed(0)
+    model = build(*arguments).eval()
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(std=2.0 / module.in_features**0.5)
+                module.bias.normal_()
+    return model
+
+
+def pictures(count=12, seed=1):
+    return torch.rand(count, 3, 6, 6, generator=torch.Generator().manual_seed(seed)) * 4
+
+
+# Neither can be followed back to one layer.
+MIXES = [Ensemble, Adapter, Gated]
+
+
+def run_in(model):
+    """What `record` says of a layer while the model runs, or its error."""
+
+    def record_layer(layer, **options):
+        with record(model, layer, **options) as moments, torch.inference_mode():
+            model(pictures())
+        return moments
+
+    return record_layer
+
+
+def scores_above_half(scores):
+    return float((scores > 0.5).sum(dim=1).double().mean())
+
+
+# Which layer
+
+
+@pytest.mark.parametrize("build", [HeadFirst, AsksForShapes])
+def test_a_head_registered_before_the_body_is_corrected(build):
+    model = make(build)
+    affine, _ = calibrate(model, [pictures(8, seed) for seed in range(6)], margin=None, fold=True)
+    assert affine.num_classes == CLASSES
+    with torch.inference_mode():
+        mapped = torch.cat([model(pictures(8, seed)) for seed in range(6)])
+    np.testing.assert_allclose(mapped.mean(dim=0), 0.0, atol=1e-4)
+
+
+def test_the_code_tells_the_layer_without_images():
+    assert locate_logits(make(HeadFirst)).path == "classifier"
+    segmenter = torchvision.models.segmentation.fcn_resnet50(weights_backbone=None, num_classes=5, aux_loss=True)
+    assert locate_logits(segmenter).path == "classifier.4"
+
+
+def test_a_model_that_must_run_asks_for_images_and_is_found_with_them():
+    model = make(AsksForShapes)
+    with pytest.raises(InputError, match=r"^Expected `inputs`, a batch .* logn\.locate_logits\(model, inputs=images\)"):
+        locate_logits(model)
+    assert locate_logits(model, inputs=pictures()).path == "classifier"
+    assert locate_logits(model, inputs=(pictures(), torch.zeros(12))).path == "classifier"
+    with pytest.raises(InputError, match="with 9 columns"):
+        locate_logits(model, num_classes=9, inputs=pictures())
+
+
+@pytest.mark.parametrize("build", MIXES)
+def test_a_mix_of_layers_is_refused_everywhere(build):
+    model = make(build)
+    with pytest.raises(InputError, match=r"returns a mix of `.*` and `.*`"):
+        locate_logits(model)
+    with pytest.raises(InputError, match=r"something else \(a sum of several"):
+        locate_logits(model, inputs=pictures())
+    with pytest.raises(InputError, match=r"something else \(a sum of several"):
+        calibrate(model, [pictures()])
+    part = "first.classifier" if build is Ensemble else "fc"
+    with pytest.raises(InputError, match=rf"to return the logits of `{part}`.* is not made of them alone; name the"):
+        run_in(model)(LogitLayer(part))
+    with pytest.raises(InputError, match="is not made of them alone"):
+        calibrate(model, [pictures()], layer=LogitLayer(part))
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
+
+
+def test_lraspp_adds_two_layers_and_is_refused():
+    torch.manual_seed(0)
+    model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights_backbone=None, num_classes=4).eval()
+    with pytest.raises(InputError, match=r"a mix of `classifier\.low_classifier` and `classifier\.high_classifier`"):
+        locate_logits(model)
+    with pytest.raises(InputError, match="something else"):
+        calibrate(model, [torch.rand(2, 3, 64, 64)])
+
+
+def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
+    model = make(Ensemble)
+    both = LogitLayer(("first.classifier", "second.classifier"))
+    affine, _ = calibrate(model, [pictures(40)], layer=both, margin=None)
+    assert affine.num_classes == CLASSES
+    with torch.inference_mode():
+        np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
+
+
+def test_the_way_out_of_a_sum_is_a_module_of_its_own():
+    model = make(SummedOutside)
+    layer = LogitLayer("logits", num_classes=CLASSES)
+    calibrate(model, [pictures(40)], layer=layer, margin=None)
+    with torch.inference_mode():
+        np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
+
+
+def test_a_named_layer_of_another_width_is_refused_and_can_be_insisted_on():
+    model = make(HeadFirst)
+    with pytest.raises(
+        InputError, match=r"logits of `proj`.*\(12, 5\).*check_output=False.*are: classifier \(Linear, 5\)"
+    ):
+        run_in(model)(LogitLayer("proj"))
+    assert run_in(model)(LogitLayer("proj"), check_output=False).count.tolist() == [12.0] * 32
+    affine, _ = calibrate(model, [pictures()], layer=LogitLayer("proj"), check_output=False)
+    assert affine.num_classes == 32
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        lambda logits: logits / 3.0,
+        lambda logits: 2.0 * logits + 1.0,
+        lambda logits: logits.float(),
+        lambda logits: {"features": torch.zeros(7), "logits": logits},
+        lambda logits: (logits, torch.zeros(2, 3)),
+        lambda logits: [{"scores": logits[0]}],
+        lambda logits: logits.argmax(dim=1),
+    ],
+    ids=["temperature", "scale and shift", "cast", "by name", "first of two", "list of mappings", "labels"],
+)
+def test_what_treats_all_classes_alike_or_cannot_be_compared_is_taken(ending):
+    moments = run_in(make(Ending, Function(ending)))(LogitLayer("fc"))
+    assert moments.count.tolist() == [12.0] * CLASSES
+    assert moments.metadata.activation is None
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        lambda logits: logits + torch.linspace(0.0, 3.0, CLASSES),
+        lambda logits: logits * torch.linspace(1.0, 3.0, CLASSES),
+        lambda logits: -logits,
+        lambda logits: logits.flip(1),
+        lambda logits: logits.square(),
+        lambda logits: logits.sigmoid() * torch.linspace(0.1, 1.0, 12)[:, None],
+    ],
+    ids=["a bias per class", "a scale per class", "negated", "permuted", "squared", "objectness"],
+)
+def test_what_does_not_is_refused(ending):
+    with pytest.raises(InputError, match="is not made of them alone"):
+        run_in(make(Ending, Function(ending)))(LogitLayer("fc"))
+
+
+def test_logits_that_are_rectified_afterwards_are_taken_with_a_warning():
+    model = make(Ending, nn.ReLU())
+    with pytest.warns(LogNWarning, match="ReLU follows `fc`"):
+        run_in(model)(LogitLayer("fc"))
+
+
+# Which activation
+
+
+@pytest.mark.parametrize(
+    ("ending", "activation"),
+    [
+        (torch.sigmoid, "sigmoid"),
+        (lambda logits: torch.sigmoid(logits / 2 - 1), "sigmoid"),
+        (lambda logits: logits.softmax(dim=1), "softmax"),
+        (lambda logits: (logits / 2).softmax(dim=1), "softmax"),
+        (lambda logits: logits.log_softmax(dim=1), "softmax"),
+    ],
+    ids=["sigmoid", "sigmoid with temperature", "softmax", "softmax with temperature", "log softmax"],
+)
+def test_the_forward_pass_shows_the_activation(ending, activation):
+    model = make(Ending, Function(ending))
+    assert run_in(model)(LogitLayer("fc")).metadata.activation == activation
+    assert locate_logits(model, inputs=pictures()).activation == activation
+    other = {"sigmoid": "softmax", "softmax": "sigmoid"}[activation]
+    with pytest.raises(InputError, match=rf"what the model applies to `fc`, '{activation}', but got '{other}'"):
+        run_in(model)(LogitLayer("fc", activation=other))
+    assert run_in(model)(LogitLayer("fc", activation=activation)).metadata.activation == activation
+
+
+def test_what_the_forward_pass_does_not_show_is_not_known_or_as_stated():
+    model = make(Ending, nn.Identity())
+    assert locate_logits(model, inputs=pictures()).activation is None
+    assert run_in(model)(LogitLayer("fc")).metadata.activation is None
+    assert run_in(model)(LogitLayer("fc", activation="sigmoid")).metadata.activation == "sigmoid"
+
+
+def test_a_multi_label_model_whose_forward_ends_in_a_sigmoid_keeps_its_number_of_labels():
+    model = make(Ending, nn.Sigmoid())
+    with torch.no_grad():
+        model.fc.bias.sub_(4.0)
+    images = [pictures(40, seed) for seed in range(3)]
+    with torch.inference_mode():
+        before = torch.cat([model(batch) for batch in images])
+        calibrate(model, images)
+        after = torch.cat([model(batch) for batch in images])
+    assert float(after.mean()) == pytest.approx(float(before.mean()), rel=1e-3)
+    assert abs(scores_above_half(after) - scores_above_half(before)) < 1.0
+    with pytest.raises(InputError, match="`held_out` for a softmax classifier only, but `fc` feeds a sigmoid"):
+        calibrate(make(Ending, nn.Sigmoid()), images, held_out=images)
+
+
+# What is compared, and when
+
+
+def test_training_mode_is_not_compared():
+    model = make(Adapter).train()
+    with pytest.warns(LogNWarning, match="in training mode"):
+        moments = run_in(model)(LogitLayer("fc"))
+    assert moments.count.tolist() == [12.0] * CLASSES
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("ending", [nn.Identity(), nn.Softmax(dim=1), nn.Sigmoid()], ids=lambda ending: str(ending))
+def test_half_precision_and_autocast_are_not_refused(dtype, ending):
+    model = make(Ending, ending)
+    with torch.autocast("cpu", dtype=dtype):
+        moments = run_in(model)(LogitLayer("fc"))
+    model.to(dtype)
+    with record(model, LogitLayer("fc")) as half, torch.inference_mode():
+        model(pictures().to(dtype))
+    expected = {"Identity": None, "Softmax": "softmax", "Sigmoid": "sigmoid"}[type(ending).__name__]
+    assert (moments.metadata.activation, half.metadata.activation) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    "wrap", [nn.DataParallel, lambda model: torch.compile(model, backend="eager")], ids=["data parallel", "compiled"]
+)
+def test_wrapped_models_are_compared_too(wrap):
+    good, bad = wrap(make(Ending, nn.Sigmoid())), wrap(make(Adapter))
+    assert run_in(good)(LogitLayer("fc")).metadata.activation == "sigmoid"
+    with pytest.raises(InputError, match="is not made of them alone"):
+        run_in(bad)(LogitLayer("fc"))
+
+
+def test_the_first_batch_counts_once_and_random_numbers_stay():
+    model, drawn = make(AsksForShapes), []
+
+    def loader():
+        for seed in range(3):
+            drawn.append(seed)
+            yield pictures(8, seed)
+
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    affine, handle = calibrate(model, loader(), margin=None)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    handle.remove()
+    assert drawn == [0, 1, 2]
+    expected, _ = calibrate(
+        model, [pictures(8, seed) for seed in range(3)], layer=LogitLayer("classifier"), margin=None
+    )
+    np.testing.assert_array_equal(affine.scale, expected.scale)
+    with pytest.raises(InputError, match="`loader` to give at least one batch"):
+        calibrate(model, [])
+
+
+def test_reading_the_code_leaves_nothing_in_the_model():
+    class Notes(HeadFirst):
+        def forward(self, images):
+            self.last = super().forward(images)
+            return self.last
+
+    model = make(Notes).train()
+    model.last = None
+    assert locate_logits(model).path == "classifier"
+    assert model.last is None
+    assert all(module.training for module in model.modules())
+
+
+def test_a_pass_that_cannot_tell_leaves_it_to_the_next():
+    model = make(Ending, nn.Sigmoid())
+    with record(model, LogitLayer("fc")) as moments, torch.inference_mode():
+        model(pictures(0))
+        assert moments.metadata.activation is None
+        model(pictures(3))
+    assert moments.metadata.activation == "sigmoid"
+
+
+# The axis of the classes, and a single logit
+
+
+def test_the_axis_of_a_convolution_is_read_from_it():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 6, 1))
+    images = torch.rand(4, 3, 5, 6)  # as many columns of pixels as classes
+    with torch.inference_mode():
+        rows = model(images).permute(0, 2, 3, 1).reshape(-1, 6).double()
+    moments = []
+    for layer in (LogitLayer("0"), LogitLayer("0", class_axis=1)):
+        with record(model.eval(), layer) as recorded, torch.inference_mode():
+            model(images)
+        moments.append(recorded.mean)
+    np.testing.assert_allclose(moments, [rows.mean(dim=0)] * 2, atol=1e-6)
+    calibrate(model, [images], layer=LogitLayer("0"), margin=None)
+    with torch.inference_mode():
+        np.testing.assert_allclose(model(images).mean(dim=(0, 2, 3)), 0.0, atol=1e-5)
+
+
+def test_an_axis_that_nothing_tells_is_asked_for():
+    model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Identity()).eval()
+    with (
+        pytest.raises(InputError, match=r"`class_axis` to be given, since `1` is no Linear.*\(4, 6, 5, 6\)"),
+        record(model, LogitLayer("1", num_classes=6)),
+        torch.inference_mode(),
+    ):
+        model(torch.rand(4, 3, 5, 6))
+    mixed = nn.ModuleList([nn.Linear(4, 6), nn.Conv2d(4, 6, 1)])
+    with pytest.raises(InputError, match="differ in it"), record(mixed, LogitLayer(("0", "1"))):
+        pass
+
+
+def test_a_single_logit_is_refused():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+    message = "`2` to give a logit for each of at least 2 classes, but got a single logit"
+    for refused in (
+        lambda: locate_logits(model),
+        lambda: locate_logits(model, inputs=torch.rand(5, 4)),
+        lambda: calibrate(model, [torch.rand(5, 4)]),
+        lambda: calibrate(model, [torch.rand(5, 4)], layer=LogitLayer("2")),
+        lambda: run_in(model)(LogitLayer("2")),
+    ):
+        with pytest.raises(InputError, match=message):
+            refused()

@@ -1,0 +1,148 @@
+"""A walk over the classifiers that people use: the layer whose logits the model returns is found, or it is refused.
+
+Random weights, small images. That the layer is the right one is shown by a random map: attached to the layer, it maps
+what the model returns.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+
+from logn.deploy.attach import attach
+from logn.errors import InputError
+from logn.logits.locate import locate_logits
+from logn.logits.trace import OutputCheck
+
+timm = pytest.importorskip("timm", reason="the extra `frameworks` is not installed")
+hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
+
+CLASSES = 7
+# name: the layer, the size of the images, the options that make it small
+TORCHVISION = {
+    "resnet18": ("fc", 64, {}),
+    "mobilenet_v2": ("classifier.1", 64, {}),
+    "mobilenet_v3_small": ("classifier.3", 64, {}),
+    "efficientnet_b0": ("classifier.1", 64, {}),
+    "regnet_y_400mf": ("fc", 64, {}),
+    "densenet121": ("classifier", 64, {}),
+    "shufflenet_v2_x0_5": ("fc", 64, {}),
+    "inception_v3": ("fc", 80, {"init_weights": False}),
+    "googlenet": ("fc", 64, {"init_weights": False}),
+    "convnext_tiny": ("classifier.2", 64, {}),
+    "swin_t": ("head", 64, {}),
+    "vit_b_16": ("heads.head", 32, {"image_size": 32}),
+}
+TIMM = {
+    "resnet18": ("fc", 64, {}),
+    "efficientnet_b0": ("classifier", 64, {}),
+    "mobilenetv3_small_050": ("classifier", 64, {}),
+    "regnetx_002": ("head.fc", 64, {}),
+    "vit_tiny_patch16_224": ("head", 32, {"img_size": 32, "depth": 1}),
+    "vit_small_patch14_dinov2": ("head", 28, {"img_size": 28, "depth": 1}),
+    "beit_base_patch16_224": ("head", 32, {"img_size": 32, "depth": 1, "embed_dim": 48, "num_heads": 2}),
+    "eva02_tiny_patch14_224": ("head", 28, {"img_size": 28, "depth": 1}),
+    "deit_tiny_distilled_patch16_224": (("head", "head_dist"), 32, {"img_size": 32, "depth": 1}),
+    "levit_128s": (("head.linear", "head_dist.linear"), 224, {}),
+    "crossvit_tiny_240": (("head.0", "head.1"), 240, {"depth": ((1, 1, 0),)}),
+    "repvit_m0_9": (("head.head.l", "head.head_dist.l"), 64, {}),
+    "swin_tiny_patch4_window7_224": ("head.fc", 64, {"img_size": 64, "window_size": 2, "depths": (1, 1, 1, 1)}),
+    "convnext_atto": ("head.fc", 64, {}),
+    "mixer_s32_224": ("head", 64, {"img_size": 64}),
+    "poolformer_s12": ("head.fc", 64, {}),
+    "mobilevit_xxs": ("head.fc", 64, {}),
+    "maxvit_rmlp_pico_rw_256": ("head.fc", 64, {"img_size": 64}),
+    "resnetv2_50x1_bit": ("head.fc", 64, {}),
+}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+PATCHES = {**SMALL, "image_size": 64, "patch_size": 16}
+WIDTHS = [8, 8, 16, 16]
+TRANSFORMERS = {
+    "ViT": ("classifier", PATCHES),
+    "DeiT": ("classifier", PATCHES),
+    "Beit": ("classifier", PATCHES),
+    "Dinov2": ("classifier", {**PATCHES, "mlp_ratio": 1}),
+    "CLIP": ("classifier", {"vision_config": {**PATCHES, "projection_dim": 16}}),
+    "Siglip": ("classifier", {"vision_config": PATCHES}),
+    "Swin": ("classifier", {"image_size": 64, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}),
+    "ConvNext": ("classifier", {"hidden_sizes": WIDTHS, "depths": [1] * 4}),
+    "ResNet": ("classifier.1", {"embedding_size": 8, "hidden_sizes": WIDTHS, "depths": [1] * 4, "layer_type": "basic"}),
+    "RegNet": ("classifier.1", {"embedding_size": 8, "hidden_sizes": WIDTHS, "depths": [1] * 4, "groups_width": 8}),
+    "MobileNetV2": ("classifier", {"depth_multiplier": 0.35}),
+    "MobileViT": ("classifier", {"hidden_sizes": [16, 16, 16], "neck_hidden_sizes": [8] * 6 + [16], "image_size": 64}),
+    "PoolFormer": ("classifier", {"hidden_sizes": WIDTHS, "depths": [1] * 4}),
+    "Segformer": ("classifier", {"hidden_sizes": WIDTHS, "depths": [1] * 4, "num_attention_heads": [1] * 4}),
+}
+
+
+def pictures(size):
+    return torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def walk(model, images, spread, class_map, path):
+    """Find the layer with and without images, compare it with what the model returns, and map it."""
+    layer = locate_logits(model.eval())
+    assert layer.path == path
+    spread(model, layer)
+    with warnings.catch_warnings(), torch.inference_mode(), OutputCheck(model, layer) as check:
+        warnings.simplefilter("error")
+        plain = logits_of(model(images))
+    assert check.verdict.agrees
+    assert locate_logits(model, inputs=images) == layer
+    affine = class_map(CLASSES)
+    with torch.inference_mode(), attach(model, layer, affine):
+        np.testing.assert_allclose(logits_of(model(images)), affine(plain), atol=1e-3)
+    assert layer.activation is None
+    assert layer.background is None
+
+
+def logits_of(returned):
+    return returned if isinstance(returned, torch.Tensor) else returned["logits"]
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_torchvision(name, spread, class_map):
+    path, size, options = TORCHVISION[name]
+    torch.manual_seed(0)
+    model = torchvision.models.get_model(name, num_classes=CLASSES, **options)
+    walk(model, pictures(size), spread, class_map, path)
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm(name, spread, class_map):
+    path, size, options = TIMM[name]
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=CLASSES, **options)
+    walk(model, pictures(size), spread, class_map, path)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers(name, spread, class_map):
+    path, options = TRANSFORMERS[name]
+    torch.manual_seed(0)
+    config = getattr(hf, f"{name}Config")(**options)
+    config.num_labels = CLASSES
+    model = getattr(hf, f"{name}ForImageClassification")(config)
+    walk(model, pictures(64), spread, class_map, path)
+
+
+def test_volo_adds_its_second_head_and_is_refused():
+    torch.manual_seed(0)
+    model = timm.create_model("volo_d1_224", num_classes=CLASSES, img_size=64).eval()
+    with pytest.raises(InputError, match="a mix of `head` and something else"):
+        locate_logits(model)
+    with pytest.raises(InputError, match="something else"):
+        locate_logits(model, inputs=pictures(64))
+
+
+def test_squeezenet_and_vgg():
+    """One rectifies its logits, the other is large: only their code is read."""
+    with torch.device("meta"):
+        assert locate_logits(torchvision.models.vgg11(num_classes=CLASSES)).path == "classifier.6"
+        with pytest.warns(UserWarning, match="ReLU follows"):
+            assert locate_logits(torchvision.models.squeezenet1_1(num_classes=CLASSES)).path == "classifier.1"

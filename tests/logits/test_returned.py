@@ -1,0 +1,100 @@
+"""What a model returns, held against the logits of a layer: what agrees, what differs, what cannot be told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from logn.logits.returned import compare, returned_tensors
+
+ENDINGS = {
+    None: lambda logits: logits,
+    "sigmoid": torch.sigmoid,
+    "softmax": lambda logits: logits.softmax(dim=-1),
+}
+
+
+def drawn(*shape, seed=0, spread=3.0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * spread
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    rows=st.integers(4, 30),
+    columns=st.integers(2, 9),
+    scale=st.floats(0.2, 5.0),
+    shift=st.floats(-3.0, 3.0),
+    spread=st.floats(0.05, 4.0),
+    activation=st.sampled_from(list(ENDINGS)),
+)
+def test_one_scale_and_shift_before_any_activation_agree(seed, rows, columns, scale, shift, spread, activation):
+    logits = drawn(rows, columns, seed=seed, spread=spread)
+    shift = 0.0 if activation == "sigmoid" and abs(shift) > 2 else shift
+    verdict = compare([logits], [ENDINGS[activation](logits * scale + shift)])
+    # Saturated scores do not show their logits.
+    assert verdict.agrees or (verdict.agrees is None and activation is not None and spread * scale > 1.0)
+    # Hardly spread, a sigmoid is a line within rounding, and then not known; it is never taken for something else.
+    unknown = verdict.agrees is None or (activation == "sigmoid" and spread * scale < 0.5)
+    assert verdict.activation == activation or (unknown and verdict.activation is None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    columns=st.integers(2, 9),
+    share=st.floats(0.05, 1.0),
+    activation=st.sampled_from(list(ENDINGS)),
+)
+def test_logits_with_something_of_their_own_added_differ(seed, columns, share, activation):
+    logits, other = drawn(20, columns, seed=seed), drawn(20, columns, seed=seed + 1)
+    assert compare([logits], [ENDINGS[activation](logits + share * other)]).agrees is False
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda maps: maps.mean(dim=(2, 3)),
+        lambda maps: maps.amax(dim=(2, 3)),
+        lambda maps: maps.relu().mean(dim=(2, 3)),
+        lambda maps: functional.interpolate(maps, size=(12, 20), mode="bilinear", align_corners=False),
+        lambda maps: functional.interpolate(maps, size=(12, 20), mode="bilinear", align_corners=True),
+        lambda maps: functional.interpolate(maps, size=(12, 20)),
+        lambda maps: maps.permute(0, 2, 3, 1),
+        lambda maps: maps,
+    ],
+    ids=["mean", "maximum", "rectified mean", "bilinear", "aligned corners", "nearest", "classes last", "as it is"],
+)
+def test_feature_maps_may_be_pooled_and_resized(returned):
+    maps = drawn(3, 5, 4, 6)
+    rows = maps.permute(0, 2, 3, 1)
+    assert compare([rows], [returned(maps)]).agrees
+    assert compare([rows], [returned(maps + drawn(3, 5, 4, 6, seed=1))]).agrees is False
+
+
+def test_what_cannot_be_told_is_left_open():
+    logits = drawn(6, 5)
+    assert compare([logits], []).agrees is None
+    assert compare([logits], [drawn(11, 4)]).agrees is None
+    assert compare([torch.zeros(6, 5)], [torch.zeros(6, 5)]).agrees is None
+    assert compare([torch.full((6, 5), torch.nan)], [logits]).agrees is None
+    # Two values lie on a line with any two others.
+    assert compare([drawn(1, 2)], [drawn(1, 2, seed=1)]).agrees is None
+    assert compare([logits], [drawn(6, 9)]).agrees is False
+    assert compare([logits], [drawn(6, 4)], may_drop_columns=True).agrees is None
+
+
+def test_the_first_tensor_that_could_hold_the_logits_decides():
+    logits, other = drawn(6, 5), drawn(6, 5, seed=1)
+    assert compare([logits], [drawn(6, 8), logits]).agrees
+    assert compare([logits], [logits + other, logits]).agrees is False
+
+
+def test_tensors_of_what_models_return():
+    logits, boxes = drawn(2, 3), drawn(2, 4)
+    assert [part.shape[1] for part in returned_tensors({"boxes": boxes, "out": logits})] == [3]
+    assert [part.shape[1] for part in returned_tensors({"a": boxes, "b": (logits, torch.tensor([1]))})] == [4, 3]
+    assert returned_tensors([{"boxes": boxes}]) == returned_tensors(None) == returned_tensors("text") == []
