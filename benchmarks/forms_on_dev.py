@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from evidence import grid
 
 from logn.calibrators.balanced_margin import solve_balanced_margin
 from logn.calibrators.class_affine import ClassAffine
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
 from logn.experiments.detector_spec import DetectorSpec
-from logn.experiments.evidence import grid
 from logn.experiments.workshop import Workshop
 from logn.files import atomic_path
 from logn.logits.arrays import FloatArray, foreground_columns, softmax

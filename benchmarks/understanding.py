@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from margin_landscape import FORMS, MarginForm, margin_forms, measure_maps, plateau
 from understanding_axes import ALWAYS, WITH, WITHOUT, Point, axes
 from understanding_page import write_figure, write_page
 
@@ -32,7 +33,6 @@ from logn.evaluate.method_maps import fit_for_store
 from logn.evaluate.predict import predict
 from logn.evaluate.store import PredictionStore
 from logn.experiments.detector_spec import ITERATIONS
-from logn.experiments.margin_landscape import FORMS, MarginForm, margin_forms, measure_maps, plateau
 from logn.experiments.workshop import Workshop
 from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments

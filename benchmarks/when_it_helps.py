@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from evidence import Evidence, grid, measure
+from evidence_figure import draw_evidence
+from evidence_page import evidence_page
+
 from logn.experiments.detector_spec import DetectorSpec
-from logn.experiments.evidence import Evidence, grid, measure
-from logn.experiments.evidence_figure import draw_evidence
-from logn.experiments.evidence_page import evidence_page
 from logn.experiments.workshop import Workshop
 from logn.files import atomic_path
 

@@ -5,15 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import evidence
+import evidence_tables
 import pytest
+from evidence import MAIN, METHODS, TUNED, Evidence, grid, measure
+from evidence_figure import draw_evidence, head_of
+from evidence_page import evidence_page
 
 from logn.calibrators.method_spec import parse_method
 from logn.datasets.glyph_settings import GlyphSettings
-from logn.experiments import evidence, evidence_tables
 from logn.experiments.detector_spec import DetectorSpec
-from logn.experiments.evidence import MAIN, METHODS, TUNED, Evidence, grid, measure
-from logn.experiments.evidence_figure import draw_evidence, head_of
-from logn.experiments.evidence_page import evidence_page
 from logn.experiments.workshop import Workshop
 
 

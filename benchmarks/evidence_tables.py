@@ -6,7 +6,8 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from logn.experiments.evidence import MAIN, METHODS, TUNED, Evidence
+from evidence import MAIN, METHODS, TUNED, Evidence
+
 from logn.experiments.student import half_width
 
 BASELINE, OURS, PAPER = "none", "LogN balanced", "LogN (paper)"
