@@ -24,6 +24,7 @@ Entry = dict[str, Any]
 OUTLINE = "segmentation"
 #: What every entry of a section must have, whoever reads it: numbers by which entries name each other.
 INTEGERS = {"images": ("id",), "categories": ("id",), "annotations": ("image_id", "category_id")}
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _NUMBERS = (int, float)
 _NOUNS = {"images": "image", "categories": "category"}
 
@@ -211,14 +212,19 @@ class _Draft:
                 f"Expected `{section}` of `{self.source}` to hold objects, but got {entry!r:.40} (entry {place})."
             )
         for name in self.integers[section]:
-            if name not in entry:
-                raise InputError(_lacks(section, self.source, name, place))
-            if not _is_integer(entry[name]):
-                raise InputError(
-                    f"Expected `{name}` of every entry of `{section}` in `{self.source}` to be an integer, but got "
-                    f"{entry[name]!r:.40} (entry {place})."
-                )
+            value = entry.get(name)
+            if type(value) is not int or not _LEAST <= value <= _MOST:
+                self._check_integer(entry, section, name, place)
         return entry
+
+    def _check_integer(self, entry: Entry, section: str, name: str, place: int) -> None:
+        if name not in entry:
+            raise InputError(_lacks(section, self.source, name, place))
+        if not _is_integer(entry[name]):
+            raise InputError(
+                f"Expected `{name}` of every entry of `{section}` in `{self.source}` to be an integer, but got "
+                f"{entry[name]!r:.40} (entry {place})."
+            )
 
     def _refuse_box(self, entry: Entry, place: int) -> None:
         if "bbox" not in entry:
@@ -251,8 +257,7 @@ def _lacks(section: str, source: str, name: str, place: int) -> str:
 
 def _is_integer(value: object) -> bool:
     """Whether a value is a whole number that an id can be; True and False are none."""
-    plain = type(value) is int or isinstance(value, np.integer)
-    return plain and -(2**63) <= value < 2**63  # type: ignore[operator]
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and _LEAST <= int(value) <= _MOST
 
 
 def _is_box(box: Any) -> bool:
