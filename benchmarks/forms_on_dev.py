@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from evidence import grid
 
 from logn.calibrators.balanced_margin import solve_balanced_margin
 from logn.calibrators.class_affine import ClassAffine
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
+from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
-from logn.experiments.evidence import grid
-from logn.experiments.workshop import Workshop
 from logn.files import atomic_path
 from logn.logits.arrays import FloatArray, foreground_columns, softmax
 from logn.statistics.class_dimensions import read_dimensions
@@ -120,13 +120,13 @@ class Forms:
         return ClassAffine.over_foreground(scale, shift, self.place, method="trial")
 
 
-def measure(workshop: Workshop, spec: DetectorSpec) -> dict[str, Any]:
+def measure(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
     """AP of every form on dev, and the indicators of the model as it is and of those that were corrected in part."""
-    path = workshop.model_folder(spec) / "forms-on-dev.json"
+    path = cache.model_folder(spec) / "forms-on-dev.json"
     if not path.exists():
-        moments, data = workshop.statistics(spec), workshop.data_folder(spec)
-        forms = Forms(moments, read_dimensions(data / "train.json", workshop.dataset(spec, "train").class_names))
-        store, maps = workshop.predictions(spec, "dev"), forms.all()
+        moments, data = cache.statistics(spec), cache.data_folder(spec)
+        forms = Forms(moments, read_dimensions(data / "train.json", cache.dataset(spec, "train").class_names))
+        store, maps = cache.predictions(spec, "dev"), forms.all()
         found: dict[str, Any] = {"name": spec.name, "indicators": {"none": tail_bias(moments).to_dict()}}
         for name, affine in forms.partly().items():
             left = ClassMoments(moments.num_classes, sample_rows=len(forms.rows), metadata=moments.metadata)
@@ -229,9 +229,9 @@ def main() -> None:
     parser.add_argument("--from-data", action="store_true", help="write the page from the committed data")
     arguments = parser.parse_args()
     if not arguments.from_data:
-        workshop, measured = Workshop(arguments.root), []
-        for spec in filter(workshop.is_trained, grid(range(arguments.seeds), iterations=800)):
-            measured.append(measure(workshop, spec))
+        cache, measured = ArtifactCache(arguments.root), []
+        for spec in filter(cache.is_trained, grid(range(arguments.seeds), iterations=800)):
+            measured.append(measure(cache, spec))
             print(spec.name, flush=True)
         with atomic_path(DATA) as temporary:
             Path(temporary).write_text("[\n" + ",\n".join(json.dumps(one) for one in measured) + "\n]\n")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from margin_landscape import FORMS, MarginForm, margin_forms, measure_maps, plateau
 from understanding_axes import ALWAYS, WITH, WITHOUT, Point, axes
 from understanding_page import write_figure, write_page
 
@@ -31,9 +32,8 @@ from logn.evaluate.ground_truth import load_ground_truth
 from logn.evaluate.method_maps import fit_for_store
 from logn.evaluate.predict import predict
 from logn.evaluate.store import PredictionStore
-from logn.experiments.detector_spec import ITERATIONS
-from logn.experiments.margin_landscape import FORMS, MarginForm, margin_forms, measure_maps, plateau
-from logn.experiments.workshop import Workshop
+from logn.experiments.artifact_cache import ArtifactCache
+from logn.experiments.detector_spec import ITERATIONS, training_counts
 from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments
 
@@ -46,24 +46,24 @@ TOLERANCE = 0.005  # AP, between 0 and 1: what a margin may lose and still count
 RESULTS = "understanding"
 
 
-def measure(workshop: Workshop, point: Point, protocols: Sequence[str]) -> dict[str, Any]:
+def measure(cache: ArtifactCache, point: Point, protocols: Sequence[str]) -> dict[str, Any]:
     """Everything about one detector: methods at the usual threshold, and AP over the shift of each form."""
-    path, spec = workshop.root / RESULTS / f"{point.subject}.json", point.spec
+    path, spec = cache.root / RESULTS / f"{point.subject}.json", point.spec
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_text())
         if set(protocols) <= set(found["protocols"]) and set(found["curves"]) == set(FORMS):
             return found
-    moments = workshop.statistics(spec)
-    store = PredictionStore(_predictions(workshop, point))
+    moments = cache.statistics(spec)
+    store = PredictionStore(_predictions(cache, point))
     started = time.monotonic()
-    exhaustive = json.loads((workshop.data_folder(point.source) / "test_exhaustive.json").read_text())
+    exhaustive = json.loads((cache.data_folder(point.source) / "test_exhaustive.json").read_text())
     # Rare and frequent is what the detector was trained on, whatever the images are.
-    own = json.loads((workshop.data_folder(spec) / "test_exhaustive.json").read_text())
+    own = json.loads((cache.data_folder(spec) / "test_exhaustive.json").read_text())
     exhaustive["categories"] = own["categories"]
     images = store.image_ids.tolist()
     truths = {name: load_ground_truth(labels(exhaustive, name), image_ids=images) for name in protocols}
     forms = margin_forms(moments)
-    counts = workshop.counts(spec)
+    counts = training_counts(cache.dataset(spec, "train"))
     methods = {name: fit_for_store(name, store.header, moments=moments, counts=counts) for name in METHODS}
     swept = {(name, shift): form.at(shift) for name, form in forms.items() for shift in SHIFTS}
     usual = measure_maps(store, truths, methods, moments.sample)
@@ -84,12 +84,12 @@ def measure(workshop: Workshop, point: Point, protocols: Sequence[str]) -> dict[
     return _rounded(result)
 
 
-def _predictions(workshop: Workshop, point: Point) -> Path:
+def _predictions(cache: ArtifactCache, point: Point) -> Path:
     if point.images is None:
-        return workshop.predictions(point.spec, "test")
-    folder = workshop.model_folder(point.spec) / f"predictions-{point.images.data_name}"
+        return cache.predictions(point.spec, "test")
+    folder = cache.model_folder(point.spec) / f"predictions-{point.images.data_name}"
     with _tell(f"Predicting {point.subject}", None):
-        predict(workshop.detector(point.spec), workshop.dataset(point.images, "test"), folder)
+        predict(cache.model(point.spec), cache.dataset(point.images, "test"), folder)
     return folder
 
 
@@ -217,21 +217,21 @@ def main() -> None:
     points = [point for point in everything if arguments.only in (None, point.axis)]
     if not points:
         parser.error(f"unknown axis {arguments.only}")
-    workshop = Workshop(arguments.root, jobs=arguments.jobs, step=_tell)
+    cache = ArtifactCache(arguments.root, jobs=arguments.jobs, step=_tell)
     if not arguments.trained_only:
         os.nice(10)  # an hour of training should not be in anybody's way
-        workshop.draw([point.source for point in points])
-        for name, sentence in workshop.train([point.spec for point in points]).items():
+        cache.draw([point.source for point in points])
+        for name, sentence in cache.train([point.spec for point in points]).items():
             print(f"{name}: {sentence}", file=sys.stderr)
     measured = {}
     for point in {point.subject: point for point in points}.values():
-        there = (workshop.data_folder(point.source) / "test_exhaustive.json").exists()
-        if not there or not workshop.is_trained(point.spec):
+        there = (cache.data_folder(point.source) / "test_exhaustive.json").exists()
+        if not there or not cache.is_trained(point.spec):
             print(f"Not there: {point.subject}", file=sys.stderr)
             continue
         wanted = [*ALWAYS, *(other.negatives for other in points if other.subject == point.subject)]
         with _tell(f"Measuring {point.subject}", None):
-            measured[point.subject] = measure(workshop, point, list(dict.fromkeys(wanted)))
+            measured[point.subject] = measure(cache, point, list(dict.fromkeys(wanted)))
     results = summary(points, measured)
     if arguments.only is not None:
         print(json.dumps(results, indent=1))

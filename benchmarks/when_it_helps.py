@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from evidence import Evidence, grid, measure
+from evidence_figure import draw_evidence
+from evidence_page import evidence_page
+
+from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
-from logn.experiments.evidence import Evidence, grid, measure
-from logn.experiments.evidence_figure import draw_evidence
-from logn.experiments.evidence_page import evidence_page
-from logn.experiments.workshop import Workshop
 from logn.files import atomic_path
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -46,14 +47,14 @@ def main() -> None:
     parser.add_argument("--from-data", action="store_true", help="write page and figure from the committed data")
     arguments = parser.parse_args()
     if not arguments.from_data:
-        workshop = Workshop(arguments.root, jobs=arguments.jobs)
+        cache = ArtifactCache(arguments.root, jobs=arguments.jobs)
         specs = detectors(range(arguments.seeds), arguments.iterations)
         if not arguments.trained:
-            for name, failure in workshop.train(specs).items():
+            for name, failure in cache.train(specs).items():
                 print(f"{name}: {failure}")
         measured = []
-        for spec in (spec for spec in specs if workshop.is_trained(spec)):
-            measured.append(measure(workshop, spec))
+        for spec in (spec for spec in specs if cache.is_trained(spec)):
+            measured.append(measure(cache, spec))
             print(f"{len(measured)} {spec.name}", flush=True)
         with atomic_path(DATA) as temporary:
             lines = ",\n".join(json.dumps(asdict(one)) for one in measured)

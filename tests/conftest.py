@@ -1,6 +1,12 @@
 """What tests of several folders need."""
 
+import sys
+from pathlib import Path
+
 import pytest
+
+# Some scripts have tests and import each other by name; last in line, so that none of them hides a package.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The promises about the shape of the package: folder order, light imports, small modules, public names."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,51 @@ def test_later_folders_import_earlier_ones_never_back(path):
         pieces = name.split(".")
         if pieces[0] == "logn" and len(pieces) > 1 and pieces[1] in FOLDERS:
             assert FOLDERS.index(pieces[1]) <= own, f"{path.name} imports {name}"
+
+
+#: What starts other programs, by the names under which it is imported or called.
+STARTERS = {"subprocess", "runpy", "pty"}
+STARTING_CALLS = re.compile(r"\bos\.(system|popen|exec\w+|spawn\w+|posix_spawn\w*)$|create_subprocess_\w+$")
+COMMAND_LINE = re.compile(r"^logn\.(cli|__main__)\b|-m\s+logn\b")
+
+
+def uses_of_the_command_line(tree):
+    """Imports of the command line, and texts that start it as another program; what docstrings tell is no use."""
+    names = list(imported_names(tree))
+    yield from (name for name in names if name == "typer" or name.startswith(("typer.", "logn.cli", "logn.__main__")))
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    texts = [node.value for node in nodes if isinstance(node.value, str)]
+    yield from (text for text in texts if COMMAND_LINE.search(text))
+    called = (ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    if STARTERS & {name.split(".")[0] for name in names} or any(map(STARTING_CALLS.search, called)):
+        yield from (text for text in texts if text.split()[:1] == ["logn"])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_below_the_command_line_calls_it(path):
+    parts = path.relative_to(PACKAGE).parts
+    if parts[0] != "cli" and parts != ("__main__.py",):
+        assert not list(uses_of_the_command_line(ast.parse(path.read_text())))
+
+
+@pytest.mark.parametrize(
+    ("code", "used"),
+    [
+        ('command = [sys.executable, "-m", "logn.cli.main", "train", "--json"]', ["logn.cli.main"]),
+        ('import subprocess\nsubprocess.run([sys.executable, "-m", "logn", "train"])', ["logn"]),
+        ('import subprocess as s\ns.run(["logn", "train"], check=True)', ["logn"]),
+        ('import os\nos.system(f"logn train --data {data}")', ["logn train --data "]),
+        ('start("python -m logn predict")', ["python -m logn predict"]),
+        ("def late():\n    from logn.cli.main import execute", ["logn.cli.main", "logn.cli.main.execute"]),
+        ("import typer", ["typer"]),
+        ('METHODS = ("logn", "norcal")', []),
+        ('import subprocess\nsubprocess.run(["git", "describe"])', []),
+        ('"""As `python -m logn train` does."""', []),
+    ],
+)
+def test_uses_of_the_command_line_are_seen(code, used):
+    assert list(uses_of_the_command_line(ast.parse(code))) == used
 
 
 @pytest.mark.parametrize("folder", NUMPY_ONLY)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing.context import SpawnContext, SpawnProcess
-from types import TracebackType
 from typing import Any, TypeVar
 
-__all__ = ["CommandRunner", "FreshContext", "fresh_processes", "keyboard_to_this_process"]
+__all__ = ["FreshContext", "fresh_processes", "keyboard_to_this_process"]
 
 _Result = TypeVar("_Result")
 
@@ -25,7 +23,7 @@ def keyboard_to_this_process() -> Iterator[None]:
     a traceback of its own. This process loses none: what comes inside the block is heard at its end.
 
     Example:
-        >>> import sys
+        >>> import subprocess, sys
         >>> interrupt_itself = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
         >>> with keyboard_to_this_process():
         ...     subprocess.run([sys.executable, "-c", interrupt_itself]).returncode
@@ -38,11 +36,29 @@ def keyboard_to_this_process() -> Iterator[None]:
 
     # The tracker of shared resources starts with the first process, and lets interrupts through again after that.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with _noted_interrupts():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _noted_interrupts() -> Iterator[None]:
+    """Hold back interrupts that reach this process through another thread, which does not block them."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    noted: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if noted:
+            signal.raise_signal(signal.SIGINT)
 
 
 class FreshProcess(SpawnProcess):
@@ -111,49 +127,3 @@ def _first_steps(prepare: Callable[[], object] | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems where this cannot be inherited
     if prepare is not None:
         prepare()
-
-
-class CommandRunner:
-    r"""Runs commands from several threads at once; a block that is left by an error ends those under way.
-
-    Example:
-        >>> import sys
-        >>> with CommandRunner() as commands:
-        ...     commands.run([sys.executable, "-c", "print('ready')"]).stdout
-        'ready\n'
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
-        self._ended = False
-
-    def run(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, and give its code and what it printed."""
-        with self._lock:
-            if self._ended:
-                raise CancelledError
-            with keyboard_to_this_process():
-                process = subprocess.Popen(  # noqa: S603
-                    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-                )
-                self._running.add(process)
-        out, errors = process.communicate()
-        with self._lock:
-            self._running.discard(process)
-        return subprocess.CompletedProcess(command, process.returncode, out, errors)
-
-    def __enter__(self) -> CommandRunner:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            return
-        with self._lock:
-            self._ended = True
-            for process in self._running:
-                process.terminate()

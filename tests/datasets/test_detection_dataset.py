@@ -201,19 +201,25 @@ def broken(**change):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (broken(images=[]), "at least one image"),
-        (broken(categories=[]), "at least one category"),
+        (broken(images=[]), "to list `images`, but it lists none"),
+        (broken(categories=[]), "to list `categories`, but it lists none"),
         (broken(annotations=[annotation(5, 99, 3, [1, 1, 2, 2], [])]), "image 99 of annotation 5 is not listed"),
         (broken(annotations=[annotation(5, 10, 4, [1, 1, 2, 2], [])]), "category 4 of annotation 5 is not listed"),
         (broken(annotations=[annotation(5, 10, 3, [1, 1, 2, float("nan")], [])]), "`bbox` of annotation 5"),
-        (broken(annotations=[{"id": 5, "image_id": 10, "category_id": 3}]), "`bbox` of annotation 5 .* but got None"),
+        (
+            broken(annotations=[{"id": 5, "image_id": 10, "category_id": 3}]),
+            "`annotations` in .* to have `bbox`, but entry 0 has none",
+        ),
         (
             broken(annotations=[{"id": 5, "image_id": 10, "category_id": "3"}]),
             "`category_id` .* an integer, but got '3'",
         ),
         (broken(annotations=[7]), "`annotations` of `.*` to hold objects, but got 7"),
         (broken(images=[{"id": 1, "height": 2, "width": 2}]), "image 1 .* `file_name` or a `coco_url`"),
-        (broken(images=[{"id": 1, "width": 2, "file_name": "a"}]), "`height` .* an integer, but got None"),
+        (
+            broken(images=[{"id": 1, "width": 2, "file_name": "a"}]),
+            "`images` in .* to have `height`, but entry 0 has none",
+        ),
         (broken(images=[{"id": 1, "height": 0, "width": 2, "file_name": "a"}]), "a pixel or more, but got 0 and 2"),
         (broken(images=[{"id": 2**70, "height": 1, "width": 2, "file_name": "a"}]), "`id` .* an integer"),
         (broken(images=lvis_content()["images"] * 2), "image 30 comes twice"),

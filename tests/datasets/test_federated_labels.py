@@ -123,8 +123,11 @@ def test_federated_input_is_refused():
         ({"categories": [{"name": "cup"}]}, "`categories` in `annotations` to have `id`, but entry 0"),
         ({"annotations": [{"image_id": 5, "category_id": 2}]}, "to list image 5"),
         ({"annotations": [{"image_id": 3, "category_id": 4}]}, "to list category 4"),
-        ({"annotations": [{"image_id": [3], "category_id": 4}]}, r"to be a whole number, but entry 0 has \[3\]"),
-        ({"categories": [{"id": "2"}, {"id": 5}]}, "to be a whole number, but entry 0 has '2'"),
+        ({"annotations": [{"image_id": [3], "category_id": 4}]}, r"`image_id` .* to be an integer, but got \[3\]"),
+        (
+            {"categories": [{"id": "2"}, {"id": 5}]},
+            "`id` of every entry of `categories` .* to be an integer, but got '2'",
+        ),
     ],
 )
 def test_bad_annotations_get_one_sentence(change, words):

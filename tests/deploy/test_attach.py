@@ -185,7 +185,7 @@ def test_fracal_for_sigmoids_comes_back_as_the_logits_of_its_scores(dtype):
     torch.testing.assert_close(scores, expected, atol=1e-6 if dtype == torch.float32 else 0.02, rtol=0)
     assert scores.isfinite().all()
     with pytest.raises(InputError, match="feed a sigmoid"):
-        attach(model, LogitLayer("0"), fracal)
+        attach(model, LogitLayer("0", activation="softmax"), fracal)
 
 
 def test_recording_sees_the_logits_before_the_map_in_any_order():

@@ -36,7 +36,7 @@ def logits(model):
 
 def test_the_paper_for_a_classifier_makes_every_class_standard():
     model = classifier()
-    calibrate(model, batches(), margin=None)
+    calibrate(model, batches(), margin=None, activation="softmax")
     mapped = logits(model.eval())
     np.testing.assert_allclose(mapped.mean(axis=0), 0.0, atol=1e-5)
     np.testing.assert_allclose(mapped.std(axis=0, ddof=1), 1.0, atol=2e-3)
@@ -86,7 +86,8 @@ def test_modes_weights_and_buffers_stay():
     model = classifier().train()
     model[1].eval()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    calibrate(model, batches())
+    _, handle = calibrate(model, batches())
+    handle.remove()
     assert [module.training for module in model] == [True, False, True, True, True]
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
@@ -208,7 +209,7 @@ class TwoStages(nn.Module):
 def test_stages_get_a_map_each():
     torch.manual_seed(0)
     model = TwoStages()
-    layer = LogitLayer(("stages.0", "stages.1"), stages=True)
+    layer = LogitLayer(("stages.0", "stages.1"), activation="softmax", stages=True)
     maps, handle = calibrate(model, batches(), layer=layer, margin=None)
     assert len(maps) == 2
     assert maps[0] != maps[1]

@@ -155,7 +155,7 @@ def scores_above_half(scores):
 @pytest.mark.parametrize("build", [HeadFirst, AsksForShapes])
 def test_a_head_registered_before_the_body_is_corrected(build):
     model = make(build)
-    affine, _ = calibrate(model, [pictures(8, seed) for seed in range(6)], margin=None, fold=True)
+    affine, _ = calibrate(model, [pictures(8, seed) for seed in range(6)], margin=0.0, fold=True)
     assert affine.num_classes == CLASSES
     with torch.inference_mode():
         mapped = torch.cat([model(pictures(8, seed)) for seed in range(6)])
@@ -207,7 +207,7 @@ def test_lraspp_adds_two_layers_and_is_refused():
 def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
     model = make(Ensemble)
     both = LogitLayer(("first.classifier", "second.classifier"))
-    affine, _ = calibrate(model, [pictures(40)], layer=both, margin=None)
+    affine, _ = calibrate(model, [pictures(40)], layer=both, margin=0.0)
     assert affine.num_classes == CLASSES
     with torch.inference_mode():
         np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
@@ -216,7 +216,7 @@ def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
 def test_the_way_out_of_a_sum_is_a_module_of_its_own():
     model = make(SummedOutside)
     layer = LogitLayer("logits", num_classes=CLASSES)
-    calibrate(model, [pictures(40)], layer=layer, margin=None)
+    calibrate(model, [pictures(40)], layer=layer, margin=0.0)
     with torch.inference_mode():
         np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
 
@@ -347,7 +347,7 @@ def test_half_precision_and_autocast_are_not_refused(dtype, ending):
     "wrap", [nn.DataParallel, lambda model: torch.compile(model, backend="eager")], ids=["data parallel", "compiled"]
 )
 def test_wrapped_models_are_compared_too(wrap):
-    good, bad = wrap(make(Ending, nn.Sigmoid())), wrap(make(Adapter))
+    good, bad = wrap(make(Ending, nn.Sigmoid())).eval(), wrap(make(Adapter)).eval()
     assert run_in(good)(LogitLayer("fc")).metadata.activation == "sigmoid"
     with pytest.raises(InputError, match="is not made of them alone"):
         run_in(bad)(LogitLayer("fc"))
@@ -412,7 +412,7 @@ def test_the_axis_of_a_convolution_is_read_from_it():
             model(images)
         moments.append(recorded.mean)
     np.testing.assert_allclose(moments, [rows.mean(dim=0)] * 2, atol=1e-6)
-    calibrate(model, [images], layer=LogitLayer("0"), margin=None)
+    calibrate(model, [images], layer=LogitLayer("0"), margin=0.0)
     with torch.inference_mode():
         np.testing.assert_allclose(model(images).mean(dim=(0, 2, 3)), 0.0, atol=1e-5)
 

@@ -120,6 +120,7 @@ def test_a_shared_module_in_another_slot_does_not_warn():
 
 def test_who_only_looks_at_the_state_is_not_warned():
     model, _ = attached_model()
+    model.eval()
     features = torch.rand(5, 4)
     with told() as found:
         fingerprint(model)
@@ -138,12 +139,12 @@ def test_a_fingerprint_in_one_thread_does_not_silence_a_save_in_another():
     class Slow(nn.Module):
         def state_dict(self, *arguments, **options):
             inside.set()
-            saved.wait(timeout=60)
+            saved.wait()
             return super().state_dict(*arguments, **options)
 
     thread = threading.Thread(target=fingerprint, args=(Slow(),))
     thread.start()
-    inside.wait(timeout=60)
+    inside.wait()
     with told() as found:
         model.state_dict()
     saved.set()

@@ -3,13 +3,17 @@
 import json
 from pathlib import Path
 
-from logn.experiments.evidence import Evidence
-from logn.experiments.evidence_page import evidence_page
+import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
+SCRIPT = DOCS.parent / "benchmarks/when_it_helps.py"
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the benchmarks are not beside the tests")
 
 
 def test_the_page_is_written_from_the_committed_data():
+    from evidence import Evidence
+    from evidence_page import evidence_page
+
     evidence = [Evidence(**one) for one in json.loads((DOCS / "results/when-it-helps.json").read_text())]
     assert len(evidence) >= 24
     assert (DOCS / "when-it-helps.md").read_text() == evidence_page(evidence)

@@ -16,11 +16,11 @@ from logn.datasets.glyph_settings import GlyphSettings
 from logn.errors import InputError
 from logn.evaluate.detector_statistics import collect_detector_statistics
 from logn.experiments import margins
+from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.bench_detectors import BenchLength
 from logn.experiments.experiment import NOT_TRAINED, BenchRow, BenchSection, Correction, Experiment
 from logn.experiments.measurements import FILE_NAME, RecordFile, measure
 from logn.experiments.run_experiment import run_experiment
-from logn.experiments.workshop import Workshop
 from logn.statistics.moments import ClassMoments
 
 TINY = BenchLength("tiny", GlyphSettings(classes=6, train=40, dev=1, test=12), iterations=12)
@@ -59,8 +59,8 @@ EXPERIMENT = Experiment(
 
 def run(root, **options):
     steps = Steps()
-    workshop = Workshop(root, step=steps)
-    return run_experiment(EXPERIMENT, workshop, length=TINY, seeds=(0,), step=steps, **options), steps.names
+    cache = ArtifactCache(root, step=steps)
+    return run_experiment(EXPERIMENT, cache, length=TINY, seeds=(0,), **options), steps.names
 
 
 @pytest.fixture(scope="module")
@@ -140,18 +140,18 @@ def test_measurements_of_other_weights_do_not_count(finished, tmp_path):
 
 def test_statistics_and_predictions_of_other_weights_do_not_count(own_root):
     spec = TINY.plain("random", seed=0)
-    workshop = Workshop(own_root)
-    before = workshop.statistics(spec)
-    _move_weights(workshop.model_folder(spec) / "checkpoint.safetensors")
-    after = workshop.statistics(spec)
+    cache = ArtifactCache(own_root)
+    before = cache.statistics(spec)
+    _move_weights(cache.model_folder(spec) / "checkpoint.safetensors")
+    after = cache.statistics(spec)
     assert after.metadata.fingerprint != before.metadata.fingerprint
     assert not np.allclose(after.mean, before.mean)
     with pytest.raises(InputError, match="continued with the same weights, but they differ"):
-        workshop.predictions(spec, "test")
-    shutil.rmtree(workshop.model_folder(spec) / "predictions-test")
-    metrics, _ = measure(workshop, spec, [Correction("logn", "positives")], step=Steps())
+        cache.predictions(spec, "test")
+    shutil.rmtree(cache.model_folder(spec) / "predictions-test")
+    metrics, _ = measure(cache, spec, [Correction("logn", "positives")])
     assert metrics
-    positives = ClassMoments.load(workshop.model_folder(spec) / "statistics-positives.safetensors")
+    positives = ClassMoments.load(cache.model_folder(spec) / "statistics-positives.safetensors")
     assert positives.metadata.fingerprint == after.metadata.fingerprint
 
 
@@ -165,9 +165,9 @@ def _move_weights(path):
 
 
 def test_statistics_are_those_of_the_training_images(own_root):
-    spec, workshop = TINY.plain("random", seed=0), Workshop(own_root)
-    wanted = collect_detector_statistics(workshop.detector(spec), workshop.dataset(spec, "train"))
-    found = workshop.statistics(spec)
+    spec, cache = TINY.plain("random", seed=0), ArtifactCache(own_root)
+    wanted = collect_detector_statistics(cache.model(spec), cache.dataset(spec, "train"))
+    found = cache.statistics(spec)
     assert found.count.tolist() == wanted.count.tolist()
     np.testing.assert_allclose(found.mean, wanted.mean, rtol=1e-6)
 
@@ -201,7 +201,7 @@ def test_a_training_that_fails_holds_up_nobody(own_root):
         return [BenchSection("All", (*rows, BenchRow("Seesaw", other)))]
 
     experiment = replace(EXPERIMENT, sections=broken, costs=False)
-    result = run_experiment(experiment, Workshop(own_root), length=TINY, seeds=(0,), step=Steps())
+    result = run_experiment(experiment, ArtifactCache(own_root), length=TINY, seeds=(0,))
     assert result.sections[0]["CE"].metrics
     assert result.sections[0]["Seesaw"].failures[0].startswith("Expected `model` to be one of")
 

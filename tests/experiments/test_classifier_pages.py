@@ -13,9 +13,9 @@ from logn.experiments.classifier_pages import (
     to_markdown,
     write_pages,
 )
-from logn.experiments.classifier_workshop import ClassifierProblem
+from logn.experiments.classifier_spec import ClassifierProblem
+from logn.experiments.confidence_interval import half_width, student_quantile
 from logn.experiments.imagenet_lt import COMPONENTS, MAIN, PAPER_DATA, sections
-from logn.experiments.student import half_width, student_quantile
 
 FACTS = {
     "classes": 100,

@@ -1,7 +1,7 @@
 """The ImageNet-LT tables from data to page, on a problem so small that it trains in seconds."""
 
-import contextlib
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ import pytest
 from logn.cli.main import execute
 from logn.datasets.glyph_class_settings import GlyphClassSettings
 from logn.errors import InputError
-from logn.experiments import classifier_workshop
+from logn.experiments import classifier_spec
+from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.classifier_measurements import describe_data, run_sections
-from logn.experiments.classifier_spec import ClassifierSpec
-from logn.experiments.classifier_workshop import ClassifierProblem, ClassifierWorkshop
+from logn.experiments.classifier_spec import ClassifierProblem, ClassifierSpec
 from logn.experiments.imagenet_lt import MAIN, sections
 
 TINY = ClassifierProblem(
@@ -26,29 +26,23 @@ TINY = ClassifierProblem(
 )
 
 
-@contextlib.contextmanager
-def silent_step(name, total):
-    yield lambda amount: None
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return ArtifactCache(tmp_path_factory.mktemp("bench"))
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory):
-    return ClassifierWorkshop(tmp_path_factory.mktemp("bench"), TINY, jobs=1, step=silent_step)
-
-
-@pytest.fixture(scope="module")
-def found(workshop):
-    """The results; with them there are the files in `workshop`, which tests only read."""
-    return run_sections(workshop, [3])
+def found(cache):
+    return run_sections(cache, TINY, [3])
 
 
 @pytest.fixture
-def own_workshop(found, workshop, tmp_path):
-    """A copy of the finished workshop, for a test that changes it."""
-    return ClassifierWorkshop(shutil.copytree(workshop.root, tmp_path / "copy"), TINY, jobs=1, step=silent_step)
+def own_cache(found, cache, tmp_path):
+    """A copy of the finished cache, for a test that changes it."""
+    return ArtifactCache(shutil.copytree(cache.root, tmp_path / "copy"))
 
 
-def test_every_row_is_measured_on_its_own_classifier(found, workshop):
+def test_every_row_is_measured_on_its_own_classifier(found, cache):
     for section in found:
         for row in section.rows:
             assert not row.failures
@@ -58,54 +52,67 @@ def test_every_row_is_measured_on_its_own_classifier(found, workshop):
     # A factor common to all classes changes no decision; it is there for the confidence.
     kept, plain = (found[1][label].metrics[3] for label in ("mean and std, confidence kept", "mean and std"))
     assert kept["top-1"] == plain["top-1"]
-    facts = describe_data(workshop, 3)
+    facts = describe_data(cache, TINY, 3)
     assert (facts["classes"], facts["test"], facts["epochs"]) == (4, 20, 1)
     assert facts["groups"] == {"many": 1, "medium": 1, "few": 2}
 
 
-def test_the_accuracy_is_that_of_the_logits_in_the_folder(found, workshop):
-    spec = ClassifierSpec(seed=3)
-    logits = np.load(workshop.logits(spec, "test"))
-    labels = workshop.images(3, "test").labels
+def test_the_accuracy_is_that_of_the_logits_in_the_folder(found, cache):
+    spec = ClassifierSpec(seed=3, problem=TINY)
+    logits = np.load(cache.predictions(spec, "test"))
+    labels = cache.dataset(spec, "test").labels
     assert found[0]["Softmax"].metrics[3]["top-1"] == pytest.approx((logits.argmax(1) == labels).mean())
 
 
-def test_nothing_is_done_twice(found, own_workshop, monkeypatch):
+def test_nothing_is_done_twice(found, own_cache, monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("trained or run again")
 
-    monkeypatch.setattr(classifier_workshop, "train_classifier", refuse)
-    monkeypatch.setattr(classifier_workshop, "classifier_logits", refuse)
-    again = run_sections(own_workshop, [3])
+    monkeypatch.setattr(classifier_spec, "train_classifier", refuse)
+    monkeypatch.setattr(classifier_spec, "classifier_logits", refuse)
+    again = run_sections(own_cache, TINY, [3])
     assert [row.metrics for row in again[0].rows] == [row.metrics for row in found[0].rows]
 
 
-def test_another_length_counts_as_not_trained(found, workshop):
-    longer = ClassifierWorkshop(workshop.root, replace(TINY, epochs=2), step=silent_step)
-    assert workshop.is_trained(ClassifierSpec(seed=3))
-    assert not longer.is_trained(ClassifierSpec(seed=3))
+def test_another_length_counts_as_not_trained(found, cache):
+    assert cache.is_trained(ClassifierSpec(seed=3, problem=TINY))
+    assert not cache.is_trained(ClassifierSpec(seed=3, problem=replace(TINY, epochs=2)))
 
 
-def test_a_training_that_fails_holds_up_its_own_rows_only(own_workshop, monkeypatch):
-    real = classifier_workshop.train_classifier
+def test_logits_and_statistics_of_older_weights_are_made_anew(own_cache):
+    copy, spec = own_cache, ClassifierSpec(seed=3, problem=TINY)
+    before, wanted = copy.predictions(spec, "train"), copy.statistics(spec)
+    kept = np.load(before)
+    np.save(before, kept + 1)
+    wrong = copy.predictions(spec, "train")
+    assert np.array_equal(np.load(wrong), kept + 1)  # newer than the weights, so they are believed
+    checkpoint = copy.model_folder(spec) / "checkpoint.safetensors"
+    later = before.stat().st_mtime_ns + 1_000_000_000
+    os.utime(checkpoint, ns=(later, later))
+    assert np.array_equal(np.load(copy.predictions(spec, "train")), kept)
+    np.testing.assert_array_equal(copy.statistics(spec).mean, wanted.mean)
+
+
+def test_a_training_that_fails_holds_up_its_own_rows_only(own_cache, monkeypatch):
+    real = classifier_spec.train_classifier
 
     def fail_for_seesaw(plan, **options):
         if plan.loss == "seesaw":
             raise InputError("Expected the disk to have room, but it is full.")
         return real(plan, **options)
 
-    monkeypatch.setattr(classifier_workshop, "train_classifier", fail_for_seesaw)
-    (own_workshop.folder(ClassifierSpec("cosine", "seesaw", seed=3)) / classifier_workshop.DONE).unlink()
-    again = run_sections(own_workshop, [3])
+    monkeypatch.setattr(classifier_spec, "train_classifier", fail_for_seesaw)
+    (own_cache.model_folder(ClassifierSpec("cosine", "seesaw", seed=3, problem=TINY)) / classifier_spec.DONE).unlink()
+    again = run_sections(own_cache, TINY, [3])
     assert again[0]["Seesaw"].failures == {3: "Expected the disk to have room, but it is full."}
     assert not again[0]["Seesaw"].metrics
     assert all(row.metrics for row in again[0].rows if row.row.label != "Seesaw")
 
 
 def test_measuring_only_trains_nothing(tmp_path):
-    workshop = ClassifierWorkshop(tmp_path, TINY, step=silent_step)
-    workshop.draw([0])
-    rows = run_sections(workshop, [0], train=False)[0].rows
+    cache = ArtifactCache(tmp_path)
+    cache.draw([ClassifierSpec(problem=TINY)])
+    rows = run_sections(cache, TINY, [0], train=False)[0].rows
     assert all("not trained yet" in row.failures[0] for row in rows)
 
 
@@ -136,18 +143,20 @@ def test_list_files_are_the_same_data_for_every_seed(tmp_path):
     (tmp_path / "ImageNet_LT_test.txt").write_text("c.png 1\n")
     lists = tmp_path / "ImageNet_LT_train.txt"
     problem = ClassifierProblem("ImageNet-LT", data=lists, images=tmp_path / "images", model="resnext50")
-    workshop = ClassifierWorkshop(tmp_path / "root", problem, step=silent_step)
-    workshop.draw([0, 1])
+    cache = ArtifactCache(tmp_path / "root")
+    first, second = (ClassifierSpec("cosine", seed=seed, problem=problem) for seed in (0, 1))
+    cache.draw([first, second])
     assert not (tmp_path / "root").exists()
-    assert workshop.images(0, "train").labels.tolist() == [0, 1]
-    assert workshop.images(1, "test").pixels.root == tmp_path / "images"
-    plan = workshop.plan(ClassifierSpec("cosine", seed=1))
+    assert cache.dataset(first, "train").labels.tolist() == [0, 1]
+    assert cache.dataset(second, "test").pixels.root == tmp_path / "images"
+    plan = second.plan(cache.folders(second))
     assert (plan.model, plan.recipe.epochs, plan.data, plan.seed) == ("resnext50", 90, lists, 1)
-    stage = workshop.plan(ClassifierSpec(stage="lws"))
+    last = ClassifierSpec(stage="lws", problem=problem)
+    stage = last.plan(cache.folders(last))
     assert (stage.only, stage.sampler, stage.start.name) == ("scales", "class-balanced", "linear-ce-s0")
     with pytest.raises(InputError, match="one of `glyphs` and `data`"):
         ClassifierProblem("both", GlyphClassSettings(), lists)
     with pytest.raises(InputError, match="Expected `jobs`"):
-        ClassifierWorkshop(tmp_path, problem, jobs=0, step=silent_step)
+        ArtifactCache(tmp_path, jobs=0)
     with pytest.raises(InputError, match="Expected `stage`"):
         ClassifierSpec(stage="bags")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from logn.experiments import training_cost
+from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
-from logn.experiments.workshop import Workshop
 
 
 def test_the_warm_up_of_a_run_does_not_count(monkeypatch, tmp_path):
@@ -15,4 +15,4 @@ def test_the_warm_up_of_a_run_does_not_count(monkeypatch, tmp_path):
         return SimpleNamespace(processor_seconds=3.0 + 0.5 * plan.iterations)
 
     monkeypatch.setattr(training_cost, "train", made_up_training)
-    assert training_cost.seconds_per_iteration(Workshop(tmp_path), DetectorSpec()) == pytest.approx(0.5)
+    assert training_cost.seconds_per_iteration(ArtifactCache(tmp_path), DetectorSpec()) == pytest.approx(0.5)

@@ -67,19 +67,18 @@ def table_command(name: str) -> Callable[..., None]:
         show_progress: ProgressOption = None,
         json: JsonOption = False,
     ) -> None:
+        from logn.experiments.artifact_cache import ArtifactCache
         from logn.experiments.bench_detectors import BENCHMARK, QUICK
         from logn.experiments.bench_pages import to_dict, to_text, write_pages
         from logn.experiments.run_experiment import run_experiment
-        from logn.experiments.workshop import Workshop
 
         if seeds < 1:
             raise InputError(f"Expected `--seeds` to be at least 1, but got {seeds}.")
         length = QUICK if quick else BENCHMARK
         length = length if iterations is None else replace(length, iterations=iterations)
-        step = step_reporter(show_progress)
         experiment = import_module(f"logn.experiments.{name}").EXPERIMENT
-        workshop = Workshop(root, jobs=jobs, step=step)
-        result = run_experiment(experiment, workshop, length=length, seeds=range(seeds), step=step, train=train)
+        cache = ArtifactCache(root, jobs=jobs, step=step_reporter(show_progress))
+        result = run_experiment(experiment, cache, length=length, seeds=range(seeds), train=train)
         words = ["logn bench", name, *(["--quick"] if quick else []), "--seeds", str(seeds)]
         words += [] if iterations is None else ["--iterations", str(iterations)]
         text = " ".join([*words, *output_words(output)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +14,9 @@ from logn.cli.steps import step_reporter
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.experiments.classifier_workshop import ClassifierProblem
+    from logn.experiments.classifier_spec import ClassifierProblem
 
 GLYPHS, IMAGENET_LT = "glyphs", "imagenet-lt"
-# EQL spares classes below a share of the images: 4.3e-4 of ImageNet-LT's 115,846 images are 50 images, and so is this
-# share of the training images of the glyph classes.
-EQL_GLYPHS = "eql-softmax:threshold=0.005"
 EQL_IMAGENET_LT = "eql-softmax:threshold=0.00043"
 QUICK_EPOCHS = 3
 
@@ -59,17 +57,18 @@ def imagenet_lt(
 
         logn bench imagenet-lt --dataset imagenet-lt --data ImageNet_LT_train.txt --images imagenet --seeds 1
     """
+    from logn.experiments.artifact_cache import ArtifactCache
     from logn.experiments.classifier_measurements import describe_data, run_sections
     from logn.experiments.classifier_pages import ClassifierBench, to_dict, to_text, write_pages
-    from logn.experiments.classifier_workshop import ClassifierWorkshop
+    from logn.experiments.classifier_spec import ClassifierSpec
 
     problem = _problem(dataset, data, images, model, epochs, quick=quick)
     length = "quick" if quick else "classification"
     folder = root / (f"{dataset}-{length}" if epochs is None else f"{dataset}-{length}-{epochs:g}-epochs")
-    workshop = ClassifierWorkshop(folder, problem, jobs=jobs, step=step_reporter(show_progress))
-    workshop.draw(range(seeds))
-    found = run_sections(workshop, range(seeds), train=train)
-    bench = ClassifierBench(problem, tuple(range(seeds)), found, describe_data(workshop, 0))
+    cache = ArtifactCache(folder, jobs=jobs, step=step_reporter(show_progress))
+    cache.draw(ClassifierSpec(seed=seed, problem=problem) for seed in range(seeds))
+    found = run_sections(cache, problem, range(seeds), train=train)
+    bench = ClassifierBench(problem, tuple(range(seeds)), found, describe_data(cache, problem, 0))
     command = _command(dataset, quick, seeds, epochs, output)
     show_table(
         to_text(bench),
@@ -86,21 +85,16 @@ def _problem(
     dataset: str, data: Path | None, images: Path | None, model: str | None, epochs: float | None, *, quick: bool
 ) -> ClassifierProblem:
     from logn.datasets.glyph_class_settings import GlyphClassSettings
-    from logn.experiments.classifier_workshop import ClassifierProblem
+    from logn.experiments.classifier_spec import GLYPH_CLASSES, ClassifierProblem
 
     if dataset == GLYPHS:
         if data is not None or images is not None:
             raise InputError("Expected `--data` and `--images` with `--dataset imagenet-lt` only, but got one of them.")
-        glyphs = GlyphClassSettings(20, 120, 3, dev=5, test=10) if quick else GlyphClassSettings()
-        length = epochs or (QUICK_EPOCHS if quick else None)
-        return ClassifierProblem(
-            "glyph classes",
-            glyphs,
-            model=model or "small",
-            epochs=length,
-            stage_epochs=2 if quick else None,
-            eql=EQL_GLYPHS,
-        )
+        problem = replace(GLYPH_CLASSES, model=model or "small", epochs=epochs)
+        if not quick:
+            return problem
+        glyphs = GlyphClassSettings(20, 120, 3, dev=5, test=10)
+        return replace(problem, glyphs=glyphs, epochs=epochs or QUICK_EPOCHS, stage_epochs=2)
     if dataset != IMAGENET_LT:
         raise InputError(f"Expected `--dataset` to be one of ('{GLYPHS}', '{IMAGENET_LT}'), but got {dataset!r}.")
     if data is None:

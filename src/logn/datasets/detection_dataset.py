@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.annotation_columns import Category, IntArray, fingerprint_images, read_annotation_columns
+from logn.annotations import IntArray
+from logn.datasets.annotation_columns import Category, fingerprint_images, read_annotation_columns
 from logn.datasets.image_file import ImageArray, read_image
 from logn.datasets.masks import BoolArray, decode_segmentation
 from logn.datasets.sample import Sample

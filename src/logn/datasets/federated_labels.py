@@ -10,16 +10,16 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.annotations import Annotations, read_annotations
 from logn.errors import InputError
 from logn.files import atomic_path
-from logn.json_stream import stream_elements
 
-_FIELDS = {"images": ("id",), "categories": ("id",), "annotations": ("image_id", "category_id")}
 _NEGATIVES, _UNFINISHED = "neg_category_ids", "not_exhaustive_category_ids"
 
 
@@ -70,15 +70,17 @@ def federate(
         >>> [image["neg_category_ids"] for image in federate(content, None)["images"]]
         [[5, 9], [9], [5, 9]]
     """
-    if negatives is not None and negatives < 0:
-        raise InputError(f"Expected `negatives` to be 0 or more, or None for all, but got {negatives}.")
-    if seed < 0:
-        raise InputError(f"Expected `seed` to be 0 or more, but got {seed}.")
-    _check_entries(content, source)
-    image_ids = sorted(image["id"] for image in content["images"])
-    category_ids = sorted(category["id"] for category in content["categories"])
-    present = _present(content["annotations"], image_ids, category_ids, source)
-    _check_exhaustive(content["images"], present, image_ids, category_ids, source)
+    _check_draw(negatives, seed)
+    return _federate(read_annotations(content, boxes=False, entries=True, name=source), negatives, seed)
+
+
+def _federate(exhaustive: Annotations, negatives: int | None, seed: int) -> dict[str, Any]:
+    exhaustive.require("images", "categories")
+    image_ids = sorted(image["id"] for image in exhaustive.images)
+    category_ids = sorted(category["id"] for category in exhaustive.categories)
+    present = np.zeros((len(image_ids), len(category_ids)), np.bool_)
+    present[exhaustive.positions("image", image_ids), exhaustive.positions("category", category_ids)] = True
+    _check_exhaustive(exhaustive.images, present, image_ids, category_ids, exhaustive.source)
     absent: dict[int, list[int]] = {image: [] for image in image_ids}
     for place, category in enumerate(category_ids):
         candidates = np.flatnonzero(~present[:, place])
@@ -87,11 +89,10 @@ def federate(
         for image in order[:negatives].tolist():
             absent[image_ids[image]].append(category)
     crowded: dict[int, set[int]] = {image: set() for image in image_ids}
-    for entry in content["annotations"]:
-        if entry.get("iscrowd"):
-            crowded[entry["image_id"]].add(entry["category_id"])
+    for place in np.flatnonzero(exhaustive.crowd).tolist():
+        crowded[int(exhaustive.image_ids[place])].add(int(exhaustive.category_ids[place]))
     return {
-        **content,
+        **exhaustive.rest,
         "info": {
             "description": "federated labels drawn from exhaustive ones",
             "negatives": negatives,
@@ -99,10 +100,11 @@ def federate(
         },
         "images": [
             {**image, _NEGATIVES: absent[image["id"]], _UNFINISHED: sorted(crowded[image["id"]])}
-            for image in content["images"]
+            for image in exhaustive.images
         ],
+        "categories": exhaustive.categories,
         # LVIS knows no crowds: a class with one is there, but not all of its objects have a box.
-        "annotations": [entry for entry in content["annotations"] if not entry.get("iscrowd")],
+        "annotations": list(compress(exhaustive.entries, ~exhaustive.crowd)),
     }
 
 
@@ -117,13 +119,12 @@ def federate_file(
         negatives: As `federate` takes it.
         seed: As `federate` takes it.
     """
-    content: dict[str, list[Any]] = {section: [] for section in _FIELDS}
-    for element in stream_elements(source):
-        content.setdefault(element.section, []).append(element.value)
-    result = federate(content, negatives, seed=seed, source=os.fspath(source))
+    _check_draw(negatives, seed)
+    exhaustive = read_annotations(source, boxes=False, entries=True, outlines=True)
+    result = _federate(exhaustive, negatives, seed)
     with atomic_path(target) as temporary:
         temporary.write_text(json.dumps(result, separators=(",", ":")))
-    return summarise(result, crowds=len(content["annotations"]) - len(result["annotations"]))
+    return summarise(result, crowds=int(exhaustive.crowd.sum()))
 
 
 def summarise(federated: Mapping[str, Any], *, crowds: int = 0) -> FederatedSummary:
@@ -141,40 +142,11 @@ def summarise(federated: Mapping[str, Any], *, crowds: int = 0) -> FederatedSumm
     return FederatedSummary(images, classes, len(federated["annotations"]), crowds, negatives, share)
 
 
-def _check_entries(content: Mapping[str, Any], source: str) -> None:
-    for section, fields in _FIELDS.items():
-        entries = content.get(section)
-        if not isinstance(entries, Sequence) or (not entries and section != "annotations"):
-            raise InputError(f"Expected `{source}` to list `{section}`, but it lists none.")
-        for place, entry in enumerate(entries):
-            missing = next((name for name in fields if not isinstance(entry, Mapping) or name not in entry), None)
-            if missing is not None:
-                raise InputError(
-                    f"Expected every entry of `{section}` in `{source}` to have `{missing}`, "
-                    f"but entry {place} has none."
-                )
-            wrong = next((name for name in fields if not isinstance(entry[name], int)), None)
-            if wrong is not None:
-                raise InputError(
-                    f"Expected `{wrong}` of every entry of `{section}` in `{source}` to be a whole number, "
-                    f"but entry {place} has {entry[wrong]!r}."
-                )
-
-
-def _present(
-    annotations: Sequence[Mapping[str, Any]], image_ids: Sequence[int], category_ids: Sequence[int], source: str
-) -> npt.NDArray[np.bool_]:
-    """Which class stands on which image, `(images, classes)`."""
-    rows = {image: place for place, image in enumerate(image_ids)}
-    columns = {category: place for place, category in enumerate(category_ids)}
-    present = np.zeros((len(rows), len(columns)), np.bool_)
-    for entry in annotations:
-        image, category = entry["image_id"], entry["category_id"]
-        if image not in rows or category not in columns:
-            noun, number = ("image", image) if image not in rows else ("category", category)
-            raise InputError(f"Expected `{source}` to list {noun} {number}, which has an annotation, but it does not.")
-        present[rows[image], columns[category]] = True
-    return present
+def _check_draw(negatives: int | None, seed: int) -> None:
+    if negatives is not None and negatives < 0:
+        raise InputError(f"Expected `negatives` to be 0 or more, or None for all, but got {negatives}.")
+    if seed < 0:
+        raise InputError(f"Expected `seed` to be 0 or more, but got {seed}.")
 
 
 def _check_exhaustive(

@@ -6,14 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.annotations import read_annotations
 from logn.errors import InputError
-from logn.evaluate.annotation_checks import ENTRY_FIELDS, annotated_boxes, check_fields, check_labels
-from logn.json_stream import stream_elements
+
+LVIS_IMAGE_FIELDS = ("neg_category_ids", "not_exhaustive_category_ids")
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,37 +150,42 @@ def load_ground_truth(
     """  # noqa: E501 - an error message is one line
     if style not in ("lvis", "coco"):
         raise InputError(f'Expected `style` to be "lvis" or "coco", but got {style!r}.')
-    name, content = _read(source, masks=masks)
-    check_fields(name, content, style)
-    categories = sorted(content["categories"], key=lambda category: category["id"])
+    found = read_annotations(source, integers={"annotations": ("id",)}, entries=True, outlines=masks)
+    found.require("images", "categories")
+    name = found.source
+    _check_federated(name, found.images, style)
+    categories = sorted(found.categories, key=lambda category: category["id"])
     _check_categories(name, categories, category_ids, class_names, num_classes)
-    images = _matching_images(name, content["images"], image_ids, only_predicted=only_predicted)
-    position = {image["id"]: index for index, image in enumerate(images)}
-    label = {category["id"]: index for index, category in enumerate(categories)}
-    annotations = [item for item in content["annotations"] if item["image_id"] in position]
-    check_labels(name, annotations, label)
-    image_index = np.array([position[item["image_id"]] for item in annotations], np.int64)
-    labels = np.array([label[item["category_id"]] for item in annotations], np.int64)
+    images = _matching_images(name, found.images, image_ids, only_predicted=only_predicted)
+    ids = [image["id"] for image in images]
+    kept = np.isin(found.image_ids, np.array(ids, np.int64))
+    image_index = found.positions("image", ids, of=kept)
+    labels = found.positions("category", (category["id"] for category in categories), of=kept)
     frequency = [category.get("frequency") for category in categories]
     verified, not_exhaustive = None, None
     if style == "lvis":
+        label = {category["id"]: index for index, category in enumerate(categories)}
         verified = _marks(images, "neg_category_ids", label)
         verified[image_index, labels] = True
         not_exhaustive = _marks(images, "not_exhaustive_category_ids", label)
     return GroundTruth(
         source=name,
         style=style,
-        image_ids=np.array([image["id"] for image in images], np.int64),
+        image_ids=np.array(ids, np.int64),
         category_ids=np.array([category["id"] for category in categories], np.int64),
         class_names=tuple(str(category.get("name", category["id"])) for category in categories),
         frequency=np.array(frequency) if all(letter in ("r", "c", "f") for letter in frequency) else None,
         image_index=image_index,
         labels=labels,
-        boxes=annotated_boxes(name, annotations),
-        crowd=np.array([style == "coco" and bool(item.get("iscrowd")) for item in annotations], bool),
+        boxes=found.boxes[kept],
+        crowd=found.crowd[kept] & (style == "coco"),
         verified=verified,
         not_exhaustive=not_exhaustive,
-        dataset={**content, "images": images, "categories": categories, "annotations": annotations},
+        dataset={
+            "images": images,
+            "categories": categories,
+            "annotations": list(compress(found.entries, kept)),
+        },
     )
 
 
@@ -200,19 +207,14 @@ def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
     return truth
 
 
-def _read(
-    source: str | os.PathLike[str] | Mapping[str, Any], *, masks: bool
-) -> tuple[str, dict[str, list[dict[str, Any]]]]:
-    if isinstance(source, Mapping):
-        return "annotations", {section: source.get(section, []) for section in ENTRY_FIELDS}
-    content: dict[str, list[dict[str, Any]]] = {section: [] for section in ENTRY_FIELDS}
-    for element in stream_elements(source):
-        if element.section in content:
-            # Segmentations are nearly all of an LVIS file; without them it fits in a tenth of the memory.
-            if not masks and isinstance(element.value, dict):
-                element.value.pop("segmentation", None)
-            content[element.section].append(element.value)
-    return os.fspath(source), content
+def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str) -> None:
+    for field in LVIS_IMAGE_FIELDS if style == "lvis" else ():
+        lacking = next((image["id"] for image in images if not isinstance(image.get(field), list)), None)
+        if lacking is not None:
+            raise InputError(
+                f"Expected the images of `{name}` to have `{field}` for the LVIS protocol, but image {lacking} "
+                f"has none; evaluate as COCO (`--coco`) if every class is annotated in every image."
+            )
 
 
 def _check_categories(

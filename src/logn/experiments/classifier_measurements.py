@@ -8,8 +8,8 @@ from typing import Any
 
 from logn.evaluate.classification_truth import SHOTS, shot_groups
 from logn.evaluate.compare_classification import compare_classification
-from logn.experiments.classifier_spec import ClassifierSpec
-from logn.experiments.classifier_workshop import ClassifierWorkshop
+from logn.experiments.artifact_cache import ArtifactCache
+from logn.experiments.classifier_spec import ClassifierProblem, ClassifierSpec
 from logn.experiments.imagenet_lt import TAU_NORM, TAU_SWEEP, ClassifierRow, sections
 from logn.experiments.measurements import EXPECTED_ERRORS, RecordFile, known_numbers
 
@@ -70,29 +70,29 @@ class ClassifierSectionResult:
 
 
 def run_sections(
-    workshop: ClassifierWorkshop, seeds: Sequence[int], *, train: bool = True
+    cache: ArtifactCache, problem: ClassifierProblem, seeds: Sequence[int], *, train: bool = True
 ) -> tuple[ClassifierSectionResult, ...]:
     """Train what is missing, measure what is missing, and put the rows together; a failure holds up its rows only."""
-    plans = {seed: sections(seed, eql=workshop.problem.eql) for seed in seeds}
+    plans = {seed: sections(seed, problem) for seed in seeds}
     wanted: dict[str, tuple[ClassifierSpec, list[str]]] = {}
     for row in (row for plan in plans.values() for section in plan for row in section.rows):
         methods = wanted.setdefault(row.model.name, (row.model, []))[1]
         methods += [row.method] if row.method not in methods else []
-    failures = workshop.train([spec for spec, _ in wanted.values()]) if train else {}
+    failures = cache.train([spec for spec, _ in wanted.values()]) if train else {}
     records: dict[str, dict[str, Any]] = {}
     for name, (spec, methods) in wanted.items():
-        if name in failures or not workshop.is_trained(spec):
+        if name in failures or not cache.is_trained(spec):
             failures.setdefault(name, NOT_TRAINED)
             continue
         try:
-            records[name] = measure_classifier(workshop, spec, methods)
+            records[name] = measure_classifier(cache, spec, methods)
         except EXPECTED_ERRORS as error:
             failures[name] = str(error)
     return tuple(
         ClassifierSectionResult(
             section.title,
             tuple(
-                _row_result(workshop, {seed: plans[seed][place].rows[line] for seed in seeds}, records, failures)
+                _row_result(cache, {seed: plans[seed][place].rows[line] for seed in seeds}, records, failures)
                 for line in range(len(section.rows))
             ),
         )
@@ -100,11 +100,12 @@ def run_sections(
     )
 
 
-def describe_data(workshop: ClassifierWorkshop, seed: int) -> dict[str, Any]:
+def describe_data(cache: ArtifactCache, problem: ClassifierProblem, seed: int) -> dict[str, Any]:
     """Sizes of the data and length of the training, for the record."""
-    training, test = workshop.images(seed, "train"), workshop.images(seed, "test")
+    specs = [ClassifierSpec(seed=seed, stage=stage, problem=problem) for stage in ("", "crt")]
+    training, test = (cache.dataset(specs[0], split) for split in ("train", "test"))
     shots = shot_groups(training.image_counts)
-    plain, second = (workshop.plan(ClassifierSpec(seed=seed, stage=stage)) for stage in ("", "crt"))
+    plain, second = (spec.plan(cache.folders(spec)) for spec in specs)
     return {
         "classes": training.num_classes,
         "train": len(training),
@@ -117,33 +118,33 @@ def describe_data(workshop: ClassifierWorkshop, seed: int) -> dict[str, Any]:
     }
 
 
-def measure_classifier(workshop: ClassifierWorkshop, spec: ClassifierSpec, methods: Sequence[str]) -> dict[str, Any]:
+def measure_classifier(cache: ArtifactCache, spec: ClassifierSpec, methods: Sequence[str]) -> dict[str, Any]:
     """Measure corrections of one trained classifier; those in its file are not measured again.
 
     Returns:
         By method: "metrics", and "chosen" where a parameter was chosen on dev.
     """
-    file = RecordFile(workshop.folder(spec))
+    file = RecordFile(cache.model_folder(spec))
     known = file.read()["corrections"]
     missing = [method for method in methods if method not in known]
     if missing:
-        known = file.add("corrections", _measured(workshop, spec, missing))
+        known = file.add("corrections", _measured(cache, spec, missing))
     return {method: known[method] for method in methods}
 
 
-def _measured(workshop: ClassifierWorkshop, spec: ClassifierSpec, methods: Sequence[str]) -> dict[str, Any]:
-    test, training = workshop.images(spec.seed, "test"), workshop.images(spec.seed, "train")
+def _measured(cache: ArtifactCache, spec: ClassifierSpec, methods: Sequence[str]) -> dict[str, Any]:
+    test, training = cache.dataset(spec, "test"), cache.dataset(spec, "train")
     fitted = [method for method in methods if method not in ("none", TAU_NORM)]
     inputs: dict[str, Any] = {}
     if any(method.startswith("logn") for method in fitted):
-        inputs["moments"] = workshop.moments(spec)
+        inputs["moments"] = cache.statistics(spec)
     if TAU_NORM in methods:
-        inputs["weight"], inputs["bias"] = workshop.class_layer(spec)
+        inputs["weight"], inputs["bias"] = cache.class_layer(spec)
         inputs["sweeps"] = [TAU_SWEEP]
     if TAU_NORM in methods or any("keep_confidence" in method for method in fitted):
-        inputs["dev"] = (workshop.logits(spec, "dev"), workshop.images(spec.seed, "dev").labels)
+        inputs["dev"] = (cache.predictions(spec, "dev"), cache.dataset(spec, "dev").labels)
     comparison = compare_classification(
-        workshop.logits(spec, "test"),
+        cache.predictions(spec, "test"),
         test.labels,
         fitted,
         counts=training.image_counts,
@@ -163,7 +164,7 @@ def _kept(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _row_result(
-    workshop: ClassifierWorkshop,
+    cache: ArtifactCache,
     by_seed: Mapping[int, ClassifierRow],
     records: Mapping[str, Mapping[str, Any]],
     failures: Mapping[str, str],
@@ -175,11 +176,11 @@ def _row_result(
         metrics={seed: known_numbers(record["metrics"]) for seed, record in found.items()},
         choices={seed: record["chosen"] for seed, record in found.items() if "chosen" in record},
         failures={seed: failures[row.model.name] for seed, row in by_seed.items() if row.model.name in failures},
-        seconds={seed: _training_seconds(workshop, by_seed[seed].model) for seed in found},
-        losses={seed: workshop.training_loss(by_seed[seed].model) for seed in found},
+        seconds={seed: _training_seconds(cache, by_seed[seed].model) for seed in found},
+        losses={seed: cache.training_loss(by_seed[seed].model) for seed in found},
     )
 
 
-def _training_seconds(workshop: ClassifierWorkshop, spec: ClassifierSpec) -> float:
-    before = workshop.training_seconds(spec.start) if spec.start is not None else 0.0
-    return before + workshop.training_seconds(spec)
+def _training_seconds(cache: ArtifactCache, spec: ClassifierSpec) -> float:
+    before = cache.training_seconds(spec.start) if spec.start is not None else 0.0
+    return before + cache.training_seconds(spec)

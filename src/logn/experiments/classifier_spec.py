@@ -2,18 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
+
+from logn.datasets.drawn_folder import write_json
+from logn.datasets.glyph_class_settings import GlyphClassSettings
+from logn.datasets.glyph_classes import generate_glyph_classes, is_complete
+from logn.datasets.labelled_images import LabelledImages
+from logn.datasets.open_images import open_images
 from logn.errors import InputError
+from logn.evaluate.classification_logits import moments_of_logits
+from logn.evaluate.classifier_logits import classifier_logits
+from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, is_current, loss_in_name
+from logn.files import atomic_path
+from logn.statistics.moments import ClassMoments
+from logn.training.classifier_checkpoint import load_classifier
+from logn.training.classifier_loop import train_classifier
+from logn.training.classifier_plan import ClassifierPlan
 from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
 
 #: Second stages: the part that is trained, with class-balanced sampling (Kang et al., ICLR 2020).
 SECOND_STAGES = {"crt": "new-classifier", "lws": "scales"}
+DONE = "trained.json"
 
 
 @dataclass(frozen=True)
-class ClassifierSpec:
+class ClassifierProblem:
+    """What the classifiers of an experiment learn, and how long.
+
+    Args:
+        name: Of the data in tables.
+        glyphs: What is drawn, with the seed of each classifier; None where the data is read.
+        data: Images with one class each, as `open_images` takes them; None where the data is drawn.
+        images: The folder that the paths of list files start from.
+        model: As `logn train-classifier --model` takes it.
+        epochs: Of a first stage; None for those of the preset.
+        stage_epochs: Of a second stage; None for those of the preset.
+        eql: Loss of EQL, with a threshold that fits the data.
+    """
+
+    name: str
+    glyphs: GlyphClassSettings | None = None
+    data: Path | None = None
+    images: Path | None = None
+    model: str = "small"
+    epochs: float | None = None
+    stage_epochs: float | None = None
+    eql: str = "eql-softmax"
+
+    def __post_init__(self) -> None:
+        if (self.glyphs is None) == (self.data is None):
+            raise InputError("Expected one of `glyphs` and `data`, but got both or neither.")
+
+
+# EQL spares classes below a share of the images: 4.3e-4 of ImageNet-LT's 115,846 images are 50 images, and so is this
+# share of the training images of the glyph classes.
+GLYPH_CLASSES = ClassifierProblem("glyph classes", GlyphClassSettings(), eql="eql-softmax:threshold=0.005")
+
+
+@dataclass(frozen=True)
+class ClassifierSpec(ModelSpec[LabelledImages]):
     """A classifier to train.
 
     Args:
@@ -21,16 +73,21 @@ class ClassifierSpec:
         loss: As `logn train-classifier --loss` takes it.
         seed: Of the training, and of the data where that is drawn.
         stage: Empty, or `crt` or `lws`: trained from the classifier that is this one without a stage.
+        problem: What it learns, and how long; not part of the name, so every problem has a cache of its own.
 
     Example:
         >>> ClassifierSpec("cosine", "seesaw", seed=2).name, ClassifierSpec(stage="crt").name
         ('cosine-seesaw-s2', 'linear-ce+crt-s0')
     """
 
+    noun: ClassVar[str] = "classifier"
+    runs: ClassVar[str] = "classifiers"
+
     classifier: str = "linear"
     loss: str = DEFAULT_LOSS
     seed: int = 0
     stage: str = ""
+    problem: ClassifierProblem = GLYPH_CLASSES
 
     def __post_init__(self) -> None:
         parse_loss(self.loss)
@@ -40,18 +97,92 @@ class ClassifierSpec:
     @property
     def start(self) -> ClassifierSpec | None:
         """The classifier that a second stage begins with."""
-        return ClassifierSpec(self.classifier, self.loss, self.seed) if self.stage else None
+        return replace(self, stage="") if self.stage else None
 
     @property
     def name(self) -> str:
         """Folder of the run."""
-        loss = "ce" if self.loss == DEFAULT_LOSS else self.loss.replace(":", "-").replace("=", "").replace(",", "-")
         stage = f"+{self.stage}" if self.stage else ""
-        return f"{self.classifier}-{loss}{stage}-s{self.seed}"
+        return f"{self.classifier}-{loss_in_name(self.loss)}{stage}-s{self.seed}"
 
-    def plan_options(self) -> dict[str, Any]:
-        """What `ClassifierPlan` is told of it, but for the folders."""
-        options: dict[str, Any] = {"classifier": self.classifier, "loss": self.loss, "seed": self.seed}
-        if self.stage:
-            options |= {"sampler": "class-balanced", "only": SECOND_STAGES[self.stage]}
-        return options
+    def data_folder(self, root: Path) -> Path:
+        """The data: drawn for the seed, or the same for all."""
+        return self.problem.data or root / "data" / f"classes-s{self.seed}"
+
+    def draw(self, folder: Path, *, workers: int, step: Step) -> None:
+        """Draw the data, if it is drawn and not there yet; a drawing of other settings is refused."""
+        if self.problem.glyphs is None:
+            return
+        settings = replace(self.problem.glyphs, seed=self.seed)
+        if is_complete(folder):
+            generate_glyph_classes(folder, settings)  # refuses a drawing of other settings
+            return
+        with step(f"Drawing data {self.seed}", settings.images) as advance:
+            generate_glyph_classes(folder, settings, workers=workers, advance=advance)
+
+    def dataset(self, folder: Path, split: str) -> LabelledImages:
+        """The images and labels of a split."""
+        return open_images(folder, split, root=self.problem.images)
+
+    def plan(self, folders: Folders) -> ClassifierPlan:
+        """The training of the classifier."""
+        second: dict[str, Any] = {"sampler": "class-balanced", "only": SECOND_STAGES[self.stage]} if self.stage else {}
+        return ClassifierPlan(
+            folders.data,
+            folders.run,
+            root=self.problem.images,
+            model=self.problem.model,
+            epochs=self.problem.stage_epochs if self.stage else self.problem.epochs,
+            start=folders.start,
+            classifier=self.classifier,
+            loss=self.loss,
+            seed=self.seed,
+            **second,
+        )
+
+    def train(self, folders: Folders) -> None:
+        """Train the classifier, or go on with a run that was stopped, and note that it went to its end."""
+        plan = self.plan(folders)
+        result = train_classifier(plan, progress=False)
+        write_json(folders.run / DONE, {"plan": _plain(plan), "iterations": result.iterations})
+
+    def is_trained(self, folders: Folders) -> bool:
+        """Whether the run went to its end, and was of this length."""
+        try:
+            found = json.loads((folders.run / DONE).read_text())
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, dict) and found.get("plan") == _plain(self.plan(folders))
+
+    def load(self, folders: Folders) -> Any:
+        """The trained classifier, in evaluation mode."""
+        return load_classifier(folders.run)
+
+    def statistics(self, folders: Folders, step: Step) -> ClassMoments:
+        """Statistics of the logits of all training images; made anew if the weights are newer."""
+        path = folders.run / STATISTICS
+        if not is_current(path, folders):
+            moments_of_logits(self.predictions(folders, "train", step)).save(path)
+        return ClassMoments.load(path)
+
+    def predictions(self, folders: Folders, split: str, step: Step) -> Path:
+        """The file of the logits on a split, `(images, classes)`; made anew if the weights are newer."""
+        path = folders.run / f"logits-{split}.npy"
+        if not is_current(path, folders):
+            images = self.dataset(folders.data, split)
+            with step(f"Logits of {self.name} on {split}", len(images)) as advance:
+                found = classifier_logits(self.load(folders), images, advance=advance)
+            with atomic_path(path) as temporary:
+                np.save(temporary, found)
+        return path
+
+    def class_layer(self, folders: Folders) -> tuple[Any, Any]:
+        """Weight and bias of the last layer."""
+        layer = self.load(folders).cls_score
+        return layer.get_parameter("weight").detach().numpy(), layer.get_parameter("bias").detach().numpy()
+
+
+def _plain(plan: ClassifierPlan) -> dict[str, Any]:
+    """What must be the same for a run to count as trained; folders may move."""
+    folders = {"data", "output", "root", "start"}
+    return {name: value for name, value in vars(plan).items() if name not in folders}

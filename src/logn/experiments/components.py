@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from logn.experiments.corrected_detectors import ablation
 from logn.experiments.experiment import CORRECT_POSITIVES, POSITIVES, Correction, Experiment, RowResult, SectionResult
+from logn.experiments.formatting import best_row, signed
 from logn.experiments.paper_tables import COMPONENTS, ERRORS
-from logn.experiments.sentences import best_row, signed
 
 WHOLE = "mean, std and margin: LogN"
 CORRECTIONS = {

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
+from safetensors import safe_open
+
+from logn.datasets.detection_dataset import DetectionDataset
+from logn.datasets.glyph_scenes import generate_glyph_scenes
 from logn.datasets.glyph_settings import GlyphSettings
+from logn.datasets.samplers import PAPER_THRESHOLD
 from logn.errors import InputError
+from logn.evaluate.detector_statistics import collect_detector_statistics
+from logn.evaluate.predict import predict
+from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, loss_in_name
+from logn.logits.fingerprint import fingerprint
+from logn.logits.layer import find_modules
+from logn.statistics.class_counts import ClassCounts
+from logn.statistics.moments import ClassMoments
+from logn.training.checkpoint import FILE_NAME as CHECKPOINT
+from logn.training.checkpoint import load_detector
+from logn.training.loop import train as train_detector
 from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
+from logn.training.plan import TrainingPlan
 
 #: On 2,400 glyph scenes this repeats rare classes as much as the paper's 0.001 does on the 100,000 images of LVIS.
 GLYPH_REPEAT_THRESHOLD = 0.04
 SAMPLERS = {"random": "random", "rfs": "repeat-factor-stochastic", "balanced": "class-balanced"}
 #: The length of training of the experiments; other lengths are part of a detector's name.
 ITERATIONS = 800
+#: Enough for the balanced margin to be within 0.05 of that from all images.
+STATISTICS_IMAGES = 600
 
 
 @dataclass(frozen=True)
-class DetectorSpec:
+class DetectorSpec(ModelSpec[DetectionDataset]):
     """A detector to train on glyph scenes.
 
     Args:
@@ -41,6 +62,9 @@ class DetectorSpec:
         >>> DetectorSpec(start=spec, stage="bags", loss="bags", only="classifier", iterations=200, seed=1).name
         'families-cosine20-rfs-ce+bags-i200-s1'
     """
+
+    noun: ClassVar[str] = "detector"
+    runs: ClassVar[str] = "models"
 
     scenes: str = "families"
     glyphs: GlyphSettings = field(default_factory=GlyphSettings)
@@ -86,19 +110,89 @@ class DetectorSpec:
             return f"{self.start._stem}+{self.stage}"
         head = self.classifier if self.classifier == "linear" else f"{self.classifier}{self.temperature:g}"
         head = head if self.model == "small" else self.model
-        loss = "ce" if self.loss == DEFAULT_LOSS else self.loss.replace(":", "-").replace("=", "").replace(",", "-")
-        return f"{self.scenes}-{head}-{self.sampler}-{loss}"
+        return f"{self.scenes}-{head}-{self.sampler}-{loss_in_name(self.loss)}"
 
-    def training_arguments(self) -> list[str]:
-        """What `logn train` is told, but for the folders."""
-        arguments = ["--iterations", str(self.iterations), "--seed", str(self.seed), "--model", self.model]
-        arguments += ["--sampler", SAMPLERS[self.sampler], "--loss", self.loss]
-        if self.sampler == "rfs":
-            arguments += ["--repeat-threshold", str(GLYPH_REPEAT_THRESHOLD)]
-        if self.classifier != "linear":
-            arguments += ["--classifier", self.classifier, "--temperature", f"{self.temperature:g}"]
-        if self.only is not None:
-            arguments += ["--only", self.only]
-        if self.feature_memory:
-            arguments.append("--feature-memory")
-        return arguments
+    def data_folder(self, root: Path) -> Path:
+        """Where the scenes are."""
+        return root / "data" / self.data_name
+
+    def draw(self, folder: Path, *, workers: int, step: Step) -> None:
+        """Draw the scenes, if they are not there yet."""
+        settings = self.scene_settings
+        if (folder / "test.json").exists():
+            return
+        with step(f"Drawing {self.data_name}", settings.train + settings.dev + settings.test) as advance:
+            generate_glyph_scenes(folder, settings, workers=workers, advance=advance)
+
+    def dataset(self, folder: Path, split: str) -> DetectionDataset:
+        """The scenes and objects of a split."""
+        return DetectionDataset(folder / f"{split}.json")
+
+    def plan(self, folders: Folders) -> TrainingPlan:
+        """The training of the detector.
+
+        Example:
+            >>> DetectorSpec(sampler="rfs").plan(Folders(Path("data"), Path("run"))).sampler
+            'repeat-factor-stochastic'
+        """
+        return TrainingPlan(
+            folders.data,
+            folders.run,
+            model=self.model,
+            classifier=self.classifier,
+            temperature=self.temperature,
+            sampler=SAMPLERS[self.sampler],
+            repeat_threshold=GLYPH_REPEAT_THRESHOLD if self.sampler == "rfs" else PAPER_THRESHOLD,
+            iterations=self.iterations,
+            seed=self.seed,
+            loss=self.loss,
+            start=folders.start,
+            only=self.only,
+            feature_memory=self.feature_memory,
+        )
+
+    def train(self, folders: Folders) -> None:
+        """Train the detector, or go on with a run that was stopped."""
+        train_detector(self.plan(folders), progress=False)
+
+    def is_trained(self, folders: Folders) -> bool:
+        """Whether the run has all of its iterations."""
+        path = folders.run / CHECKPOINT
+        if not path.exists():
+            return False
+        with safe_open(path, framework="np") as file:
+            return int(file.metadata()["iteration"]) >= self.iterations
+
+    def load(self, folders: Folders) -> Any:
+        """The trained detector, in evaluation mode."""
+        return load_detector(folders.run)
+
+    def statistics(self, folders: Folders, step: Step) -> ClassMoments:
+        """Statistics of the logits of proposals; made anew if the weights are others."""
+        path, detector = folders.run / STATISTICS, self.load(folders)
+        if not (path.exists() and ClassMoments.load(path).metadata.fingerprint == fingerprint(detector)):
+            training = self.dataset(folders.data, "train")
+            images = min(STATISTICS_IMAGES, len(training))
+            with step(f"Statistics of {self.name}", images) as advance:
+                collect_detector_statistics(detector, training, images=images, advance=advance).save(path)
+        return ClassMoments.load(path)
+
+    def predictions(self, folders: Folders, split: str, step: Step) -> Path:
+        """The store of the proposals on a split; one of other weights is refused."""
+        store = folders.run / f"predictions-{split}"
+        data, detector = self.dataset(folders.data, split), self.load(folders)
+        with step(f"Predicting {split} of {self.name}", len(data)) as advance:
+            predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, advance=advance)
+        return store
+
+    def class_layer(self, folders: Folders) -> tuple[Any, Any]:
+        """Weight and bias of the classifier of regions."""
+        detector = self.load(folders)
+        layer: Any = find_modules(detector, detector.logit_layer)[0]
+        return layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+
+def training_counts(training: DetectionDataset) -> ClassCounts:
+    """Images and objects of each class; a class without any counts as one, since logarithms are taken."""
+    images, objects = (values.astype(np.float64) for values in (training.image_counts, training.instance_counts))
+    return ClassCounts(images, objects, training.class_names, len(training)).at_least(1.0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from logn.experiments.classifier_spec import ClassifierSpec
+from logn.experiments.classifier_spec import GLYPH_CLASSES, ClassifierProblem, ClassifierSpec
 
 PAPER_DATA, PAPER_MODEL = "ImageNet-LT", "ResNeXt-50"
 #: tau of tau-norm, in steps of 0.05 as far as the weights are normalised; chosen on dev, as its authors choose it.
@@ -51,12 +52,12 @@ class ClassifierSection:
     rows: tuple[ClassifierRow, ...]
 
 
-def sections(seed: int, *, eql: str = "eql-softmax") -> list[ClassifierSection]:
+def sections(seed: int, problem: ClassifierProblem = GLYPH_CLASSES) -> list[ClassifierSection]:
     """All rows for a seed; rows share classifiers.
 
     Args:
         seed: Of data and training.
-        eql: Loss of the EQL row, with the threshold that fits the data.
+        problem: The data and the length of training.
 
     Example:
         >>> [row.label for row in sections(0)[0].rows]
@@ -64,22 +65,17 @@ def sections(seed: int, *, eql: str = "eql-softmax") -> list[ClassifierSection]:
         >>> len({row.model.name for section in sections(0) for row in section.rows})
         8
     """
-    softmax, cosine = ClassifierSpec(seed=seed), ClassifierSpec("cosine", seed=seed)
+    trained = partial(ClassifierSpec, seed=seed, problem=problem)
+    softmax, cosine = trained(), trained("cosine")
     rows = (
         ClassifierRow("Softmax", softmax, paper=PaperAccuracy(65.9, 37.5, 7.7, 44.4)),
-        ClassifierRow(
-            "Focal loss", ClassifierSpec(loss="focal-softmax", seed=seed), paper=PaperAccuracy(64.5, 36.3, 7.8, 43.3)
-        ),
-        ClassifierRow("cRT", ClassifierSpec(seed=seed, stage="crt"), paper=PaperAccuracy(61.8, 46.2, 27.4, 49.6)),
+        ClassifierRow("Focal loss", trained(loss="focal-softmax"), paper=PaperAccuracy(64.5, 36.3, 7.8, 43.3)),
+        ClassifierRow("cRT", trained(stage="crt"), paper=PaperAccuracy(61.8, 46.2, 27.4, 49.6)),
         ClassifierRow("tau-norm", softmax, TAU_NORM, PaperAccuracy(59.1, 46.9, 30.7, 49.4)),
-        ClassifierRow("LWS", ClassifierSpec(seed=seed, stage="lws"), paper=PaperAccuracy(60.2, 47.2, 30.3, 49.9)),
-        ClassifierRow("EQL", ClassifierSpec(loss=eql, seed=seed), paper=PaperAccuracy(61.7, 42.5, 13.8, 46.0)),
-        ClassifierRow(
-            "B-Softmax", ClassifierSpec(loss="balanced-softmax", seed=seed), paper=PaperAccuracy(62.2, 48.8, 29.8, 51.4)
-        ),
-        ClassifierRow(
-            "Seesaw", ClassifierSpec("cosine", "seesaw", seed=seed), paper=PaperAccuracy(67.1, 45.2, 21.4, 50.4)
-        ),
+        ClassifierRow("LWS", trained(stage="lws"), paper=PaperAccuracy(60.2, 47.2, 30.3, 49.9)),
+        ClassifierRow("EQL", trained(loss=problem.eql), paper=PaperAccuracy(61.7, 42.5, 13.8, 46.0)),
+        ClassifierRow("B-Softmax", trained(loss="balanced-softmax"), paper=PaperAccuracy(62.2, 48.8, 29.8, 51.4)),
+        ClassifierRow("Seesaw", trained("cosine", "seesaw"), paper=PaperAccuracy(67.1, 45.2, 21.4, 50.4)),
         ClassifierRow("LogA", cosine, "loga", PaperAccuracy(63.4, 47.9, 31.5, 51.6)),
         ClassifierRow("LogN", cosine, "logn", PaperAccuracy(59.1, 50.3, 35.0, 51.6)),
     )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from logn.experiments.corrected_detectors import ablation
 from logn.experiments.experiment import Correction, Experiment, SectionResult
+from logn.experiments.formatting import best_row, signed
 from logn.experiments.paper_tables import COMPONENTS, MARGINS
-from logn.experiments.sentences import best_row, signed
 
 FIXED = ("-4", "-12", "background", "max", "mean", "min", "0", "balance")
 CORRECTIONS = {

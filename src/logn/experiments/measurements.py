@@ -16,14 +16,13 @@ from logn.evaluate.method_maps import fit_for_store
 from logn.evaluate.method_result import MethodResult
 from logn.evaluate.predict import as_tensor
 from logn.evaluate.store import PredictionStore
-from logn.experiments.detector_spec import DetectorSpec
+from logn.experiments.artifact_cache import ArtifactCache
+from logn.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
 from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
 from logn.experiments.inference_cost import relative_cost
 from logn.experiments.positive_statistics import positive_statistics
 from logn.experiments.training_cost import seconds_per_iteration
-from logn.experiments.workshop import STATISTICS_IMAGES, Step, Workshop
 from logn.files import atomic_path
-from logn.logits.layer import find_modules
 from logn.statistics.class_dimensions import read_dimensions
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import plain_values
@@ -41,26 +40,24 @@ Record = dict[str, Any]
 
 
 def measure(
-    workshop: Workshop,
+    cache: ArtifactCache,
     spec: DetectorSpec,
     corrections: Sequence[Correction],
     *,
-    step: Step,
     errors: bool = False,
 ) -> tuple[dict[str, Record], dict[str, str]]:
     """Measure corrections of one trained detector, boxes and masks; those in its file are not measured again.
 
     Args:
-        workshop: Where the detector is.
+        cache: Where the detector is.
         spec: The detector.
         corrections: What to measure.
-        step: Reports progress.
         errors: Whether kinds of error are measured too.
 
     Returns:
         The measurements by the key of the correction, and a sentence for each that failed.
     """
-    file = RecordFile(workshop.model_folder(spec))
+    file = RecordFile(cache.model_folder(spec))
     known = file.read()["corrections"]
     missing = [
         correction
@@ -69,33 +66,33 @@ def measure(
     ]
     failures: dict[str, str] = {}
     if missing:
-        fresh, failures = _measured(workshop, spec, missing, step=step, errors=errors)
+        fresh, failures = _measured(cache, spec, missing, errors=errors)
         # The detector as it is was measured too; if the file has it already, it may have more there.
         new = {*(each.key for each in missing), *({"none"} - set(known))}
         known = file.add("corrections", {key: record for key, record in fresh.items() if key in new})
     return {each.key: known[each.key] for each in corrections if each.key in known}, failures
 
 
-def inference_cost(workshop: Workshop, spec: DetectorSpec, plain: DetectorSpec) -> float:
+def inference_cost(cache: ArtifactCache, spec: DetectorSpec, plain: DetectorSpec) -> float:
     """Time of a detector's proposals over that of the plain detector's, measured once."""
     if spec == plain:
         return 1.0
-    file = RecordFile(workshop.model_folder(spec))
+    file = RecordFile(cache.model_folder(spec))
     known = file.read()["cost"]
     if plain.name not in known:
-        data = workshop.dataset(spec, "test")
+        data = cache.dataset(spec, "test")
         images = [as_tensor(data.read_image(index)) for index in range(min(COST_IMAGES, len(data)))]
-        ratio = relative_cost(workshop.detector(spec), workshop.detector(plain), images)
+        ratio = relative_cost(cache.model(spec), cache.model(plain), images)
         known = file.add("cost", {plain.name: ratio})
     return float(known[plain.name])
 
 
-def training_cost(workshop: Workshop, spec: DetectorSpec) -> float:
+def training_cost(cache: ArtifactCache, spec: DetectorSpec) -> float:
     """Processor seconds of a detector's own training: those of an iteration, measured once, times their number."""
-    file = RecordFile(workshop.model_folder(spec))
+    file = RecordFile(cache.model_folder(spec))
     known = file.read()["cost"]
     if ITERATION not in known:
-        known = file.add("cost", {ITERATION: seconds_per_iteration(workshop, spec)})
+        known = file.add("cost", {ITERATION: seconds_per_iteration(cache, spec)})
     return float(known[ITERATION]) * spec.iterations
 
 
@@ -141,10 +138,10 @@ class RecordFile:
 
 
 def _measured(
-    workshop: Workshop, spec: DetectorSpec, corrections: Sequence[Correction], *, step: Step, errors: bool
+    cache: ArtifactCache, spec: DetectorSpec, corrections: Sequence[Correction], *, errors: bool
 ) -> tuple[dict[str, Record], dict[str, str]]:
-    store = PredictionStore(workshop.predictions(spec, "test"))
-    inputs = _FitInputs(workshop, spec, store, step)
+    store = PredictionStore(cache.predictions(spec, "test"))
+    inputs = _FitInputs(cache, spec, store)
     maps: dict[str, Any] = {}
     failures: dict[str, str] = {}
     for correction in corrections:
@@ -154,8 +151,8 @@ def _measured(
             failures[correction.key] = str(error)
     if not maps:
         return {}, failures
-    detector, test = workshop.detector(spec), workshop.dataset(spec, "test")
-    with step(f"Measuring {len(maps)} rows of {spec.name}", len(test)) as advance:
+    detector, test = cache.model(spec), cache.dataset(spec, "test")
+    with cache.step(f"Measuring {len(maps)} rows of {spec.name}", len(test)) as advance:
         comparison = compare(
             store,
             test.annotation_file,
@@ -179,8 +176,8 @@ def _record(row: MethodResult) -> Record:
 class _FitInputs:
     """What corrections are fitted to, made when the first asks for it."""
 
-    def __init__(self, workshop: Workshop, spec: DetectorSpec, store: PredictionStore, step: Step) -> None:
-        self.workshop, self.spec, self.store, self.step = workshop, spec, store, step
+    def __init__(self, cache: ArtifactCache, spec: DetectorSpec, store: PredictionStore) -> None:
+        self.cache, self.spec, self.store = cache, spec, store
 
     def fit(self, correction: Correction) -> Any:
         method = correction.method.partition(":")[0]
@@ -190,33 +187,28 @@ class _FitInputs:
         if method == "logn":
             inputs["moments"] = self.moments(correction.statistics)
         elif method == "tau-norm":
-            inputs["weight"], inputs["bias"] = self.classifier()
+            inputs["weight"], inputs["bias"] = self.cache.class_layer(self.spec)
         else:
-            inputs["counts"] = self.workshop.counts(self.spec)
+            inputs["counts"] = training_counts(self.cache.dataset(self.spec, "train"))
         if method == "fracal":
-            training = self.workshop.dataset(self.spec, "train")
+            training = self.cache.dataset(self.spec, "train")
             inputs["dimensions"] = read_dimensions(training.annotation_file, self.store.header.class_names)
         return fit_for_store(correction.method, self.store.header, **inputs)
 
-    def classifier(self) -> tuple[Any, Any]:
-        detector = self.workshop.detector(self.spec)
-        layer: Any = find_modules(detector, detector.logit_layer)[0]
-        return layer.weight.detach().numpy(), layer.bias.detach().numpy()
-
     def moments(self, kind: str) -> ClassMoments:
-        usual = self.workshop.statistics(self.spec)
+        usual = self.cache.statistics(self.spec)
         if kind == ALL:
             return usual
         paths = {
-            each: self.workshop.model_folder(self.spec) / f"statistics-{each}.safetensors"
+            each: self.cache.model_folder(self.spec) / f"statistics-{each}.safetensors"
             for each in (POSITIVES, CORRECT_POSITIVES)
         }
         if not all(_is_of(path, usual) for path in paths.values()):
-            training = self.workshop.dataset(self.spec, "train")
+            training = self.cache.dataset(self.spec, "train")
             images = min(STATISTICS_IMAGES, len(training))
-            with self.step(f"Statistics of positives of {self.spec.name}", images) as advance:
+            with self.cache.step(f"Statistics of positives of {self.spec.name}", images) as advance:
                 found = positive_statistics(
-                    self.workshop.detector(self.spec),
+                    self.cache.model(self.spec),
                     training,
                     images=images,
                     metadata=usual.metadata,

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.bench_detectors import BenchLength
 from logn.experiments.detector_spec import DetectorSpec
 from logn.experiments.experiment import (
@@ -26,7 +27,6 @@ from logn.experiments.measurements import (
     measure,
     training_cost,
 )
-from logn.experiments.workshop import Step, Workshop
 
 
 @dataclass
@@ -44,36 +44,34 @@ class DetectorOutcome:
 
 def run_experiment(
     experiment: Experiment,
-    workshop: Workshop,
+    cache: ArtifactCache,
     *,
     length: BenchLength,
     seeds: Sequence[int],
-    step: Step,
     train: bool = True,
 ) -> BenchResult:
     """Run a table; what is there already is not done again, and a row that fails does not hold up the others.
 
     Args:
         experiment: The table.
-        workshop: Where everything is kept.
+        cache: Where everything is kept.
         length: Size of the problem and length of the training.
         seeds: Of data and training; the table has their mean and range.
-        step: Reports progress.
         train: Whether to train what is missing; otherwise those rows are reported as not trained.
     """
     plans = {seed: tuple(experiment.sections(length, seed)) for seed in seeds}
     wanted = _corrections(row for plan in plans.values() for section in plan for row in section.rows)
-    failures = workshop.train([spec for spec, _ in wanted.values()]) if train else {}
+    failures = cache.train([spec for spec, _ in wanted.values()]) if train else {}
     outcomes: dict[str, DetectorOutcome] = {}
     for name, (spec, corrections) in wanted.items():
-        if name in failures or not workshop.is_trained(spec):
+        if name in failures or not cache.is_trained(spec):
             outcomes[name] = DetectorOutcome(failure=failures.get(name, NOT_TRAINED))
         else:
-            outcomes[name] = _measured(workshop, spec, corrections, experiment.errors, step)
+            outcomes[name] = _measured(cache, spec, corrections, experiment.errors)
     # Costs come last: whoever stops the command in between has the metrics.
     for name, (spec, _) in wanted.items() if experiment.costs else ():
         if outcomes[name].records:
-            _add_costs(outcomes[name], workshop, spec, length.plain("random", seed=spec.seed))
+            _add_costs(outcomes[name], cache, spec, length.plain("random", seed=spec.seed))
     first = plans[seeds[0]]
     sections = tuple(
         SectionResult(
@@ -111,24 +109,24 @@ def _corrections(rows: Iterable[BenchRow]) -> dict[str, tuple[DetectorSpec, list
 
 
 def _measured(
-    workshop: Workshop, spec: DetectorSpec, corrections: Sequence[Correction], errors: bool, step: Step
+    cache: ArtifactCache, spec: DetectorSpec, corrections: Sequence[Correction], errors: bool
 ) -> DetectorOutcome:
-    outcome = DetectorOutcome(logged_seconds=workshop.training_seconds(spec))
+    outcome = DetectorOutcome(logged_seconds=cache.training_seconds(spec))
     try:
-        outcome.records, outcome.failures = measure(workshop, spec, corrections, step=step, errors=errors)
+        outcome.records, outcome.failures = measure(cache, spec, corrections, errors=errors)
     except EXPECTED_ERRORS as error:
         outcome.failure = str(error)
     return outcome
 
 
-def _add_costs(outcome: DetectorOutcome, workshop: Workshop, spec: DetectorSpec, plain: DetectorSpec) -> None:
+def _add_costs(outcome: DetectorOutcome, cache: ArtifactCache, spec: DetectorSpec, plain: DetectorSpec) -> None:
     """Add what training and inference cost; without them a row still has its metrics."""
-    if not workshop.is_trained(plain):
+    if not cache.is_trained(plain):
         return
     with contextlib.suppress(*EXPECTED_ERRORS):
-        outcome.relative_cost = inference_cost(workshop, spec, plain)
-        outcome.training_seconds = training_cost(workshop, spec)
-        before = 0.0 if spec.start is None else training_cost(workshop, spec.start)
+        outcome.relative_cost = inference_cost(cache, spec, plain)
+        outcome.training_seconds = training_cost(cache, spec)
+        before = 0.0 if spec.start is None else training_cost(cache, spec.start)
         outcome.total_seconds = before + outcome.training_seconds
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from logn.experiments.bench_detectors import BenchLength
 from logn.experiments.experiment import BenchRow, BenchSection, Correction, Experiment, SectionResult
+from logn.experiments.formatting import best_row, signed
 from logn.experiments.paper_tables import TABLE1, paper_row
-from logn.experiments.sentences import best_row, signed
 
 SAMPLERS = {"random": "Random sampling", "rfs": "Repeat factor sampling (RFS)", "balanced": "Class-balanced sampling"}
 CORRECTIONS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.annotations import read_annotations
 from logn.errors import InputError
-from logn.json_stream import stream_elements
 from logn.logits.arrays import FloatArray
 from logn.statistics.class_tables import (
     column_of,
@@ -169,24 +168,15 @@ def _stream_annotations(path: Path) -> tuple[Mapping[str, Any], IntArray] | None
     LVIS's training annotations are a gigabyte, nearly all of it outlines; here 16 bytes of each object stay. None
     stands for files of another form, which are small, and for those with a fault, which then gets its sentence.
     """
-    categories: list[Any] = []
-    pairs = array("q")
-    num_images = num_annotations = 0
     try:
-        for element in stream_elements(path):
-            if element.section == "annotations":
-                num_annotations += 1
-                if not element.value.get("iscrowd"):
-                    pairs.extend((element.value["category_id"], element.value["image_id"]))
-            elif element.section == "categories":
-                categories.append(element.value)
-            elif element.section == "images":
-                num_images += 1
-    except (InputError, AttributeError, KeyError, TypeError, OverflowError):
+        found = read_annotations(path, boxes=False, image=lambda entry: None)
+    except InputError:
         return None  # not told from here: the words would differ, and of two faults the first in the file would win
-    if not categories or not num_annotations:  # such a section may be there and be no list
+    if not found.categories or not len(found):  # such a section may be there and be no list
         return None
-    return {"categories": categories, "images": range(num_images)}, np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    objects = ~found.crowd
+    pairs = np.stack([found.category_ids[objects], found.image_ids[objects]], axis=1)
+    return {"categories": found.categories, "images": found.images}, pairs
 
 
 def _count_annotations(content: Mapping[str, Any], pairs: IntArray | None = None) -> ClassCounts:

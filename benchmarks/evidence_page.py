@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from logn.experiments.evidence import METHODS, TUNED, Evidence
-from logn.experiments.evidence_tables import advice_record, configuration_table, method_table, summary
+from evidence import METHODS, TUNED, Evidence
+from evidence_tables import advice_record, configuration_table, method_table, summary
 
 _PAGE = """\
 # When it helps, and when not

@@ -5,16 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import evidence
+import evidence_tables
 import pytest
+from evidence import MAIN, METHODS, TUNED, Evidence, grid, measure
+from evidence_figure import draw_evidence, head_of
+from evidence_page import evidence_page
 
 from logn.calibrators.method_spec import parse_method
 from logn.datasets.glyph_settings import GlyphSettings
-from logn.experiments import evidence, evidence_tables
+from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
-from logn.experiments.evidence import MAIN, METHODS, TUNED, Evidence, grid, measure
-from logn.experiments.evidence_figure import draw_evidence, head_of
-from logn.experiments.evidence_page import evidence_page
-from logn.experiments.workshop import Workshop
 
 
 def made_evidence(name="families-linear-random-ce-s0", *, ours=0.24, paper=0.15, norcal=0.20, high=0.01, form="none"):
@@ -102,11 +103,11 @@ def test_values_are_chosen_on_dev_and_the_highest_there_is_taken(monkeypatch):
         return SimpleNamespace(rows=rows)
 
     monkeypatch.setattr(evidence, "compare", compared)
-    workshop = SimpleNamespace(
+    cache = SimpleNamespace(
         predictions=lambda spec, split: f"predictions on {split}", data_folder=lambda spec: Path("data")
     )
     inputs = {"moments": SimpleNamespace(metadata=SimpleNamespace(background=0))}  # no weight, so no tau-norm
-    dev, chosen = evidence._choose(workshop, DetectorSpec(), inputs, {"none": "none", "NorCal": "norcal"})
+    dev, chosen = evidence._choose(cache, DetectorSpec(), inputs, {"none": "none", "NorCal": "norcal"})
     assert asked == [("predictions on dev", "data/dev.json")]
     assert chosen == {"LogA, tuned": "loga:tau=0.5,priors=false", "NorCal, tuned": "norcal:gamma=0.8"}
     assert dev["norcal:gamma=0.8"] == 0.3
@@ -115,25 +116,25 @@ def test_values_are_chosen_on_dev_and_the_highest_there_is_taken(monkeypatch):
 def test_a_tiny_detector_is_trained_measured_and_not_measured_again(tmp_path, monkeypatch):
     glyphs = GlyphSettings(classes=8, train=24, dev=8, test=8, size=64)
     spec = DetectorSpec("families", glyphs, iterations=3)
-    workshop = Workshop(tmp_path)
-    assert workshop.train([spec]) == {}
-    found = measure(workshop, spec, draws=10)
+    cache = ArtifactCache(tmp_path)
+    assert cache.train([spec]) == {}
+    found = measure(cache, spec, draws=10)
     assert set(found.federated) == {*METHODS, *TUNED}
     assert set(found.exhaustive) == set(found.federated)
     assert {"AP", "AP-Fixed", "AP-mask"} <= set(found.federated["LogN balanced"])
     assert "AP-mask" not in found.federated["FRACAL"]
     assert set(found.intervals) == set(MAIN) - {"none"}
     assert found.advice["form"] in ("none", "logn:balanced")
-    path = workshop.model_folder(spec) / "evidence.json"
+    path = cache.model_folder(spec) / "evidence.json"
     changed = json.loads(path.read_text()) | {"name": "read, not measured"}
     path.write_text(json.dumps(changed))
-    assert measure(workshop, spec).name == "read, not measured"
+    assert measure(cache, spec).name == "read, not measured"
     path.write_text(json.dumps(changed | {"weights": "others"}))
     monkeypatch.setattr(evidence, "_measure", lambda *arguments: replace(found, name="measured again"))
-    assert measure(workshop, spec).name == "measured again"
-    assert measure(workshop, spec).name == "measured again"
+    assert measure(cache, spec).name == "measured again"
+    assert measure(cache, spec).name == "measured again"
     del changed["weights"]  # as earlier versions wrote it
     path.write_text(json.dumps(changed))
-    assert measure(workshop, spec).name == "read, not measured"
-    assert workshop.train([spec]) == {}  # at once: it is trained
-    assert workshop.training_seconds(spec) > 0
+    assert measure(cache, spec).name == "read, not measured"
+    assert cache.train([spec]) == {}  # at once: it is trained
+    assert cache.training_seconds(spec) > 0

@@ -14,8 +14,8 @@ from logn.errors import InputError
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
 from logn.evaluate.masks import mask_maker
-from logn.experiments.detector_spec import DetectorSpec
-from logn.experiments.workshop import Workshop
+from logn.experiments.artifact_cache import ArtifactCache
+from logn.experiments.detector_spec import DetectorSpec, training_counts
 from logn.files import atomic_path
 from logn.logits.fingerprint import fingerprint
 from logn.statistics.class_dimensions import read_dimensions
@@ -100,36 +100,36 @@ def grid(seeds: Sequence[int], *, iterations: int) -> list[DetectorSpec]:
     ]
 
 
-def measure(workshop: Workshop, spec: DetectorSpec, *, draws: int = 500) -> Evidence:
+def measure(cache: ArtifactCache, spec: DetectorSpec, *, draws: int = 500) -> Evidence:
     """Measure every method on one trained detector; what was measured before is read from its folder."""
-    path, weights = workshop.model_folder(spec) / "evidence.json", fingerprint(workshop.detector(spec))
+    path, weights = cache.model_folder(spec) / "evidence.json", fingerprint(cache.model(spec))
     known = json.loads(path.read_text()) if path.exists() else {}
     if not known or known.get("weights", weights) != weights:  # files of an earlier version do not tell the weights
-        known = {**_measure(workshop, spec, draws).__dict__, "weights": weights}
+        known = {**_measure(cache, spec, draws).__dict__, "weights": weights}
         with atomic_path(path) as temporary:
             Path(temporary).write_text(json.dumps(known, indent=1) + "\n")
         known = json.loads(path.read_text())
     known.pop("weights", None)
     # The advice needs no labels and no time, so it is always that of the present rule.
-    advice = advise(workshop.statistics(spec))
+    advice = advise(cache.statistics(spec))
     indicators = {name: round(value, 4) for name, value in advice.indicators.items()}
     kept = {"form": advice.form, "confidence": advice.confidence, "strength": advice.strength, "indicators": indicators}
     return replace(Evidence(**known), advice=kept)
 
 
-def _measure(workshop: Workshop, spec: DetectorSpec, draws: int) -> Evidence:
-    inputs = _fit_inputs(workshop, spec)
+def _measure(cache: ArtifactCache, spec: DetectorSpec, draws: int) -> Evidence:
+    inputs = _fit_inputs(cache, spec)
     fixed_methods = _measurable(METHODS, inputs)
-    dev, chosen = _choose(workshop, spec, inputs, fixed_methods)
+    dev, chosen = _choose(cache, spec, inputs, fixed_methods)
     methods = {**fixed_methods, **chosen}
-    data, store = workshop.data_folder(spec), workshop.predictions(spec, "test")
+    data, store = cache.data_folder(spec), cache.predictions(spec, "test")
     plain = CompareSettings(draws=0)
     federated = compare(store, data / "test.json", methods, settings=plain, **inputs)
     exhaustive = compare(store, data / "test_exhaustive.json", methods, settings=plain, **inputs)
     main = {name: methods[name] for name in MAIN}
-    detector = workshop.detector(spec)
+    detector = cache.model(spec)
     two_stages = spec.model == "small"  # the one-stage detector has no masks
-    masks = mask_maker(detector, workshop.dataset(spec, "test"), store) if two_stages else None
+    masks = mask_maker(detector, cache.dataset(spec, "test"), store) if two_stages else None
     special = compare(
         store,
         data / "test.json",
@@ -156,17 +156,17 @@ def _measure(workshop: Workshop, spec: DetectorSpec, draws: int) -> Evidence:
     )
 
 
-def _fit_inputs(workshop: Workshop, spec: DetectorSpec) -> dict[str, Any]:
+def _fit_inputs(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
     """All that methods are fitted to: statistics without labels, and for the rivals counts, dimensions, weights."""
-    training = workshop.data_folder(spec) / "train.json"
-    counts = workshop.counts(spec)
+    training = cache.data_folder(spec) / "train.json"
+    counts = training_counts(cache.dataset(spec, "train"))
     inputs = {
-        "moments": workshop.statistics(spec),
+        "moments": cache.statistics(spec),
         "counts": counts,
         "dimensions": read_dimensions(training, counts.names),
     }
     if spec.classifier == "linear" and spec.model == "small":  # the weights of a cosine head have no length to undo
-        layer = workshop.detector(spec).get_submodule("roi_heads.box_predictor.cls_score")
+        layer = cache.model(spec).get_submodule("roi_heads.box_predictor.cls_score")
         inputs |= {"weight": layer.weight.detach().numpy(), "bias": layer.bias.detach().numpy()}
     return inputs
 
@@ -183,7 +183,7 @@ def _measurable(methods: Mapping[str, str], inputs: Mapping[str, Any]) -> dict[s
 
 
 def _choose(
-    workshop: Workshop, spec: DetectorSpec, inputs: Mapping[str, Any], methods: Mapping[str, str]
+    cache: ArtifactCache, spec: DetectorSpec, inputs: Mapping[str, Any], methods: Mapping[str, str]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """AP on dev of all methods, and the values of the tuned ones that are best there."""
     tuned = {
@@ -191,8 +191,8 @@ def _choose(
         for name, (form, values) in TUNED.items()
     }
     every = dict(methods) | {method: method for options in tuned.values() for method in options.values()}
-    store = workshop.predictions(spec, "dev")
-    found = compare(store, workshop.data_folder(spec) / "dev.json", every, settings=CompareSettings(draws=0), **inputs)
+    store = cache.predictions(spec, "dev")
+    found = compare(store, cache.data_folder(spec) / "dev.json", every, settings=CompareSettings(draws=0), **inputs)
     precision = {row.name: round(float(row["AP"]), 5) for row in found.rows}
     if not any(value == value for value in precision.values()):
         raise InputError(f"Expected `{store}` to give an AP on dev, but there is none.")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from margin_landscape import FORMS, foreground_mass, margin_forms, measure_maps, plateau
 
 from logn.calibrators.logit_normalization import logit_normalization
 from logn.errors import InputError
@@ -15,7 +16,6 @@ from logn.evaluate.ground_truth import load_ground_truth
 from logn.evaluate.store import PredictionStore
 from logn.evaluate.store_format import StoreHeader
 from logn.evaluate.store_writer import PredictionWriter
-from logn.experiments.margin_landscape import FORMS, foreground_mass, margin_forms, measure_maps, plateau
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

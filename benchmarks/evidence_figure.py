@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from logn.experiments.evidence import Evidence
-from logn.experiments.evidence_tables import changes
+from evidence import Evidence
+from evidence_tables import changes
+
 from logn.report.figure_style import BLUE, GREEN, GREY, ORANGE, PAGE, PURPLE, paper_style, save_figure
 
 ROWS = (

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from logn.experiments.evidence import MAIN, METHODS, TUNED, Evidence
-from logn.experiments.student import half_width
+from evidence import MAIN, METHODS, TUNED, Evidence
+
+from logn.experiments.confidence_interval import half_width
 
 BASELINE, OURS, PAPER = "none", "LogN balanced", "LogN (paper)"
 
