@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -348,7 +350,9 @@ def test_half_precision_and_autocast_are_not_refused(dtype, ending):
 )
 def test_wrapped_models_are_compared_too(wrap):
     good, bad = wrap(make(Ending, nn.Sigmoid())), wrap(make(Adapter))
-    assert run_in(good)(LogitLayer("fc")).metadata.activation == "sigmoid"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LogNWarning)  # the wrapper is in training mode, the model is not
+        assert run_in(good)(LogitLayer("fc")).metadata.activation == "sigmoid"
     with pytest.raises(InputError, match="is not made of them alone"):
         run_in(bad)(LogitLayer("fc"))
 
