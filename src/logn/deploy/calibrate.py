@@ -50,6 +50,10 @@ def calibrate(
     The pass runs in evaluation mode and without gradients; afterwards every module is in the mode it was in. Under
     torch.distributed each process brings its own part of the images, and all end with the same map.
 
+    In the first forward pass a classifier's layer is compared with what the model returns, and an activation that the
+    model applies itself is seen. Where neither that nor `layer` tells it, it is recorded as unknown, not as a softmax;
+    say activation="sigmoid" in `layer` for a multi-label model that returns logits.
+
     By default the correction is the balanced one, which keeps the model's own scale and foreground mass. The paper's
     is `margin="min"` for a detector with a background and `margin=None` otherwise.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from logn.errors import LogNWarning
 from logn.logits.layer import LogitLayer, output_width
 from logn.logits.origin import modules_from
 
@@ -47,6 +48,6 @@ def _warn_of_column_without_class(path: str, width: int) -> None:
         f"RF-DETR's `{path}` has a column that is no class: the last ({width - 1}) where labels count from 0, column 0 "
         "and the gaps where they are COCO's. Name such columns, or they are raised like rare classes: "
         f"layer = dataclasses.replace(layer, unused=({width - 1},)).",
-        UserWarning,
+        LogNWarning,
         stacklevel=5,
     )

@@ -89,7 +89,7 @@ def record(
     columns = count_columns(model, layer)
     refuse_single_logit(layer, columns)
     _check_stages(layer, find_modules(model, layer))
-    if model.training:
+    if unwrap(model).training:
         warnings.warn(
             f"The model is in training mode, so the logits of `{layer.name}` are not those of inference; call .eval().",
             LogNWarning,
