@@ -65,10 +65,10 @@ def installed_weights(backbone: str) -> Path:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (Path(folder) / place).is_file():
             return Path(folder) / place
-    where = f"; the package `{published}` holds them and is not installed" if package else ""
+    where = f" and the package `{published}`, which has them, is not installed" if package else ""
     raise InputError(
-        f"Expected `weights` to be a local file with ImageNet weights of {backbone}, but got none{where}; "
-        "`none` trains without them, which takes far longer."
+        f"Expected `weights` to be a local file with weights of {backbone}, but got none{where}; give `--weights FILE`,"
+        " or `--weights none` to train from random ones, which takes far longer."
     )
 
 

@@ -231,7 +231,8 @@ class LightBackbone(nn.Module):
         x = images.contiguous(memory_format=torch.channels_last)
         if len(self.frozen):
             with torch.no_grad():
-                x = torch.cat([self.frozen(part) for part in torch.split(x, FROZEN_IMAGES)])
+                at_once = FROZEN_IMAGES if x.device.type == "cpu" else len(x)
+                x = torch.cat([self.frozen(part) for part in torch.split(x, at_once)])
         levels = {}
         for name, stage in zip(STRIDES, self.stages, strict=True):
             x = levels[name] = stage(x)
