@@ -40,12 +40,38 @@ def test_the_commands_draw_and_train(tmp_path, monkeypatch, blocks, run_logn):
     for package in ("torchvision", "PIL", "matplotlib"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    commands, _ = blocks("sh")
+    commands, _, _ = blocks("sh")
     ours, for_lvis, _ = commands.partition("logn train --data lvis")
     assert for_lvis
     few = "logn data glyphs --classes 6 --train 16 --dev 1 --test 1 --size 64 --workers 1"
     run_logn(ours, shorter={"logn data glyphs": few, "--processes 2": "--iterations 1"})
     assert (tmp_path / "runs" / "glyphs" / "log.jsonl").exists()
+
+
+def test_the_light_detector_trains_collects_and_predicts(workplace, blocks, run_logn):
+    import torch
+    from torchvision.models import mobilenet_v2
+
+    _, commands, _ = blocks("sh")
+    (workplace / "glyphs").rename(workplace / "photos")
+    torch.save(mobilenet_v2().state_dict(), workplace / "mobilenet_v2.pth")
+    run_logn(commands, shorter={"-m light": "-m light --image-size 64 --iterations 1 --batch 2"})
+    assert (workplace / "runs" / "photos" / "predictions").exists()
+
+
+def test_the_backbones_and_their_packages_are_those_of_the_page():
+    from logn.training.backbone_weights import PACKAGES
+    from logn.training.detector_settings import LIGHT_BACKBONES, MODELS
+
+    text = PAGE.read_text(encoding="utf-8")
+    rows = [
+        line.split("|")[1:3]
+        for line in text.splitlines()
+        if line.startswith(tuple(f"| `{b}`" for b in LIGHT_BACKBONES))
+    ]
+    assert [name.split("`")[1] for name, _ in rows] == list(LIGHT_BACKBONES)
+    assert [package.strip(" `") for _, package in rows] == [PACKAGES.get(b, ("", "", ""))[2] for b in LIGHT_BACKBONES]
+    assert all(f"| `{model}` |" in text for model in MODELS)
 
 
 def test_the_line_of_the_log_has_the_fields_of_the_page(workplace, blocks):

@@ -10,8 +10,7 @@ from torchvision.ops import roi_align
 
 from logn.errors import InputError
 from logn.training import cascade_heads
-from logn.training.assemble import load_backbone
-from logn.training.backbone_weights import read_backbone_weights
+from logn.training.backbone_weights import load_backbone, read_backbone_weights
 from logn.training.cascade_heads import CascadeRegionHeads
 from logn.training.detectors import (
     DetectorSettings,

@@ -23,7 +23,8 @@ def train(
         typer.Option(
             "--model",
             "-m",
-            help="`small`, `small-one-stage` (sigmoid, no masks), `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.",
+            help="`small`, `small-one-stage` (sigmoid, no masks), `light` (photographs on a CPU, no masks), "
+            "`mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.",
         ),
     ] = "small",
     classifier: options.ClassifierOption = "linear",
@@ -42,7 +43,20 @@ def train(
     lr: options.RateOption = None,
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.")] = 0,
     weights: Annotated[
-        Path | None, typer.Option(help="Local file with ResNet weights (.pth or .safetensors); never downloaded.")
+        Path | None,
+        typer.Option(
+            "--weights",
+            "--backbone-weights",
+            help="Local file with weights of the backbone (.pth or .safetensors); never downloaded. `light` looks into"
+            " installed packages without it; `none` trains it from scratch.",
+        ),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="Of `light`: `mobilenet-v2` (the default), `mobilenet-v3-large`, `efficientnet-lite0`, `resnet18` or"
+            " `resnet34`."
+        ),
     ] = None,
     image_size: Annotated[int | None, typer.Option(help="Shorter side of the images.")] = None,
     checkpoint_every: options.CheckpointOption = None,
@@ -82,6 +96,8 @@ def train(
 
         logn train --data lvis_v1_train.json --images coco -m mask-rcnn-r101 --weights resnet101.pth -o runs/lvis
 
+        logn train --data photos.json -m light --classifier cosine --weights mobilenet_v2.pth -o runs/photos
+
         torchrun --nproc-per-node 8 -m logn.cli.main train --data lvis_v1_train.json -m cascade-r101 -o runs/lvis
     """
     from logn.training.loop import train as run_training
@@ -109,6 +125,7 @@ def train(
         start=start,
         only=only,
         feature_memory=feature_memory,
+        backbone=backbone,
     )
     result = run_training(
         plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar

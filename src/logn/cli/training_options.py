@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 RunOption = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; made if it is not there.")]
 ClassifierOption = Annotated[str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).")]
 TemperatureOption = Annotated[float, typer.Option(help="Of the cosine classifier.")]
-PresetOption = Annotated[str | None, typer.Option(help="`paper` or `small`; by default the one that fits the model.")]
+PresetOption = Annotated[
+    str | None, typer.Option(help="`paper`, `small` or `light` (detectors); by default the one that fits the model.")
+]
 IterationsOption = Annotated[int | None, typer.Option(help="Length of the run, instead of the preset's.")]
 EpochsOption = Annotated[float | None, typer.Option(help="Length of the run in epochs.")]
 BatchOption = Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")]

@@ -70,6 +70,8 @@ PAPER_TEST = Augmentation(short_sides=(800,), longest_side=1333)
 #: Small images as they are. No flip: the mirror image of a glyph may be another class.
 SMALL_TRAIN = Augmentation(colour=0.2)
 SMALL_TEST = Augmentation()
+#: Photographs on a CPU.
+LIGHT_TRAIN = Augmentation(short_sides=(256,), longest_side=427, flip=0.5, colour=0.2)
 
 
 def fitted_size(size: tuple[int, int], short_side: int, longest_side: int) -> tuple[int, int]:
@@ -86,8 +88,10 @@ def fitted_size(size: tuple[int, int], short_side: int, longest_side: int) -> tu
 
 def resize(sample: Sample, height: int, width: int) -> Sample:
     """Stretch to the given size: the image bilinearly, the masks to the nearest pixel."""
-    pillow = import_pillow()
     before = sample.size
+    if before == (height, width):
+        return sample
+    pillow = import_pillow()
     picture = pillow.fromarray(sample.image).resize((width, height), pillow.Resampling.BILINEAR)
     scale = np.array([width / before[1], height / before[0]] * 2, np.float32)
     return replace(

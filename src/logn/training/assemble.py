@@ -16,9 +16,11 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from logn.errors import InputError
+from logn.training.backbone_weights import load_backbone
 from logn.training.cascade_heads import STAGE_IOU, CascadeRegionHeads
-from logn.training.detector_settings import ONE_STAGE, SMALL_MODELS, DetectorSettings
+from logn.training.detector_settings import LIGHT, ONE_STAGE, SMALL_MODELS, DetectorSettings
 from logn.training.heads import BoxPredictor, MaskPredictor
+from logn.training.light_backbones import BACKBONES, STRIDES, LightBackbone
 from logn.training.losses.by_name import layout_of
 from logn.training.one_stage import OneStageDetector
 from logn.training.one_stage_head import PointBoxes
@@ -36,6 +38,7 @@ from logn.training.two_stage import TwoStageDetector
 
 RESNETS = {"mask-rcnn-r50": resnet50, "mask-rcnn-r101": resnet101, "cascade-r101": resnet101}
 SHORTER_SIDE, LONGER_SIDE = 800, 1333
+LIGHT_SIDE = 256
 
 
 def assemble(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> TwoStageDetector | OneStageDetector:
@@ -46,6 +49,8 @@ def assemble(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> T
         if weights is not None:
             raise InputError("Expected no backbone `weights` for the small detectors, but got some.")
         return _small_one_stage(settings) if settings.model == ONE_STAGE else _small(settings)
+    if settings.model == LIGHT:
+        return _light(settings, weights)
     return _paper(settings, weights)
 
 
@@ -103,6 +108,41 @@ def _small_transform(settings: DetectorSettings) -> KeepSizeTransform:
     return KeepSizeTransform(side, 2 * side, [0.5] * 3, [0.25] * 3, size_divisible=16)
 
 
+def _light(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> TwoStageDetector:
+    name, side = str(settings.backbone), settings.image_size or LIGHT_SIDE
+    backbone = LightBackbone(name, pretrained=settings.pretrained, weights=weights)
+    channels = backbone.out_channels
+    # Two sizes to an octave, from 18 to 224 pixels of an image of 256; larger images have larger objects.
+    sizes = [cells * stride * side / LIGHT_SIDE for stride in (*STRIDES.values(), 64) for cells in (2.25, 3.5)]
+    anchors = AnchorGenerator(
+        sizes=tuple(zip(sizes[::2], sizes[1::2], strict=True)), aspect_ratios=((0.5, 1.0, 2.0),) * 4
+    )
+    rpn = RegionProposalNetwork(
+        anchors,
+        RPNHead(channels, anchors.num_anchors_per_location()[0]),
+        fg_iou_thresh=0.7,
+        bg_iou_thresh=0.3,
+        batch_size_per_image=128,
+        positive_fraction=0.5,
+        pre_nms_top_n={"training": 200, "testing": 400},
+        post_nms_top_n={"training": 200, "testing": 300},
+        nms_thresh=0.7,
+    )
+    heads = RegionHeads(
+        box_roi_pool=RegionSampler(7, strides=STRIDES),
+        box_head=SmallBoxHead(channels, 7, 512, 512),
+        box_predictor=_box_predictor(settings, 512, class_agnostic=True),
+        regions_per_image=64,
+        read_as=layout_of(settings.loss, settings.num_classes),
+    )
+    kind = BACKBONES[name]
+    longest = round(side * LONGER_SIDE / SHORTER_SIDE)
+    transform = KeepSizeTransform(side, longest, list(kind.mean), list(kind.std), size_divisible=32)
+    model = TwoStageDetector(settings, backbone=backbone, rpn=rpn, roi_heads=heads, transform=transform)
+    model.to(memory_format=torch.channels_last)
+    return model
+
+
 def _paper(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> TwoStageDetector:
     backbone = _resnet_pyramid(settings, weights)
     anchors = AnchorGenerator(
@@ -146,23 +186,6 @@ def _resnet_pyramid(settings: DetectorSettings, weights: dict[str, Tensor] | Non
     if weights is not None:
         load_backbone(resnet, weights)
     return _resnet_fpn_extractor(resnet, trainable_layers=3 if settings.pretrained else 5)
-
-
-def load_backbone(resnet: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Put weights into a ResNet; all of its layers but the classifier must be there, with the same shapes."""
-    wanted = {name: tensor.shape for name, tensor in resnet.state_dict().items() if not name.startswith("fc.")}
-    missing = [name for name in wanted if name not in weights]
-    if missing:
-        raise InputError(
-            f"Expected `weights` to hold every layer of the ResNet, but {len(missing)} of {len(wanted)} are"
-            f" missing, {missing[0]} first."
-        )
-    for name, shape in wanted.items():
-        if weights[name].shape != shape:
-            raise InputError(
-                f"Expected `weights` to have {name} of shape {tuple(shape)}, but got {tuple(weights[name].shape)}."
-            )
-    resnet.load_state_dict({name: weights[name] for name in wanted}, strict=False)
 
 
 def _poolers() -> dict[str, Any]:

@@ -106,10 +106,11 @@ class SampleCache:
     Args:
         dataset: Where samples come from.
         room: Bytes to use at most.
+        masks: Whether the masks are kept too; without them they are read anew whenever they are asked for.
     """
 
-    def __init__(self, dataset: DetectionDataset, room: int = CACHE_BYTES) -> None:
-        self.dataset, self.room = dataset, room
+    def __init__(self, dataset: DetectionDataset, room: int = CACHE_BYTES, *, masks: bool = True) -> None:
+        self.dataset, self.room, self.masks = dataset, room, masks
         self._samples: dict[int, Sample] = {}
 
     def __getitem__(self, index: int) -> Sample:
@@ -118,8 +119,9 @@ class SampleCache:
         sample = self.dataset[index]
         if self.room <= 0:
             return sample
-        sample = _with_packed_masks(sample)
-        self.room -= sample.image.nbytes + len(sample.boxes) * (sample.image.nbytes // 24 + 64)
+        bits = sample.image.nbytes // 24 if self.masks else 0
+        sample = _with_packed_masks(sample) if self.masks else sample
+        self.room -= sample.image.nbytes + len(sample.boxes) * (bits + 64)
         self._samples[index] = sample
         return sample
 
@@ -160,6 +162,7 @@ class IterationBatches(BatchesOfRun):
         augmentation: What is done to it.
         rank: Number of this process.
         world: How many processes share a batch.
+        masks: Whether the targets have masks, which are dear where nobody looks at them.
     """
 
     def __init__(
@@ -170,16 +173,18 @@ class IterationBatches(BatchesOfRun):
         *,
         rank: int = 0,
         world: int = 1,
+        masks: bool = True,
     ) -> None:
         self.stream, self.read, self.augmentation = stream, read, augmentation
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.masks = rank, world, masks
 
     def __getitem__(self, iteration: int) -> Batch:
         indices = self.stream.indices(iteration)
         images, targets = [], []
         for place in range(self.rank, len(indices), self.world):
             generator = np.random.default_rng((self.stream.seed, iteration, place))
-            image, target = to_tensors(self.augmentation(self.read(int(indices[place])), generator))
+            sample = self.augmentation(self.read(int(indices[place])), generator)
+            image, target = to_tensors(sample, masks=self.masks)
             images.append(image)
             targets.append(target)
         return Batch(images, targets)

@@ -13,7 +13,7 @@ from torchvision.models.resnet import BasicBlock, ResNet
 
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
-from logn.training.assemble import load_backbone
+from logn.training.backbone_weights import load_backbone
 from logn.training.classifier_settings import ClassifierSettings
 from logn.training.heads import class_layer
 from logn.training.region_sampling import ClassificationLoss

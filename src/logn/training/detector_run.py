@@ -82,7 +82,8 @@ def _detector(
     memory: FeatureMemory | None,
 ) -> Detector:
     """The detector of the plan, ready to be trained."""
-    weights = None if plan.weights is None else read_backbone_weights(plan.weights)
+    file = plan.backbone_file()
+    weights = None if file is None else read_backbone_weights(file)
     model = build_detector(plan.detector(num_classes), seed=plan.seed, weights=weights)
     if loss is not None:
         model.use_loss(loss)

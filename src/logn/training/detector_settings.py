@@ -9,10 +9,12 @@ from logn.errors import InputError
 from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
 from logn.training.model_settings import ModelSettings
 
-ONE_STAGE = "small-one-stage"
-#: Those that train on a CPU, on images of about 128 pixels.
+ONE_STAGE, LIGHT = "small-one-stage", "light"
+#: Those that train on a CPU, on drawn images of about 128 pixels.
 SMALL_MODELS = ("small", ONE_STAGE)
-MODELS = (*SMALL_MODELS, "mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
+#: The networks that a light detector may have, the default first.
+LIGHT_BACKBONES = ("mobilenet-v2", "mobilenet-v3-large", "efficientnet-lite0", "resnet18", "resnet34")
+MODELS = (*SMALL_MODELS, LIGHT, "mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,10 @@ class DetectorSettings(ModelSettings):
         temperature: Of the cosine classifier.
         pretrained: Whether the backbone starts from given weights. Then its normalisation and its first two stages
             stay frozen, as in the paper; otherwise all of it is trained.
-        image_size: Shorter side of a test image; None takes the model's own (800, small ones: 128).
+        image_size: Shorter side of a test image; None takes the model's own (800, light: 256, small ones: 128).
         loss: Name of the loss it is trained with, which decides how many logits there are and what they mean; the
             one-stage detector has `focal`.
+        backbone: Of a light detector, one of `LIGHT_BACKBONES`; None takes the first.
 
     Example:
         >>> DetectorSettings("small", num_classes=3, classifier="svm")
@@ -42,12 +45,14 @@ class DetectorSettings(ModelSettings):
 
     pretrained: bool = False
     image_size: int | None = None
+    backbone: str | None = None
 
     def __post_init__(self) -> None:
         parse_loss(self.loss)
         super().__post_init__()
         if self.model == ONE_STAGE:
             self._check_one_stage()
+        self._choose_backbone()
         if self.image_size is not None and self.image_size < 32:
             raise InputError(f"Expected `image_size` to be at least 32 pixels, but got {self.image_size}.")
 
@@ -55,6 +60,16 @@ class DetectorSettings(ModelSettings):
         # Others want a background column, or are means over regions, of which a dense head has nearly none that count.
         if parse_loss(self.loss)[0] != "focal":
             raise InputError(f"Expected `loss` to be focal for {self.model!r}, but got {self.loss!r}.")
+
+    def _choose_backbone(self) -> None:
+        if self.model != LIGHT and self.backbone is not None:
+            raise InputError(
+                f"Expected no `backbone` for {self.model!r}, which has its own, but got {self.backbone!r}."
+            )
+        if self.model == LIGHT and self.backbone is None:
+            object.__setattr__(self, "backbone", LIGHT_BACKBONES[0])  # named, so that settings compare as they are
+        if self.model == LIGHT and self.backbone not in LIGHT_BACKBONES:
+            raise InputError(f"Expected `backbone` to be one of {LIGHT_BACKBONES}, but got {self.backbone!r}.")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DetectorSettings:

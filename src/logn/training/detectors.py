@@ -1,4 +1,4 @@
-"""The detectors: the paper's three on torchvision's parts, and two small ones that train on a CPU in minutes."""
+"""The detectors: the paper's three on torchvision's parts, and three that train on a CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from logn.training.assemble import assemble
-from logn.training.detector_settings import ONE_STAGE, DetectorSettings, default_loss
+from logn.training.detector_settings import LIGHT, ONE_STAGE, DetectorSettings, default_loss
 from logn.training.one_stage import OneStageDetector
 from logn.training.two_stage import TwoStageDetector
 
@@ -16,14 +16,14 @@ Detector = TwoStageDetector | OneStageDetector
 
 
 def build_detector(settings: DetectorSettings, *, seed: int = 0, weights: dict[str, Tensor] | None = None) -> Detector:
-    """Build a detector with random weights, or with the given weights in its ResNet.
+    """Build a detector with random weights, or with the given weights in its backbone.
 
     The global random state of torch is the same before and after.
 
     Args:
         settings: Which detector.
         seed: Of the random weights.
-        weights: State dict of a ResNet for a detector with `pretrained=True` (see `read_backbone_weights`).
+        weights: State dict of the backbone for a detector with `pretrained=True` (see `read_backbone_weights`).
 
     Example:
         >>> detector = build_detector(DetectorSettings("small", num_classes=3))
@@ -56,6 +56,19 @@ def small_one_stage(num_classes: int, *, seed: int = 0, **settings: Any) -> OneS
     detector = build_detector(DetectorSettings(ONE_STAGE, num_classes, **settings), seed=seed)
     assert isinstance(detector, OneStageDetector)  # noqa: S101 - this is how it is built
     return detector
+
+
+def light(
+    num_classes: int, *, seed: int = 0, weights: dict[str, Tensor] | None = None, **settings: Any
+) -> TwoStageDetector:
+    """Build the light detector for photographs of 256 pixels: a small backbone, class-agnostic boxes, no masks.
+
+    Example:
+        >>> light(5, backbone="resnet18").settings.backbone
+        'resnet18'
+    """
+    settings = {"pretrained": weights is not None, **settings}
+    return _two_stage(DetectorSettings(LIGHT, num_classes, **settings), seed, weights)
 
 
 def mask_rcnn_r50_fpn(

@@ -106,9 +106,8 @@ def _train(
     schedule = plan.schedule(epoch)
     plan.check_processes(team.world)
     stream = ImageStream(sampler, plan.images_per_iteration, plan.seed)
-    batches = IterationBatches(
-        stream, SampleCache(dataset).__getitem__, plan.augmentation, rank=team.rank, world=team.world
-    )
+    read = SampleCache(dataset, masks=plan.has_masks).__getitem__
+    batches = IterationBatches(stream, read, plan.augmentation, rank=team.rank, world=team.world, masks=plan.has_masks)
     ahead = team.readers(workers)
     shown = progress if team.is_leader else False
     with run_folder(Path(plan.output)), torch.random.fork_rng(devices=team.cuda_devices):

@@ -9,11 +9,14 @@ from typing import Any
 from logn.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
-from logn.training.detector_settings import SMALL_MODELS, DetectorSettings, default_loss
+from logn.training.backbone_weights import installed_weights
+from logn.training.detector_settings import LIGHT, ONE_STAGE, SMALL_MODELS, DetectorSettings, default_loss
 from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
 from logn.training.presets import Preset, get_preset
 from logn.training.run_plan import RunPlan
 
+#: In place of a file with weights, for a light detector.
+FROM_SCRATCH = "none"
 ANNOTATION_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
 
 
@@ -24,11 +27,13 @@ class TrainingPlan(RunPlan):
     Args:
         data: LVIS or COCO annotation file, or a folder that holds `train.json`.
         images: Folder that the image paths start from; by default that of the annotation file.
-        model: `small`, `small-one-stage`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
+        model: `small`, `small-one-stage`, `light`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
         sampler: `random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.
         repeat_threshold: Share of the images below which the repeat-factor samplers repeat a class. The paper's 0.001
             fits the 100,000 images of LVIS; on 2,400 glyph scenes 0.04 repeats as much.
-        weights: Local file with the weights of a ResNet, for the paper's detectors.
+        weights: Local file with the weights of the backbone, for the paper's detectors and the light one. A light one
+            without it looks into installed packages; `none` trains it from random weights.
+        backbone: Network of the light detector; see `DetectorSettings`.
         image_size: Shorter side of the images, instead of the model's.
         loss: Name of the classification loss, with options: `seesaw`, `eql:threshold=0.005`. By default cross entropy,
             for the one-stage detector `focal`, the only one that it takes.
@@ -50,6 +55,7 @@ class TrainingPlan(RunPlan):
     repeat_threshold: float = PAPER_THRESHOLD
     loss: str | None = None
     feature_memory: bool = False
+    backbone: str | None = None
 
     def __post_init__(self) -> None:
         self.detector(1)  # refuses unknown models and classifiers now, not after the data is read
@@ -63,6 +69,29 @@ class TrainingPlan(RunPlan):
     def loss_name(self) -> str:
         """The loss that was asked for, with its options, or the model's own."""
         return self.loss or default_loss(self.model)
+
+    @property
+    def preset_name(self) -> str:
+        """The preset that was asked for, or the one that fits the model."""
+        return self.preset or (LIGHT if self.model == LIGHT else super().preset_name)
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the backbone has weights from elsewhere: a light detector unless it is to go without them."""
+        return str(self.weights) != FROM_SCRATCH if self.model == LIGHT else self.weights is not None
+
+    def backbone_file(self) -> Path | None:
+        """The file to read the weights of the backbone from; None where they are random, or come from `start`."""
+        if self.weights is not None:
+            return Path(self.weights) if self.pretrained else None
+        if self.model != LIGHT or self.start is not None:
+            return None
+        return installed_weights(str(self.detector(1).backbone))
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether the detector learns masks; the others need not decode them."""
+        return self.model not in (ONE_STAGE, LIGHT)
 
     @property
     def fills_memory(self) -> bool:
@@ -91,9 +120,10 @@ class TrainingPlan(RunPlan):
             num_classes,
             classifier=self.class_layer,
             temperature=self.temperature,
-            pretrained=self.weights is not None,
+            pretrained=self.pretrained,
             image_size=self.image_size,
             loss=parse_loss(self.loss_name)[0],
+            backbone=self.backbone,
         )
 
     def run_settings(self, *, total: int, world: int) -> dict[str, Any]:

@@ -34,7 +34,8 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
     """torchvision's RoI heads with class-agnostic boxes, a loss of your choice, and logits on request.
 
     Args:
-        box_roi_pool, box_head, box_predictor, mask_roi_pool, mask_head, mask_predictor: Modules.
+        box_roi_pool, box_head, box_predictor, mask_roi_pool, mask_head, mask_predictor: Modules; without those of the
+            masks there are boxes only.
         read_as: The loss that says what the class layer's output means at test time.
         regions_per_image: How many regions of an image are sampled in training, a quarter of them positive.
         beta: Corner of the smooth L1 loss of the boxes.
@@ -49,9 +50,9 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         box_roi_pool: nn.Module,
         box_head: nn.Module,
         box_predictor: nn.Module,
-        mask_roi_pool: nn.Module,
-        mask_head: nn.Module,
-        mask_predictor: nn.Module,
+        mask_roi_pool: nn.Module | None = None,
+        mask_head: nn.Module | None = None,
+        mask_predictor: nn.Module | None = None,
         read_as: HeadLoss,
         regions_per_image: int = 512,
         beta: float = 1 / 9,
@@ -102,9 +103,11 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
             return [], self.losses(features, proposals, image_shapes, targets)
         logits, offsets, proposals = self.score(features, proposals, image_shapes)
         boxes, scores, labels = self.postprocess_detections(logits, offsets, proposals, image_shapes)
-        masks = self.mask_probabilities(features, boxes, labels, image_shapes)
-        columns = zip(boxes, scores, labels, masks, strict=True)
-        return [{"boxes": b, "scores": s, "labels": c, "masks": m[:, None]} for b, s, c, m in columns], {}
+        found = [{"boxes": b, "scores": s, "labels": c} for b, s, c in zip(boxes, scores, labels, strict=True)]
+        if self.has_mask():
+            for image, masks in zip(found, self.mask_probabilities(features, boxes, labels, image_shapes), strict=True):
+                image["masks"] = masks[:, None]
+        return found, {}
 
     def losses(
         self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
@@ -118,14 +121,13 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         class_loss, box_loss = box_losses(
             logits, offsets, samples, self.box_coder, self.classification_loss, beta=self.beta, recalled=recalled
         )
-        boxes, labels, rows = self.limit_masks(samples.positives())
-        pooled = self.mask_roi_pool(features, boxes, image_shapes)
-        mask_logits = self.mask_predictor(self.mask_head(pooled), torch.cat(labels))
-        return {
-            "loss_classifier": class_loss,
-            "loss_box_reg": box_loss,
-            "loss_mask": mask_loss(mask_logits, boxes, rows, targets),
-        }
+        losses = {"loss_classifier": class_loss, "loss_box_reg": box_loss}
+        if self.has_mask():
+            boxes, labels, rows = self.limit_masks(samples.positives())
+            pooled = self.mask_roi_pool(features, boxes, image_shapes)
+            mask_logits = self.mask_predictor(self.mask_head(pooled), torch.cat(labels))
+            losses["loss_mask"] = mask_loss(mask_logits, boxes, rows, targets)
+        return losses
 
     def keep_regions(self, features: Features, image_shapes: Sizes, targets: Sequence[Target]) -> None:
         """Put regions around the true boxes into the feature memory, where there is one."""

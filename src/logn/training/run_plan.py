@@ -22,7 +22,7 @@ class RunPlan(ABC):
         model: Name of the model.
         classifier: `linear` or `cosine`.
         temperature: Of the cosine classifier.
-        preset: `paper` or `small`; None takes `small` for small models and `paper` for the others.
+        preset: Name of the recipe; None takes the one that fits the model: `small` for small ones, else `paper`.
         sampler: Which images are shown how often.
         iterations: Length of the run, instead of the preset's.
         epochs: Length of the run in epochs, instead of the preset's.

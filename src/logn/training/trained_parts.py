@@ -49,7 +49,9 @@ def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, b
     wanted = settings_of(model)
     checkpoint = read_checkpoint(path, type(wanted))
     found = checkpoint.settings
-    for name in ("model", "num_classes", "classifier"):
+    # Where there is a choice of backbones, other ones have other weights, and so has a trained normalisation.
+    choice = ("backbone", "pretrained") if getattr(wanted, "backbone", None) is not None else ()
+    for name in ("model", "num_classes", "classifier", *choice):
         ours, theirs = getattr(wanted, name), getattr(found, name)
         if ours == "scaled":
             ours = "linear"  # the weights that the scales are for

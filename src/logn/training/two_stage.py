@@ -13,6 +13,7 @@ from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
 from torchvision.models.detection.transform import resize_boxes
 
+from logn.errors import InputError
 from logn.logits.layer import LogitLayer
 from logn.logits.proposals import Proposals
 from logn.training.detector_settings import DetectorSettings
@@ -134,6 +135,10 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
             boxes: `(M, 4)` per image, in pixels of the image as given.
             labels: `(M,)` per image, foreground classes 0..F-1.
         """
+        if not self.roi_heads.has_mask():
+            raise InputError(
+                f"Expected a detector with a mask head, but got {self.settings.model!r}, which gives boxes only."
+            )
         device = next(self.parameters()).device
         given = [np.asarray(rows, dtype=np.float32).reshape(-1, 4) for rows in boxes]
         columns = [np.asarray(rows, dtype=np.int64).reshape(-1) + 1 for rows in labels]
