@@ -5,47 +5,53 @@ from __future__ import annotations
 import json
 import platform
 import shlex
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from logn import __version__
 from logn.report.comparison_record import MethodRecord
-from logn.report.markup import Markup, join, tag
-from logn.report.page_parts import section, spec
 from logn.report.run_folder import Run
 
 PACKAGES = ("numpy", "hotcoco", "torch", "torchvision")
 
 
-def provenance_section(run: Run, focus: MethodRecord, output: Path) -> Markup:
+@dataclass(frozen=True)
+class Fact:
+    """One thing to know of the numbers: `code` is a name or a value as it is typed, before the words of `text`."""
+
+    name: str
+    text: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Provenance:
     """Everything that somebody needs who wants to check or repeat the page."""
+
+    template: ClassVar[str] = "provenance.html.jinja"
+    facts: tuple[Fact, ...]
+    commands: tuple[str, ...]
+
+
+def provenance(run: Run, focus: MethodRecord, output: Path) -> Provenance:
+    """Say what the numbers were made from, and how to make them again."""
     comparison = run.comparison
-    facts: list[tuple[str, Any]] = [
-        ("Made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC with LogN {__version__}, {_versions()}"),
-        ("Protocol", comparison.protocol["description"]),
-        ("Intervals", _intervals(run)),
+    facts = [
+        Fact("Made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC with LogN {__version__}, {_versions()}"),
+        Fact("Protocol", comparison.protocol["description"]),
+        Fact("Intervals", _intervals(run)),
     ]
     if run.has("statistics"):
-        facts.append(("Statistics", _statistics(run)))
+        facts.append(Fact("Statistics", _statistics(run), code=run.path("statistics").name))
     if run.has("predictions"):
         store = run.store
-        facts.append(
-            (
-                "Predictions",
-                f"{len(store):,} images, {store.num_proposals:,} proposals, {store.num_columns:,} logits each",
-            )
-        )
-    facts += [(f"Settings of {method.name}", _settings(method)) for method in comparison.methods[1:]]
-    items = [join([tag("dt", name), tag("dd", content)]) for name, content in facts]
-    return section(
-        "provenance",
-        "How it was made",
-        "Every number on this page comes from the files below; these commands make it again.",
-        tag("dl", *items),
-        tag("pre", "\n".join(commands(run, focus.name, output))),
-    )
+        sizes = f"{len(store):,} images, {store.num_proposals:,} proposals, {store.num_columns:,} logits each"
+        facts.append(Fact("Predictions", sizes))
+    facts += [Fact(f"Settings of {method.name}", code=_settings(method)) for method in comparison.methods[1:]]
+    return Provenance(tuple(facts), tuple(commands(run, focus.name, output)))
 
 
 def _versions() -> str:
@@ -65,7 +71,7 @@ def _intervals(run: Run) -> str:
     return f"{100 * comparison.confidence:g} %, from {comparison.draws:,} paired draws of images"
 
 
-def _statistics(run: Run) -> Markup:
+def _statistics(run: Run) -> str:
     moments = run.moments
     metadata = moments.metadata
     known = {
@@ -76,15 +82,11 @@ def _statistics(run: Run) -> Markup:
         "model": metadata.fingerprint and f"{metadata.fingerprint[:12]}…",
     }
     words = ", ".join(f"{name} {value}" for name, value in known.items() if value)
-    return join(
-        [tag("code", run.path("statistics").name), f": {int(moments.count.max()):,} logits of each class; {words}"]
-    )
+    return f": {int(moments.count.max()):,} logits of each class; {words}"
 
 
-def _settings(method: MethodRecord) -> Markup | str:
-    if not method.settings:
-        return spec(method.name)
-    return tag("code", json.dumps(method.settings, ensure_ascii=False))
+def _settings(method: MethodRecord) -> str:
+    return json.dumps(method.settings, ensure_ascii=False) if method.settings else method.name
 
 
 def commands(run: Run, focus: str, output: Path) -> list[str]:
