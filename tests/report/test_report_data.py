@@ -11,7 +11,7 @@ from logn.report.comparison_record import ClassRecord, most_changed
 from logn.report.gallery_data import ALARMS, FOUND, LOST, choose_images
 from logn.report.outcomes import outcomes
 from logn.report.run_folder import open_run
-from logn.report.svg_charts import Axis, donut, log_ticks, round_ticks, step_path
+from logn.report.svg_charts import Axis, log_ticks, ring_parts, round_ticks, step_path
 
 
 def truth_of(boxes, num_images, *, num_classes=2, negatives=None):
@@ -130,4 +130,5 @@ def test_a_histogram_starts_and_ends_at_the_base_line():
 
 
 def test_a_ring_leaves_out_what_is_nothing():
-    assert donut([("Cls", 3.0), ("Loc", 0.0)]).count("<path") == 1
+    assert [name for name, _ in ring_parts({"Cls": 3.0, "Loc": 0.0})] == ["Cls"]
+    assert ring_parts({"Cls": 0.0, "Loc": 0.0}) == []

@@ -5,18 +5,25 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from importlib.resources import files
+from types import SimpleNamespace
 
 import pytest
+from jinja2 import UndefinedError
 
 from logn.cli.demo import write_page
 from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval
 from logn.evaluate.demonstration import DemoResult
-from logn.report.markup import data_script, tag
-from logn.report.page import write_report
+from logn.report.before_after import OperatingPoint
+from logn.report.page import NotShown, PageData, render_page, write_report
+from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
+from logn.report.page_detections import Gallery, GalleryPart, Key, Picture, View
 from logn.report.page_provenance import commands
-from logn.report.page_summary import verdict
+from logn.report.page_summary import error_kinds, verdict
 from logn.report.run_folder import open_run
 
 HOSTILE = "<script>alert(1)</script>"
@@ -34,7 +41,7 @@ def test_the_story_is_told_in_order(page):
     summary, text = page
     assert summary.missing == {}
     assert re.findall(r'<section id="([a-z-]+)"', text) == SECTIONS
-    assert tag("p", summary.verdict, id="verdict") in text
+    assert f'<p id="verdict">{summary.verdict}</p>' in unescape(text)
     assert text.index("verdict") < text.index('<section id="methods"')
 
 
@@ -45,6 +52,111 @@ def test_names_from_the_data_are_text(page):
     assert "<b>bold</b> name" not in text
     # Scripts: the data and our own; a name in the data does not end its element.
     assert text.count("<script") == text.count("</script>") == 2
+
+
+class Elements(HTMLParser):
+    """What a browser sees: names of elements and attributes, values of attributes, and text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.names, self.attributes, self.values, self.text = [], set(), [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.values += [value or "" for _, value in attrs]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+ATTACKS = (
+    "<script>alert(1)",
+    "<img src=x onerror=alert(1)>",
+    '" onload="alert(1)',
+    "' onload='alert(1)",
+    "{{ 7 * 7 }}",
+    "{% include 'page.css' %}",
+    "{# gone #}",
+    "&lt;b&gt;",
+)
+
+
+@pytest.fixture(scope="module")
+def top(run_folder):
+    """A page without sections."""
+    comparison = open_run(run_folder).comparison
+    return PageData("LogN report", verdict(comparison, comparison.focus()), ())
+
+
+def check_harmless(elements, scripts):
+    assert elements.names.count("script") == scripts
+    assert "img" not in elements.names
+    assert not [name for name in elements.attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_in_the_name_of_a_method_a_file_or_a_folder_stays_text(run_folder, tmp_path, attack):
+    folder = tmp_path / f"run {attack}".replace("/", "")
+    shutil.copytree(run_folder, folder)
+    content = (folder / "comparison.json").read_text()
+    (folder / "comparison.json").write_text(content.replace('"loga"', json.dumps(f"loga {attack}")))
+    annotations = json.loads((folder / "data" / "test.json").read_text())
+    for image in annotations["images"]:
+        image["file_name"] = f"gone {attack}.png"
+    (folder / "data" / "test.json").write_text(json.dumps(annotations))
+    path = folder / "report.html"
+    assert list(write_report(open_run(folder), path, method="logn").missing) == ["Images"]
+    elements = Elements(path.read_text(encoding="utf-8"))
+    check_harmless(elements, scripts=2)
+    for name in ("loga", "gone", "run"):
+        assert f"{name} {attack}" in "".join(elements.text)
+    assert f"loga {attack}" in "".join(elements.values)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_in_the_name_of_a_class_stays_text(top, attack):
+    row = ClassRow(attack, group="r", images=3.0, boxes=2, before=0.1, after=0.3)
+    key = Key("hit", 1, "found", attack, 0.5)
+    view = View("Before", {"hit": 0}, (), ())
+    picture = Picture(0, 7, "data:,", 10, 10, 1.0, (view, view), (key,))
+    point = OperatingPoint(0.3, 0.2, (1, 1), (1, 1), (0, 0), (0, 0))
+    sections = [ChangedClasses((row,), (), (row,)), Gallery(point, (GalleryPart("Found", "most", (picture,)),))]
+    elements = Elements(render_page(replace(top, sections=sections)))
+    check_harmless(elements, scripts=1)
+    assert "".join(elements.text).count(attack) == 3
+
+
+def test_a_template_that_names_what_is_not_there_is_an_error(top):
+    lacking = SimpleNamespace(template=NotShown.template, title="Images")
+    with pytest.raises(UndefinedError, match="reason"):
+        render_page(replace(top, sections=[lacking]))
+
+
+def test_a_template_that_would_write_nothing_for_a_value_is_an_error(top):
+    with pytest.raises(TypeError, match="None"):
+        render_page(replace(top, kicker=None))
+
+
+def test_only_our_own_style_sheet_and_script_go_in_as_they_are():
+    folder = files("logn.report").joinpath("templates")
+    found = [line for path in folder.iterdir() for line in path.read_text().splitlines() if "|safe" in line]
+    assert sorted(found) == [
+        '<script>{{ file("page.js")|safe }}</script>',
+        '<style>{{ file("page.css")|safe }}</style>',
+    ]
+
+
+KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss", "FP", "FN")
+
+
+@pytest.mark.parametrize(("gain", "words"), [(0.0, "no error"), (float("nan"), "–")])
+def test_a_ring_of_nothing_says_so(top, gain, words):
+    errors = {"AP50": 1.0, **dict.fromkeys(KINDS, gain)}
+    text = render_page(replace(top, sections=[error_kinds(errors, errors, "Over all images.")]))
+    assert text.count(f">{words}</text>") == 2
+    assert "nan" not in text
 
 
 def test_nothing_is_fetched(page):
@@ -66,7 +178,7 @@ def test_the_table_marks_the_best_of_each_column(page, run_folder):
     _, text = page
     methods = json.loads((run_folder / "comparison.json").read_text())["methods"]
     best = max(method["metrics"]["AP"] for method in methods)
-    rows = re.search(r'<table[^>]*id="method-table".*?</table>', text).group(0)
+    rows = re.search(r'<table[^>]*id="method-table".*?</table>', text, re.DOTALL).group(0)
     assert f'data-value="{best:.6g}" class="best"' in rows
 
 
@@ -158,12 +270,12 @@ def test_the_commands_to_repeat_name_what_lies_elsewhere(run_folder, tmp_path):
     assert report == f"logn report {tmp_path} --statistics {statistics} --method logn -o '{tmp_path}/a page.html'"
 
 
-@pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "&amp;", "\u2028"])
-def test_data_for_the_script_comes_back_and_cannot_end_it(text):
-    markup = data_script("data", [text])
-    inside = markup.split(">", 1)[1].removesuffix("</script>")
+@pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "&amp;", "\u2028", "{{ 7 * 7 }}"])
+def test_data_for_the_script_comes_back_and_cannot_end_it(top, text):
+    page = render_page(replace(top, sections=[StatisticsCharts(False, (), (), tips=((text,),))]))
+    inside = page.split('<script type="application/json" id="class-data">')[1].split("</script>")[0]
     assert not set("<>&\u2028") & set(inside)
-    assert json.loads(inside) == [text]
+    assert json.loads(inside) == {"points": {}, "classes": [[text]]}
 
 
 def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path, capsys):
@@ -198,7 +310,7 @@ def test_the_headline_claims_only_what_the_interval_allows(run_folder, ends, wor
     comparison = open_run(run_folder).comparison
     middle = 0.02 if ends[0] > 0 else -0.02
     focus = replace(comparison.focus(), differences={"AP": Interval(middle, *ends)})
-    assert words in verdict(comparison, focus)
+    assert words in render_page(PageData("", verdict(comparison, focus), ()))
 
 
 def test_coco_without_groups_has_a_page_too(run_folder, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -85,6 +85,11 @@ class StatisticsCharts:
     legend: tuple[Symbols, ...]
     charts: tuple[Scatter, ...]
     tips: tuple[tuple[str, ...], ...]
+
+    @property
+    def script_data(self) -> dict[str, Any]:
+        """What the script reads: the places of the marks in each chart, and what to show of each class."""
+        return {"points": {chart.key: chart.places for chart in self.charts}, "classes": self.tips}
 
 
 def statistics_charts(comparison: ComparisonRecord, focus: MethodRecord, changes: ClassChanges) -> StatisticsCharts:

@@ -198,9 +198,7 @@ def _key(mark: Mark, number: int, names: Sequence[str], *, is_gone: bool) -> Key
     return Key(mark.kind, number, what, names[mark.label], mark.score or 0.0)
 
 
-def _view(
-    title: str, marks: Sequence[Mark], size: tuple[int, int], numbers: Mapping[int, int], unit: float
-) -> View:
+def _view(title: str, marks: Sequence[Mark], size: tuple[int, int], numbers: Mapping[int, int], unit: float) -> View:
     order = {"unjudged": 0, "missed": 1, "alarm": 2, "hit": 3}
     ranked = sorted(marks, key=lambda mark: (order[mark.kind], mark.changed))
     badges = _badges([(mark, numbers[id(mark)]) for mark in ranked if id(mark) in numbers], unit, size)

@@ -78,7 +78,9 @@ def headline(change: Interval) -> Headline:
         return Headline("makes no clear difference to AP", ends=f"{100 * change.low:.1f} to {100 * change.high:.1f}")
     low, high = sorted((abs(100 * change.low), abs(100 * change.high)))
     amount = f"{abs(100 * change.difference):.1f} points"
-    return Headline(f"{'raises' if change.low > 0 else 'lowers'} AP by", amount, tone(change), f"{low:.1f} to {high:.1f}")
+    return Headline(
+        f"{'raises' if change.low > 0 else 'lowers'} AP by", amount, tone(change), f"{low:.1f} to {high:.1f}"
+    )
 
 
 @dataclass(frozen=True)
@@ -234,8 +236,8 @@ class Ring:
         base: AP50 with all its errors.
         gains: What mending each kind would add.
         parts: Kind and path of each part of the ring.
-        largest: The kind of the largest part.
-        share: Of the largest part; None where there is no error at all.
+        largest: The kind of the largest part, or why there is none.
+        share: Of the largest part; None where there is none.
     """
 
     title: str
@@ -272,8 +274,8 @@ class ErrorKinds:
 def error_kinds(before: Mapping[str, float], after: Mapping[str, float], scope: str) -> ErrorKinds:
     """Measure rings and bars; `before` and `after` have "AP50" and the AP50 that mending each kind would add."""
     kinds = (*ERROR_TYPES, *SPECIAL_ERRORS)
-    largest = max(errors[kind] for errors in (before, after) for kind in kinds)
-    x = Axis(0, max(largest, 1e-9), ErrorKinds.start, ErrorKinds.width - 44)
+    known = [errors[kind] for errors in (before, after) for kind in kinds if not math.isnan(errors[kind])]
+    x = Axis(0, max(known, default=0.0) or 1.0, ErrorKinds.start, ErrorKinds.width - 44)
     bars = (
         ErrorBars(
             kind,
@@ -288,6 +290,10 @@ def error_kinds(before: Mapping[str, float], after: Mapping[str, float], scope: 
 
 def _ring(title: str, errors: Mapping[str, float]) -> Ring:
     gains = {kind: errors[kind] for kind in ERROR_TYPES}
-    total, largest = sum(gains.values()), max(gains, key=lambda kind: gains[kind])
-    share = gains[largest] / total if total else None
-    return Ring(title, errors["AP50"], gains, tuple(ring_parts(gains)), largest, share)
+    known = {kind: gain for kind, gain in gains.items() if gain > 0}
+    if known:
+        largest = max(known, key=lambda kind: known[kind])
+        share = known[largest] / sum(known.values())
+    else:
+        largest, share = "–" if any(map(math.isnan, gains.values())) else "no error", None
+    return Ring(title, errors["AP50"], gains, tuple(ring_parts(known)), largest, share)

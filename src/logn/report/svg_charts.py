@@ -153,13 +153,13 @@ def step_path(x: Axis, y: Axis, edges: Sequence[float], counts: Sequence[float])
 
 def ring_parts(shares: Mapping[str, float], *, radius: float = 70, hole: float = 42) -> list[tuple[str, str]]:
     """Names and paths of the parts of a ring; each is as large as its share, those of nothing are left out."""
-    total = sum(shares.values()) or 1.0
+    total = sum(shares.values())
     parts, angle = [], 0.0
     for name, value in shares.items():
-        sweep = min(value / total, 0.99999) * 2 * math.pi
         if value > 0:
+            sweep = min(value / total, 0.99999) * 2 * math.pi
             parts.append((name, _ring_part(angle, angle + sweep, radius, hole)))
-        angle += sweep
+            angle += sweep
     return parts
 
 
