@@ -132,3 +132,11 @@ def test_a_histogram_starts_and_ends_at_the_base_line():
 def test_a_ring_leaves_out_what_is_nothing():
     assert [name for name, _ in ring_parts({"Cls": 3.0, "Loc": 0.0})] == ["Cls"]
     assert ring_parts({"Cls": 0.0, "Loc": 0.0}) == []
+
+
+def test_a_ring_of_one_part_is_whole():
+    """An arc from a point to itself draws nothing, so there is a point half way."""
+    ((_, path),) = ring_parts({"Cls": 3.0}, radius=70, hole=42)
+    outer, inner = path.split("L")
+    assert outer == "M0,-70A70,70 0 0 1 0,70A70,70 0 0 1 0,-70"
+    assert inner == "0,-42A42,42 0 0 0 0,42A42,42 0 0 0 0,-42Z"

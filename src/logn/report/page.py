@@ -22,7 +22,7 @@ from logn.report.class_changes_data import FloatArray, class_changes
 from logn.report.comparison_record import MethodRecord
 from logn.report.gallery_data import choose_images
 from logn.report.page_classes import StatisticsCharts, changed_classes, statistics_charts
-from logn.report.page_detections import Gallery, Scores, gallery, score_changes
+from logn.report.page_detections import TYPICAL_THRESHOLD, Gallery, Scores, gallery, score_changes
 from logn.report.page_provenance import provenance
 from logn.report.page_summary import (
     ErrorKinds,
@@ -39,9 +39,6 @@ from logn.report.svg_charts import number
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-# The gallery shows what a user sees who keeps detections of at least this score.
-GALLERY_THRESHOLD = 0.3
 
 
 class Section(Protocol):
@@ -103,11 +100,7 @@ def write_report(run: Run, output: str | os.PathLike[str], *, method: str | None
     """
     focus = run.comparison.focus(method)
     builder = _Builder(run, focus, Path(output))
-    data = PageData(
-        kicker=_kicker(run),
-        verdict=verdict(run.comparison, focus),
-        sections=builder.sections(),
-    )
+    data = PageData(_kicker(run), verdict(run.comparison, focus), builder.sections())
     write_text(output, render_page(data))
     return ReportSummary(Path(output), focus.name, focus.verdict, builder.missing)
 
@@ -119,7 +112,14 @@ def _kicker(run: Run) -> str:
 
 
 def render_page(data: PageData) -> str:
-    """Draw the page. Whatever comes from the data is text: no name in it can become code."""
+    """Draw the page. Whatever comes from the data is text: no name in it can become code.
+
+    Example:
+        >>> from logn.report.page_summary import Headline
+        >>> top = Verdict("logn", Headline("raises AP by", "2.0 points", "up"), "", (), 0.95, draws=0, others=())
+        >>> '<p class="kicker">cups &amp; forks</p>' in render_page(PageData("cups & forks", top, ()))
+        True
+    """
     return _environment().get_template("page.html.jinja").render(page=data, version=__version__)
 
 
@@ -242,7 +242,7 @@ class _Builder:
 
     def _gallery(self) -> Gallery:
         pair = self.pair
-        point = operating_point(pair, GALLERY_THRESHOLD)
+        point = operating_point(pair, TYPICAL_THRESHOLD)
         images = choose_images(pair, point)
         data, positions = self.run.test_data, self.run.positions
         pictures = [data.read_image(positions[image.image_id]) for image in images]

@@ -13,7 +13,7 @@ from logn.report.before_after import BeforeAfter, OperatingPoint, ScoreHistogram
 from logn.report.gallery_data import ALARMS, FOUND, LOST, GalleryImage, Mark
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, step_path
 
-# The old threshold whose new one is recommended in a sentence.
+# What a user sees who keeps detections of at least this score: the images show it, and a sentence says its new value.
 TYPICAL_THRESHOLD = 0.3
 LARGEST_SIDE = 560
 RULES = {

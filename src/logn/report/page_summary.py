@@ -265,7 +265,9 @@ class ErrorKinds:
     template: ClassVar[str] = "errors.html.jinja"
     width: ClassVar[int] = 300
     start: ClassVar[int] = 40
-    meanings: ClassVar[Mapping[str, str]] = MEANINGS
+    legend: ClassVar[tuple[tuple[str, str], ...]] = tuple(
+        (kind, f"{kind}: {words}") for kind, words in MEANINGS.items()
+    )
     rings: tuple[Ring, ...]
     bars: tuple[ErrorBars, ...]
     scope: str

@@ -157,19 +157,17 @@ def ring_parts(shares: Mapping[str, float], *, radius: float = 70, hole: float =
     parts, angle = [], 0.0
     for name, value in shares.items():
         if value > 0:
-            sweep = min(value / total, 0.99999) * 2 * math.pi
+            sweep = value / total * 2 * math.pi
             parts.append((name, _ring_part(angle, angle + sweep, radius, hole)))
             angle += sweep
     return parts
 
 
 def _ring_part(start: float, end: float, radius: float, hole: float) -> str:
-    corners = [
-        f"{number(size * math.sin(angle))},{number(-size * math.cos(angle))}"
-        for size, angle in ((radius, start), (radius, end), (hole, end), (hole, start))
-    ]
-    large = int(end - start > math.pi)
-    return (
-        f"M{corners[0]}A{number(radius)},{number(radius)} 0 {large} 1 {corners[1]}"
-        f"L{corners[2]}A{number(hole)},{number(hole)} 0 {large} 0 {corners[3]}Z"
+    """Out along one arc and back along another, each in two halves: an arc that ends where it starts draws nothing."""
+    outer, inner = (
+        [f"{number(size * math.sin(angle))},{number(-size * math.cos(angle))}" for angle in angles]
+        for size, angles in ((radius, (start, (start + end) / 2, end)), (hole, (end, (start + end) / 2, start)))
     )
+    there, back = (f"A{number(size)},{number(size)} 0 0 " for size in (radius, hole))
+    return f"M{outer[0]}{there}1 {outer[1]}{there}1 {outer[2]}L{inner[0]}{back}0 {inner[1]}{back}0 {inner[2]}Z"
