@@ -288,4 +288,4 @@ def test_saved_files_are_strict_json_and_list_every_class(comparison, tmp_path):
     assert len(rows) == 10
     assert {row["group"] for row in rows} == {"r", "c", "f"}
     names = {path.suffix for path in tmp_path.iterdir()}
-    assert names == {".json", ".md", ".csv", ".tex"}
+    assert names == {".json", ".safetensors", ".md", ".csv", ".tex"}

@@ -10,15 +10,21 @@ from html.parser import HTMLParser
 from importlib.resources import files
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from jinja2 import UndefinedError
 
+from logn.calibrators.fracal import fracal
 from logn.cli.demo import write_page
 from logn.cli.main import execute
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.bootstrap import Interval
+from logn.evaluate.compare import compare
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison import Comparison
+from logn.evaluate.decode import decode
 from logn.evaluate.demonstration import DemoResult
-from logn.report.before_after import OperatingPoint
+from logn.evaluate.operating_points import OperatingPoint
 from logn.report.page import NotShown, PageData, render_page, write_report
 from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
 from logn.report.page_detections import Gallery, GalleryPart, Key, Picture, View
@@ -101,11 +107,9 @@ def test_an_attack_in_the_name_of_a_method_a_file_or_a_folder_stays_text(run_fol
     folder = tmp_path / f"run {attack}".replace("/", "")
     shutil.copytree(run_folder, folder)
     content = (folder / "comparison.json").read_text()
-    (folder / "comparison.json").write_text(content.replace('"loga"', json.dumps(f"loga {attack}")))
-    annotations = json.loads((folder / "data" / "test.json").read_text())
-    for image in annotations["images"]:
-        image["file_name"] = f"gone {attack}.png"
-    (folder / "data" / "test.json").write_text(json.dumps(annotations))
+    content = content.replace('"loga"', json.dumps(f"loga {attack}"))
+    content = re.sub(r'"images/\d+\.png"', lambda found: json.dumps(f"gone {attack}.png"), content)
+    (folder / "comparison.json").write_text(content)
     path = folder / "report.html"
     assert list(write_report(open_run(folder), path, method="logn").missing) == ["Images"]
     elements = Elements(path.read_text(encoding="utf-8"))
@@ -117,7 +121,7 @@ def test_an_attack_in_the_name_of_a_method_a_file_or_a_folder_stays_text(run_fol
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_in_the_name_of_a_class_stays_text(top, attack):
-    row = ClassRow(attack, group="r", images=3.0, boxes=2, before=0.1, after=0.3)
+    row = ClassRow(attack, group="r", images=3.0, examples=2, before=0.1, after=0.3)
     key = Key("hit", 1, "found", attack, 0.5)
     view = View("Before", {"hit": 0}, (), ())
     picture = Picture(0, 7, "data:,", 10, 10, 1.0, (view, view), (key,))
@@ -182,28 +186,89 @@ def test_the_table_marks_the_best_of_each_column(page, run_folder):
     assert f'data-value="{best:.6g}" class="best"' in rows
 
 
-def test_a_comparison_alone_makes_a_page_that_says_what_is_missing(run_folder, tmp_path):
+def test_a_document_without_its_arrays_makes_a_page_that_says_what_is_missing(run_folder, tmp_path):
     shutil.copy(run_folder / "comparison.json", tmp_path)
-    summary = write_report(open_run(tmp_path), tmp_path / "report.html")
+    with pytest.warns(LogNWarning, match="comparison.safetensors` is not beside `comparison.json`"):
+        summary = write_report(open_run(tmp_path), tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert summary.method == "logn"
     assert set(summary.missing) == {"Logit statistics by class", "Scores and thresholds", "Images"}
-    assert "which `logn collect` writes" in text
-    assert "which `logn predict` writes" in text
+    assert text.count("which `logn compare -o` writes beside") == 3
 
 
-def test_errors_are_computed_for_the_page_where_the_comparison_has_none(run_folder, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(run_folder, folder)
-    content = json.loads((folder / "comparison.json").read_text())
-    known = {entry["method"]: entry["errors"]["gains"]["Cls"] for entry in content["methods"]}
+def test_a_document_of_before_there_were_arrays_is_read(run_folder, tmp_path):
+    content = json.loads((run_folder / "comparison.json").read_text())
+    for name in ("format", "schema", "task", "settings", "provenance", "arrays"):
+        del content[name]
     for entry in content["methods"]:
-        entry["errors"] = None
-    (folder / "comparison.json").write_text(json.dumps(content))
-    write_report(open_run(folder), folder / "report.html")
+        del entry["map"], entry["details"]
+    for entry in content["classes"]:
+        del entry["train_count"], entry["mean"], entry["std"]
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    found, known = Comparison.load(tmp_path), Comparison.load(run_folder)
+    assert [row.values for row in found.rows] == [row.values for row in known.rows]
+    assert found.settings.decode == known.settings.decode
+    missing = write_report(open_run(tmp_path), tmp_path / "report.html").missing
+    assert set(missing) == {"Logit statistics by class", "Scores and thresholds", "Images"}
+    assert "made with training counts (`--counts`)" in missing["Logit statistics by class"]
+    assert "did not write down when and how" in (tmp_path / "report.html").read_text()
+
+
+def moved(run_folder, folder):
+    """The comparison alone on another machine: no store, no annotations, no statistics, no images."""
+    folder.mkdir()
+    for path in run_folder.glob("comparison.*"):
+        shutil.copy(path, folder)
+    text = (folder / "comparison.json").read_text()
+    (folder / "comparison.json").write_text(text.replace(str(run_folder), "/nowhere"))
+    return folder
+
+
+def test_a_comparison_that_was_moved_lacks_nothing_but_the_images(run_folder, tmp_path, page):
+    folder = moved(run_folder, tmp_path / "moved")
+    summary = write_report(open_run(folder), folder / "report.html", method="logn:balanced")
+    assert list(summary.missing) == ["Images"]
+    assert "`/nowhere/data/images/" in summary.missing["Images"]
+    _, whole = page
+    for section in ("statistics", "classes", "errors", "scores"):
+        part = re.compile(rf'<section id="{section}".*?</section>', re.DOTALL)
+        assert part.search((folder / "report.html").read_text()).group(0) == part.search(whole).group(0)
+
+
+def test_some_pictures_are_shown_and_the_others_named(run_folder, tmp_path):
+    folder = moved(run_folder, tmp_path / "moved")
+    gallery = Comparison.load(folder)["logn"].details.gallery
+    (tmp_path / "images").mkdir()
+    shutil.copy(run_folder / "data" / gallery[0].names[0], tmp_path / "images")
+    summary = write_report(open_run(folder, images=tmp_path), folder / "report.html")
+    assert f"{len(gallery) - 1} of {len(gallery)} pictures are not here" in summary.missing["Images"]
     text = (folder / "report.html").read_text()
-    assert "Computed for this page over 12 of 12 images" in text
-    assert f"Before to after: Cls {100 * known['none']:.1f} to {100 * known['logn']:.1f}" in text
+    assert text.count("data:image/jpeg;base64,") == 1
+    assert "Their pictures are not here." in text
+
+
+def test_a_picture_of_another_size_is_not_drawn_upon(run_folder, tmp_path):
+    from PIL import Image
+
+    folder = moved(run_folder, tmp_path / "moved")
+    (tmp_path / "images").mkdir()
+    for path in (run_folder / "data" / "images").iterdir():
+        Image.new("RGB", (30, 20)).save(tmp_path / "images" / path.name)
+    summary = write_report(open_run(folder, images=tmp_path), folder / "report.html")
+    assert "to have height and width (64, 96) as the annotations say, but it has (20, 30)" in summary.missing["Images"]
+
+
+def test_errors_of_some_images_are_shown_where_the_comparison_has_no_others(run_folder, tmp_path):
+    run = open_run(run_folder)
+    known = run.comparison
+    settings = CompareSettings(num_bootstrap=0)
+    options = {"moments": run.moments, "counts": run.counts}
+    compare(run.store, run.path("annotations"), ["logn"], settings=settings, **options).save(tmp_path)
+    write_report(open_run(tmp_path), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "Over 12 of 12 images" in text
+    before, after = (100 * known[name].errors.gains["Cls"] for name in ("none", "logn"))
+    assert f"Before to after: Cls {before:.1f} to {after:.1f}" in text
 
 
 def test_images_that_are_not_there_cost_the_gallery_only(run_folder, tmp_path):
@@ -214,6 +279,7 @@ def test_images_that_are_not_there_cost_the_gallery_only(run_folder, tmp_path):
 
 
 def test_without_intervals_the_headline_says_only_the_change(run_folder, tmp_path):
+    shutil.copy(run_folder / "comparison.safetensors", tmp_path)
     content = json.loads((run_folder / "comparison.json").read_text())
     for entry in content["methods"]:
         for change in entry["differences"].values():
@@ -260,14 +326,51 @@ def test_a_broken_comparison_is_named(tmp_path):
         write_report(open_run(tmp_path), tmp_path / "report.html")
 
 
-def test_the_commands_to_repeat_name_what_lies_elsewhere(run_folder, tmp_path):
-    shutil.copy(run_folder / "comparison.json", tmp_path)
-    statistics = run_folder / "statistics.safetensors"
-    run = open_run(tmp_path, places={"statistics": statistics})
-    compare, report = commands(run, "logn", tmp_path / "a page.html")
-    assert f"-s {statistics}" in compare
-    assert "--method logn:balanced" in compare
-    assert report == f"logn report {tmp_path} --statistics {statistics} --method logn -o '{tmp_path}/a page.html'"
+def test_the_command_to_repeat_is_the_one_that_was_given(run_folder, tmp_path, capsys):
+    given = ["compare", "-p", run_folder / "predictions", "-s", run_folder / "statistics.safetensors"]
+    given += ["-a", run_folder / "data" / "test.json", "--counts", run_folder / "data" / "train.json"]
+    given += ["--methods", "none,logn:margin=0,use_std=false,fracal", "--dimensions", tmp_path / "d.npy", "--fixed"]
+    given += ["--bounds", "5,50", "--nms", "0.6", "--seed", "7", "--bootstrap", "5", "-o", tmp_path / "a run"]
+    np.save(tmp_path / "d.npy", np.linspace(0.5, 1.5, 6))
+    assert execute(list(map(str, given))) == 0
+    run = open_run(tmp_path / "a run", images=tmp_path / "pictures")
+    compare_again, report_again = commands(run, "fracal", tmp_path / "page.html")
+    assert shlex.split(compare_again) == ["logn", *map(str, given)]
+    where = f"'{tmp_path}/a run' --images {tmp_path}/pictures"
+    assert report_again == f"logn report {where} --method fracal -o {tmp_path}/page.html"
+    write_report(run, tmp_path / "page.html")
+    shown = unescape((tmp_path / "page.html").read_text())
+    for words in ("--dimensions", "--fixed", "--bounds 5,50", "--nms 0.6", "--seed 7", '"nms_iou": 0.6'):
+        assert words in shown
+    # The numbers come again from the command alone.
+    first = json.loads((tmp_path / "a run" / "comparison.json").read_text())["methods"]
+    assert execute(shlex.split(compare_again)[1:]) == 0
+    again = json.loads((tmp_path / "a run" / "comparison.json").read_text())["methods"]
+    assert [entry["metrics"] for entry in again] == [entry["metrics"] for entry in first]
+
+
+def test_the_page_shows_the_correction_of_its_table(run_folder, tmp_path):
+    """FRACAL with dimensions: scores, thresholds and pictures are those of the map whose AP is in the table."""
+    run = open_run(run_folder)
+    dimensions = np.array([0.4, 0.5, 0.7, 1.2, 1.8, 2.0])
+    settings = CompareSettings(num_bootstrap=0)
+    found = compare(
+        run.store, run.path("annotations"), ["fracal"], settings=settings, counts=run.counts, dimensions=dimensions
+    )
+    found.save(tmp_path)
+    read = Comparison.load(tmp_path)["fracal"]
+    fitted = fracal(run.counts.image_counts, run.counts.num_images, dimensions, background=0)
+    without = fracal(run.counts.image_counts, run.counts.num_images, None, background=0)
+    assert read.transform == fitted != without
+    drawn = [decode(run.store, affine).scores for affine in (fitted, without)]
+    histogram = read.details.histograms["all"]
+    right, wrong = (np.histogram(scores.clip(histogram.edges[0]), histogram.edges)[0] for scores in drawn)
+    assert (histogram.after == right).all()
+    assert (histogram.after != wrong).any()
+    write_report(open_run(tmp_path), tmp_path / "report.html")
+    assert (
+        f"keep those of at least <b>{read.details.gallery_point.new:.3g}</b>" in (tmp_path / "report.html").read_text()
+    )
 
 
 @pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "&amp;", "\u2028", "{{ 7 * 7 }}"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,16 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from logn import __version__
 from logn.errors import InputError, MissingExtraError
-from logn.evaluate.error_types import error_types
-from logn.evaluate.protocol import EvaluationProtocol
+from logn.evaluate.comparison import CLASSIFICATION
+from logn.evaluate.method_result import MethodResult
+from logn.evaluate.report_details import ReportDetails
 from logn.evaluate.tables import points
 from logn.files import write_text
-from logn.report.before_after import BeforeAfter, load_before_after, operating_point, operating_points
-from logn.report.class_changes_data import FloatArray, class_changes
-from logn.report.comparison_record import MethodRecord
-from logn.report.gallery_data import choose_images
+from logn.report.class_changes_data import class_changes
+from logn.report.error_data import known_errors
 from logn.report.page_classes import StatisticsCharts, changed_classes, statistics_charts
-from logn.report.page_detections import TYPICAL_THRESHOLD, Gallery, Scores, gallery, score_changes
+from logn.report.page_classifier import confusion_table, reliability_charts
+from logn.report.page_detections import Gallery, gallery, score_changes
 from logn.report.page_provenance import provenance
 from logn.report.page_summary import (
     ErrorKinds,
@@ -102,13 +101,17 @@ def write_report(run: Run, output: str | os.PathLike[str], *, method: str | None
     builder = _Builder(run, focus, Path(output))
     data = PageData(_kicker(run), verdict(run.comparison, focus), builder.sections())
     write_text(output, render_page(data))
-    return ReportSummary(Path(output), focus.name, focus.verdict, builder.missing)
+    return ReportSummary(Path(output), focus.name, run.comparison.verdict_on(focus), builder.missing)
 
 
 def _kicker(run: Run) -> str:
     name = run.folder.name or run.folder.resolve().name
-    images = run.comparison.protocol.get("images") or "all images"
-    return f"LogN report · {name} · {len(run.comparison.classes):,} classes, {images}"
+    comparison = run.comparison
+    if comparison.task == CLASSIFICATION:
+        measured = f"{len(comparison.truth.labels):,} rows"
+    else:
+        measured = comparison.protocol.images or "all images"
+    return f"LogN report · {name} · {len(comparison.classes):,} classes, {measured}"
 
 
 def render_page(data: PageData) -> str:
@@ -168,82 +171,76 @@ def sort_key(value: float | None) -> str:
 class _Builder:
     """Makes the sections in order; one that cannot be made leaves a sentence in its place."""
 
-    def __init__(self, run: Run, focus: MethodRecord, output: Path) -> None:
+    def __init__(self, run: Run, focus: MethodResult, output: Path) -> None:
         self.run, self.focus, self.output = run, focus, output
+        self.comparison = run.comparison
         self.missing: dict[str, str] = {}
-        self._pair: BeforeAfter | InputError | None = None
 
     def sections(self) -> tuple[Section, ...]:
         """All sections in the order of the page."""
-        comparison, focus = self.run.comparison, self.focus
+        comparison, focus = self.comparison, self.focus
+        of_task = self._of_classifier if comparison.task == CLASSIFICATION else self._of_detector
         sections = [
             method_table(comparison, focus),
             group_bars(comparison, focus),
             self._attempt("Logit statistics by class", self._statistics),
-            changed_classes(comparison, focus, self._image_counts()),
-            self._attempt("Kinds of error", self._errors),
-            self._attempt("Scores and thresholds", self._scores),
-            self._attempt("Images", self._gallery),
+            changed_classes(comparison, focus),
+            *of_task(),
             provenance(self.run, focus, self.output),
         ]
         return tuple(section for section in sections if section is not None)
 
+    def _of_detector(self) -> list[Section]:
+        return [
+            self._attempt("Kinds of error", self._errors),
+            self._attempt("Scores and thresholds", lambda: score_changes(self._details())),
+            self._attempt("Images", self._gallery),
+        ]
+
+    def _of_classifier(self) -> list[Section]:
+        return [
+            self._attempt("Confusions", lambda: confusion_table(self.comparison)),
+            self._attempt("Reliability", lambda: reliability_charts(self.comparison, self.focus)),
+        ]
+
     def _attempt(self, title: str, make: Callable[[], Section]) -> Section:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # clipped boxes were told of when they were first read
-                return make()
+            return make()
         except (InputError, MissingExtraError) as error:
             self.missing[title] = str(error)
             return NotShown(title, str(error))
 
-    def _image_counts(self) -> FloatArray | None:
-        comparison = self.run.comparison
-        if not self.run.has("counts"):
-            return None
-        images = self.run.image_counts(tuple(entry.name for entry in comparison.classes))
-        return images if len(images) == len(comparison.classes) else None
-
     def _statistics(self) -> StatisticsCharts:
-        changes = class_changes(self.run, self.focus.name)
-        if len(changes.images) != len(self.run.comparison.classes):
-            raise InputError(
-                f"Expected the statistics to have the {len(self.run.comparison.classes)} classes of the comparison, "
-                f"but they have {len(changes.images)}."
-            )
-        return statistics_charts(self.run.comparison, self.focus, changes)
+        return statistics_charts(self.comparison, self.focus, class_changes(self.comparison, self.focus.name))
 
-    @property
-    def pair(self) -> BeforeAfter:
-        """Detections before and after: decoded once, for the sections that need them."""
-        if self._pair is None:
-            try:
-                self._pair = load_before_after(self.run, self.focus.name)
-            except InputError as error:
-                self._pair = error
-        if isinstance(self._pair, InputError):
-            raise self._pair
-        return self._pair
+    def _details(self) -> ReportDetails:
+        if self.focus.details is None:
+            raise InputError(
+                "Expected the comparison to hold scores and boxes (in `comparison.safetensors`, which "
+                "`logn compare -o` writes beside `comparison.json`), but it does not; compare again."
+            )
+        return self.focus.details
 
     def _errors(self) -> ErrorKinds:
-        before, after = self.run.comparison.baseline.errors, self.focus.errors
-        if before is not None and after is not None:
-            return error_kinds(before, after, "Over all images and classes of the comparison.")
-        pair, protocol = self.pair, self.run.comparison.protocol
-        rules = EvaluationProtocol(style=protocol["style"], max_detections=protocol["max_detections"])
-        found = [error_types(side, pair.truth, rules, groups=pair.groups) for side in (pair.before, pair.after)]
-        one, two = ({"AP50": side.base, **side.gains} for side in found)
-        return error_kinds(
-            one, two, f"Computed for this page over {pair.truth.num_images:,} of {pair.of_images:,} images."
-        )
-
-    def _scores(self) -> Scores:
-        return score_changes(self.pair, operating_points(self.pair))
+        before, after = known_errors(self.comparison.baseline), known_errors(self.focus)
+        scope = "Over all images and classes of the comparison."
+        if self.focus.errors is None and self.focus.details is not None:
+            scope = f"Over {self.focus.details.images:,} of {self.focus.details.of_images:,} images."
+        return error_kinds(before, after, scope)
 
     def _gallery(self) -> Gallery:
-        pair = self.pair
-        point = operating_point(pair, TYPICAL_THRESHOLD)
-        images = choose_images(pair, point)
-        data, positions = self.run.test_data, self.run.positions
-        pictures = [data.read_image(positions[image.image_id]) for image in images]
-        return gallery(images, pictures, pair.truth.class_names, point)
+        details = self._details()
+        pictures, reasons = {}, []
+        for image in details.gallery:
+            try:
+                pictures[image.image_id] = self.run.read_picture(image)
+            except InputError as error:
+                reasons.append(str(error))
+        if reasons and not pictures:
+            raise InputError(reasons[0])
+        lacking = ""
+        if reasons:
+            lacking = f"{len(reasons):,} of {len(details.gallery):,} pictures are not here. {reasons[0]}"
+            self.missing["Images"] = lacking
+        names = [known.name for known in self.comparison.classes]
+        return gallery(details, pictures, names, lacking)

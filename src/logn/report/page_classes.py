@@ -9,17 +9,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from logn.evaluate.comparison import DETECTION, Comparison
+from logn.evaluate.method_result import MethodResult
 from logn.evaluate.tables import points
 from logn.report.class_changes_data import ClassChanges, FloatArray
-from logn.report.comparison_record import ClassRecord, ComparisonRecord, MethodRecord, most_changed
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, padded, symbol_path
+from logn.report.task_words import WORDS, TaskWords, words_of
 
 SHOWN = 8
 # Below this rank correlation the page does not claim that the mean logits follow the counts.
 CLEARLY_FOLLOWS = 0.5
 # From the most frequent to the rarest; "x" where the groups are unknown.
 GROUP_SHAPES = {"f": "circle", "c": "square", "r": "triangle", "x": "circle"}
-GROUP_TITLES = {"f": "frequent", "c": "common", "r": "rare"}
+GROUP_TITLES = {
+    **{"f": "frequent", "c": "common", "r": "rare"},
+    **{"many": "many-shot", "medium": "medium-shot", "few": "few-shot"},
+}
+# The groups of a classifier look like those of a detector.
+GROUP_STYLES = {"f": "f", "c": "c", "r": "r", "many": "f", "medium": "c", "few": "r"}
 
 # Of each class where it stands along the training images, before and after; None where it was not seen.
 Places = list[tuple[float, float, float] | None]
@@ -78,6 +85,7 @@ class StatisticsCharts:
         legend: What the symbols mean.
         charts: Of the mean and of the standard deviation.
         tips: What the script shows of each class: its name and some lines.
+        words: Of the task.
     """
 
     template: ClassVar[str] = "statistics.html.jinja"
@@ -85,6 +93,7 @@ class StatisticsCharts:
     legend: tuple[Symbols, ...]
     charts: tuple[Scatter, ...]
     tips: tuple[tuple[str, ...], ...]
+    words: TaskWords = WORDS[DETECTION]
 
     @property
     def script_data(self) -> dict[str, Any]:
@@ -92,11 +101,12 @@ class StatisticsCharts:
         return {"points": {chart.key: chart.places for chart in self.charts}, "classes": self.tips}
 
 
-def statistics_charts(comparison: ComparisonRecord, focus: MethodRecord, changes: ClassChanges) -> StatisticsCharts:
+def statistics_charts(comparison: Comparison, focus: MethodResult, changes: ClassChanges) -> StatisticsCharts:
     """Place every class in two charts, one mark before and one after."""
-    groups = [entry.group or "x" for entry in comparison.classes]
-    shown = [group for group in GROUP_TITLES if group in groups]
-    after = [(f"dot-{group}", GROUP_SHAPES[group], GROUP_TITLES[group]) for group in shown]
+    known = {entry.group for entry in comparison.classes}
+    groups = [GROUP_STYLES.get(entry.group or "", "x") for entry in comparison.classes]
+    shown = [(GROUP_STYLES[group], title) for group, title in GROUP_TITLES.items() if group in known]
+    after = [(f"dot-{style}", GROUP_SHAPES[style], title) for style, title in shown]
     before = ("dot-before", "circle", "before (all classes)")
     marks = [before, *(after or [("dot-x", "circle", "after")])]
     return StatisticsCharts(
@@ -106,7 +116,8 @@ def statistics_charts(comparison: ComparisonRecord, focus: MethodRecord, changes
             _scatter("mean", "Mean logit", changes, changes.mean_before, changes.mean_after, groups),
             _scatter("std", "Standard deviation of the logit", changes, changes.std_before, changes.std_after, groups),
         ),
-        tips=tuple(_tip(place, entry, focus, changes) for place, entry in enumerate(comparison.classes)),
+        tips=tuple(_tip(place, comparison, focus, changes) for place in range(len(comparison.classes))),
+        words=words_of(comparison),
     )
 
 
@@ -142,12 +153,14 @@ def _correlations(changes: ClassChanges, before: FloatArray, after: FloatArray) 
     return f"{text}{changes.follows_count(after):+.2f} after."
 
 
-def _tip(place: int, entry: ClassRecord, focus: MethodRecord, changes: ClassChanges) -> tuple[str, ...]:
+def _tip(place: int, comparison: Comparison, focus: MethodResult, changes: ClassChanges) -> tuple[str, ...]:
+    entry, words = comparison.classes[place], words_of(comparison)
+    before, after = (float(row.metrics.per_class[place]) for row in (comparison.baseline, focus))
     group = f"{GROUP_TITLES[entry.group]}, " if entry.group in GROUP_TITLES else ""
     return (
         entry.name,
-        f"{group}{changes.images[place]:,.0f} training images, {entry.boxes:,} boxes here",
-        f"AP {arrow(entry.precision['none'], entry.precision[focus.name])}",
+        f"{group}{changes.images[place]:,.0f} training images, {entry.examples:,} {words.examples} here",
+        f"{words.score} {arrow(before, after)}",
         f"mean {changes.mean_before[place]:.2f} → {changes.mean_after[place]:.2f}",
         f"std {changes.std_before[place]:.2f} → {changes.std_after[place]:.2f}",
     )
@@ -159,29 +172,36 @@ class ClassRow:
 
     Args:
         name: Of the class.
-        group: "r", "c" or "f"; None when unknown.
+        group: As the comparison has it; None when unknown.
         images: Training images; None when unknown.
-        boxes: Annotated here.
-        before: AP of the uncorrected model.
-        after: AP of the corrected one.
+        examples: Boxes that are annotated here, or rows.
+        before: AP, or accuracy, of the uncorrected model.
+        after: That of the corrected one.
+        counted: What the examples are called.
     """
 
     name: str
     group: str | None
     images: float | None
-    boxes: int
+    examples: int
     before: float
     after: float
+    counted: str = "boxes"
 
     @property
     def change(self) -> float:
-        """How far AP rose; NaN where the class has none."""
+        """How far it rose; NaN where the class has none."""
         return self.after - self.before
 
     @property
     def tone(self) -> str | None:
         """The class of the style sheet for the change."""
         return "up" if self.change > 0 else "down" if self.change < 0 else None
+
+    @property
+    def style(self) -> str | None:
+        """The letter of the group in the style sheet; None when unknown."""
+        return GROUP_STYLES.get(self.group or "")
 
     @property
     def group_title(self) -> str:
@@ -195,14 +215,14 @@ class ClassRow:
 
     @property
     def arrow(self) -> str:
-        """AP before and after."""
+        """The score before and after."""
         return arrow(self.before, self.after)
 
     @property
     def meta(self) -> str:
         """What to know of the class before believing its row."""
         images = "" if self.images is None else f"{self.images:,.0f} training images"
-        return ", ".join(text for text in (self.group_title, images, f"{self.boxes:,} boxes") if text)
+        return ", ".join(text for text in (self.group_title, images, f"{self.examples:,} {self.counted}") if text)
 
 
 @dataclass(frozen=True)
@@ -210,11 +230,12 @@ class ChangedClasses:
     """The classes that gained most and those that lost most, and all classes in a list to open."""
 
     template: ClassVar[str] = "classes.html.jinja"
-    # AP from 0 to 1 along the line of a class.
+    # The score from 0 to 1 along the line of a class.
     x: ClassVar[Axis] = Axis(0, 1, 6, 114)
     gained: tuple[ClassRow, ...]
     lost: tuple[ClassRow, ...]
     rows: tuple[ClassRow, ...]
+    words: TaskWords = WORDS[DETECTION]
 
     @property
     def more(self) -> int:
@@ -227,15 +248,28 @@ class ChangedClasses:
         return sum(row.change < 0 for row in self.rows)
 
 
-def changed_classes(comparison: ComparisonRecord, focus: MethodRecord, images: FloatArray | None) -> ChangedClasses:
-    """Put all classes in a list, and those that changed most apart; `images` is per class, None when unknown."""
-    counts: Sequence[float | None] = [None] * len(comparison.classes) if images is None else images.tolist()
-    rows = {
-        entry.id: ClassRow(
-            entry.name, entry.group, count, entry.boxes, entry.precision["none"], entry.precision[focus.name]
+def changed_classes(comparison: Comparison, focus: MethodResult) -> ChangedClasses:
+    """Put all classes in a list, and those that changed most apart."""
+    words = words_of(comparison)
+    columns = zip(comparison.classes, comparison.baseline.metrics.per_class, focus.metrics.per_class, strict=True)
+    rows = tuple(
+        ClassRow(
+            known.name, known.group, known.train_count, known.examples, float(before), float(after), words.examples
         )
-        for entry, count in zip(comparison.classes, counts, strict=True)
-    }
-    sides = most_changed(comparison.classes, comparison.baseline.name, focus.name, SHOWN)
-    gained, lost = (tuple(rows[entry.id] for entry in side) for side in sides)
-    return ChangedClasses(gained, lost, tuple(rows.values()))
+        for known, before, after in columns
+    )
+    gained, lost = most_changed(rows, SHOWN)
+    return ChangedClasses(gained, lost, rows, words)
+
+
+def most_changed(rows: Sequence[ClassRow], count: int) -> tuple[tuple[ClassRow, ...], tuple[ClassRow, ...]]:
+    """The classes that rose most and those that fell most; equal ones in their order.
+
+    Example:
+        >>> cup, jug = ClassRow("cup", None, None, 9, 0.5, 0.6), ClassRow("jug", None, None, 9, 0.5, 0.1)
+        >>> [[row.name for row in side] for side in most_changed([cup, jug], 5)]
+        [['cup'], ['jug']]
+    """
+    gained = sorted((row for row in rows if row.change > 0), key=lambda row: -row.change)
+    lost = sorted((row for row in rows if row.change < 0), key=lambda row: row.change)
+    return tuple(gained[:count]), tuple(lost[:count])

@@ -6,16 +6,16 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from logn.datasets.image_file import ImageArray, import_pillow
-from logn.report.before_after import BeforeAfter, OperatingPoint, ScoreHistogram, score_histogram
-from logn.report.gallery_data import ALARMS, FOUND, LOST, GalleryImage, Mark
+from logn.evaluate.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark
+from logn.evaluate.operating_points import OperatingPoint, ScoreHistogram
+from logn.evaluate.report_details import GALLERY_THRESHOLD, ReportDetails
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, step_path
 
-# What a user sees who keeps detections of at least this score: the images show it, and a sentence says its new value.
-TYPICAL_THRESHOLD = 0.3
 LARGEST_SIDE = 560
+HISTOGRAMS = {"all": "All detections", "rare": "Detections of rare classes"}
 RULES = {
     FOUND: "most objects of rare classes that are found only after the correction",
     LOST: "most objects that are found only before it",
@@ -55,19 +55,14 @@ class Scores:
     of_images: int
 
 
-def score_changes(pair: BeforeAfter, operating: Sequence[OperatingPoint]) -> Scores:
+def score_changes(details: ReportDetails) -> Scores:
     """Draw histograms of the scores beside a table of thresholds."""
-    lowest = max(float(min(pair.before.scores.min(initial=1), pair.after.scores.min(initial=1))), 1e-4)
-    lowest = min(lowest, 0.1)
-    chosen: list[tuple[str, Any, Any]] = [("All detections", slice(None), slice(None))]
-    if not pair.rare.all():
-        chosen.append(("Detections of rare classes", pair.rare[pair.before.labels], pair.rare[pair.after.labels]))
     histograms = (
-        _histogram(title, score_histogram(pair.before.scores[one], pair.after.scores[two], lowest=lowest))
-        for title, one, two in chosen
+        _histogram(title, details.histograms[name]) for name, title in HISTOGRAMS.items() if name in details.histograms
     )
-    typical = min(operating, key=lambda point: abs(point.old - TYPICAL_THRESHOLD))
-    return Scores(tuple(histograms), tuple(operating), typical, pair.truth.num_images, pair.of_images)
+    # The threshold of the gallery is the one of them to recommend in a sentence.
+    typical = min(details.thresholds, key=lambda point: abs(point.old - GALLERY_THRESHOLD))
+    return Scores(tuple(histograms), details.thresholds, typical, details.images, details.of_images)
 
 
 def _histogram(title: str, counts: ScoreHistogram) -> Histogram:
@@ -150,32 +145,49 @@ class Picture:
 
 @dataclass(frozen=True)
 class GalleryPart:
-    """Images that were chosen by one rule."""
+    """Images that were chosen by one rule; of the `chosen` ones those whose picture is there."""
 
     title: str
     rule: str
     pictures: tuple[Picture, ...]
+    chosen: int = 0
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """All images by part, with the rule by which they were chosen; `point` has the two thresholds."""
+    """All images by part, with the rule by which they were chosen.
+
+    Args:
+        point: The two thresholds.
+        parts: The images.
+        lacking: What to say of pictures that are not there; empty where all are.
+    """
 
     template: ClassVar[str] = "gallery.html.jinja"
     point: OperatingPoint
     parts: tuple[GalleryPart, ...]
+    lacking: str = ""
 
 
 def gallery(
-    images: Sequence[GalleryImage], pictures: Sequence[ImageArray], names: Sequence[str], point: OperatingPoint
+    details: ReportDetails, pictures: Mapping[int, ImageArray], names: Sequence[str], lacking: str = ""
 ) -> Gallery:
-    """Draw boxes on pictures; `names` are those of the classes."""
-    drawn = [(image.part, _picture(image, pixels, names)) for image, pixels in zip(images, pictures, strict=True)]
+    """Draw boxes on the pictures that are there, by the id of the image; `names` are those of the classes."""
+    drawn = [
+        (image.part, _picture(image, pictures[image.image_id], names))
+        for image in details.gallery
+        if image.image_id in pictures
+    ]
     parts = (
-        GalleryPart(title, rule, tuple(picture for part, picture in drawn if part == title))
+        GalleryPart(
+            title,
+            rule,
+            tuple(picture for part, picture in drawn if part == title),
+            sum(image.part == title for image in details.gallery),
+        )
         for title, rule in RULES.items()
     )
-    return Gallery(point, tuple(parts))
+    return Gallery(details.gallery_point, tuple(parts), lacking)
 
 
 def _picture(image: GalleryImage, pixels: ImageArray, names: Sequence[str]) -> Picture:

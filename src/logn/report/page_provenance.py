@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import platform
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from logn import __version__
-from logn.report.comparison_record import MethodRecord
+from logn.evaluate.comparison import Comparison
+from logn.evaluate.method_result import MethodResult
 from logn.report.run_folder import Run
-
-PACKAGES = ("numpy", "hotcoco", "torch", "torchvision")
+from logn.report.task_words import words_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Provenance:
+class ProvenanceSection:
     """Everything that somebody needs who wants to check or repeat the page."""
 
     template: ClassVar[str] = "provenance.html.jinja"
@@ -36,87 +33,70 @@ class Provenance:
     commands: tuple[str, ...]
 
 
-def provenance(run: Run, focus: MethodRecord, output: Path) -> Provenance:
+def provenance(run: Run, focus: MethodResult, output: Path) -> ProvenanceSection:
     """Say what the numbers were made from, and how to make them again."""
     comparison = run.comparison
+    inputs = comparison.provenance.inputs
     facts = [
-        Fact("Made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC with LogN {__version__}, {_versions()}"),
-        Fact("Protocol", comparison.protocol["description"]),
-        Fact("Intervals", _intervals(run)),
+        Fact("Compared", _made(comparison)),
+        Fact("Protocol", comparison.describe()),
+        Fact("Intervals", _intervals(comparison)),
     ]
-    if run.has("statistics"):
-        facts.append(Fact("Statistics", _statistics(run), code=run.path("statistics").name))
-    if run.has("predictions"):
-        store = run.store
-        sizes = f"{len(store):,} images, {store.num_proposals:,} proposals, {store.num_columns:,} logits each"
-        facts.append(Fact("Predictions", sizes))
-    facts += [Fact(f"Settings of {method.name}", code=_settings(method)) for method in comparison.methods[1:]]
-    return Provenance(tuple(facts), tuple(commands(run, focus.name, output)))
+    if statistics := inputs.get("statistics"):
+        facts.append(Fact("Statistics", _statistics(statistics)))
+    if predictions := inputs.get("predictions"):
+        facts.append(
+            Fact(
+                "Predictions",
+                f"{predictions['images']:,} images, {predictions['proposals']:,} proposals, "
+                f"{predictions['columns']:,} logits each",
+            )
+        )
+    if logits := inputs.get("logits"):
+        facts.append(Fact("Logits", f"{logits['rows']:,} rows, {logits['columns']:,} logits each"))
+    facts.append(Fact("Settings", code=json.dumps(comparison.settings.to_dict(), ensure_ascii=False)))
+    facts += [Fact(f"Settings of {row.name}", code=_settings(row)) for row in comparison.rows[1:]]
+    return ProvenanceSection(tuple(facts), tuple(commands(run, focus.name, output)))
 
 
-def _versions() -> str:
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join([*found, f"Python {platform.python_version()}"])
+def _made(comparison: Comparison) -> str:
+    made = comparison.provenance
+    if not made.created:
+        return "by a version of LogN that did not write down when and how"
+    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
+    how = "" if made.command else "; from Python, so there is no command to repeat"
+    return f"{made.created} with {versions}{how}"
 
 
-def _intervals(run: Run) -> str:
-    comparison = run.comparison
-    if not comparison.draws:
+def _intervals(comparison: Comparison) -> str:
+    settings = comparison.settings
+    if not settings.num_bootstrap:
         return "none were computed"
-    return f"{100 * comparison.confidence:g} %, from {comparison.draws:,} paired draws of images"
+    drawn = f"{settings.num_bootstrap:,} paired draws of {words_of(comparison).units}"
+    return f"{100 * settings.confidence:g} %, from {drawn}, seed {settings.seed}"
 
 
-def _statistics(run: Run) -> str:
-    moments = run.moments
-    metadata = moments.metadata
-    known = {
-        "layer": metadata.layer,
-        "population": metadata.population,
-        "estimator": metadata.estimator,
-        "activation": metadata.activation,
-        "model": metadata.fingerprint and f"{metadata.fingerprint[:12]}…",
-    }
-    words = ", ".join(f"{name} {value}" for name, value in known.items() if value)
-    return f": {int(moments.count.max()):,} logits of each class; {words}"
+def _statistics(known: Mapping[str, Any]) -> str:
+    named = {name: known.get(name) for name in ("layer", "population", "estimator", "activation")}
+    named["model"] = known.get("fingerprint") and f"{known['fingerprint'][:12]}…"
+    words = ", ".join(f"{name} {value}" for name, value in named.items() if value)
+    return f"{known['logits']:,} logits of each class; {words}"
 
 
-def _settings(method: MethodRecord) -> str:
-    return json.dumps(method.settings, ensure_ascii=False) if method.settings else method.name
+def _settings(row: MethodResult) -> str:
+    return json.dumps(row.settings, ensure_ascii=False) if row.settings else row.name
 
 
 def commands(run: Run, focus: str, output: Path) -> list[str]:
-    """The commands that compare the methods and write the page again.
+    """The command that compared the methods, as it was given, and the one that writes the page again.
 
     Example:
         >>> print(commands(Run(Path("run"), {}), "logn", Path("report.html"))[-1])
         logn report run --method logn -o report.html
     """
-    options = {"-p": "predictions", "-s": "statistics", "-a": "annotations", "--counts": "counts"}
-    named = [(option, str(run.paths[piece])) for option, piece in options.items() if run.has(piece)]
     lines = []
-    if run.has("comparison"):
-        comparison = run.comparison
-        methods = [part for method in comparison.methods[1:] for part in ("--method", method.name)]
-        lines.append(
-            _shell(
-                "logn compare",
-                [word for pair in named for word in pair]
-                + ["--methods", "none", *methods]
-                + (["--errors"] if comparison.baseline.errors else [])
-                + (["--coco"] if comparison.protocol["style"] == "coco" else [])
-                + ["--bootstrap", str(comparison.draws), "-o", str(run.folder)],
-            )
-        )
-    inside = {f"--{piece}": run.paths[piece] for piece in run.paths if run.folder not in run.paths[piece].parents}
-    elsewhere = [word for option, path in inside.items() for word in (option, str(path))]
-    lines.append(_shell("logn report", [str(run.folder), *elsewhere, "--method", focus, "-o", str(output)]))
+    if run.has("comparison") and run.comparison.provenance.command:
+        lines.append(shlex.join(run.comparison.provenance.command))
+    where = [] if run.images is None else ["--images", str(run.images)]
+    lines.append(shlex.join(["logn", "report", str(run.folder), *where, "--method", focus, "-o", str(output)]))
     return lines
-
-
-def _shell(command: str, words: list[str]) -> str:
-    return " ".join([command, *map(shlex.quote, words)])

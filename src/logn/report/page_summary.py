@@ -1,4 +1,4 @@
-"""What the comparison says in all: the verdict, every method, AP by group, kinds of error."""
+"""What the comparison says in all: the verdict, every method, the score by group, kinds of error."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from logn.evaluate.bootstrap import Interval
-from logn.evaluate.comparison import interval_text
+from logn.evaluate.comparison import DETECTION, Comparison, DetectionScope
 from logn.evaluate.error_types import ERROR_TYPES, SPECIAL_ERRORS
-from logn.evaluate.tables import MAIN_COLUMNS, OTHER_COLUMNS, points
-from logn.report.comparison_record import ComparisonRecord, MethodRecord
+from logn.evaluate.method_result import MethodResult
+from logn.evaluate.verdict import interval_text
 from logn.report.svg_charts import Axis, Bar, bar_length, ring_parts
+from logn.report.task_words import (
+    NEITHER_IS_GOOD,
+    SMALL_IS_GOOD,
+    WORDS,
+    TaskWords,
+    metric_of,
+    metric_text,
+    words_of,
+)
 
-GROUP_METRICS = {"APr": "Rare classes", "APc": "Common classes", "APf": "Frequent classes", "AP": "All classes"}
-# Of these the smallest value is the best.
-SMALL_IS_GOOD = ("ECE",)
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 MEANINGS = {
     "Cls": "right place, wrong class",
@@ -55,7 +61,7 @@ def change_words(change: Interval) -> str:
 
 @dataclass(frozen=True)
 class Headline:
-    """What the method does to AP; `amount` stands out, in the colour of its tone, and `ends` are those of its interval.
+    """What the method does to the score; `amount` stands out, in the colour of its tone; `ends` are of its interval.
 
     Example:
         >>> headline(Interval(0.02, 0.01, 0.03))
@@ -68,24 +74,26 @@ class Headline:
     ends: str = ""
 
 
-def headline(change: Interval) -> Headline:
+def headline(change: Interval, score: str = "AP") -> Headline:
     """Claim as much as the interval allows, and no more."""
     if math.isnan(change.difference):
         return Headline("was compared with the uncorrected model")
     if math.isnan(change.low):
-        return Headline("changes AP by", f"{100 * change.difference:+.1f} points")
+        return Headline(f"changes {score} by", f"{100 * change.difference:+.1f} points")
     if not change.is_clear:
-        return Headline("makes no clear difference to AP", ends=f"{100 * change.low:.1f} to {100 * change.high:.1f}")
+        return Headline(
+            f"makes no clear difference to {score}", ends=f"{100 * change.low:.1f} to {100 * change.high:.1f}"
+        )
     low, high = sorted((abs(100 * change.low), abs(100 * change.high)))
     amount = f"{abs(100 * change.difference):.1f} points"
     return Headline(
-        f"{'raises' if change.low > 0 else 'lowers'} AP by", amount, tone(change), f"{low:.1f} to {high:.1f}"
+        f"{'raises' if change.low > 0 else 'lowers'} {score} by", amount, tone(change), f"{low:.1f} to {high:.1f}"
     )
 
 
 @dataclass(frozen=True)
 class Tile:
-    """AP of one group before and after."""
+    """The score of one group before and after."""
 
     title: str
     before: float
@@ -99,12 +107,13 @@ class Verdict:
 
     Args:
         method: Whose verdict it is.
-        headline: What it does to AP.
+        headline: What it does to the score.
         sentence: All of what it changes.
         tiles: One per group.
         confidence: Of the intervals.
         draws: How many draws they come from; 0 where there are none.
         others: The verdicts of all other methods.
+        words: Of the task.
     """
 
     method: str
@@ -114,30 +123,34 @@ class Verdict:
     confidence: float
     draws: int
     others: tuple[str, ...]
+    words: TaskWords = WORDS[DETECTION]
 
 
-def verdict(comparison: ComparisonRecord, focus: MethodRecord) -> Verdict:
+def verdict(comparison: Comparison, focus: MethodResult) -> Verdict:
     """What the method changes: a headline, the whole sentence, one tile per group."""
+    words = words_of(comparison)
     return Verdict(
         method=focus.name,
-        headline=headline(focus.differences.get("AP", UNKNOWN)),
-        sentence=focus.verdict,
+        headline=headline(focus.differences.get(words.metric, UNKNOWN), words.score),
+        sentence=comparison.verdict_on(focus),
         tiles=tuple(
-            Tile(title, comparison.baseline[metric], focus[metric], focus.differences[metric])
-            for metric, title in GROUP_METRICS.items()
-            if metric in focus.differences and not math.isnan(focus[metric])
+            Tile(title, metric_of(comparison.baseline, metric), metric_of(focus, metric), focus.differences[metric])
+            for metric, title in words.groups.items()
+            if metric in focus.differences and not math.isnan(metric_of(focus, metric))
         ),
         confidence=comparison.confidence,
-        draws=comparison.draws,
-        others=tuple(method.verdict for method in comparison.methods[1:] if method.name != focus.name),
+        draws=comparison.num_bootstrap,
+        others=tuple(comparison.verdict_on(row) for row in comparison.rows[1:] if row.name != focus.name),
+        words=words,
     )
 
 
 @dataclass(frozen=True)
 class MetricCell:
-    """A metric of a method; `change` is None where no difference is shown."""
+    """A metric of a method and how it is written; `change` is None where no difference is shown."""
 
     value: float
+    text: str
     change: Interval | None
     is_best: bool
 
@@ -160,39 +173,44 @@ class MethodTable:
     rows: tuple[MethodRow, ...]
     protocol: str
     notes: tuple[str, ...]
+    words: TaskWords
 
 
-def method_table(comparison: ComparisonRecord, focus: MethodRecord) -> MethodTable:
+def method_table(comparison: Comparison, focus: MethodResult) -> MethodTable:
     """Put all methods in one table; main metrics say how far they are from the uncorrected model."""
-    columns = tuple(name for name in (*MAIN_COLUMNS, *OTHER_COLUMNS) if name in comparison.metric_names)
-    best = {name: points(_best(comparison, name)) for name in columns}
+    words = words_of(comparison)
+    columns = tuple(name for name in (*words.main, *words.others) if name in comparison.metric_names)
+    best = {name: metric_text(name, _best(comparison, name)) for name in columns}
     rows = []
-    for place, method in enumerate(comparison.methods):
-        shown = method.differences if place else {}
+    for place, row in enumerate(comparison.rows):
+        shown = row.differences if place else {}
         cells = tuple(
             MetricCell(
-                method[name],
-                shown.get(name) if name in MAIN_COLUMNS else None,
-                is_best=points(method[name]) == best[name] != "-",
+                metric_of(row, name),
+                metric_text(name, metric_of(row, name)),
+                shown.get(name) if name in words.main else None,
+                is_best=metric_text(name, metric_of(row, name)) == best[name] != "-",
             )
             for name in columns
         )
-        rows.append(MethodRow(method.name, cells, is_focus=method is focus))
-    notes = [*comparison.notes, *(f"{method.name}: {text}" for method in comparison.methods for text in method.notes)]
-    protocol = f"{comparison.protocol['description']}; {comparison.protocol['evaluator']}"
-    return MethodTable(columns, tuple(rows), protocol, tuple(dict.fromkeys(notes)))
+        rows.append(MethodRow(row.name, cells, is_focus=row is focus))
+    notes = [*comparison.notes, *(f"{row.name}: {text}" for row in comparison.rows for text in row.notes)]
+    protocol = comparison.describe()
+    if isinstance(comparison.scope, DetectionScope):
+        protocol = f"{protocol}; {comparison.scope.protocol.evaluator}"
+    return MethodTable(columns, tuple(rows), protocol, tuple(dict.fromkeys(notes)), words)
 
 
-def _best(comparison: ComparisonRecord, name: str) -> float:
-    values = [method[name] for method in comparison.methods if not math.isnan(method[name])]
-    if len(values) < 2:
+def _best(comparison: Comparison, name: str) -> float:
+    values = [metric_of(row, name) for row in comparison.rows if not math.isnan(metric_of(row, name))]
+    if len(values) < 2 or name in NEITHER_IS_GOOD:
         return math.nan
     return min(values) if name in SMALL_IS_GOOD else max(values)
 
 
 @dataclass(frozen=True)
 class GroupChart:
-    """AP of one group under every method."""
+    """The score of one group under every method."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -200,31 +218,37 @@ class GroupChart:
 
 @dataclass(frozen=True)
 class GroupBars:
-    """AP of each frequency group: one small chart per group, the same scale in all."""
+    """The score of each frequency group: one small chart per group, the same scale in all."""
 
     template: ClassVar[str] = "groups.html.jinja"
     width: ClassVar[int] = 250
     method: str
     charts: tuple[GroupChart, ...]
+    words: TaskWords
+
+    @property
+    def title(self) -> str:
+        """Of the section."""
+        return f"{self.words.score[0].upper()}{self.words.score[1:]} by group"
 
 
-def group_bars(comparison: ComparisonRecord, focus: MethodRecord) -> GroupBars | None:
+def group_bars(comparison: Comparison, focus: MethodResult) -> GroupBars | None:
     """Measure the bars; None where the comparison knows no groups."""
-    metrics = [metric for metric in GROUP_METRICS if not math.isnan(comparison.baseline[metric])]
+    words = words_of(comparison)
+    metrics = [metric for metric in words.groups if not math.isnan(metric_of(comparison.baseline, metric))]
     if len(metrics) < 2:
         return None
-    top = max(method[metric] for method in comparison.methods for metric in metrics if not math.isnan(method[metric]))
-    x = Axis(0, top or 1.0, 0, GroupBars.width - 44)
+    values = [metric_of(row, metric) for row in comparison.rows for metric in metrics]
+    x = Axis(0, max(value for value in values if not math.isnan(value)) or 1.0, 0, GroupBars.width - 44)
 
-    def bar(method: MethodRecord, metric: str) -> Bar:
-        kind = "before" if method is comparison.baseline else "after" if method is focus else "other"
-        return Bar(method.name, kind, method[metric], bar_length(x, method[metric]))
+    def bar(row: MethodResult, metric: str) -> Bar:
+        kind = "before" if row is comparison.baseline else "after" if row is focus else "other"
+        return Bar(row.name, kind, metric_of(row, metric), bar_length(x, metric_of(row, metric)))
 
     charts = (
-        GroupChart(GROUP_METRICS[metric], tuple(bar(method, metric) for method in comparison.methods))
-        for metric in metrics
+        GroupChart(words.groups[metric], tuple(bar(row, metric) for row in comparison.rows)) for metric in metrics
     )
-    return GroupBars(focus.name, tuple(charts))
+    return GroupBars(focus.name, tuple(charts), words)
 
 
 @dataclass(frozen=True)
