@@ -130,6 +130,7 @@ def present(comparison: Comparison, form: Format, folder: Path | None, *, as_jso
 
     comparison = comparison.made_by(COMMAND_LINE.get())
     if folder is not None:
+        comparison = comparison.with_details()
         comparison.save(folder)
     if as_json:
         print_json(comparison.to_dict())

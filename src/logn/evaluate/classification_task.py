@@ -100,6 +100,7 @@ class ClassificationTask:
                     metrics_of_outcomes(outcome, self.truth),
                     settings=getattr(maps[name], "settings", {}),
                     transform=maps[name],
+                    reliability=Reliability.of(outcome, self.truth.labels),
                 ),
                 outcome,
             )
@@ -110,10 +111,8 @@ class ClassificationTask:
         """The metrics of each method over the same draws of rows."""
         return list(drawn_metrics(bases, self.truth, self.settings.num_bootstrap, self.settings.seed))
 
-    def with_details(self, rows: Sequence[MethodResult], outcomes: Mapping[str, RowOutcomes]) -> list[MethodResult]:
-        """Add the accuracy by confidence."""
-        labels = self.truth.labels
-        return [replace(row, reliability=Reliability.of(outcomes[row.name], labels)) for row in rows]
+    def details(self, outcomes: Mapping[str, RowOutcomes]) -> None:
+        """All that the report shows is small enough to be measured at once."""
 
     def scope(self) -> ClassificationTruth:
         """The labels and what is known about their classes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import plain_values
 
+# Adds to the rows of a comparison what the report shows beside their metrics.
+AddDetails = Callable[[Sequence[MethodResult]], Sequence[MethodResult]]
 DETECTION, CLASSIFICATION = "detection", "classification"
 
 
@@ -77,6 +79,7 @@ class Comparison:
         seconds: Time by step.
         notes: What to know before reading the numbers.
         provenance: How it was made.
+        add_details: Adds what the report shows beside the metrics; None where that is there, or cannot be had.
     """
 
     rows: tuple[MethodResult, ...]
@@ -88,6 +91,7 @@ class Comparison:
     seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
+    add_details: AddDetails | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> MethodResult:
         return self._row("name", name)
@@ -193,6 +197,15 @@ class Comparison:
     def made_by(self, command: tuple[str, ...]) -> Comparison:
         """The same comparison with the command that made it."""
         return replace(self, provenance=replace(self.provenance, command=command))
+
+    def with_details(self) -> Comparison:
+        """The same comparison with what the report shows beside the metrics: scores, thresholds, errors, pictures.
+
+        It takes as long as some methods take to measure, so it waits until `save` or the report wants it.
+        """
+        if self.add_details is None:
+            return self
+        return replace(self, rows=tuple(self.add_details(self.rows)), add_details=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything but arrays as plain values, for JSON."""

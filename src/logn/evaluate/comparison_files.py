@@ -104,6 +104,7 @@ def comparison_arrays(comparison: Comparison) -> Arrays:
 
 def same_content(one: Comparison, two: Comparison) -> bool:
     """Whether two comparisons have the same content, NaN equal to itself."""
+    one, two = one.with_details(), two.with_details()
     if plain_values(comparison_document(one)) != plain_values(comparison_document(two)):
         return False
     first, second = comparison_arrays(one), comparison_arrays(two)
@@ -118,6 +119,7 @@ def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> N
 
     Each file gets a temporary name and is renamed; `comparison.json`, which vouches for the arrays, comes last.
     """
+    comparison = comparison.with_details()
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     write_safetensors(root / ARRAYS, comparison_arrays(comparison), {"format": FORMAT, "schema": str(SCHEMA)})

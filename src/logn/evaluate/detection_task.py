@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,14 +19,14 @@ from logn.errors import InputError
 from logn.evaluate.bootstrap import draw_weights
 from logn.evaluate.class_groups import Groups
 from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison import DetectionScope, EvaluatedClass, detection_classes
+from logn.evaluate.comparison import AddDetails, DetectionScope, EvaluatedClass, detection_classes
 from logn.evaluate.decode import available_processors, decode_chunks, decode_many
-from logn.evaluate.detection_matches import find_matches
+from logn.evaluate.detection_matches import DetectionMatches, find_matches
 from logn.evaluate.detection_measurement import Matched, Measurement, MethodDetections, renumbered
 from logn.evaluate.detection_metrics import evaluate_detections
 from logn.evaluate.detections import Detections
 from logn.evaluate.engine import Mask, Progress
-from logn.evaluate.error_types import error_types
+from logn.evaluate.error_types import ErrorTypes, error_types
 from logn.evaluate.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD, fixed_protocol, why_fixed_cannot_move
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
 from logn.evaluate.matching import verified_rows
@@ -162,32 +163,21 @@ class DetectionTask:
         with ThreadPoolExecutor(available_processors()) as pool:
             return list(pool.map(lambda matched: measurement.draw(matched, weights), bases))
 
-    def with_details(
-        self, rows: Sequence[MethodResult], outcomes: Mapping[str, MethodDetections]
-    ) -> list[MethodResult]:
-        """Add scores, thresholds, kinds of error and pictures of some images, beside those of the first method."""
+    def details(self, outcomes: Mapping[str, MethodDetections]) -> AddDetails | None:
+        """Add scores, thresholds, kinds of error and pictures of some images, beside those of the first method.
+
+        Only the detections of these images are kept for it.
+        """
         images = evenly_spaced(np.ones(self.truth.num_images, bool), self.settings.report_images)
-        if not images.any() or len(rows) < 2:
-            return list(rows)
-        truth = self.truth.part(images)
-        protocol = self.settings.protocol(truth, None)
-
-        def look(row: MethodResult) -> tuple[Any, Any]:
-            found = outcomes[row.name].looked_at
-            detections = renumbered(found, images) if found is not None else Detections.empty()
-            errors = None if row.errors else error_types(detections, truth, protocol, groups=self.groups)
-            return find_matches(detections, truth), errors
-
-        with ThreadPoolExecutor(available_processors()) as pool:
-            looks = list(pool.map(look, rows))
-        before = looks[0][0]
-        return [
-            replace(
-                row,
-                details=ReportDetails.of(BeforeAfter(truth, before, after, self.groups), self.truth.num_images, errors),
-            )
-            for row, (after, errors) in zip(rows, looks, strict=True)
-        ]
+        if not images.any() or len(outcomes) < 2:
+            return None
+        found = {
+            name: renumbered(outcome.looked_at, images)
+            for name, outcome in outcomes.items()
+            if outcome.looked_at is not None
+        }
+        part = replace(self, truth=self.truth.part(images))
+        return partial(_with_details, part, found, self.truth.num_images)
 
     def scope(self) -> DetectionScope:
         """The protocols."""
@@ -225,6 +215,27 @@ class DetectionTask:
                 "fitted_from": self.inputs.names,
             }
         )
+
+
+def _with_details(
+    task: DetectionTask, found: Mapping[str, Detections], of_images: int, rows: Sequence[MethodResult]
+) -> list[MethodResult]:
+    """Look at the detections of the images of `task` under each method."""
+    protocol = task.settings.protocol(task.truth, None)
+
+    def look(row: MethodResult) -> tuple[DetectionMatches, ErrorTypes | None]:
+        detections = found[row.name]
+        errors = None if row.errors else error_types(detections, task.truth, protocol, groups=task.groups)
+        return find_matches(detections, task.truth), errors
+
+    with ThreadPoolExecutor(available_processors()) as pool:
+        looks = list(pool.map(look, rows))
+    before = looks[0][0]
+    pairs = [BeforeAfter(task.truth, before, after, task.groups) for after, _ in looks]
+    return [
+        replace(row, details=ReportDetails.of(pair, of_images, errors))
+        for row, pair, (_, errors) in zip(rows, pairs, looks, strict=True)
+    ]
 
 
 def read_truth(

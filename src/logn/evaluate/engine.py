@@ -12,7 +12,7 @@ import numpy.typing as npt
 from logn.evaluate.bootstrap import paired_differences
 from logn.evaluate.classification_truth import ClassificationTruth
 from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison import Comparison, DetectionScope, EvaluatedClass
+from logn.evaluate.comparison import AddDetails, Comparison, DetectionScope, EvaluatedClass
 from logn.evaluate.method_maps import LogitMap, named_methods
 from logn.evaluate.method_result import MethodResult
 from logn.evaluate.provenance import Provenance
@@ -66,8 +66,8 @@ class ComparedTask(Protocol[Outcome, Basis]):
     def draws(self, bases: Sequence[Basis]) -> list[Mapping[str, FloatArray]]:
         """The metrics of several methods over the same draws of units."""
 
-    def with_details(self, rows: Sequence[MethodResult], outcomes: Mapping[str, Outcome]) -> list[MethodResult]:
-        """Add to the results what the report shows beside metrics."""
+    def details(self, outcomes: Mapping[str, Outcome]) -> AddDetails | None:
+        """What adds to results what the report shows beside metrics, when it is asked for; None where nothing is."""
 
     def scope(self) -> DetectionScope | ClassificationTruth:
         """What the metrics were measured under."""
@@ -118,8 +118,6 @@ def run_comparison(
     clock.lap("metrics")
     rows = _with_differences(task, [measured[name] for name in reported], settings)
     clock.lap("bootstrap")
-    rows = task.with_details(rows, found)
-    clock.lap("details")
     share = clock.seconds[task.reading] / len(maps)
     values = {name: row.metrics.values for name, (row, _) in measured.items()}
     return Comparison(
@@ -131,6 +129,7 @@ def run_comparison(
         seconds=clock.seconds,
         notes=task.notes(list(specs.values())),
         provenance=task.provenance(),
+        add_details=task.details(found),
     )
 
 
