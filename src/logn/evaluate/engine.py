@@ -121,7 +121,8 @@ def run_comparison(
     share = clock.seconds[task.reading] / len(maps)
     values = {name: row.metrics.values for name, (row, _) in measured.items()}
     return Comparison(
-        rows=tuple(replace(row, seconds=row.seconds + share) for row in rows),
+        # A task that does not time its methods has no share to add to.
+        rows=tuple(replace(row, seconds=row.seconds + share) if row.seconds else row for row in rows),
         scope=task.scope(),
         classes=task.classes(),
         curves=tuple(curve.with_metrics(values) for curve in curves),

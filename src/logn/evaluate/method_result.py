@@ -26,7 +26,7 @@ class MethodResult:
             "APr-mask", "ECE" and the like.
         differences: Of each metric to the baseline, with an interval where draws were made.
         errors: Of detectors the kinds of error and what they cost, where they were asked for.
-        seconds: Time for this method's metrics, and its share of reading the data.
+        seconds: Of detectors the time for this method's metrics, and its share of decoding.
         notes: What to know before reading the numbers.
         settings: Parameters of the method, for the record.
         transform: The map of logits that was measured: a `ClassAffine`, a callable, or None for no change.
