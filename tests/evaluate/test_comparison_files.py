@@ -5,6 +5,7 @@ import math
 import shutil
 import string
 import tempfile
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -195,7 +196,8 @@ PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 @settings(max_examples=30, phases=PHASES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(detections() | classifications())
 def test_a_comparison_saved_and_loaded_equals_itself(comparison):
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)  # of maps that no file can hold
         comparison.save(folder)
         loaded = logn.Comparison.load(folder)
         assert loaded == comparison
@@ -296,6 +298,18 @@ def test_without_the_arrays_the_metrics_are_read_and_a_warning_says_what_is_miss
     assert found["logn"].details is None
     with pytest.raises(InputError, match="a map that was saved with its comparison"):
         found["logn"].transform(np.zeros(11))
+
+
+def test_a_map_that_no_file_can_hold_is_named(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 30)
+    found = logn.compare(rng.normal(size=(30, 3)), labels, {"mine": np.negative}, settings=CompareSettings(draws=0))
+    with pytest.warns(LogNWarning, match="The map of mine is a function that no file can hold"):
+        found.save(tmp_path)
+    loaded = Comparison.load(tmp_path)
+    assert loaded == found
+    with pytest.warns(LogNWarning, match="The map of mine"):
+        loaded.save(tmp_path / "again")
 
 
 def test_a_folder_without_a_comparison_and_one_of_the_future_are_refused(saved, tmp_path):

@@ -144,3 +144,4 @@ def test_the_commands_compare_and_report(tmp_path, capsys):
     text = unescape((tmp_path / "moved" / "report.html").read_text())
     assert "--seed 3 --bounds 5,50" in text
     assert '"seed": 3' in text
+    assert "nms_iou" not in text

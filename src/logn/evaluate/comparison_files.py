@@ -22,8 +22,9 @@ from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification import ClassificationMetrics
 from logn.evaluate.comparison import CLASSIFICATION, DETECTION, Comparison, DetectionScope
 from logn.evaluate.comparison_reading import comparison_from_parts
-from logn.evaluate.method_maps import map_arrays
+from logn.evaluate.method_maps import describe_map, map_arrays
 from logn.evaluate.tables import per_class_table, write_comparison
+from logn.evaluate.verdict import join_words
 from logn.files import read_safetensors, write_safetensors, write_text
 from logn.strict_json import parse_json, plain_values
 
@@ -120,6 +121,13 @@ def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> N
     Each file gets a temporary name and is renamed; `comparison.json`, which vouches for the arrays, comes last.
     """
     comparison = comparison.with_details()
+    unsaved = [row.name for row in comparison.rows if (describe_map(row.transform) or {}).get("kind") == "unsaved"]
+    if unsaved:
+        warnings.warn(
+            f"The map of {join_words(unsaved)} is a function that no file can hold: its numbers are saved, it is not.",
+            LogNWarning,
+            stacklevel=3,
+        )
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     write_safetensors(root / ARRAYS, comparison_arrays(comparison), {"format": FORMAT, "schema": str(SCHEMA)})

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from logn.evaluate.comparison import Comparison
+from logn.evaluate.comparison import CLASSIFICATION, Comparison
 from logn.evaluate.method_result import MethodResult
 from logn.report.run_folder import Run
 from logn.report.task_words import words_of
+
+# What a classifier is not measured by.
+DETECTOR_SETTINGS = ("style", "decode", "fixed", "errors", "only_predicted", "report_images")
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,17 @@ def provenance(run: Run, focus: MethodResult, output: Path) -> ProvenanceSection
         )
     if logits := inputs.get("logits"):
         facts.append(Fact("Logits", f"{logits['rows']:,} rows, {logits['columns']:,} logits each"))
-    facts.append(Fact("Settings", code=json.dumps(comparison.settings.to_dict(), ensure_ascii=False)))
+    facts.append(Fact("Settings", code=json.dumps(_compare_settings(comparison), ensure_ascii=False)))
     facts += [Fact(f"Settings of {row.name}", code=_settings(row)) for row in comparison.rows[1:]]
     return ProvenanceSection(tuple(facts), tuple(commands(run, focus.name, output)))
+
+
+def _compare_settings(comparison: Comparison) -> dict[str, Any]:
+    """The settings that concern the task."""
+    settings = comparison.settings.to_dict()
+    if comparison.task == CLASSIFICATION:
+        return {name: value for name, value in settings.items() if name not in DETECTOR_SETTINGS}
+    return settings
 
 
 def _made(comparison: Comparison) -> str:
