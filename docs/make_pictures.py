@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from logn.evaluate.comparison import Comparison
 from logn.report.class_changes_data import ClassChanges, class_changes
-from logn.report.comparison_record import ComparisonRecord
 from logn.report.figure_style import BLUE, GREY, PAGE, paper_style
 from logn.report.figures import FIGURES, FigureOptions, draw_figure
 from logn.report.page import write_report
@@ -74,7 +74,7 @@ def draw_problem(run: Run, method: str) -> None:
     with paper_style() as make:
         figure = make(PAGE, 2.75)
         left, right = figure.subplots(1, 2, width_ratios=[1.35, 1])
-        _draw_means(left, run.comparison, class_changes(run, method))
+        _draw_means(left, run.comparison, class_changes(run.comparison, method))
         _draw_groups(right, run.comparison, method)
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=200)
@@ -82,7 +82,7 @@ def draw_problem(run: Run, method: str) -> None:
     save_small(Image.open(buffer), IMAGES / "problem.png", 120_000)
 
 
-def _draw_means(axes: Any, comparison: ComparisonRecord, changes: ClassChanges) -> None:
+def _draw_means(axes: Any, comparison: Comparison, changes: ClassChanges) -> None:
     groups = np.array([entry.group or "f" for entry in comparison.classes])
     for group, (colour, marker) in GROUP_STYLES.items():
         chosen = groups == group
@@ -105,7 +105,7 @@ def _draw_means(axes: Any, comparison: ComparisonRecord, changes: ClassChanges) 
     axes.text(changes.images.min(), height, f"after: {after}", color=BLUE)
 
 
-def _draw_groups(axes: Any, comparison: ComparisonRecord, method: str) -> None:
+def _draw_groups(axes: Any, comparison: Comparison, method: str) -> None:
     names = {"APr": "rare", "APc": "common", "APf": "frequent", "AP": "all"}
     place = np.arange(len(names))
     for side, (row, colour, label) in enumerate(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from logn.calibrators.kept_confidence import keep_confidence as keep_confidence
     from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
     from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
+    from logn.calibrators.method_spec import FitInputs as FitInputs
     from logn.calibrators.norcal import norcal as norcal
     from logn.calibrators.tau_norm import tau_norm as tau_norm
     from logn.calibrators.temperature import temperature as temperature
@@ -37,12 +38,18 @@ if TYPE_CHECKING:
     from logn.errors import LogNWarning as LogNWarning
     from logn.errors import MissingExtraError as MissingExtraError
     from logn.evaluate.classification import classification_metrics as classification_metrics
+    from logn.evaluate.compare import compare as compare
     from logn.evaluate.compare_classification import compare_classification as compare_classification
+    from logn.evaluate.compare_settings import CompareSettings as CompareSettings
+    from logn.evaluate.comparison import Comparison as Comparison
+    from logn.evaluate.predict import predict as predict
+    from logn.evaluate.store import PredictionStore as PredictionStore
     from logn.logits.image_folder import Preprocessing as Preprocessing
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals
     from logn.statistics.active_classes import active_classes as active_classes
+    from logn.statistics.class_counts import ClassCounts as ClassCounts
     from logn.statistics.fractal_dimension import fractal_dimension as fractal_dimension
     from logn.statistics.metadata import StatisticsMetadata as StatisticsMetadata
     from logn.statistics.moments import ClassMoments as ClassMoments
@@ -55,7 +62,11 @@ __version__ = "0.1.0"
 
 _HOME = {
     "ClassAffine": "calibrators.class_affine",
+    "ClassCounts": "statistics.class_counts",
     "ClassMoments": "statistics.moments",
+    "CompareSettings": "evaluate.compare_settings",
+    "Comparison": "evaluate.comparison",
+    "FitInputs": "calibrators.method_spec",
     "FracalSigmoid": "calibrators.fracal",
     "InputError": "errors",
     "LogNWarning": "errors",
@@ -63,6 +74,7 @@ _HOME = {
     "MissingExtraError": "errors",
     "MovingAverage": "statistics.moving_average",
     "PositiveMoments": "statistics.positives",
+    "PredictionStore": "evaluate.store",
     "Preprocessing": "logits.image_folder",
     "Proposals": "logits.proposals",
     "StatisticsMetadata": "statistics.metadata",
@@ -71,6 +83,7 @@ _HOME = {
     "attach": "deploy.attach",
     "calibrate": "deploy.calibrate",
     "classification_metrics": "evaluate.classification",
+    "compare": "evaluate.compare",
     "compare_classification": "evaluate.compare_classification",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
@@ -82,6 +95,7 @@ _HOME = {
     "logit_adjustment": "calibrators.logit_adjustment",
     "logit_normalization": "calibrators.logit_normalization",
     "norcal": "calibrators.norcal",
+    "predict": "evaluate.predict",
     "record": "statistics.record",
     "record_onnx": "statistics.record_onnx",
     "tau_norm": "calibrators.tau_norm",

@@ -21,6 +21,7 @@ WRITERS = {
     "logn.statistics": "`logn collect`",
     "logn.affine": "`logn fit`",
     "logn-checkpoint": "`logn train`",
+    "logn.comparison": "`logn compare -o`",
 }
 # Errors of writing, which name no file by themselves: a full disk, a quota, a limit on the size of files.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -26,7 +26,7 @@ def test_the_lines_of_python_compare(predicted, blocks, run_python, capsys):
     shutil.copy(predicted / "glyphs" / "test.json", predicted / "lvis_v1_val.json")
     shutil.copy(predicted / "glyphs" / "train.json", predicted / "lvis_v1_train.json")
     (code,) = blocks("python")
-    comparison = run_python(code, shorter={"draws=1000": "draws=50"})["comparison"]
+    comparison = run_python(code, shorter={"num_bootstrap=1000": "num_bootstrap=50"})["comparison"]
     printed = capsys.readouterr().out
     assert "AP-Fixed" in printed
     assert comparison.verdict("logn") in printed

@@ -10,8 +10,9 @@ import hotcoco
 import numpy as np
 import pytest
 
+import logn
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import parse_method
+from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
@@ -354,4 +355,72 @@ def test_saved_files_are_strict_json_and_list_every_class(comparison, tmp_path):
     assert len(rows) == 10
     assert {row["group"] for row in rows} == {"r", "c", "f"}
     names = {path.suffix for path in tmp_path.iterdir()}
-    assert names == {".json", ".md", ".csv", ".tex"}
+    assert names == {".json", ".safetensors", ".md", ".csv", ".tex"}
+
+
+def test_one_function_compares_detectors_and_classifiers(softmax_split, tmp_path):
+    store = softmax_split.folder / "store"
+    options = {"settings": QUICK, "counts": softmax_split.counts}
+    found = logn.compare(store, softmax_split.annotations, ["loga"], **options)
+    assert found.task == "detection"
+    again = logn.compare(logn.PredictionStore(store), softmax_split.annotations, ["loga"], **options)
+    np.testing.assert_equal([row.values for row in found.rows], [row.values for row in again.rows])
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
+    np.save(tmp_path / "logits.npy", logits)
+    for given in (logits, logits.tolist(), tmp_path / "logits.npy", str(tmp_path / "logits.npy")):
+        of_rows = logn.compare(given, labels, ["loga"], settings=QUICK, counts=[9, 5, 2])
+        assert of_rows.task == "classification"
+        alone = logn.compare_classification(logits, labels, ["loga"], counts=[9, 5, 2], draws=0)
+        np.testing.assert_equal(of_rows["loga"].values, alone["loga"].values)
+    with pytest.raises(InputError, match="`mask_maker` only with the predictions of a detector"):
+        logn.compare(logits, labels, group_counts=[1, 2, 3])
+    with pytest.raises(InputError, match="a comparison on a detector, but this one is on a classifier"):
+        _ = of_rows.protocol
+    with pytest.raises(InputError, match="a comparison on a classifier, but this one is on a detector"):
+        _ = found.truth
+
+
+def test_print_gives_the_table(comparison):
+    assert str(comparison) == write_comparison(comparison)
+    assert "\n logn " in str(comparison)
+
+
+def test_what_methods_are_fitted_from_is_one_object(softmax_split):
+    split = softmax_split
+    inputs = FitInputs(moments=split.moments, counts=split.counts, dimensions=np.linspace(0.5, 1.5, 10))
+    found = compare(split.store, split.annotations, ["logn", "fracal"], settings=QUICK, inputs=inputs)
+    fields = {"moments": split.moments, "counts": split.counts, "dimensions": inputs.dimensions}
+    same = compare(split.store, split.annotations, ["logn", "fracal"], settings=QUICK, **fields)
+    np.testing.assert_equal([row.values for row in found.rows], [row.values for row in same.rows])
+    assert found.provenance.inputs["fitted_from"] == ["moments", "counts", "dimensions"]
+    with pytest.raises(InputError, match=r"either `inputs` or its fields by name, but got both \(`counts`\)"):
+        compare(split.store, split.annotations, ["loga"], inputs=inputs, counts=split.counts)
+    with pytest.raises(InputError, match=r"the inputs of methods to be among moments, .* but got `moment`"):
+        compare(split.store, split.annotations, ["logn"], moment=split.moments)
+
+
+def test_the_older_name_of_the_number_of_draws_is_taken():
+    assert CompareSettings(draws=7).num_bootstrap == CompareSettings(num_bootstrap=7).draws == 7
+    assert replace(CompareSettings(draws=7), seed=2).num_bootstrap == 7
+    with pytest.raises(InputError, match="`num_bootstrap` or its older name `draws`, but got both"):
+        CompareSettings(draws=7, num_bootstrap=7)
+    with pytest.raises(InputError, match="`report_images` to be at least 0, but got -1"):
+        CompareSettings(report_images=-1)
+
+
+def test_maps_are_kept_as_they_were_fitted(comparison, softmax_split):
+    for row in comparison.rows[1:]:
+        fitted = fit_for_store(
+            row.name, softmax_split.store.header, moments=softmax_split.moments, counts=softmax_split.counts
+        )
+        assert row.transform == fitted
+    assert comparison["none"].transform is None
+
+
+def test_details_are_of_the_half_that_is_reported(softmax_split):
+    found = run(softmax_split, ["loga"], CompareSettings(draws=0, split=True)).with_details()
+    reported = set(softmax_split.store.image_ids[~first_half(softmax_split.store.image_ids)].tolist())
+    details = found["loga"].details
+    assert details.images == details.of_images == len(reported)
+    assert {image.image_id for image in details.gallery} <= reported

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import logn
+from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError
 from logn.evaluate.classification import classification_metrics
 from logn.evaluate.classification_logits import moments_of_logits
 from logn.evaluate.classification_tables import save_classification, write_classification
 from logn.evaluate.compare_classification import compare_classification
+from logn.evaluate.compare_settings import CompareSettings
 from logn.evaluate.sweep import first_half
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.metadata import StatisticsMetadata
@@ -306,3 +308,38 @@ def test_bad_input_gets_one_sentence(methods, options, sentence):
 def test_a_half_needs_rows():
     with pytest.raises(InputError, match="enough rows for `split`"):
         compare_classification(TEST[:1], LABELS[:1], [], split=True, draws=0)
+
+
+def test_settings_and_inputs_are_the_same_objects_as_for_detectors():
+    settings = CompareSettings(num_bootstrap=20, seed=3, bounds=(5, 50), confidence=0.9)
+    inputs = FitInputs(moments=moments_of_logits(TRAIN), counts=COUNTS, weight=WEIGHT)
+    found = compare_classification(TEST, LABELS, ["logn", "tau-norm"], settings=settings, inputs=inputs)
+    same = compare_classification(
+        TEST,
+        LABELS,
+        ["logn", "tau-norm"],
+        train_logits=TRAIN,
+        counts=COUNTS,
+        weight=WEIGHT,
+        num_bootstrap=20,
+        seed=3,
+        bounds=(5, 50),
+        confidence=0.9,
+    )
+    assert found.to_dict()["methods"][1]["differences"] == same.to_dict()["methods"][1]["differences"]
+    assert found.settings == same.settings == settings
+    for single, sentence in (
+        ({"settings": settings, "draws": 5}, "Expected `settings` or `draws` alone, but got both."),
+        ({"inputs": inputs, "counts": COUNTS}, "Expected `inputs` or `counts` alone, but got both."),
+        ({"inputs": FitInputs(background=0)}, "`background` of `inputs` to be None for a classifier, but got 0"),
+        ({"draws": 5, "num_bootstrap": 5}, "`num_bootstrap` or its older name `draws`, but got both"),
+    ):
+        with pytest.raises(InputError) as error:
+            compare_classification(TEST, LABELS, [], **single)
+        assert sentence in str(error.value)
+
+
+def test_fracal_takes_dimensions():
+    dimensions = np.linspace(0.5, 1.5, CLASSES)
+    found = compare_classification(TEST, LABELS, ["fracal"], counts=COUNTS, dimensions=dimensions, draws=0)
+    assert found["fracal"].transform == logn.fracal(COUNTS, COUNTS.sum(), dimensions)

@@ -1,4 +1,4 @@
-"""A run that is small enough to know: six classes, two of them with names that try to be code."""
+"""A run that is small enough to know: six classes, three of them with names that try to be code."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 
 HOSTILE = "<script>alert(1)</script>"
-NAMES = ("cup", HOSTILE, 'a "quoted" & <b>bold</b> name', "spoon", "fork", "saucer")
+NAMES = ("cup", HOSTILE, 'a "quoted" & <b>bold</b> name', "spoon", "fork", "{{ 7 * 7 }} {% saucer %}")
 COUNTS = (400, 150, 60, 20, 6, 3)
 GROUPS = ("f", "f", "c", "c", "r", "r")
 WIDTH, HEIGHT, IMAGES = 96, 64, 12

@@ -2,18 +2,22 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from logn.cli.main import execute
 from logn.errors import InputError
+from logn.evaluate.compare import compare
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison import Comparison, DetectionScope
+from logn.evaluate.protocol import EvaluationProtocol
 from logn.evaluate.store_format import StoreHeader
 from logn.evaluate.store_writer import PredictionWriter
 from logn.logits.proposals import Proposals
 from logn.report.assigned_proposals import AssignedProposals, assign, assigned_proposals
-from logn.report.comparison_record import read_comparison
-from logn.report.error_data import COMPONENTS, error_components, error_pair, measured_errors
+from logn.report.error_data import COMPONENTS, error_components, error_pair
 from logn.report.figures import FIGURES, FigureOptions, draw_figure
 from logn.report.label_data import background_ratio, label_shift, shift_between
 from logn.report.logit_statistics_data import logit_statistics, positive_statistics, statistics_of_run
@@ -137,7 +141,7 @@ def test_counts_of_other_classes_are_refused():
 
 # Fig. 3
 def test_online_stands_beside_baseline_and_post_hoc(run_folder, tmp_path):
-    run = read_comparison(run_folder / "comparison.json")
+    run = Comparison.load(run_folder)
     data = online_comparison(run, run, "logn:balanced")
     assert data.metrics == ("APr", "APc", "APf", "AP")
     assert list(data.series) == ["Baseline", "Online LogN", "Post-hoc (logn:balanced)"]
@@ -146,8 +150,8 @@ def test_online_stands_beside_baseline_and_post_hoc(run_folder, tmp_path):
 
 
 def test_online_refuses_another_protocol(run_folder):
-    run = read_comparison(run_folder / "comparison.json")
-    other = type(run)(run.methods, run.classes, {**run.protocol, "description": "COCO box AP"})
+    run = Comparison.load(run_folder)
+    other = replace(run, scope=DetectionScope(EvaluationProtocol(style="coco")))
     with pytest.raises(InputError, match="same protocol"):
         online_comparison(run, other)
 
@@ -157,17 +161,29 @@ def test_errors_are_those_of_the_comparison(run_folder):
     run = open_run(run_folder)
     pair = error_pair(run, "norcal")
     assert list(pair) == ["Baseline", "norcal"]
-    again = measured_errors(run, ["norcal"])
-    assert pair["Baseline"] == pytest.approx(again["none"])
-    assert pair["norcal"] == pytest.approx(again["norcal"])
+    content = json.loads((run_folder / "comparison.json").read_text())
+    for title, method in (("Baseline", "none"), ("norcal", "norcal")):
+        (known,) = (entry["errors"] for entry in content["methods"] if entry["method"] == method)
+        assert pair[title] == {"AP50": known["AP50"], **known["gains"]}
+
+
+def test_errors_of_the_images_that_were_looked_at_serve_where_no_others_are(run_folder, tmp_path):
+    run = open_run(run_folder)
+    settings = CompareSettings(num_bootstrap=0)
+    compare(run.store, run.path("annotations"), ["norcal"], settings=settings, counts=run.counts).save(tmp_path)
+    assert error_pair(open_run(tmp_path)) == error_pair(run, "norcal")
+    settings = CompareSettings(num_bootstrap=0, report_images=0)
+    compare(run.store, run.path("annotations"), ["norcal"], settings=settings, counts=run.counts).save(tmp_path)
+    with pytest.raises(InputError, match="to have kinds of error, but it has none; compare again"):
+        error_pair(open_run(tmp_path))
 
 
 def test_components_are_each_alone_and_all_together(run_folder):
     run = open_run(run_folder)
     found = error_components(run)
     assert list(found) == list(COMPONENTS)
-    assert found["Baseline"] == pytest.approx(run.comparison["none"].errors)
-    assert found["LogN (all)"] == pytest.approx(run.comparison["logn"].errors)
+    assert found["Baseline"] == pytest.approx(run.comparison["none"].tide)
+    assert found["LogN (all)"] == pytest.approx(run.comparison["logn"].tide)
 
 
 # Appendix

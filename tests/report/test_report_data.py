@@ -3,15 +3,18 @@
 import numpy as np
 import pytest
 
+from logn.evaluate.compare import compare
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.decode import decode
+from logn.evaluate.detection_matches import find_matches
 from logn.evaluate.detections import Detections
+from logn.evaluate.gallery import ALARMS, FOUND, LOST, choose_images
 from logn.evaluate.ground_truth import load_ground_truth
-from logn.report.before_after import BeforeAfter, OperatingPoint, load_before_after, operating_point
+from logn.evaluate.operating_points import BeforeAfter, OperatingPoint, operating_point
 from logn.report.class_changes_data import class_changes
-from logn.report.comparison_record import ClassRecord, most_changed
-from logn.report.gallery_data import ALARMS, FOUND, LOST, choose_images
-from logn.report.outcomes import outcomes
+from logn.report.page_classes import ClassRow, most_changed
 from logn.report.run_folder import open_run
-from logn.report.svg_charts import Axis, donut, log_ticks, round_ticks, step_path
+from logn.report.svg_charts import Axis, log_ticks, ring_parts, round_ticks, step_path
 
 
 def truth_of(boxes, num_images, *, num_classes=2, negatives=None):
@@ -42,13 +45,17 @@ def detections(*rows):
     )
 
 
-def test_outcomes_tell_hits_duplicates_and_what_nobody_looked_for():
+def test_matches_tell_hits_duplicates_and_what_nobody_looked_for():
     truth = truth_of([(0, 0)], 1, num_classes=3, negatives=[2])
-    fate = outcomes(detections((0, 0, 0.9, 0), (0, 0, 0.8, 0), (0, 1, 0.7, 0), (0, 2, 0.6, 0)), truth)
-    assert fate.box.tolist() == [0, -1, -1, -1]
-    assert fate.is_false_alarm.tolist() == [False, True, True, False]
-    assert fate.judged.tolist() == [True, True, True, False]
-    assert fate.above(0.75).is_false_alarm.tolist() == [False, True]
+    found = find_matches(detections((0, 0, 0.9, 0), (0, 0, 0.8, 0), (0, 1, 0.7, 0), (0, 2, 0.6, 0)), truth)
+    assert found.box.tolist() == [0, -1, -1, -1]
+    assert found.is_false_alarm.tolist() == [False, True, True, False]
+    assert found.judged.tolist() == [True, True, True, False]
+    assert found.above(0.75).is_false_alarm.tolist() == [False, True]
+
+
+def pair_of(truth, before, after):
+    return BeforeAfter(truth, find_matches(before, truth), find_matches(after, truth), np.array(["f", "r"]))
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ def pair():
     truth = truth_of([(0, 1), (1, 0), (2, 0)], 4)
     before = detections((0, 1, 0.1, 0), (1, 0, 0.9, 0), (2, 0, 0.8, 0), (3, 0, 0.7, -1))
     after = detections((0, 1, 0.6, 0), (1, 0, 0.1, 0), (2, 0, 0.5, 0), (2, 1, 0.4, -1))
-    return BeforeAfter(truth, before, after, np.array(["f", "r"]), of_images=4)
+    return pair_of(truth, before, after)
 
 
 def test_the_new_threshold_keeps_as_many_detections(pair):
@@ -88,7 +95,7 @@ def test_an_image_is_shown_once_and_equal_ones_go_by_id():
     truth = truth_of([(image, 1) for image in range(6)], 6)
     before = detections(*((image, 1, 0.1, 0) for image in range(6)))
     after = detections(*((image, 1, 0.8, 0) for image in range(6)), *((image, 0, 0.7, -1) for image in range(6)))
-    many = BeforeAfter(truth, before, after, np.array(["f", "r"]), of_images=6)
+    many = pair_of(truth, before, after)
     point = OperatingPoint(0.5, 0.5, kept=(0, 12), hits=(0, 6), false_alarms=(0, 6), rare_hits=(0, 6))
     chosen = choose_images(many, point, each=2)
     assert [(image.part, image.image_id) for image in chosen] == [(FOUND, 0), (FOUND, 1), (ALARMS, 2), (ALARMS, 3)]
@@ -96,7 +103,7 @@ def test_an_image_is_shown_once_and_equal_ones_go_by_id():
 
 def test_a_correction_flattens_mean_and_spread(run_folder):
     run = open_run(run_folder)
-    changes = class_changes(run, "logn:balanced")
+    changes = class_changes(run.comparison, "logn:balanced")
     assert changes.follows_count(changes.mean_before) > 0.9
     np.testing.assert_allclose(changes.mean_after, changes.mean_after[0], atol=1e-3)
     np.testing.assert_allclose(changes.std_after, changes.std_before.mean(), atol=1e-3)
@@ -105,17 +112,23 @@ def test_a_correction_flattens_mean_and_spread(run_folder):
 
 def test_few_images_stand_for_many(run_folder):
     run = open_run(run_folder)
-    pair = load_before_after(run, "logn", most_images=3)
-    assert pair.of_images == 12
-    assert pair.truth.image_ids.tolist() == [1, 7, 12]
-    whole = load_before_after(run, "logn")
-    part = whole.before.of_image(6)
-    np.testing.assert_array_equal(pair.before.of_image(1).scores, part.scores)
+    options = {"moments": run.moments, "counts": run.counts}
+    settings = CompareSettings(num_bootstrap=0, report_images=3)
+    quick = compare(run.store, run.path("annotations"), ["logn"], settings=settings, **options)
+    assert quick["logn"].details is None  # it waits until it is asked for
+    few = quick.with_details()["logn"].details
+    assert (few.images, few.of_images) == (3, 12)
+    found = decode(run.store)
+    kept = np.isin(found.image_index, [0, 6, 11])
+    assert few.histograms["all"].before.sum() == kept.sum()
+    assert {image.image_id for image in few.gallery} <= {1, 7, 12}
+    settings = CompareSettings(num_bootstrap=0, report_images=0)
+    none = compare(run.store, run.path("annotations"), ["logn"], settings=settings, **options)
+    assert none.with_details()["logn"].details is None
 
 
 def test_classes_without_boxes_neither_gain_nor_lose():
-    classes = [ClassRecord(1, "empty", None, 0, {"none": float("nan"), "logn": float("nan")})]
-    assert most_changed(classes, "none", "logn", 3) == ([], [])
+    assert most_changed([ClassRow("empty", None, None, 0, float("nan"), float("nan"))], 3) == ((), ())
 
 
 def test_ticks_are_round_and_inside():
@@ -130,4 +143,13 @@ def test_a_histogram_starts_and_ends_at_the_base_line():
 
 
 def test_a_ring_leaves_out_what_is_nothing():
-    assert donut([("Cls", 3.0), ("Loc", 0.0)]).count("<path") == 1
+    assert [name for name, _ in ring_parts({"Cls": 3.0, "Loc": 0.0})] == ["Cls"]
+    assert ring_parts({"Cls": 0.0, "Loc": 0.0}) == []
+
+
+def test_a_ring_of_one_part_is_whole():
+    """An arc from a point to itself draws nothing, so there is a point half way."""
+    ((_, path),) = ring_parts({"Cls": 3.0}, radius=70, hole=42)
+    outer, inner = path.split("L")
+    assert outer == "M0,-70A70,70 0 0 1 0,70A70,70 0 0 1 0,-70"
+    assert inner == "0,-42A42,42 0 0 0 0,42A42,42 0 0 0 0,-42Z"

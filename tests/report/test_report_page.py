@@ -5,18 +5,31 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from importlib.resources import files
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
+from logn.calibrators.fracal import fracal
 from logn.cli.demo import write_page
 from logn.cli.main import execute
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.bootstrap import Interval
+from logn.evaluate.compare import compare
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison import Comparison
+from logn.evaluate.decode import decode
 from logn.evaluate.demonstration import DemoResult
-from logn.report.markup import data_script, tag
-from logn.report.page import write_report
+from logn.evaluate.operating_points import OperatingPoint
+from logn.report.page import NotShown, PageData, render_page, write_report
+from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
+from logn.report.page_detections import Gallery, GalleryPart, Key, Picture, View
 from logn.report.page_provenance import commands
-from logn.report.page_summary import verdict
+from logn.report.page_summary import error_kinds, verdict
 from logn.report.run_folder import open_run
 
 HOSTILE = "<script>alert(1)</script>"
@@ -34,7 +47,7 @@ def test_the_story_is_told_in_order(page):
     summary, text = page
     assert summary.missing == {}
     assert re.findall(r'<section id="([a-z-]+)"', text) == SECTIONS
-    assert tag("p", summary.verdict, id="verdict") in text
+    assert f'<p id="verdict">{summary.verdict}</p>' in unescape(text)
     assert text.index("verdict") < text.index('<section id="methods"')
 
 
@@ -45,6 +58,109 @@ def test_names_from_the_data_are_text(page):
     assert "<b>bold</b> name" not in text
     # Scripts: the data and our own; a name in the data does not end its element.
     assert text.count("<script") == text.count("</script>") == 2
+
+
+class Elements(HTMLParser):
+    """What a browser sees: names of elements and attributes, values of attributes, and text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.names, self.attributes, self.values, self.text = [], set(), [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.values += [value or "" for _, value in attrs]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+ATTACKS = (
+    "<script>alert(1)",
+    "<img src=x onerror=alert(1)>",
+    '" onload="alert(1)',
+    "' onload='alert(1)",
+    "{{ 7 * 7 }}",
+    "{% include 'page.css' %}",
+    "{# gone #}",
+    "&lt;b&gt;",
+)
+
+
+@pytest.fixture(scope="module")
+def top(run_folder):
+    """A page without sections."""
+    comparison = open_run(run_folder).comparison
+    return PageData("LogN report", verdict(comparison, comparison.focus()), ())
+
+
+def check_harmless(elements, scripts):
+    assert elements.names.count("script") == scripts
+    assert "img" not in elements.names
+    assert not [name for name in elements.attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_in_the_name_of_a_method_a_file_or_a_folder_stays_text(run_folder, tmp_path, attack):
+    folder = tmp_path / f"run {attack}".replace("/", "")
+    shutil.copytree(run_folder, folder)
+    content = (folder / "comparison.json").read_text()
+    content = content.replace('"loga"', json.dumps(f"loga {attack}"))
+    content = re.sub(r'"images/\d+\.png"', lambda found: json.dumps(f"gone {attack}.png"), content)
+    (folder / "comparison.json").write_text(content)
+    path = folder / "report.html"
+    assert list(write_report(open_run(folder), path, method="logn").missing) == ["Images"]
+    elements = Elements(path.read_text(encoding="utf-8"))
+    check_harmless(elements, scripts=2)
+    for name in ("loga", "gone", "run"):
+        assert f"{name} {attack}" in "".join(elements.text)
+    assert f"loga {attack}" in "".join(elements.values)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_in_the_name_of_a_class_stays_text(top, attack):
+    row = ClassRow(attack, group="r", images=3.0, examples=2, before=0.1, after=0.3)
+    key = Key("hit", 1, "found", attack, 0.5)
+    view = View("Before", {"hit": 0}, (), ())
+    picture = Picture(0, 7, "data:,", 10, 10, 1.0, (view, view), (key,))
+    point = OperatingPoint(0.3, 0.2, (1, 1), (1, 1), (0, 0), (0, 0))
+    sections = [ChangedClasses((row,), (), (row,)), Gallery(point, (GalleryPart("Found", "most", (picture,)),))]
+    elements = Elements(render_page(replace(top, sections=sections)))
+    check_harmless(elements, scripts=1)
+    assert "".join(elements.text).count(attack) == 3
+
+
+def test_a_template_that_names_what_is_not_there_is_an_error(top):
+    lacking = SimpleNamespace(template=NotShown.template, title="Images")
+    with pytest.raises(UndefinedError, match="reason"):
+        render_page(replace(top, sections=[lacking]))
+
+
+def test_a_template_that_would_write_nothing_for_a_value_is_an_error(top):
+    with pytest.raises(TypeError, match="None"):
+        render_page(replace(top, kicker=None))
+
+
+def test_only_our_own_style_sheet_and_script_go_in_as_they_are():
+    folder = files("logn.report").joinpath("templates")
+    found = [line for path in folder.iterdir() for line in path.read_text().splitlines() if "|safe" in line]
+    assert sorted(found) == [
+        '<script>{{ file("page.js")|safe }}</script>',
+        '<style>{{ file("page.css")|safe }}</style>',
+    ]
+
+
+KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss", "FP", "FN")
+
+
+@pytest.mark.parametrize(("gain", "words"), [(0.0, "no error"), (float("nan"), "–")])
+def test_a_ring_of_nothing_says_so(top, gain, words):
+    errors = {"AP50": 1.0, **dict.fromkeys(KINDS, gain)}
+    text = render_page(replace(top, sections=[error_kinds(errors, errors, "Over all images.")]))
+    assert text.count(f">{words}</text>") == 2
+    assert "nan" not in text
 
 
 def test_nothing_is_fetched(page):
@@ -66,32 +182,93 @@ def test_the_table_marks_the_best_of_each_column(page, run_folder):
     _, text = page
     methods = json.loads((run_folder / "comparison.json").read_text())["methods"]
     best = max(method["metrics"]["AP"] for method in methods)
-    rows = re.search(r'<table[^>]*id="method-table".*?</table>', text).group(0)
+    rows = re.search(r'<table[^>]*id="method-table".*?</table>', text, re.DOTALL).group(0)
     assert f'data-value="{best:.6g}" class="best"' in rows
 
 
-def test_a_comparison_alone_makes_a_page_that_says_what_is_missing(run_folder, tmp_path):
+def test_a_document_without_its_arrays_makes_a_page_that_says_what_is_missing(run_folder, tmp_path):
     shutil.copy(run_folder / "comparison.json", tmp_path)
-    summary = write_report(open_run(tmp_path), tmp_path / "report.html")
+    with pytest.warns(LogNWarning, match="comparison.safetensors` is not beside `comparison.json`"):
+        summary = write_report(open_run(tmp_path), tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert summary.method == "logn"
     assert set(summary.missing) == {"Logit statistics by class", "Scores and thresholds", "Images"}
-    assert "which `logn collect` writes" in text
-    assert "which `logn predict` writes" in text
+    assert text.count("which `logn compare -o` writes beside") == 3
 
 
-def test_errors_are_computed_for_the_page_where_the_comparison_has_none(run_folder, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(run_folder, folder)
-    content = json.loads((folder / "comparison.json").read_text())
-    known = {entry["method"]: entry["errors"]["gains"]["Cls"] for entry in content["methods"]}
+def test_a_document_of_before_there_were_arrays_is_read(run_folder, tmp_path):
+    content = json.loads((run_folder / "comparison.json").read_text())
+    for name in ("format", "schema", "task", "settings", "provenance", "arrays"):
+        del content[name]
     for entry in content["methods"]:
-        entry["errors"] = None
-    (folder / "comparison.json").write_text(json.dumps(content))
-    write_report(open_run(folder), folder / "report.html")
+        del entry["map"], entry["details"]
+    for entry in content["classes"]:
+        del entry["train_count"], entry["mean"], entry["std"]
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    found, known = Comparison.load(tmp_path), Comparison.load(run_folder)
+    assert [row.values for row in found.rows] == [row.values for row in known.rows]
+    assert found.settings.decode == known.settings.decode
+    missing = write_report(open_run(tmp_path), tmp_path / "report.html").missing
+    assert set(missing) == {"Logit statistics by class", "Scores and thresholds", "Images"}
+    assert "made with training counts (`--counts`)" in missing["Logit statistics by class"]
+    assert "did not write down when and how" in (tmp_path / "report.html").read_text()
+
+
+def moved(run_folder, folder):
+    """The comparison alone on another machine: no store, no annotations, no statistics, no images."""
+    folder.mkdir()
+    for path in run_folder.glob("comparison.*"):
+        shutil.copy(path, folder)
+    text = (folder / "comparison.json").read_text()
+    (folder / "comparison.json").write_text(text.replace(str(run_folder), "/nowhere"))
+    return folder
+
+
+def test_a_comparison_that_was_moved_lacks_nothing_but_the_images(run_folder, tmp_path, page):
+    folder = moved(run_folder, tmp_path / "moved")
+    summary = write_report(open_run(folder), folder / "report.html", method="logn:balanced")
+    assert list(summary.missing) == ["Images"]
+    assert "`/nowhere/data/images/" in summary.missing["Images"]
+    _, whole = page
+    for section in ("statistics", "classes", "errors", "scores"):
+        part = re.compile(rf'<section id="{section}".*?</section>', re.DOTALL)
+        assert part.search((folder / "report.html").read_text()).group(0) == part.search(whole).group(0)
+
+
+def test_some_pictures_are_shown_and_the_others_named(run_folder, tmp_path):
+    folder = moved(run_folder, tmp_path / "moved")
+    gallery = Comparison.load(folder)["logn"].details.gallery
+    (tmp_path / "images").mkdir()
+    shutil.copy(run_folder / "data" / gallery[0].names[0], tmp_path / "images")
+    summary = write_report(open_run(folder, images=tmp_path), folder / "report.html")
+    assert f"{len(gallery) - 1} of {len(gallery)} pictures are not here" in summary.missing["Images"]
     text = (folder / "report.html").read_text()
-    assert "Computed for this page over 12 of 12 images" in text
-    assert f"Before to after: Cls {100 * known['none']:.1f} to {100 * known['logn']:.1f}" in text
+    assert text.count("data:image/jpeg;base64,") == 1
+    assert "Their pictures are not here." in text
+
+
+def test_a_picture_of_another_size_is_not_drawn_upon(run_folder, tmp_path):
+    from PIL import Image
+
+    folder = moved(run_folder, tmp_path / "moved")
+    (tmp_path / "images").mkdir()
+    for path in (run_folder / "data" / "images").iterdir():
+        Image.new("RGB", (30, 20)).save(tmp_path / "images" / path.name)
+    summary = write_report(open_run(folder, images=tmp_path), folder / "report.html")
+    assert "to have height and width (64, 96) as the annotations say, but it has (20, 30)" in summary.missing["Images"]
+
+
+def test_errors_of_some_images_are_shown_where_the_comparison_has_no_others(run_folder, tmp_path):
+    run = open_run(run_folder)
+    known = run.comparison
+    settings = CompareSettings(num_bootstrap=0)
+    options = {"moments": run.moments, "counts": run.counts}
+    compare(run.store, run.path("annotations"), ["logn"], settings=settings, **options).save(tmp_path)
+    write_report(open_run(tmp_path), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "Over 12 of 12 images" in text
+    before, after = (100 * known[name].errors.gains["Cls"] for name in ("none", "logn"))
+    assert f"Before to after: Cls {before:.1f} to {after:.1f}" in text
 
 
 def test_images_that_are_not_there_cost_the_gallery_only(run_folder, tmp_path):
@@ -102,6 +279,7 @@ def test_images_that_are_not_there_cost_the_gallery_only(run_folder, tmp_path):
 
 
 def test_without_intervals_the_headline_says_only_the_change(run_folder, tmp_path):
+    shutil.copy(run_folder / "comparison.safetensors", tmp_path)
     content = json.loads((run_folder / "comparison.json").read_text())
     for entry in content["methods"]:
         for change in entry["differences"].values():
@@ -148,22 +326,59 @@ def test_a_broken_comparison_is_named(tmp_path):
         write_report(open_run(tmp_path), tmp_path / "report.html")
 
 
-def test_the_commands_to_repeat_name_what_lies_elsewhere(run_folder, tmp_path):
-    shutil.copy(run_folder / "comparison.json", tmp_path)
-    statistics = run_folder / "statistics.safetensors"
-    run = open_run(tmp_path, places={"statistics": statistics})
-    compare, report = commands(run, "logn", tmp_path / "a page.html")
-    assert f"-s {statistics}" in compare
-    assert "--method logn:balanced" in compare
-    assert report == f"logn report {tmp_path} --statistics {statistics} --method logn -o '{tmp_path}/a page.html'"
+def test_the_command_to_repeat_is_the_one_that_was_given(run_folder, tmp_path, capsys):
+    given = ["compare", "-p", run_folder / "predictions", "-s", run_folder / "statistics.safetensors"]
+    given += ["-a", run_folder / "data" / "test.json", "--counts", run_folder / "data" / "train.json"]
+    given += ["--methods", "none,logn:margin=0,use_std=false,fracal", "--dimensions", tmp_path / "d.npy", "--fixed"]
+    given += ["--bounds", "5,50", "--nms", "0.6", "--seed", "7", "--bootstrap", "5", "-o", tmp_path / "a run"]
+    np.save(tmp_path / "d.npy", np.linspace(0.5, 1.5, 6))
+    assert execute(list(map(str, given))) == 0
+    run = open_run(tmp_path / "a run", images=tmp_path / "pictures")
+    compare_again, report_again = commands(run, "fracal", tmp_path / "page.html")
+    assert shlex.split(compare_again) == ["logn", *map(str, given)]
+    where = f"'{tmp_path}/a run' --images {tmp_path}/pictures"
+    assert report_again == f"logn report {where} --method fracal -o {tmp_path}/page.html"
+    write_report(run, tmp_path / "page.html")
+    shown = unescape((tmp_path / "page.html").read_text())
+    for words in ("--dimensions", "--fixed", "--bounds 5,50", "--nms 0.6", "--seed 7", '"nms_iou": 0.6'):
+        assert words in shown
+    # The numbers come again from the command alone.
+    first = json.loads((tmp_path / "a run" / "comparison.json").read_text())["methods"]
+    assert execute(shlex.split(compare_again)[1:]) == 0
+    again = json.loads((tmp_path / "a run" / "comparison.json").read_text())["methods"]
+    assert [entry["metrics"] for entry in again] == [entry["metrics"] for entry in first]
 
 
-@pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "&amp;", "\u2028"])
-def test_data_for_the_script_comes_back_and_cannot_end_it(text):
-    markup = data_script("data", [text])
-    inside = markup.split(">", 1)[1].removesuffix("</script>")
+def test_the_page_shows_the_correction_of_its_table(run_folder, tmp_path):
+    """FRACAL with dimensions: scores, thresholds and pictures are those of the map whose AP is in the table."""
+    run = open_run(run_folder)
+    dimensions = np.array([0.4, 0.5, 0.7, 1.2, 1.8, 2.0])
+    settings = CompareSettings(num_bootstrap=0)
+    found = compare(
+        run.store, run.path("annotations"), ["fracal"], settings=settings, counts=run.counts, dimensions=dimensions
+    )
+    found.save(tmp_path)
+    read = Comparison.load(tmp_path)["fracal"]
+    fitted = fracal(run.counts.image_counts, run.counts.num_images, dimensions, background=0)
+    without = fracal(run.counts.image_counts, run.counts.num_images, None, background=0)
+    assert read.transform == fitted != without
+    drawn = [decode(run.store, affine).scores for affine in (fitted, without)]
+    histogram = read.details.histograms["all"]
+    right, wrong = (np.histogram(scores.clip(histogram.edges[0]), histogram.edges)[0] for scores in drawn)
+    assert (histogram.after == right).all()
+    assert (histogram.after != wrong).any()
+    write_report(open_run(tmp_path), tmp_path / "report.html")
+    assert (
+        f"keep those of at least <b>{read.details.gallery_point.new:.3g}</b>" in (tmp_path / "report.html").read_text()
+    )
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "&amp;", "\u2028", "{{ 7 * 7 }}"])
+def test_data_for_the_script_comes_back_and_cannot_end_it(top, text):
+    page = render_page(replace(top, sections=[StatisticsCharts(False, (), (), tips=((text,),))]))
+    inside = page.split('<script type="application/json" id="class-data">')[1].split("</script>")[0]
     assert not set("<>&\u2028") & set(inside)
-    assert json.loads(inside) == [text]
+    assert json.loads(inside) == {"points": {}, "classes": [[text]]}
 
 
 def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path, capsys):
@@ -198,7 +413,7 @@ def test_the_headline_claims_only_what_the_interval_allows(run_folder, ends, wor
     comparison = open_run(run_folder).comparison
     middle = 0.02 if ends[0] > 0 else -0.02
     focus = replace(comparison.focus(), differences={"AP": Interval(middle, *ends)})
-    assert words in verdict(comparison, focus)
+    assert words in render_page(PageData("", verdict(comparison, focus), ()))
 
 
 def test_coco_without_groups_has_a_page_too(run_folder, tmp_path):

@@ -8,7 +8,7 @@ of the method's own function; `balanced` is short for `margin=balance,relative_s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,91 @@ from logn.statistics.moments import ClassMoments
 Options = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class FitInputs:
+    """What methods are fitted from; each takes what it needs and says what is missing.
+
+    Args:
+        moments: Statistics of the logits, for LogN; other methods take the background and the class names from them.
+        counts: Class counts for loga, norcal, fracal and iif; a plain array serves for images and instances alike.
+            Where counts and statistics both have class names, the counts are put in the order of the statistics.
+        dimensions: Fractal dimensions for fracal; without them it uses its frequency part only.
+        weight: Weight of the classifier, for tau-norm.
+        bias: Bias of the classifier, for tau-norm.
+        active: Which columns are alive, for logn.
+        background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        activation: "softmax", "sigmoid", or "recorded"; the option of that name in a specification comes first.
+
+    Example:
+        >>> FitInputs(counts=[100, 10, 1], background=-1).fit("norcal:gamma=1").shift.round(6)
+        array([-4.60517 , -2.302585, -0.      ,  0.      ])
+    """
+
+    moments: ClassMoments | None = None
+    counts: ClassCounts | npt.ArrayLike | None = None
+    dimensions: npt.ArrayLike | None = None
+    weight: Any = None
+    bias: Any = None
+    active: npt.ArrayLike | None = None
+    background: int | str | None = "recorded"
+    activation: str | None = "recorded"
+
+    def fit(self, spec: str) -> ClassAffine:
+        """Fit the method that `spec` names, as `fit_method` reads it."""
+        name, options = parse_method(spec)
+        recorded = self.moments.metadata.background if self.moments is not None else None
+        place = check_background(recorded if self.background == "recorded" else self.background)
+        table = None if self.counts is None else _aligned_counts(self.counts, self.moments, place)
+        columns = _num_columns(self.moments, table, self.weight, place)
+        inputs = _Inputs(
+            name,
+            self.moments,
+            table,
+            self.dimensions,
+            self.weight,
+            self.bias,
+            self.active,
+            place,
+            self.activation,
+            columns,
+        )
+        with np.errstate(over="ignore", invalid="ignore"):  # a map that is not finite is refused, with the column
+            affine = _METHODS[name][1](inputs, options)
+        if columns is not None and affine.num_classes != columns:
+            raise InputError(
+                f"Expected the input of `{name}` to be of {columns} columns, but got {affine.num_classes}."
+            )
+        return affine if affine.source is not None else affine.with_source(_source(inputs))
+
+    @property
+    def names(self) -> list[str]:
+        """Which inputs there are."""
+        listed = ("moments", "counts", "dimensions", "weight", "bias", "active")
+        return [name for name in listed if getattr(self, name) is not None]
+
+    @classmethod
+    def of(cls, inputs: FitInputs | None, given: Mapping[str, Any]) -> FitInputs:
+        """One object from an object or from its fields by name; both at once, and unknown names, are refused.
+
+        Example:
+            >>> FitInputs.of(None, {"count": [3, 2]})
+            Traceback (most recent call last):
+            ...
+            logn.errors.InputError: Expected the inputs of methods to be among moments, counts, dimensions, weight,
+            bias, active, background, activation, but got `count`.
+        """
+        known = [field.name for field in fields(cls)]
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            raise InputError(f"Expected the inputs of methods to be among {', '.join(known)}, but got `{unknown}`.")
+        if inputs is not None and given:
+            raise InputError(f"Expected either `inputs` or its fields by name, but got both (`{next(iter(given))}`).")
+        return inputs or cls(**given)
+
+
+@dataclass(frozen=True, eq=False)
 class _Inputs:
-    """What methods are fitted to; each takes what it needs and says what is missing."""
+    """Inputs of one method, checked and put in one order; the method says which it lacks."""
 
     method: str
     moments: ClassMoments | None
@@ -134,17 +216,7 @@ def fit_method(
         >>> fit_method("norcal:gamma=1", counts=[100, 10, 1], background=-1).shift.round(6)
         array([-4.60517 , -2.302585, -0.      ,  0.      ])
     """
-    name, options = parse_method(spec)
-    recorded = moments.metadata.background if moments is not None else None
-    place = check_background(recorded if background == "recorded" else background)
-    table = None if counts is None else _aligned_counts(counts, moments, place)
-    columns = _num_columns(moments, table, weight, place)
-    inputs = _Inputs(name, moments, table, dimensions, weight, bias, active, place, activation, columns)
-    with np.errstate(over="ignore", invalid="ignore"):  # a map that is not finite is refused, with the column
-        affine = _METHODS[name][1](inputs, options)
-    if columns is not None and affine.num_classes != columns:
-        raise InputError(f"Expected the input of `{name}` to be of {columns} columns, but got {affine.num_classes}.")
-    return affine if affine.source is not None else affine.with_source(_source(inputs))
+    return FitInputs(moments, counts, dimensions, weight, bias, active, background, activation).fit(spec)
 
 
 def _source(inputs: _Inputs) -> StatisticsMetadata:

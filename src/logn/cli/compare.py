@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from logn.cli.console import JsonOption, ProgressOption, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
+    from logn.calibrators.method_spec import FitInputs
     from logn.evaluate.store import PredictionStore
     from logn.statistics.class_counts import ClassCounts
 
@@ -85,7 +85,7 @@ def compare(
     decode = options.decode_options(score_threshold, nms, max_detections)
     choices = {
         "style": "coco" if coco else "lvis",
-        "draws": bootstrap,
+        "num_bootstrap": bootstrap,
         "confidence": confidence,
         "seed": seed,
         "split": split,
@@ -101,8 +101,7 @@ def compare(
     chosen = read_methods(methods, method or [], correction or [])
     inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
     groups = options.group_counts(table, bounds, store.header.class_names)
-    if detector is not None:
-        inputs["mask_maker"] = _mask_maker(detector, annotations, images, store)
+    mask_maker = None if detector is None else _mask_maker(detector, annotations, images, store)
     with progress("Decoding", len(store) * (1 + fixed), shown=show_progress) as advance:
         comparison = run(
             store,
@@ -112,19 +111,13 @@ def compare(
             sweeps=sweep or (),
             progress=advance,
             allow_mismatch=allow_mismatch,
+            mask_maker=mask_maker,
+            inputs=inputs,
             **groups,
-            **inputs,
         )
     options.present(comparison, form, output, as_json=json)
     if output is not None:
-        inputs_of_report = {
-            "-p": predictions,
-            "-s": statistics,
-            "-a": annotations,
-            "--counts": counts,
-            "--images": images,
-        }
-        print_note(f"For one page with charts and images: {_report_command(output, inputs_of_report)}")
+        print_note(f"For one page with charts and images: {options.report_command(output, images)}")
 
 
 def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: PredictionStore) -> Any:
@@ -134,20 +127,6 @@ def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: P
 
     model = load_detector(detector, num_classes=store.num_classes)
     return mask_maker(model, DetectionDataset(annotations, images), store)
-
-
-def _report_command(folder: Path, inputs: Mapping[str, Path | None]) -> str:
-    """The command that shows this comparison; what lies in the folder under its usual name need not be said."""
-    import shlex
-
-    usual = {"-p": "predictions", "-s": "statistics.safetensors", "-a": "data/test.json", "--counts": "data/train.json"}
-    named = [
-        word
-        for option, path in inputs.items()
-        if path is not None and (option not in usual or path != folder / usual[option])
-        for word in (option, str(path))
-    ]
-    return " ".join(["logn report", *map(shlex.quote, [str(folder), *named])])
 
 
 def check_numbers(bootstrap: int, confidence: float) -> None:
@@ -173,17 +152,18 @@ def _fit_inputs(
     dimensions: Path | None,
     classifier: tuple[Path | None, str | None],
     names: tuple[str, ...] | None,
-) -> dict[str, Any]:
+) -> FitInputs:
+    from logn.calibrators.method_spec import FitInputs
     from logn.cli.fit import read_classifier
     from logn.statistics.class_dimensions import read_dimensions
     from logn.statistics.moments import ClassMoments
 
     weights, key = classifier
     weight, bias = read_classifier(weights, key, None) if weights else (None, None)
-    return {
-        "moments": ClassMoments.load(statistics) if statistics else None,
-        "counts": counts,
-        "dimensions": read_dimensions(dimensions, names) if dimensions else None,
-        "weight": weight,
-        "bias": bias,
-    }
+    return FitInputs(
+        moments=ClassMoments.load(statistics) if statistics else None,
+        counts=counts,
+        dimensions=read_dimensions(dimensions, names) if dimensions else None,
+        weight=weight,
+        bias=bias,
+    )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,13 +12,10 @@ from logn.cli import evaluation_options as options
 from logn.cli.choices import Task
 from logn.cli.classifier_inputs import ClassifierRun, inputs_of_predictions
 from logn.cli.compare import check_numbers, read_methods
-from logn.cli.console import JsonOption, ProgressOption, progress
+from logn.cli.console import JsonOption, ProgressOption, print_note, progress
 from logn.cli.model_options import LABELLED_IMAGES
 from logn.cli.statistics_options import ClassNamesOption
 from logn.errors import InputError
-
-if TYPE_CHECKING:
-    from logn.evaluate.classification_comparison import ClassificationComparison
 
 LOGITS_HELP = ".npy, .npz or .safetensors of (rows, classes)."
 LABELS_HELP = ".npy, .json, .csv with a column `label`, or .txt whose lines end in the class."
@@ -108,8 +104,17 @@ def compare_classification(
     `logn compare --task classification --model runs/softmax --data classes --methods logn,logn:balanced,loga`
     """
     from logn.evaluate.compare_classification import compare_classification as run
+    from logn.evaluate.compare_settings import CompareSettings
 
     check_numbers(bootstrap, confidence)
+    settings = CompareSettings(
+        num_bootstrap=bootstrap,
+        confidence=confidence,
+        seed=seed,
+        split=split,
+        bounds=None if bounds is None else options.parse_bounds(bounds),
+        objective=objective,
+    )
     options.make_folder(output)
     chosen = read_methods(methods, method or [], correction or [])
     files = {"logits": logits, "labels": labels, "moments": statistics, "train_logits": train_logits}
@@ -125,17 +130,14 @@ def compare_classification(
             inputs.pop("labels"),
             chosen,
             sweeps=sweep or (),
-            split=split,
-            objective=objective,
-            bounds=options.parse_bounds(bounds or "19,100"),
-            draws=bootstrap,
-            confidence=confidence,
-            seed=seed,
+            settings=settings,
             progress=advance,
             allow_mismatch=allow_mismatch,
             **inputs,
         )
-    _present(comparison, form, output, as_json=json)
+    options.present(comparison, form, output, as_json=json)
+    if output is not None:
+        print_note(f"For one page with charts: {options.report_command(output)}")
 
 
 def _run(model: Path | None, data: Path | None, root: Path | None, class_names: Path | None) -> ClassifierRun | None:
@@ -200,12 +202,3 @@ def _given(
     if dev[0]:
         given["dev"] = dev
     return given
-
-
-def _present(comparison: ClassificationComparison, form: options.Format, folder: Path | None, *, as_json: bool) -> None:
-    """Print a comparison and, where a folder is given, write it in all forms."""
-    from logn.evaluate.classification_tables import save_classification, write_classification
-
-    if folder is not None:
-        save_classification(comparison, folder)
-    options.print_comparison(comparison, partial(write_classification, comparison), form, as_json=as_json)

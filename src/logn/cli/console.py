@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,8 @@ ProgressOption = Annotated[
 ]
 
 
+# The words of the command that runs, for what it writes to say how it was made.
+COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("command_line", default=())
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 

@@ -55,10 +55,11 @@ def evaluate(
     decode = options.decode_options(score_threshold, nms, max_detections)
     choices = {
         "style": "coco" if coco else "lvis",
-        "draws": 0,
+        "num_bootstrap": 0,
         "fixed": fixed,
         "errors": errors,
         "only_predicted": only_predicted,
+        "report_images": 0,  # there is no page of a single model
     }
     settings = options.compare_settings(decode, bounds, choices)
     options.make_folder(output)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from logn.cli.choices import Task
-from logn.cli.console import print_json
+from logn.cli.console import COMMAND_LINE, print_json
 from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.evaluate.compare_settings import CompareSettings
-    from logn.evaluate.comparison import ComparedMethods, Comparison
+    from logn.evaluate.comparison import Comparison
     from logn.statistics.class_counts import ClassCounts
 
 PROTOCOL, MEASURES = "Protocol", "What is measured"
@@ -87,15 +86,15 @@ def group_counts(counts: ClassCounts | None, bounds: str | None, names: tuple[st
     return {"group_counts": counts.aligned_to(names).image_counts}
 
 
-def parse_bounds(text: str | None) -> tuple[int, int]:
+def parse_bounds(text: str) -> tuple[int, int]:
     """Read the last rare and the last common count.
 
     Example:
-        >>> parse_bounds("5,50"), parse_bounds(None)
-        ((5, 50), (10, 100))
+        >>> parse_bounds("5,50")
+        (5, 50)
     """
     try:
-        low, high = (int(part) for part in (text or "10,100").split(","))
+        low, high = (int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"Expected `--bounds` to be two numbers like 10,100, but got {text!r}.") from None
     if not low < high:
@@ -114,7 +113,7 @@ def compare_settings(decode: Any, bounds: str | None, choices: Mapping[str, Any]
     """Make the settings of a comparison from the options of the command line."""
     from logn.evaluate.compare_settings import CompareSettings
 
-    return CompareSettings(decode=decode, bounds=parse_bounds(bounds), **choices)
+    return CompareSettings(decode=decode, bounds=None if bounds is None else parse_bounds(bounds), **choices)
 
 
 def make_folder(folder: Path | None) -> None:
@@ -126,24 +125,29 @@ def make_folder(folder: Path | None) -> None:
 
 
 def present(comparison: Comparison, form: Format, folder: Path | None, *, as_json: bool) -> None:
-    """Print a comparison and, where a folder is given, write it in all forms."""
-    from logn.evaluate.comparison_files import save_comparison
+    """Print a comparison and, where a folder is given, write it there with the command that made it.
+
+    Below the tables come verdicts, one for each method.
+    """
     from logn.evaluate.tables import write_comparison
 
+    comparison = comparison.made_by(COMMAND_LINE.get())
     if folder is not None:
-        save_comparison(comparison, folder)
-    print_comparison(comparison, partial(write_comparison, comparison), form, as_json=as_json)
-
-
-def print_comparison(
-    comparison: ComparedMethods[Any], write: Callable[[str], str], form: Format, *, as_json: bool
-) -> None:
-    """Print a comparison as JSON, or as `write` writes its tables and, below them, a verdict on each method."""
+        comparison = comparison.with_details()
+        comparison.save(folder)
     if as_json:
         print_json(comparison.to_dict())
         return
-    typer.echo(write(form.value))
+    typer.echo(write_comparison(comparison, form.value))
     if form is Format.table and len(comparison.rows) > 1:
         typer.echo("")
         for row in comparison.rows[1:]:
             typer.echo(comparison.verdict(row.name))
+
+
+def report_command(folder: Path, images: Path | None = None) -> str:
+    """The command that shows the comparison in a folder."""
+    import shlex
+
+    where = [] if images is None else ["--images", str(images)]
+    return " ".join(["logn report", *map(shlex.quote, [str(folder), *where])])

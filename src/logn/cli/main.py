@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from logn.cli.console import HELP_OPTIONS, print_error, print_note
+from logn.cli.console import COMMAND_LINE, HELP_OPTIONS, print_error, print_note
 from logn.cli.option_words import in_options, speak_options_of
 from logn.cli.streams import prepare_streams
 from logn.errors import InputError, MissingExtraError
@@ -195,6 +195,7 @@ def execute(arguments: Sequence[str]) -> int:
         0
     """
     as_json = "--json" in arguments
+    COMMAND_LINE.set(("logn", *arguments))
     try:
         code = app(args=list(arguments), prog_name="logn", standalone_mode=False)
     except (InputError, MissingExtraError) as error:

@@ -21,30 +21,32 @@ PredictionsOption = Annotated[
 StatisticsOption = Annotated[Path | None, typer.Option("--statistics", "-s", help="Where they are, if not in the run.")]
 AnnotationsOption = Annotated[Path | None, typer.Option("--annotations", "-a", help="Ground truth of the predictions.")]
 CountsOption = Annotated[Path | None, typer.Option(help="Training annotations, or class counts.")]
-ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images, if not that of the annotations.")]
+ImagesOption = Annotated[
+    Path | None, typer.Option(help="Folder that the paths of the images start from; by default as it was compared.")
+]
 
 
 def report(
     run: RunArgument,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; by default in the run.")] = None,
     method: MethodOption = None,
-    predictions: PredictionsOption = None,
-    statistics: StatisticsOption = None,
-    annotations: AnnotationsOption = None,
-    counts: CountsOption = None,
     images: ImagesOption = None,
+    predictions: Annotated[Path | None, typer.Option("--predictions", "-p", hidden=True)] = None,
+    statistics: Annotated[Path | None, typer.Option("--statistics", "-s", hidden=True)] = None,
+    annotations: Annotated[Path | None, typer.Option("--annotations", "-a", hidden=True)] = None,
+    counts: Annotated[Path | None, typer.Option(hidden=True)] = None,
     json: JsonOption = False,
 ) -> None:
     """Write one HTML file that needs no network: verdict, tables, charts, error types, thresholds, images.
 
-    Only `comparison.json` is necessary. What else is in the run folder (or named by an option) is shown too; a section
-    that lacks its input says what it needs.
+    Everything but the pictures comes from what `logn compare -o` wrote, of a detector or of a classifier; nothing is
+    fitted or decoded again. A section that lacks its input says what it needs.
 
     **Examples**
 
     `logn report runs/demo/standard/seed-0 -o report.html`
 
-    `logn report run -p store -s stats.safetensors -a lvis_v1_val.json --counts lvis_v1_train.json --images coco`
+    `logn report run -m logn:balanced --images coco`
     """
     from logn.report.page import write_report
     from logn.report.run_folder import open_run
@@ -55,6 +57,9 @@ def report(
     places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
     opened = open_run(run, images=images, places=places)
     check_output(target)
+    for option in ("predictions", "statistics", "counts"):
+        if places[option] is not None:
+            print_note(f"`--{option}` is not needed any more: the comparison holds what the page shows.")
     summary = write_report(opened, target, method=method)
     size = target.stat().st_size
     if json:

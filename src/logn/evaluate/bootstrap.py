@@ -17,6 +17,7 @@ from logn.evaluate.average_precision import RECALL_THRESHOLDS, envelope_per_clas
 from logn.evaluate.class_groups import GROUPS, Groups
 from logn.evaluate.ground_truth import GroundTruth
 from logn.evaluate.matching import MatchedDetections
+from logn.strict_json import number_or_nan
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int32]
@@ -54,16 +55,27 @@ class Interval:
         """Give the difference and its ends as plain values, for JSON."""
         return {"difference": self.difference, "low": self.low, "high": self.high}
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], confidence: float = 0.95) -> Interval:
+        """Read what `to_dict` gave, also after a way through JSON, which has no NaN.
 
-def draw_weights(num_images: int, draws: int, seed: int = 0) -> npt.NDArray[np.int32]:
-    """How often each image is drawn: `(draws, I)`, every row summing to `I`.
+        Example:
+            >>> Interval.from_dict({"difference": 0.5, "low": None, "high": None}, 0.9)
+            Interval(difference=0.5, low=nan, high=nan, confidence=0.9)
+        """
+        difference, low, high = (number_or_nan(content[name]) for name in ("difference", "low", "high"))
+        return cls(difference, low, high, confidence)
+
+
+def draw_weights(num_images: int, num_bootstrap: int, seed: int = 0) -> npt.NDArray[np.int32]:
+    """How often each image is drawn: `(num_bootstrap, I)`, every row summing to `I`.
 
     Example:
         >>> draw_weights(5, 2).sum(axis=1).tolist()
         [5, 5]
     """
     generator = np.random.default_rng(seed)
-    weights = np.empty((draws, num_images), np.int32)
+    weights = np.empty((num_bootstrap, num_images), np.int32)
     for row in weights:
         row[:] = np.bincount(generator.integers(0, num_images, num_images), minlength=num_images)
     return weights

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.kept_confidence import keep_confidence
-from logn.calibrators.method_spec import fit_method, parse_method
+from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.provenance import Target
 from logn.calibrators.temperature import temperature
 from logn.errors import InputError
@@ -52,56 +52,52 @@ class ClassifierFit:
 
     Args:
         truth: Its training counts are those of count-based methods.
-        moments: Statistics of the logits of training images.
-        weight: Weight of the last layer.
-        bias: Its bias.
+        given: Everything else that methods are fitted from: the statistics of the logits of training images, the
+            weight and bias of the last layer and so on.
         held_out: Logits of rows that were not trained on, for `keep_confidence=true`; by default the sample of the
             training rows serves.
         allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
     """
 
     truth: ClassificationTruth
-    moments: ClassMoments | None
-    weight: Any = None
-    bias: Any = None
+    given: FitInputs
     held_out: Any = None
     allow_mismatch: bool = False
 
-    def maps(self, methods: Mapping[str, str | LogitMap]) -> dict[str, LogitMap]:
-        """Fit what is named, and keep what is a map already."""
-        return {
-            name: self.map(method) if isinstance(method, str) else self._checked(name, method)
-            for name, method in methods.items()
-        }
-
-    def _checked(self, name: str, method: LogitMap) -> LogitMap:
-        """A map that was made elsewhere, refused where it is of other logits."""
+    def map_of(self, name: str, method: str | LogitMap) -> LogitMap:
+        """The map of a method: fitted where it is a specification, checked where it was made elsewhere."""
+        if isinstance(method, str):
+            return self.map(method)
         if isinstance(method, ClassAffine):
             target = Target("the logits", self.truth.num_classes, None, self.truth.class_names)
             method.check_fits(target, what=f"`{name}`", allow_mismatch=self.allow_mismatch)
         return method
+
+    @property
+    def moments(self) -> ClassMoments | None:
+        """Statistics of the logits of training images."""
+        return self.given.moments
+
+    @cached_property
+    def inputs(self) -> FitInputs:
+        """What methods are fitted from: counts in the order of the columns, of which none is a background."""
+        # What is measured here is a softmax, but a classifier that was trained with sigmoids may say so.
+        recorded = None if self.moments is None else self.moments.metadata.activation
+        activation = (recorded or "softmax") if self.given.activation == "recorded" else self.given.activation
+        return replace(self.given, counts=self._counts(), background=None, activation=activation)
 
     def map(self, spec: str) -> LogitMap:
         """Fit one method."""
         name, options = parse_method(spec)
         if name == "temperature" and "value" in options:  # needs nothing that could say how many classes there are
             return temperature(self.truth.num_classes, options["value"])
-        if name == "logn" and self.moments is None:
+        if name == "logn" and self.given.moments is None:
             raise InputError(
                 f"Expected statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method "
                 f"`{name}`, but got neither."
             )
         elsewhere = bool(options.get("keep_confidence")) and self.held_out is not None
-        affine = fit_method(
-            _without(spec, "keep_confidence") if elsewhere else spec,
-            moments=self.moments,
-            counts=self._counts(),
-            weight=self.weight,
-            bias=self.bias,
-            background=None,
-            # What is measured here is a softmax, but a classifier that was trained with sigmoids may say so.
-            activation="softmax" if self.moments is None else self.moments.metadata.activation or "softmax",
-        )
+        affine = self.inputs.fit(_without(spec, "keep_confidence") if elsewhere else spec)
         if affine.num_classes != self.truth.num_classes:
             raise InputError(
                 f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import math
 import os
-from functools import partial
 
 import numpy as np
 
-from logn.evaluate.classification_comparison import ClassificationComparison
+from logn.errors import InputError
+from logn.evaluate.classification import ClassificationMetrics
 from logn.evaluate.classification_truth import OLTR_BOUNDS, SHOTS
-from logn.evaluate.comparison_files import save_forms
-from logn.evaluate.tables import Table, exact, full_cells, metric_cells, points, sweep_tables, write_tables
+from logn.evaluate.comparison import Comparison
+from logn.evaluate.method_result import MethodResult
+from logn.evaluate.tables import Table, exact, full_cells, metric_cells, points, sweep_tables, write_comparison
 
 MAIN_COLUMNS = ("top-1", *SHOTS)
 OTHER_COLUMNS = ("balanced", "ECE", "confidence", "NLL", "within-family")
 SHOWN_PAIRS = 8
 
 
-def classification_tables(comparison: ClassificationComparison) -> list[Table]:
+def classification_tables(comparison: Comparison) -> list[Table]:
     """Give the tables: metrics with differences, OLTR's groups where they differ, confusions, sweeps."""
     tables = [metric_table(comparison)]
     if comparison.truth.groups and not _same_groups(comparison):
         tables.append(oltr_table(comparison))
-    if comparison.rows[0].metrics.confused:
+    if metrics_of(comparison.rows[0]).confused:
         tables.append(confusion_table(comparison))
     return tables + sweep_tables(comparison, (*MAIN_COLUMNS, "ECE"), "other rows")
 
 
-def metric_table(comparison: ClassificationComparison) -> Table:
+def metric_table(comparison: Comparison) -> Table:
     """One row per method: the accuracies, below each its difference to the first row, then the others."""
     header, rows = metric_cells(comparison, MAIN_COLUMNS, OTHER_COLUMNS, {"NLL": _nats})
     return Table(caption(comparison), header, tuple(rows))
 
 
-def oltr_table(comparison: ClassificationComparison) -> Table:
+def oltr_table(comparison: Comparison) -> Table:
     """The groups by the bounds of OLTR's code."""
     names = [f"{shot}-OLTR" for shot in SHOTS]
     rows = tuple((row.name, *(points(row[name]) for name in names)) for row in comparison.rows)
@@ -43,16 +44,16 @@ def oltr_table(comparison: ClassificationComparison) -> Table:
     return Table(text, ("method", *names), rows)
 
 
-def confusion_table(comparison: ClassificationComparison) -> Table:
+def confusion_table(comparison: Comparison) -> Table:
     """What the uncorrected model confuses most, and how often each method does."""
     truth = comparison.truth
-    pairs = comparison.rows[0].metrics.confused[:SHOWN_PAIRS]
+    pairs = metrics_of(comparison.rows[0]).confused[:SHOWN_PAIRS]
     rows = tuple(
         (
             truth.name(pair.label),
             truth.name(pair.predicted),
             str(int(truth.rows_per_class[pair.label])),
-            *(str(row.metrics.confusions.errors_of(pair.label, pair.predicted)) for row in comparison.rows),
+            *(str(metrics_of(row).confusions.errors_of(pair.label, pair.predicted)) for row in comparison.rows),
         )
         for pair in pairs
     )
@@ -60,13 +61,13 @@ def confusion_table(comparison: ClassificationComparison) -> Table:
     return Table(text, ("class", "taken for", "rows", *(row.name for row in comparison.rows)), rows)
 
 
-def full_table(comparison: ClassificationComparison) -> Table:
+def full_table(comparison: Comparison) -> Table:
     """Every metric and every difference with its ends, for a spreadsheet; in points, NLL in nats."""
     header, rows = full_cells(comparison, {"NLL": lambda nats: exact(nats / 100)})
     return Table(caption(comparison), header, tuple(rows))
 
 
-def per_class_table(comparison: ClassificationComparison) -> Table:
+def per_class_table(comparison: Comparison) -> Table:
     """Accuracy of every class under every method, in points; empty where a class has no test row."""
     truth = comparison.truth
     header = ("class", "name", "group", "train_count", "rows", *(row.name for row in comparison.rows))
@@ -85,18 +86,18 @@ def per_class_table(comparison: ClassificationComparison) -> Table:
     return Table(truth.describe(), header, rows)
 
 
-def caption(comparison: ClassificationComparison) -> str:
+def caption(comparison: Comparison) -> str:
     """Say what was measured, how the differences were found, and every note."""
     parts = [comparison.truth.describe()]
     if comparison.truth.groups and _same_groups(comparison):
         parts.append("the bounds of OLTR's code give the same groups")
-    if comparison.draws and len(comparison.rows) > 1:
+    if comparison.num_bootstrap and len(comparison.rows) > 1:
         share = f"{100 * comparison.confidence:g} %"
-        parts.append(f"differences with {share} intervals from {comparison.draws:,} paired draws of rows")
+        parts.append(f"differences with {share} intervals from {comparison.num_bootstrap:,} paired draws of rows")
     return ". ".join(["; ".join(parts), *(note.rstrip(".") for note in comparison.notes)]) + "."
 
 
-def _same_groups(comparison: ClassificationComparison) -> bool:
+def _same_groups(comparison: Comparison) -> bool:
     groups = comparison.truth.groups
     return all(np.array_equal(groups[shot], groups[f"{shot}-OLTR"]) for shot in SHOTS)
 
@@ -105,11 +106,18 @@ def _nats(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
 
 
-def write_classification(comparison: ClassificationComparison, form: str = "table") -> str:
-    """Write a comparison as "table", "markdown", "csv" or "latex"."""
-    return write_tables(form, lambda: classification_tables(comparison), lambda: full_table(comparison))
+def metrics_of(row: MethodResult) -> ClassificationMetrics:
+    """The metrics of a classifier's row; those of a detector are refused."""
+    if not isinstance(row.metrics, ClassificationMetrics):
+        raise InputError("Expected a comparison on a classifier, but this one is on a detector.")
+    return row.metrics
 
 
-def save_classification(comparison: ClassificationComparison, folder: str | os.PathLike[str]) -> None:
-    """Write `comparison.json`, `.md`, `.csv`, `.tex` and `per_class.csv` into `folder`, which must exist."""
-    save_forms(folder, comparison.to_dict(), partial(write_classification, comparison), per_class_table(comparison))
+def write_classification(comparison: Comparison, form: str = "table") -> str:
+    """An older name of `write_comparison`."""
+    return write_comparison(comparison, form)
+
+
+def save_classification(comparison: Comparison, folder: str | os.PathLike[str]) -> None:
+    """An older name of `Comparison.save`."""
+    comparison.save(folder)

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError
-from logn.evaluate.bootstrap import paired_differences
-from logn.evaluate.classification import metrics_of_outcomes
-from logn.evaluate.classification_comparison import ClassificationComparison, ClassifierResult
-from logn.evaluate.classification_draws import drawn_metrics
-from logn.evaluate.classification_logits import RowOutcomes, open_logits, row_outcomes
+from logn.evaluate.classification_logits import open_logits
 from logn.evaluate.classification_methods import ClassifierFit, classifier_statistics
-from logn.evaluate.classification_truth import (
-    PAPER_BOUNDS,
-    ClassificationTruth,
-    Labels,
-    checked_labels,
-    classification_truth,
-)
-from logn.evaluate.comparison import Curve
-from logn.evaluate.method_maps import LogitMap, named_methods
+from logn.evaluate.classification_task import ClassificationTask
+from logn.evaluate.classification_truth import PAPER_BOUNDS, Labels, checked_labels, classification_truth
+from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison import Comparison
+from logn.evaluate.engine import run_comparison
+from logn.evaluate.method_maps import DEFAULT_METHODS as DEFAULT_METHODS
+from logn.evaluate.method_maps import LogitMap
 from logn.evaluate.step_clock import StepClock
-from logn.evaluate.sweep import Sweep, choosing_half, parse_sweeps, with_sweeps
-from logn.logits.arrays import FloatArray
+from logn.evaluate.sweep import Sweep
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
-
-DEFAULT_METHODS = ("logn", "logn:balanced")
 
 
 def compare_classification(
@@ -49,15 +40,19 @@ def compare_classification(
     class_names: Sequence[str] | None = None,
     sweeps: Sequence[Sweep | str] = (),
     dev: tuple[Any, Labels | None] | None = None,
-    split: bool = False,
-    objective: str = "top-1",
-    bounds: tuple[int, int] = PAPER_BOUNDS,
-    draws: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
-    progress: Callable[[int], object] = lambda rows: None,
+    split: bool | None = None,
+    objective: str | None = None,
+    bounds: tuple[int, int] | None = None,
+    draws: int | None = None,
+    confidence: float | None = None,
+    seed: int | None = None,
+    progress: Callable[[int], object] | None = None,
+    settings: CompareSettings | None = None,
+    num_bootstrap: int | None = None,
+    inputs: FitInputs | None = None,
+    dimensions: npt.ArrayLike | None = None,
     allow_mismatch: bool = False,
-) -> ClassificationComparison:
+) -> Comparison:
     """Measure methods on the same logits, with their differences to the uncorrected classifier.
 
     Args:
@@ -78,15 +73,21 @@ def compare_classification(
         dev: Logits and labels of other rows, that were not trained on either. Values of sweeps are chosen on them, and
             `keep_confidence=true` keeps the mean confidence there; that needs no labels, so they can be None.
         split: Choose on one half of the rows and report on the other.
-        objective: The metric by which the value of a sweep is chosen.
-        bounds: The most training samples of a few-shot and of a medium-shot class.
-        draws: How often rows are drawn anew for the intervals; 0 for no intervals.
-        confidence: Of the intervals.
-        seed: Of the draws.
+        objective: The metric by which the value of a sweep is chosen; by default top-1.
+        bounds: The most training samples of a few-shot and of a medium-shot class; by default 19 and 100.
+        draws: An older name of `num_bootstrap`.
+        confidence: Of the intervals; by default 0.95.
+        seed: Of the draws; by default 0.
         progress: Called with the number of test rows that were done since the last call.
+        settings: What is measured, and how, instead of the single choices `split`, `objective`, `bounds`,
+            `num_bootstrap`, `confidence` and `seed`.
+        num_bootstrap: How often rows are drawn anew for the intervals, by default 1000; 0 for no intervals.
+        inputs: What methods are fitted from, instead of `moments`, `counts`, `dimensions`, `weight` and `bias`.
+        dimensions: Fractal dimensions of the classes, for fracal.
         allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> labels = rng.integers(0, 3, 300)
         >>> scores = 2 * np.eye(3)[labels] + rng.normal(size=(300, 3)) + [3.0, 1.0, 0.0]
@@ -94,55 +95,36 @@ def compare_classification(
         >>> [round(row["few"], 2) for row in found.rows]
         [0.25, 0.82]
     """
-    _check_choices(dev, split, draws, confidence)
+    choices: dict[str, Any] = {"split": split, "objective": objective, "bounds": bounds, "draws": draws}
+    choices |= {"confidence": confidence, "seed": seed, "num_bootstrap": num_bootstrap}
+    settings = _one_of("settings", settings, choices) or CompareSettings(**_given(choices))
+    if dev is not None and settings.split:
+        raise InputError("Expected one of `dev` and `split`, but got both.")
+    fields = {"moments": moments, "counts": counts, "dimensions": dimensions, "weight": weight, "bias": bias}
+    fitted_from = _one_of("inputs", inputs, fields) or FitInputs(None, counts, dimensions, weight, bias)
+    if fitted_from.background not in ("recorded", None):
+        raise InputError(
+            f"Expected `background` of `inputs` to be None for a classifier, but got {fitted_from.background!r}."
+        )
     clock = StepClock()
     opened = open_logits(logits)
     classes = checked_labels(labels, opened.num_classes)
     opened.check_labels(classes)  # before the training logits are read, which may take long
-    statistics = classifier_statistics(moments, train_logits, opened.num_classes)
+    recorded = moments if inputs is None else inputs.moments
+    statistics = classifier_statistics(recorded, train_logits, opened.num_classes)
     clock.lap("statistics")
     truth = classification_truth(
         classes,
         opened.num_classes,
-        train_counts=counts,
+        train_counts=fitted_from.counts,
         families=families,
-        class_names=class_names or _known_names(statistics, counts),
-        bounds=bounds,
+        class_names=class_names or _known_names(statistics, fitted_from.counts),
+        bounds=settings.bounds or PAPER_BOUNDS,
     )
-    varied = parse_sweeps(sweeps)
-    asked = named_methods(methods)
-    specs = with_sweeps(asked, varied)
-    fit = ClassifierFit(truth, statistics, weight, bias, None if dev is None else dev[0], allow_mismatch)
-    maps = fit.maps(specs)
-    clock.lap("fit")
-    found = dict(zip(maps, row_outcomes(opened, truth.labels, list(maps.values()), progress), strict=True))
-    clock.lap("logits")
-    curves = tuple(Curve(sweep, {}) for sweep in varied)
-    if varied and (dev is not None or split):
-        choosing = _Choice.of(dev, truth, found, maps, objective)
-        curves = tuple(choosing.curve(sweep) for sweep in varied)
-    if split:
-        half = ~choosing_half(np.arange(len(truth.labels)), "rows")
-        truth, found = truth.part(half), {name: outcomes.part(half) for name, outcomes in found.items()}
-    clock.lap("choices")
-    reported = set(maps) if not any(curve.chosen for curve in curves) else {*asked, *(curve.chosen for curve in curves)}
-    measured = {name: metrics_of_outcomes(outcomes, truth) for name, outcomes in found.items()}
-    rows = [
-        ClassifierResult(name, measured[name], {}, getattr(transform, "settings", {}))
-        for name, transform in maps.items()
-        if name in reported
-    ]
-    rows = _with_differences(rows, found, truth, draws, confidence, seed)
-    clock.lap("metrics")
-    return ClassificationComparison(
-        rows=tuple(rows),
-        truth=truth,
-        curves=tuple(curve.with_metrics({spec: measured[spec].values for spec in measured}) for curve in curves),
-        seconds=clock.seconds,
-        draws=draws,
-        confidence=confidence,
-        notes=(*_notes(statistics, truth, split=split), *fit.notes(specs.values())),
-    )
+    held_out = None if dev is None else dev[0]
+    fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), held_out, allow_mismatch)
+    task = ClassificationTask(opened, truth, fitter, settings, dev)
+    return run_comparison(task, methods, settings, sweeps=sweeps, clock=clock, progress=progress)
 
 
 def _known_names(statistics: ClassMoments | None, counts: Any) -> tuple[str, ...] | None:
@@ -150,80 +132,12 @@ def _known_names(statistics: ClassMoments | None, counts: Any) -> tuple[str, ...
     return recorded or (counts.names if isinstance(counts, ClassCounts) else None)
 
 
-def _check_choices(dev: Any, split: bool, draws: int, confidence: float) -> None:
-    if dev is not None and split:
-        raise InputError("Expected one of `dev` and `split`, but got both.")
-    if draws < 0:
-        raise InputError(f"Expected `draws` to be at least 0, but got {draws}.")
-    if not 0 < confidence < 1:
-        raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {confidence:g}.")
+def _given(choices: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in choices.items() if value is not None}
 
 
-@dataclass(frozen=True, eq=False)
-class _Choice:
-    """The rows on which the values of sweeps are chosen; they are not reported on."""
-
-    truth: ClassificationTruth
-    found: Mapping[str, RowOutcomes]
-    objective: str
-
-    @classmethod
-    def of(
-        cls,
-        dev: tuple[Any, Labels | None] | None,
-        truth: ClassificationTruth,
-        found: Mapping[str, RowOutcomes],
-        maps: Mapping[str, LogitMap],
-        objective: str,
-    ) -> _Choice:
-        if dev is None:
-            half = choosing_half(np.arange(len(truth.labels)), "rows")
-            return cls(truth.part(half), {name: outcomes.part(half) for name, outcomes in found.items()}, objective)
-        opened = open_logits(dev[0], "dev logits")
-        if opened.num_classes != truth.num_classes:
-            raise InputError(
-                f"Expected the logits of `dev` to be of {truth.num_classes} classes, but got {opened.num_classes}."
-            )
-        if dev[1] is None:
-            raise InputError("Expected labels of `dev` (`--dev-labels`) to choose the values of sweeps, but got none.")
-        labels = checked_labels(dev[1], truth.num_classes)
-        outcomes = row_outcomes(opened, labels, list(maps.values()))
-        return cls(replace(truth, labels=labels), dict(zip(maps, outcomes, strict=True)), objective)
-
-    def curve(self, sweep: Sweep) -> Curve:
-        measured = (metrics_of_outcomes(self.found[spec], self.truth).values for spec in sweep.specs)
-        return Curve.chosen_by(sweep, self.objective, measured, least=self.objective in ("ECE", "NLL"))
-
-
-def _with_differences(
-    rows: Sequence[ClassifierResult],
-    found: Mapping[str, RowOutcomes],
-    truth: ClassificationTruth,
-    draws: int,
-    confidence: float,
-    seed: int,
-) -> list[ClassifierResult]:
-    """Add to each method its differences to the first, over the same draws of rows."""
-    drawn: list[dict[str, FloatArray]] = [{}] * len(rows)
-    if draws:
-        drawn = drawn_metrics([found[row.name] for row in rows], truth, draws, seed)
-    first = rows[0].values
-    return [
-        replace(row, differences=paired_differences(row.values, first, own, drawn[0], confidence))
-        for row, own in zip(rows, drawn, strict=True)
-    ]
-
-
-def _notes(statistics: ClassMoments | None, truth: ClassificationTruth, *, split: bool) -> tuple[str, ...]:
-    notes = []
-    if statistics is not None:
-        notes.append(f"Statistics of {int(statistics.count.max()):,} training rows.")
-    if split:
-        notes.append("One half of the rows; choices were made on the other.")
-    present = truth.rows_per_class[truth.rows_per_class > 0]
-    if present.min() != present.max():
-        notes.append(f"Classes have {present.min():,} to {present.max():,} rows, so top-1 and balanced differ.")
-    absent = int((truth.rows_per_class == 0).sum())
-    if absent:
-        notes.append(f"{absent:,} classes have no row and count nowhere.")
-    return tuple(notes)
+def _one_of(name: str, whole: Any, parts: Mapping[str, Any]) -> Any:
+    """The object that holds all choices, unless single ones were made too."""
+    if whole is not None and (single := next(iter(_given(parts)), None)):
+        raise InputError(f"Expected `{name}` or `{single}` alone, but got both.")
+    return whole

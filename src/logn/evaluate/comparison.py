@@ -1,270 +1,266 @@
-"""What a comparison found: the measured methods, the curves of sweeps, and a verdict in words."""
+"""What a comparison found, of a detector or of a classifier: the methods, the curves of sweeps, a verdict in words."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from logn.errors import InputError
-from logn.evaluate.bootstrap import Interval
 from logn.evaluate.class_groups import Groups
+from logn.evaluate.classification_truth import ClassificationTruth
+from logn.evaluate.compare_settings import CompareSettings
 from logn.evaluate.ground_truth import GroundTruth
 from logn.evaluate.method_result import MethodResult
 from logn.evaluate.protocol import EvaluationProtocol
-from logn.evaluate.sweep import Sweep
+from logn.evaluate.provenance import Provenance
+from logn.evaluate.sweep import Curve
+from logn.evaluate.verdict import describe_changes, describe_classifier
+from logn.logits.arrays import FloatArray, foreground_columns
+from logn.statistics.moments import ClassMoments
+from logn.strict_json import plain_values
 
-BASELINE = "none"
-VERDICT_METRICS = ("APr", "APc", "APf", "AP")
+# Adds to the rows of a comparison what the report shows beside their metrics.
+AddDetails = Callable[[Sequence[MethodResult]], Sequence[MethodResult]]
+DETECTION, CLASSIFICATION = "detection", "classification"
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A metric over the values of a sweep.
+class EvaluatedClass:
+    """A class, and what is known of it in the training and in the evaluated data.
 
     Args:
-        sweep: The method, its parameter and the values.
-        metrics: Metric by name, one number per value, on the images that are reported on.
-        chosen: The specification that was best on the other half; None when no choice was made.
-        choosing: The objective per value on that other half; None when no choice was made.
+        id: Its id in the annotations; of a classifier its column.
+        name: Its name.
+        group: "r", "c" or "f"; of a classifier "many", "medium" or "few"; None when unknown.
+        examples: Boxes in the evaluated images, or evaluated rows.
+        train_count: Training images; None when unknown.
+        mean: Mean logit over the training data; None where no value was seen, or without statistics.
+        std: Its standard deviation; None where fewer than two values were seen, or without statistics.
     """
 
-    sweep: Sweep
-    metrics: Mapping[str, tuple[float, ...]]
-    chosen: str | None = None
-    choosing: tuple[float, ...] | None = None
-
-    @classmethod
-    def chosen_by(
-        cls, sweep: Sweep, objective: str, measured: Iterable[Mapping[str, float]], *, least: bool = False
-    ) -> Curve:
-        """Choose the value of a sweep that is best on data that is not reported on.
-
-        Args:
-            sweep: The values to choose from.
-            objective: The metric that decides.
-            measured: The metrics of each value on that data.
-            least: Whether the least is the best, as of errors.
-
-        Example:
-            >>> accuracies = [{"top-1": 0.5}, {"top-1": 0.7}]
-            >>> Curve.chosen_by(Sweep.parse("tau=0:1:1"), "top-1", accuracies).chosen
-            'loga:tau=1'
-        """
-        values = []
-        for metrics in measured:
-            if objective not in metrics:
-                raise InputError(f"Expected `objective` to be one of {', '.join(metrics)}, but got {objective!r}.")
-            values.append(metrics[objective])
-        best = np.nanargmin if least else np.nanargmax
-        place = int(best(values)) if not np.isnan(values).all() else 0
-        return cls(sweep, {}, sweep.specs[place], tuple(values))
-
-    def with_metrics(self, measured: Mapping[str, Mapping[str, float]]) -> Curve:
-        """The curve with the metrics of its values, which `measured` has by the name of the method."""
-        values = [measured[spec] for spec in self.sweep.specs]
-        return replace(self, metrics={name: tuple(value[name] for value in values) for name in values[0]})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the curve as plain values, for JSON."""
-        return {
-            "method": self.sweep.method,
-            "parameter": self.sweep.parameter,
-            "values": list(self.sweep.values),
-            "metrics": {name: list(values) for name, values in self.metrics.items()},
-            "chosen": self.chosen,
-            "objective_on_the_other_half": None if self.choosing is None else list(self.choosing),
-        }
+    id: int
+    name: str
+    group: str | None
+    examples: int
+    train_count: float | None = None
+    mean: float | None = None
+    std: float | None = None
 
 
-class MeasuredMethod(Protocol):
-    """What every comparison knows of a method."""
+@dataclass(frozen=True)
+class DetectionScope:
+    """What the metrics of a detector were measured under.
 
-    @property
-    def name(self) -> str:
-        """The method as it was asked for."""
+    Args:
+        protocol: Of AP.
+        protocols: Of the metrics that have one of their own: "AP-Fixed", "AP-Pool", "mask".
+    """
 
-    @property
-    def values(self) -> Mapping[str, float]:
-        """All metrics by name."""
-
-    @property
-    def differences(self) -> Mapping[str, Interval]:
-        """Of each metric to the baseline."""
-
-    def __getitem__(self, name: str) -> float: ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the row as plain values, for JSON."""
-
-
-Row = TypeVar("Row", bound=MeasuredMethod)
+    protocol: EvaluationProtocol
+    protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class ComparedMethods(ABC, Generic[Row]):
-    """Methods measured on the same data, of a detector as of a classifier; the first row is the uncorrected model.
+class Comparison:
+    """Methods measured on the same data, of a detector or of a classifier; the first row is the uncorrected model.
+
+    `print(comparison)` gives the table, `comparison["logn"]` a row, `comparison.verdict("logn")` a sentence.
 
     Args:
         rows: One per method.
+        scope: What is particular to the task: the protocols of a detector, the labels of a classifier.
+        classes: In the order of `rows[0].metrics.per_class`.
         curves: Of the sweeps.
+        settings: What was measured, and how.
         seconds: Time by step.
-        draws: How many draws the intervals come from; 0 for none.
-        confidence: Of the intervals.
         notes: What to know before reading the numbers.
+        provenance: How it was made.
+        add_details: Adds what the report shows beside the metrics; None where that is there, or cannot be had.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[MethodResult, ...]
+    scope: DetectionScope | ClassificationTruth
     _: KW_ONLY
+    classes: tuple[EvaluatedClass, ...] = ()
     curves: tuple[Curve, ...] = ()
+    settings: CompareSettings = field(default_factory=CompareSettings)
     seconds: Mapping[str, float] = field(default_factory=dict)
-    draws: int = 0
-    confidence: float = 0.95
     notes: tuple[str, ...] = ()
+    provenance: Provenance = field(default_factory=Provenance)
+    add_details: AddDetails | None = field(default=None, repr=False)
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> MethodResult:
+        return self._row("name", name)
+
+    def _row(self, parameter: str, name: str) -> MethodResult:
         for row in self.rows:
             if row.name == name:
                 return row
         known = ", ".join(row.name for row in self.rows)
-        raise InputError(f"Expected `name` to be one of {known}, but got {name!r}.")
+        raise InputError(f"Expected `{parameter}` to be one of {known}, but got {name!r}.")
+
+    def __str__(self) -> str:
+        from logn.evaluate.tables import write_comparison
+
+        return write_comparison(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same content: everything that `save` keeps."""
+        from logn.evaluate.comparison_files import same_content
+
+        return isinstance(other, Comparison) and same_content(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def task(self) -> str:
+        """What was compared: "detection" or "classification"."""
+        return DETECTION if isinstance(self.scope, DetectionScope) else CLASSIFICATION
+
+    @property
+    def detection(self) -> DetectionScope:
+        """The protocols of a detector's metrics."""
+        if not isinstance(self.scope, DetectionScope):
+            raise InputError("Expected a comparison on a detector, but this one is on a classifier.")
+        return self.scope
+
+    @property
+    def protocol(self) -> EvaluationProtocol:
+        """The protocol of a detector's AP."""
+        return self.detection.protocol
+
+    @property
+    def protocols(self) -> Mapping[str, EvaluationProtocol]:
+        """Of a detector's metrics that have a protocol of their own: "AP-Fixed", "AP-Pool", "mask"."""
+        return self.detection.protocols
+
+    @property
+    def truth(self) -> ClassificationTruth:
+        """The labels of a classifier's rows, and what is known about their classes."""
+        if isinstance(self.scope, DetectionScope):
+            raise InputError("Expected a comparison on a classifier, but this one is on a detector.")
+        return self.scope
+
+    @property
+    def num_bootstrap(self) -> int:
+        """How many draws the intervals come from; 0 for none."""
+        return self.settings.num_bootstrap
+
+    @property
+    def draws(self) -> int:
+        """An older name of `num_bootstrap`."""
+        return self.settings.num_bootstrap
+
+    @property
+    def confidence(self) -> float:
+        """Of the intervals."""
+        return self.settings.confidence
+
+    @property
+    def baseline(self) -> MethodResult:
+        """The uncorrected model."""
+        return self.rows[0]
 
     @property
     def metric_names(self) -> tuple[str, ...]:
         """All metrics that were measured, in the order of a table."""
         return tuple(self.rows[0].values)
 
+    def focus(self, method: str | None = None) -> MethodResult:
+        """The method to look at closely: the named one, or the first after the uncorrected model."""
+        if method is not None:
+            return self._row("method", method)
+        if len(self.rows) < 2:
+            raise InputError("Expected the comparison to have a method beside `none`, but it has none.")
+        return self.rows[1]
+
+    def describe(self) -> str:
+        """Say what was measured on what, in one line."""
+        return self.scope.protocol.describe() if isinstance(self.scope, DetectionScope) else self.scope.describe()
+
     def verdict(self, name: str | None = None) -> str:
         """Say in a sentence or two what a method changes; by default the first one after the baseline."""
         if len(self.rows) == 1:
             return f"Nothing was compared: {self.rows[0].name} is the only row."
-        return self._verdict(self.rows[1] if name is None else self[name])
+        return self.verdict_on(self.rows[1] if name is None else self[name])
 
-    def _verdict(self, row: Row) -> str:
-        return describe_changes(row.name, row.differences)
+    def verdict_on(self, row: MethodResult) -> str:
+        """Say in a sentence or two what the method of a row changes."""
+        if self.task == DETECTION:
+            return describe_changes(row.name, row.differences)
+        return describe_classifier(row.name, row.differences, self.baseline.values, row.values)
 
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values, for JSON."""
+    def made_by(self, command: tuple[str, ...]) -> Comparison:
+        """The same comparison with the command that made it."""
+        return replace(self, provenance=replace(self.provenance, command=command))
 
-    def _plain(self, protocol: Mapping[str, Any], classes: list[dict[str, Any]]) -> dict[str, Any]:
-        """Everything as plain values, with what each kind of comparison says of its protocol and its classes."""
-        return {
-            "verdict": self.verdict(),
-            "verdicts": {row.name: self.verdict(row.name) for row in self.rows[1:]},
-            **protocol,
-            "draws": self.draws,
-            "confidence": self.confidence,
-            "methods": [row.to_dict() for row in self.rows],
-            "classes": classes,
-            "curves": [curve.to_dict() for curve in self.curves],
-            "seconds": dict(self.seconds),
-            "notes": list(self.notes),
-        }
+    def with_details(self) -> Comparison:
+        """The same comparison with what the report shows beside the metrics: scores, thresholds, errors, pictures.
 
-
-@dataclass(frozen=True)
-class EvaluatedClass:
-    """A class as the annotations know it; `boxes` are those of the evaluated images."""
-
-    id: int
-    name: str
-    group: str | None
-    boxes: int
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison(ComparedMethods[MethodResult]):
-    """Methods measured on the same proposals and images; what is not told here, `ComparedMethods` tells.
-
-    Args:
-        protocol: Of AP.
-        classes: In the order of `rows[0].metrics.per_class`.
-        protocols: Of the metrics that have one of their own: "AP-Fixed", "AP-Pool", "mask".
-        seconds: Time by step: "ground truth", "fit", "decode", "metrics", "bootstrap".
-    """
-
-    protocol: EvaluationProtocol
-    classes: tuple[EvaluatedClass, ...] = ()
-    protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
+        It takes as long as some methods take to measure, so it waits until `save` or the report wants it.
+        """
+        if self.add_details is None:
+            return self
+        return replace(self, rows=tuple(self.add_details(self.rows)), add_details=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values, for JSON."""
-        protocols = {
-            "protocol": {**self.protocol.to_dict(), "description": self.protocol.describe()},
-            "protocols": {name: protocol.to_dict() for name, protocol in self.protocols.items()},
-        }
-        classes = [
-            {**asdict(known), "AP": {row.name: float(row.metrics.per_class[place]) for row in self.rows}}
-            for place, known in enumerate(self.classes)
-        ]
-        return self._plain(protocols, classes)
+        """Give everything but arrays as plain values, for JSON."""
+        from logn.evaluate.comparison_files import comparison_document
+
+        return comparison_document(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write everything into a folder: `comparison.json`, `.safetensors`, `.md`, `.csv`, `.tex`, `per_class.csv`."""
+        from logn.evaluate.comparison_files import save_comparison
+
+        save_comparison(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Comparison:
+        """Read what `save` or `logn compare -o` wrote."""
+        from logn.evaluate.comparison_files import load_comparison
+
+        return load_comparison(folder)
 
 
-def evaluated_classes(truth: GroundTruth, groups: Groups | None) -> tuple[EvaluatedClass, ...]:
-    """List the classes with their group and their number of boxes."""
+def detection_classes(
+    truth: GroundTruth,
+    groups: Groups | None,
+    train_counts: FloatArray | None = None,
+    moments: ClassMoments | None = None,
+) -> tuple[EvaluatedClass, ...]:
+    """List the classes of a detector with their group, their boxes, and what is known from training."""
     columns = zip(truth.category_ids.tolist(), truth.class_names, truth.boxes_per_class.tolist(), strict=True)
-    return tuple(
+    known = [
         EvaluatedClass(number, name, None if groups is None else str(groups[place]), boxes)
         for place, (number, name, boxes) in enumerate(columns)
-    )
-
-
-def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tuple[str, ...] = VERDICT_METRICS) -> str:
-    """Say which of `metrics` a method raises, which it lowers, and of which neither can be said.
-
-    Example:
-        >>> describe_changes("logn", {"APr": Interval(0.041, 0.02, 0.063), "APf": Interval(-0.003, -0.009, 0.002)})
-        'logn raises APr by 4.1 [2.0, 6.3]; no clear change of APf (-0.3 [-0.9, 0.2]).'
-        >>> describe_changes("logn", {"AP": Interval(0.01, float("nan"), float("nan"))})
-        'logn changes AP by +1.0, without intervals to say how sure that is.'
-    """
-    changes = {
-        metric: differences[metric]
-        for metric in metrics
-        if metric in differences and not math.isnan(differences[metric].difference)
-    }
-    if not changes:
-        return f"Nothing can be said about {name}: no metric was measured."
-    if all(math.isnan(change.low) for change in changes.values()):
-        listed = join_words(f"{metric} by {100 * change.difference:+.1f}" for metric, change in changes.items())
-        return f"{name} changes {listed}, without intervals to say how sure that is."
-    raised = [_amount(metric, change) for metric, change in changes.items() if change.low > 0]
-    lowered = [_amount(metric, change) for metric, change in changes.items() if change.high < 0]
-    unclear = [
-        f"{metric} ({100 * change.difference:+.1f} {interval_text(change)})"
-        for metric, change in changes.items()
-        if not change.is_clear
     ]
-    verbs = [f"{verb} {join_words(amounts)}" for verb, amounts in (("raises", raised), ("lowers", lowered)) if amounts]
-    clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} changes nothing for sure"
-    return f"{clear}; no clear change of {join_words(unclear)}." if unclear else f"{clear}."
+    return _with_training(known, train_counts, moments)
 
 
-def _amount(metric: str, change: Interval) -> str:
-    return f"{metric} by {100 * abs(change.difference):.1f} {interval_text(change)}"
+def classifier_classes(truth: ClassificationTruth, moments: ClassMoments | None = None) -> tuple[EvaluatedClass, ...]:
+    """List the classes of a classifier with their group, their rows, and what is known from training."""
+    known = [
+        EvaluatedClass(place, truth.name(place), truth.group_of(place), rows)
+        for place, rows in enumerate(truth.rows_per_class.tolist())
+    ]
+    return _with_training(known, truth.train_counts, moments)
 
 
-def interval_text(change: Interval) -> str:
-    """Write the ends of an interval in points.
-
-    Example:
-        >>> interval_text(Interval(0.02, -0.01, 0.05))
-        '[-1.0, 5.0]'
-    """
-    return f"[{100 * change.low:.1f}, {100 * change.high:.1f}]"
-
-
-def join_words(words: Any) -> str:
-    """Join with commas and a last "and".
-
-    Example:
-        >>> join_words(["a", "b", "c"])
-        'a, b and c'
-    """
-    listed = list(words)
-    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
+def _with_training(
+    classes: list[EvaluatedClass], train_counts: FloatArray | None, moments: ClassMoments | None
+) -> tuple[EvaluatedClass, ...]:
+    if train_counts is not None:
+        classes = [replace(one, train_count=float(n)) for one, n in zip(classes, train_counts, strict=True)]
+    if moments is None:
+        return tuple(classes)
+    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
+    if len(mean) != len(classes):
+        return tuple(classes)
+    columns = zip(classes, plain_values(mean), plain_values(moments.std[foreground]), strict=True)
+    return tuple(replace(one, mean=middle, std=spread) for one, middle, spread in columns)

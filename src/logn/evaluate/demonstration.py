@@ -16,7 +16,6 @@ from logn.datasets.glyph_settings import GlyphSettings
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
 from logn.evaluate.comparison import Comparison
-from logn.evaluate.comparison_files import save_comparison
 from logn.evaluate.detector_statistics import collect_detector_statistics
 from logn.evaluate.masks import mask_maker
 from logn.evaluate.predict import predict
@@ -104,13 +103,23 @@ def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step)
             folder / "predictions",
             data / "test.json",
             METHODS,
-            settings=CompareSettings(draws=settings.draws, seed=seed),
+            settings=CompareSettings(num_bootstrap=settings.draws, seed=seed),
             mask_maker=mask_maker(detector, test, folder / "predictions", advance=advance),
             moments=moments,
             counts=_counts(training),
         )
-    save_comparison(comparison, folder)
+    comparison = comparison.made_by(_compare_command(folder, settings, seed))
+    comparison.save(folder)
     return DemoResult(comparison, folder, _correlation(moments, training))
+
+
+def _compare_command(folder: Path, settings: DemoSettings, seed: int) -> tuple[str, ...]:
+    """The command that makes the same comparison again from what the folder holds."""
+    inputs = {"-p": "predictions", "-s": "statistics.safetensors", "-a": "data/test.json"}
+    inputs |= {"--counts": "data/train.json", "--detector": "model"}
+    named = [word for option, place in inputs.items() for word in (option, str(folder / place))]
+    chosen = ["--methods", ",".join(METHODS), "--bootstrap", str(settings.draws), "--seed", str(seed)]
+    return ("logn", "compare", *named, *chosen, "-o", str(folder))
 
 
 def _statistics(

@@ -20,6 +20,7 @@ from logn.evaluate.detections import Detections
 from logn.evaluate.ground_truth import GroundTruth
 from logn.evaluate.matching import Index, box_overlap, greedy_matches, joined_pairs, mask_overlap
 from logn.evaluate.protocol import EvaluationProtocol
+from logn.strict_json import number_or_nan, numbers_or_nan
 
 ERROR_TYPES = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
 SPECIAL_ERRORS = ("FP", "FN")
@@ -49,6 +50,16 @@ class ErrorTypes:
         """Give everything as plain values, for JSON."""
         groups = {group: dict(values) for group, values in self.per_group.items()}
         return {"AP50": self.base, "gains": dict(self.gains), "counts": dict(self.counts), "per_group": groups}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ErrorTypes:
+        """Read what `to_dict` gave, also after a way through JSON, which has no NaN."""
+        return cls(
+            number_or_nan(content["AP50"]),
+            numbers_or_nan(content["gains"]),
+            {name: int(count) for name, count in content["counts"].items()},
+            {group: numbers_or_nan(values) for group, values in content["per_group"].items()},
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,20 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
-from logn.calibrators.method_spec import fit_method, parse_method
+from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.provenance import Target, check_background_place, check_source, check_width
 from logn.errors import InputError
-from logn.evaluate.comparison import BASELINE
 from logn.evaluate.store_format import StoreHeader
+from logn.logits.arrays import FloatArray
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
 
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
 LogitMap = Any
+# What is compared where nothing is named.
+DEFAULT_METHODS = ("logn", "logn:balanced")
+# The uncorrected model: always the first method.
+BASELINE = "none"
 # The one option that is written without a value.
 _FLAG = "balanced"
 
@@ -59,7 +63,12 @@ def named_methods(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict
 
 
 def map_for_store(
-    name: str, method: str | LogitMap, header: StoreHeader, *, allow_mismatch: bool = False, **inputs: Any
+    name: str,
+    method: str | LogitMap,
+    header: StoreHeader,
+    inputs: FitInputs | None = None,
+    *,
+    allow_mismatch: bool = False,
 ) -> LogitMap:
     """The map of a method: fitted where it is a specification, checked where it was made elsewhere.
 
@@ -67,9 +76,9 @@ def map_for_store(
         name: What to call it in messages.
         method: A specification, a ClassAffine, any function of logits, or None.
         header: What the store says of its logits.
+        inputs: What specifications are fitted from.
         allow_mismatch: Only warn where a map or the statistics are of other classes, another activation or other
             weights.
-        inputs: What specifications are fitted to, as `fit_for_store` takes it.
 
     Example:
         >>> other = ClassAffine([1.0, 1.0, 2.0], [0.0, 0.0, 0.0], background=-1)
@@ -80,7 +89,7 @@ def map_for_store(
 but got -1 (last).
     """
     if isinstance(method, str):
-        return fit_for_store(method, header, allow_mismatch=allow_mismatch, **inputs)
+        return fit_for_store(method, header, inputs, allow_mismatch=allow_mismatch)
     if isinstance(method, ClassAffine):
         method.check_fits(_logits_of(header), what=f"`{name}`", allow_mismatch=allow_mismatch)
     return method
@@ -89,33 +98,34 @@ but got -1 (last).
 def fit_for_store(
     spec: str,
     header: StoreHeader,
+    inputs: FitInputs | None = None,
     *,
-    counts: ClassCounts | npt.ArrayLike | None = None,
     allow_mismatch: bool = False,
-    **inputs: Any,
-) -> Any:
+    **given: Any,
+) -> LogitMap:
     """Fit the method that `spec` names for the logits of a store.
 
     Args:
         spec: Such as "logn:margin=0" or "norcal", as `logn.calibrators.method_spec.fit_method` reads it.
         header: What the store says of its logits: columns, background, activation, class names.
-        counts: Training counts; put in the order of the store's classes where both have names.
-        allow_mismatch: Only warn where `moments` are of other classes, another activation or other weights.
-        inputs: The other arguments of `fit_method`: `moments`, `dimensions`, `weight` and so on.
+        inputs: What it is fitted from. Counts are put in the order of the store's classes where both have names.
+        allow_mismatch: Only warn where the statistics are of other classes, another activation or other weights.
+        given: Or the fields of `inputs` by name: `moments`, `counts`, `dimensions`, `weight` and so on.
 
     Example:
         >>> header = StoreHeader(num_columns=3, activation="sigmoid")
         >>> fit_for_store("norcal:gamma=1", header, counts=[100, 10, 1]).shift.round(3)
         array([-4.605, -2.303, -0.   ])
     """
-    if inputs.get("moments") is not None:
-        _check_statistics(inputs["moments"], _logits_of(header), allow_mismatch)
-    table = None if counts is None else aligned_counts(counts, header)
+    inputs = FitInputs.of(inputs, given)
+    if inputs.moments is not None:
+        _check_statistics(inputs.moments, _logits_of(header), allow_mismatch)
+    table = None if inputs.counts is None else aligned_counts(inputs.counts, header)
     if parse_method(spec)[0] == "fracal" and header.activation == "sigmoid":
-        return _fracal_for_sigmoid(spec, table, inputs.get("dimensions"))
-    inputs.setdefault("background", header.background)
-    inputs.setdefault("activation", header.activation)
-    return fit_method(spec, counts=table, **inputs)
+        return _fracal_for_sigmoid(spec, table, inputs.dimensions)
+    background = header.background if inputs.background == "recorded" else inputs.background
+    activation = header.activation if inputs.activation == "recorded" else inputs.activation
+    return replace(inputs, counts=table, background=background, activation=activation).fit(spec)
 
 
 def _logits_of(header: StoreHeader) -> Target:
@@ -187,3 +197,71 @@ def _fracal_for_sigmoid(spec: str, counts: ClassCounts | None, dimensions: npt.A
     if num_images is None:
         raise InputError("Expected `num_images` for the method `fracal`, since the counts do not say it, but got none.")
     return ScoresAsLogits(FracalSigmoid.fit(values, num_images, dimensions, **options), increasing=True)
+
+
+@dataclass(frozen=True)
+class UnsavedMap:
+    """Stands for a map of logits that a saved comparison could not hold: only its numbers were kept.
+
+    Example:
+        >>> UnsavedMap()(np.zeros(2))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected a map that was saved with its comparison, but this one was made elsewhere;
+        compare again to use it.
+    """
+
+    def __call__(self, logits: Any) -> Any:
+        """Refuse: there is nothing to map with."""
+        raise InputError(
+            "Expected a map that was saved with its comparison, but this one was made elsewhere; compare again to use "
+            "it."
+        )
+
+
+def describe_map(transform: LogitMap) -> dict[str, Any] | None:
+    """What kind of map it is, as plain values; its arrays are what `map_arrays` gives. None for no change.
+
+    Example:
+        >>> describe_map(ClassAffine([2.0], [1.0], method="mine"))
+        {'kind': 'affine', 'background': None, 'method': 'mine', 'settings': {}}
+    """
+    if transform is None:
+        return None
+    if isinstance(transform, ClassAffine):
+        return {
+            "kind": "affine",
+            "background": transform.background,
+            "method": transform.method,
+            "settings": dict(transform.settings),
+        }
+    return {"kind": "fracal-sigmoid" if _is_sigmoid_fracal(transform) else "unsaved"}
+
+
+def map_arrays(transform: LogitMap) -> dict[str, FloatArray]:
+    """The arrays of a map that can be saved."""
+    if isinstance(transform, ClassAffine):
+        return {"scale": transform.scale, "shift": transform.shift}
+    return {"shift": transform.to_scores.shift} if _is_sigmoid_fracal(transform) else {}
+
+
+def map_from_parts(described: Mapping[str, Any] | None, arrays: Mapping[str, FloatArray]) -> LogitMap:
+    """Make the map again that `describe_map` and `map_arrays` took apart.
+
+    Example:
+        >>> halved = ClassAffine([0.5, 0.5], [0.0, 1.0], method="mine")
+        >>> map_from_parts(describe_map(halved), map_arrays(halved)) == halved
+        True
+    """
+    if described is None:
+        return None
+    if described["kind"] == "affine" and arrays:
+        background, method, settings = (described[name] for name in ("background", "method", "settings"))
+        return ClassAffine(arrays["scale"], arrays["shift"], background, method, settings)
+    if described["kind"] == "fracal-sigmoid" and arrays:
+        return ScoresAsLogits(FracalSigmoid(arrays["shift"]), increasing=True)
+    return UnsavedMap()
+
+
+def _is_sigmoid_fracal(transform: LogitMap) -> bool:
+    return isinstance(transform, ScoresAsLogits) and isinstance(transform.to_scores, FracalSigmoid)

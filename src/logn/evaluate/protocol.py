@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 LVIS_CAP = 300
 COCO_CAP = 100
+
+
+def installed_evaluator() -> str:
+    """Name and version of the package that computes the average precision."""
+    try:
+        return f"hotcoco {version('hotcoco')}"
+    except PackageNotFoundError:
+        return "hotcoco"
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,7 @@ class EvaluationProtocol:
         nms_iou: Overlap above which the decoder suppressed boxes of one class; None when unknown.
         groups: Where the rare, common and frequent groups come from.
         images: How many images were evaluated, and which.
+        evaluator: Name and version of the package that computed the average precision.
 
     Example:
         >>> EvaluationProtocol(score_threshold=1e-4, nms_iou=0.5, images="100 images").describe()
@@ -38,16 +48,12 @@ class EvaluationProtocol:
     nms_iou: float | None = None
     groups: str | None = None
     images: str | None = None
+    evaluator: str = field(default_factory=installed_evaluator)
 
     @property
     def federated(self) -> bool:
         """Whether only the classes that were verified in an image count there."""
         return self.style == "lvis"
-
-    @property
-    def evaluator(self) -> str:
-        """Name and version of the package that computes the average precision."""
-        return f"hotcoco {version('hotcoco')}"
 
     def describe(self) -> str:
         """Say the protocol in one line, for the caption of a table."""
@@ -73,4 +79,15 @@ class EvaluationProtocol:
             >>> EvaluationProtocol(style="coco", max_detections=COCO_CAP).to_dict()["federated"]
             False
         """
-        return {**asdict(self), "federated": self.federated, "evaluator": self.evaluator}
+        return {**asdict(self), "federated": self.federated}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> EvaluationProtocol:
+        """Read what `to_dict` gave.
+
+        Example:
+            >>> protocol = EvaluationProtocol(images="3 images")
+            >>> EvaluationProtocol.from_dict(protocol.to_dict()) == protocol
+            True
+        """
+        return cls(**{known.name: content[known.name] for known in fields(cls)})

@@ -16,11 +16,12 @@ from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval
 from logn.evaluate.class_groups import groups_of_classes
 from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison import Comparison, evaluated_classes
+from logn.evaluate.comparison import Comparison, DetectionScope, detection_classes
+from logn.evaluate.detection_measurement import Measurement, MethodDetections
 from logn.evaluate.detections import Detections
 from logn.evaluate.fixed_and_pool import fixed_protocol
 from logn.evaluate.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
-from logn.evaluate.method_result import Measurement, MethodDetections
+from logn.evaluate.provenance import Provenance
 from logn.files import require_file
 from logn.statistics.class_counts import ClassCounts
 from logn.strict_json import parse_json
@@ -153,17 +154,19 @@ def evaluate_results(
         detections, masks = read_results(path, truth)
     if group_counts is None and truth.frequency is None and counts is not None:
         group_counts = counts.aligned_to(truth.class_names).image_counts
-    groups, source = groups_of_classes(truth, group_counts, settings.bounds)
+    groups, source = groups_of_classes(truth, group_counts, settings.group_bounds)
     protocol = settings.protocol(truth, source, decoded=False)
     measurement = Measurement(truth, protocol, fixed_protocol(protocol), groups, settings.errors)
     fixed = detections if settings.fixed else None
     row, _ = measurement.measure(MethodDetections(Path(path).name, detections, fixed, masks))
+    protocols = measurement.protocols(masks=masks is not None, fixed=settings.fixed)
     return Comparison(
         rows=(replace(row, differences={name: Interval(0.0, math.nan, math.nan) for name in row.values}),),
-        protocol=protocol,
-        classes=evaluated_classes(truth, groups),
-        protocols=measurement.protocols(masks=masks is not None, fixed=settings.fixed),
+        scope=DetectionScope(protocol, protocols),
+        classes=detection_classes(truth, groups),
+        settings=replace(settings, num_bootstrap=0),
         seconds={"metrics": row.seconds},
+        provenance=Provenance.now({"results": os.fspath(path), "annotations": truth.source}),
     )
 
 

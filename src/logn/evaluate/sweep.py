@@ -1,17 +1,18 @@
-"""Parameter sweeps, and the two halves of the images that keep a choice apart from its report."""
+"""Parameter sweeps, their curves, and the two halves of the images that keep a choice apart from its report."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
+from logn.strict_json import number_or_nan
 
 # Whose parameter is meant when a sweep does not name the method.
 METHOD_OF_PARAMETER = {
@@ -87,6 +88,76 @@ def with_sweeps(methods: Mapping[str, Any], sweeps: Sequence[Sweep]) -> dict[str
         ['none', 'loga:tau=1', 'loga:tau=0']
     """
     return {**methods, **{spec: spec for sweep in sweeps for spec in sweep.specs if spec not in methods}}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over the values of a sweep.
+
+    Args:
+        sweep: The method, its parameter and the values.
+        metrics: Metric by name, one number per value, on the images that are reported on.
+        chosen: The specification that was best on the other half; None when no choice was made.
+        choosing: The objective per value on that other half; None when no choice was made.
+    """
+
+    sweep: Sweep
+    metrics: Mapping[str, tuple[float, ...]]
+    chosen: str | None = None
+    choosing: tuple[float, ...] | None = None
+
+    @classmethod
+    def chosen_by(
+        cls, sweep: Sweep, objective: str, measured: Iterable[Mapping[str, float]], *, least: bool = False
+    ) -> Curve:
+        """Choose the value of a sweep that is best on data that is not reported on.
+
+        Args:
+            sweep: The values to choose from.
+            objective: The metric that decides.
+            measured: The metrics of each value on that data.
+            least: Whether the least is the best, as of errors.
+
+        Example:
+            >>> accuracies = [{"top-1": 0.5}, {"top-1": 0.7}]
+            >>> Curve.chosen_by(Sweep.parse("tau=0:1:1"), "top-1", accuracies).chosen
+            'loga:tau=1'
+        """
+        values = []
+        for metrics in measured:
+            if objective not in metrics:
+                raise InputError(f"Expected `objective` to be one of {', '.join(metrics)}, but got {objective!r}.")
+            values.append(metrics[objective])
+        best = np.nanargmin if least else np.nanargmax
+        place = int(best(values)) if not np.isnan(values).all() else 0
+        return cls(sweep, {}, sweep.specs[place], tuple(values))
+
+    def with_metrics(self, measured: Mapping[str, Mapping[str, float]]) -> Curve:
+        """The curve with the metrics of its values, which `measured` has by the name of the method."""
+        values = [measured[spec] for spec in self.sweep.specs]
+        return replace(self, metrics={name: tuple(value[name] for value in values) for name in values[0]})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the curve as plain values, for JSON."""
+        return {
+            "method": self.sweep.method,
+            "parameter": self.sweep.parameter,
+            "values": list(self.sweep.values),
+            "metrics": {name: list(values) for name, values in self.metrics.items()},
+            "chosen": self.chosen,
+            "objective_on_the_other_half": None if self.choosing is None else list(self.choosing),
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Curve:
+        """Read what `to_dict` gave, also after a way through JSON, which has no NaN."""
+        choosing = content["objective_on_the_other_half"]
+        return cls(
+            Sweep(str(content["method"]), str(content["parameter"]), tuple(map(float, content["values"]))),
+            {name: tuple(map(number_or_nan, values)) for name, values in content["metrics"].items()},
+            content["chosen"],
+            None if choosing is None else tuple(map(number_or_nan, choosing)),
+        )
 
 
 def first_half(image_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

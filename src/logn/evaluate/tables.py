@@ -7,13 +7,13 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from logn.errors import InputError
 from logn.evaluate.bootstrap import Interval
-from logn.evaluate.comparison import ComparedMethods, Comparison, interval_text
+from logn.evaluate.comparison import CLASSIFICATION, Comparison
 from logn.evaluate.error_types import ERROR_TYPES, SPECIAL_ERRORS
 from logn.evaluate.method_result import MethodResult
+from logn.evaluate.verdict import interval_text
 
 # Wide enough for every table here: a table is never broken to fit a terminal that is not there.
 TEXT_WIDTH = 250
@@ -159,9 +159,9 @@ def full_table(comparison: Comparison) -> Table:
 def caption(comparison: Comparison) -> str:
     """Say the protocol, how the differences were found, and every note."""
     parts = [comparison.protocol.describe(), comparison.protocol.evaluator]
-    if comparison.draws and len(comparison.rows) > 1:
+    if comparison.num_bootstrap and len(comparison.rows) > 1:
         share = f"{100 * comparison.confidence:g} %"
-        parts.append(f"differences with {share} intervals from {comparison.draws:,} paired draws of images")
+        parts.append(f"differences with {share} intervals from {comparison.num_bootstrap:,} paired draws of images")
     pool = comparison.protocols.get("AP-Pool")
     own = []
     if pool is not None and pool.per_class_limit:
@@ -203,7 +203,7 @@ def change_text(change: Interval) -> str:
 
 
 def metric_cells(
-    comparison: ComparedMethods[Any], main: Sequence[str], others: Sequence[str], writers: Writers = NO_WRITERS
+    comparison: Comparison, main: Sequence[str], others: Sequence[str], writers: Writers = NO_WRITERS
 ) -> Cells:
     """One row per method: the main metrics, below each its difference to the first row, then the others.
 
@@ -223,7 +223,7 @@ def metric_cells(
     return ("method", *shown, *beside), rows
 
 
-def full_cells(comparison: ComparedMethods[Any], writers: Writers = NO_WRITERS) -> Cells:
+def full_cells(comparison: Comparison, writers: Writers = NO_WRITERS) -> Cells:
     """One row per method: every metric and every difference with its ends."""
     names = comparison.metric_names
     header = ("method", *(f"{name}{part}" for name in names for part in ("", " difference", " low", " high")))
@@ -238,7 +238,7 @@ def full_cells(comparison: ComparedMethods[Any], writers: Writers = NO_WRITERS) 
     return header, rows
 
 
-def sweep_tables(comparison: ComparedMethods[Any], columns: Sequence[str], choosers: str) -> list[Table]:
+def sweep_tables(comparison: Comparison, columns: Sequence[str], choosers: str) -> list[Table]:
     """One table per sweep: the metrics over its values; `choosers` is what a value is chosen on."""
     tables = []
     for curve in comparison.curves:
@@ -253,19 +253,39 @@ def sweep_tables(comparison: ComparedMethods[Any], columns: Sequence[str], choos
     return tables
 
 
-def write_tables(form: str, tables: Callable[[], Sequence[Table]], full: Callable[[], Table]) -> str:
-    """Write the tables of a comparison as text, Markdown or LaTeX, or the full one as CSV."""
-    if form not in FORMATS:
-        raise InputError(f"Expected `format` to be one of {', '.join(FORMATS)}, but got {form!r}.")
-    if form == "csv":
-        return full().to_csv()
-    write = {"table": Table.to_text, "markdown": Table.to_markdown, "latex": Table.to_latex}[form]
-    return "\n\n".join(map(write, tables()))
+def per_class_table(comparison: Comparison) -> Table:
+    """AP or accuracy of every class under every method, in points; empty where there is nothing to measure it on."""
+    if comparison.task == CLASSIFICATION:
+        from logn.evaluate.classification_tables import per_class_table as of_classifier
+
+        return of_classifier(comparison)
+    header = ("id", "name", "group", "boxes", *(row.name for row in comparison.rows))
+    rows = tuple(
+        (
+            str(known.id),
+            known.name,
+            known.group or "",
+            str(known.examples),
+            *(exact(float(row.metrics.per_class[place])) for row in comparison.rows),
+        )
+        for place, known in enumerate(comparison.classes)
+    )
+    return Table(comparison.describe(), header, rows)
 
 
 def write_comparison(comparison: Comparison, form: str = "table") -> str:
-    """Write a comparison as "table", "markdown", "csv" or "latex".
+    """Write a comparison, of a detector or of a classifier, as "table", "markdown", "csv" or "latex".
 
     Text, Markdown and LaTeX show the main metrics in points; CSV has every metric with the ends of every interval.
     """
-    return write_tables(form, lambda: comparison_tables(comparison), lambda: full_table(comparison))
+    if form not in FORMATS:
+        raise InputError(f"Expected `format` to be one of {', '.join(FORMATS)}, but got {form!r}.")
+    tables, full = comparison_tables, full_table
+    if comparison.task == CLASSIFICATION:
+        from logn.evaluate import classification_tables as of_classifier
+
+        tables, full = of_classifier.classification_tables, of_classifier.full_table
+    if form == "csv":
+        return full(comparison).to_csv()
+    write = {"table": Table.to_text, "markdown": Table.to_markdown, "latex": Table.to_latex}[form]
+    return "\n\n".join(map(write, tables(comparison)))

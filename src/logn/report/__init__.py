@@ -1,1 +1,1 @@
-"""Figures and pages; nothing here computes, it only draws."""
+"""Figures and pages: they read what a comparison holds, and draw it."""

@@ -1,18 +1,18 @@
-"""Per class, before and after a correction: mean and spread of the logit, training counts, AP."""
+"""Per class, before and after a correction: mean and spread of the logit, and training counts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import fit_method
 from logn.errors import InputError
+from logn.evaluate.comparison import Comparison, EvaluatedClass
+from logn.evaluate.method_maps import UnsavedMap
 from logn.logits.arrays import foreground_columns
-from logn.report.before_after import method_map
-from logn.report.run_folder import Run
 from logn.statistics.diagnosis import spearman
 
 FloatArray = npt.NDArray[np.float64]
@@ -42,21 +42,27 @@ class ClassChanges:
         return spearman(values[known], self.images[known])
 
 
-def class_changes(run: Run, method: str) -> ClassChanges:
+def class_changes(comparison: Comparison, method: str) -> ClassChanges:
     """Compute the statistics after a correction from those before: an affine map moves them exactly."""
-    moments = run.moments
-    affine = method_map(run, method) if run.has("predictions") else _map_without_store(run, method)
-    if not hasattr(affine, "scale"):
+    affine = comparison[method].transform
+    images = _column(comparison.classes, "train_count", "training counts (`--counts`)")
+    mean, std = (_column(comparison.classes, name, "statistics (`--statistics`)") for name in ("mean", "std"))
+    if isinstance(affine, UnsavedMap):
+        raise InputError(
+            "Expected the fitted maps in `comparison.safetensors`, which `logn compare -o` writes beside "
+            "`comparison.json`, but they are not there; compare again."
+        )
+    if affine is None:
+        return ClassChanges(images, mean, mean, std, std)
+    if not isinstance(affine, ClassAffine):
         raise InputError(f"Expected `{method}` to be affine, since statistics follow only then, but it is not.")
-    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
-    names = moments.metadata.class_names
-    images = run.image_counts(None if names is None else names[foreground])
-    mean, std = moments.mean[foreground], moments.std[foreground]
-    if len(images) != len(mean):
-        raise InputError(f"Expected the counts to have {len(mean)} classes, but they have {len(images)}.")
+    foreground = foreground_columns(affine.num_classes, affine.background)
     scale, shift = affine.scale[foreground], affine.shift[foreground]
     return ClassChanges(images, mean, scale * mean + shift, std, np.abs(scale) * std)
 
 
-def _map_without_store(run: Run, method: str) -> ClassAffine:
-    return fit_method(method, background=run.moments.metadata.background, **run.fit_inputs())
+def _column(classes: Sequence[EvaluatedClass], name: str, made_from: str) -> FloatArray:
+    values = [getattr(known, name) for known in classes]
+    if all(value is None for value in values):
+        raise InputError(f"Expected the comparison to be made with {made_from}, but it was made without.")
+    return np.array([np.nan if value is None else value for value in values], np.float64)

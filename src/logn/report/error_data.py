@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError
 from logn.evaluate.compare import compare
 from logn.evaluate.compare_settings import CompareSettings
-from logn.report.before_after import decode_settings
+from logn.evaluate.method_result import MethodResult
 from logn.report.run_folder import Run
 
 # The parts of LogN as the paper's error analysis takes them: mean, spread and margin, each alone, then all.
@@ -23,36 +24,40 @@ Errors = Mapping[str, float]
 
 
 def error_pair(run: Run, method: str | None = None) -> dict[str, Errors]:
-    """Kinds of error of the uncorrected model and of a method, by name: as compared, or computed now."""
-    focus = run.comparison.focus(method)
-    baseline = run.comparison.baseline
-    if baseline.errors is not None and focus.errors is not None:
-        return {"Baseline": baseline.errors, focus.name: focus.errors}
-    found = measured_errors(run, [focus.name])
-    return {"Baseline": found["none"], focus.name: found[focus.name]}
+    """Kinds of error of the uncorrected model and of a method, by name, as the comparison found them."""
+    comparison = run.comparison
+    focus = comparison.focus(method)
+    return {"Baseline": known_errors(comparison.baseline), focus.name: known_errors(focus)}
+
+
+def known_errors(row: MethodResult) -> Errors:
+    """AP50 and what mending each kind of error would add: over all images, or over those that were looked at."""
+    if row.tide is None:
+        raise InputError(
+            "Expected the comparison to have kinds of error, but it has none; compare again (`logn compare --errors`)."
+        )
+    return row.tide
 
 
 def error_components(run: Run) -> dict[str, Errors]:
-    """Kinds of error of the uncorrected model, of each part of LogN alone, and of all of it."""
-    if not run.has("statistics"):
-        raise InputError(run.missing("statistics"))
-    specs = list(dict.fromkeys(COMPONENTS.values()))
-    found = measured_errors(run, specs)
-    return {title: found[spec] for title, spec in COMPONENTS.items()}
+    """Kinds of error of the uncorrected model, of each part of LogN alone, and of all of it.
 
-
-def measured_errors(run: Run, specs: list[str]) -> dict[str, Errors]:
-    """Decode the predictions under each method and find the kinds of error."""
-    style, settings = "lvis", CompareSettings().decode
-    if run.has("comparison"):
-        style, settings = run.comparison.protocol["style"], decode_settings(run)
+    These are no methods that people compare, so this figure has a comparison of its own, made from the predictions.
+    """
+    made = run.comparison.settings if run.has("comparison") else CompareSettings()
     comparison = compare(
         run.store,
         run.path("annotations"),
-        specs,
-        settings=CompareSettings(style=style, decode=settings, draws=0, errors=True, only_predicted=True),
-        **run.fit_inputs(),
+        list(dict.fromkeys(COMPONENTS.values())),
+        settings=CompareSettings(
+            made.style,
+            made.decode,
+            num_bootstrap=0,
+            errors=True,
+            bounds=made.bounds,
+            only_predicted=True,
+            report_images=0,
+        ),
+        inputs=FitInputs(run.moments, run.counts if run.has("counts") else None),
     )
-    return {
-        row.name: {"AP50": row.errors.base, **row.errors.gains} for row in comparison.rows if row.errors is not None
-    }
+    return {title: known_errors(comparison[spec]) for title, spec in COMPONENTS.items()}

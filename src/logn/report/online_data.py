@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from logn.errors import InputError
-from logn.report.comparison_record import ComparisonRecord
+from logn.evaluate.comparison import Comparison
 
 GROUPS = ("APr", "APc", "APf", "AP")
 
@@ -19,7 +19,7 @@ class OnlineComparison:
     series: Mapping[str, tuple[float, ...]]
 
 
-def online_comparison(run: ComparisonRecord, online: ComparisonRecord, method: str | None = None) -> OnlineComparison:
+def online_comparison(run: Comparison, online: Comparison, method: str | None = None) -> OnlineComparison:
     """Put a model that was trained with LogN beside the usual one, before and after the correction.
 
     Args:
@@ -28,10 +28,10 @@ def online_comparison(run: ComparisonRecord, online: ComparisonRecord, method: s
             normalisation is part of that model.
         method: Which row of `run` is LogN afterwards; by default the first after the uncorrected model.
     """
-    if run.protocol.get("description") != online.protocol.get("description"):
+    if run.describe() != online.describe():
         raise InputError(
-            f"Expected both runs to be measured by the same protocol, but got `{run.protocol.get('description')}` and "
-            f"`{online.protocol.get('description')}`."
+            f"Expected both runs to be measured by the same protocol, but got `{run.describe()}` and "
+            f"`{online.describe()}`."
         )
     focus = run.focus(method)
     metrics = tuple(name for name in GROUPS if name in run.metric_names and name in online.metric_names)

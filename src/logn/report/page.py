@@ -2,36 +2,74 @@
 
 from __future__ import annotations
 
+import math
 import os
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from logn import __version__
 from logn.errors import InputError, MissingExtraError
-from logn.evaluate.error_types import error_types
-from logn.evaluate.protocol import EvaluationProtocol
+from logn.evaluate.comparison import CLASSIFICATION
+from logn.evaluate.method_result import MethodResult
+from logn.evaluate.report_details import ReportDetails
+from logn.evaluate.tables import points
 from logn.files import write_text
-from logn.report.before_after import BeforeAfter, load_before_after, operating_point, operating_points
-from logn.report.class_changes_data import FloatArray, class_changes
-from logn.report.comparison_record import MethodRecord
-from logn.report.gallery_data import choose_images
-from logn.report.markup import Markup, join, tag
-from logn.report.page_classes import changed_section, statistics_section
-from logn.report.page_errors import error_section
-from logn.report.page_gallery import gallery_section
-from logn.report.page_parts import section
-from logn.report.page_provenance import provenance_section
-from logn.report.page_scores import score_section
-from logn.report.page_summary import group_bars, method_table, verdict
+from logn.report.class_changes_data import class_changes
+from logn.report.error_data import known_errors
+from logn.report.page_classes import StatisticsCharts, changed_classes, statistics_charts
+from logn.report.page_classifier import confusion_table, reliability_charts
+from logn.report.page_detections import Gallery, gallery, score_changes
+from logn.report.page_provenance import provenance
+from logn.report.page_summary import (
+    ErrorKinds,
+    Verdict,
+    change_words,
+    error_kinds,
+    group_bars,
+    method_table,
+    tone,
+    verdict,
+)
 from logn.report.run_folder import Run
+from logn.report.svg_charts import number
 
-# The gallery shows what a user sees who keeps detections of at least this score.
-GALLERY_THRESHOLD = 0.3
-# Nothing may be fetched, not even by a picture whose name comes from the data.
-SECURITY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+class Section(Protocol):
+    """A part of the page: what it shows, and the template that draws it."""
+
+    @property
+    def template(self) -> str:
+        """File under `templates`, which sees the section as `part`."""
+
+
+@dataclass(frozen=True)
+class NotShown:
+    """A sentence in the place of a section that lacks its input."""
+
+    template: ClassVar[str] = "not_shown.html.jinja"
+    title: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PageData:
+    """All that the page shows.
+
+    Args:
+        kicker: Above the title: which run it is.
+        verdict: The top of the page.
+        sections: What follows, in this order.
+    """
+
+    kicker: str
+    verdict: Verdict
+    sections: Sequence[Section]
 
 
 @dataclass(frozen=True)
@@ -61,116 +99,148 @@ def write_report(run: Run, output: str | os.PathLike[str], *, method: str | None
     """
     focus = run.comparison.focus(method)
     builder = _Builder(run, focus, Path(output))
-    body = builder.body()
-    write_text(output, _document(run, focus, body))
-    return ReportSummary(Path(output), focus.name, focus.verdict, builder.missing)
+    data = PageData(_kicker(run), verdict(run.comparison, focus), builder.sections())
+    write_text(output, render_page(data))
+    return ReportSummary(Path(output), focus.name, run.comparison.verdict_on(focus), builder.missing)
 
 
-def _document(run: Run, focus: MethodRecord, body: Markup) -> str:
+def _kicker(run: Run) -> str:
+    name = run.folder.name or run.folder.resolve().name
     comparison = run.comparison
-    kicker = (
-        f"LogN report · {run.folder.name or run.folder.resolve().name} · {len(comparison.classes):,} classes, "
-        + str(comparison.protocol.get("images") or "all images")
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=SECURITY),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", f"LogN report: {focus.name}"),
-        tag("style", Markup(_resource("page.css"))),
-    )
-    header = tag("header", tag("p", kicker, class_="kicker"), verdict(comparison, focus))
-    footer = tag("footer", f"Written by LogN {__version__}. This file holds everything it shows and fetches nothing.")
-    script = tag("script", Markup(_resource("page.js")))
-    page = tag("html", head, tag("body", header, tag("main", body), footer, script), lang="en")
-    return f"<!DOCTYPE html>\n{page}\n"
+    if comparison.task == CLASSIFICATION:
+        measured = f"{len(comparison.truth.labels):,} rows"
+    else:
+        measured = comparison.protocol.images or "all images"
+    return f"LogN report · {name} · {len(comparison.classes):,} classes, {measured}"
 
 
-def _resource(name: str) -> str:
-    return files("logn.report").joinpath(name).read_text(encoding="utf-8")
+def render_page(data: PageData) -> str:
+    """Draw the page. Whatever comes from the data is text: no name in it can become code.
+
+    Example:
+        >>> from logn.report.page_summary import Headline
+        >>> top = Verdict("logn", Headline("raises AP by", "2.0 points", "up"), "", (), 0.95, draws=0, others=())
+        >>> '<p class="kicker">cups &amp; forks</p>' in render_page(PageData("cups & forks", top, ()))
+        True
+    """
+    return _environment().get_template("page.html.jinja").render(page=data, version=__version__)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("logn.report")
+    environment = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_written,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        points=points, tone=tone, change_words=change_words, thousands="{:,}".format, sort_key=sort_key
+    )
+    # Style sheet and script go into the page as they are; they are no templates, so braces mean nothing in them.
+    environment.globals["file"] = lambda name: loader.get_source(environment, name)[0]
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return environment
+
+
+def _written(value: Any) -> Any:
+    """What a template writes for a value: a coordinate for a float; nothing at all is a mistake of ours."""
+    if value is None:
+        raise TypeError("Expected a template to write a value, but it is None.")
+    return number(value) if isinstance(value, float) else value
+
+
+def sort_key(value: float | None) -> str:
+    """What a cell of a table is sorted by; empty where there is no value.
+
+    Example:
+        >>> sort_key(0.123456789), sort_key(float("nan")), sort_key(12000000)
+        ('0.123457', '', '12000000')
+    """
+    if value is None or math.isnan(value):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 class _Builder:
     """Makes the sections in order; one that cannot be made leaves a sentence in its place."""
 
-    def __init__(self, run: Run, focus: MethodRecord, output: Path) -> None:
+    def __init__(self, run: Run, focus: MethodResult, output: Path) -> None:
         self.run, self.focus, self.output = run, focus, output
+        self.comparison = run.comparison
         self.missing: dict[str, str] = {}
-        self._pair: BeforeAfter | InputError | None = None
 
-    def body(self) -> Markup:
-        comparison, focus = self.run.comparison, self.focus
-        return join(
-            [
-                method_table(comparison, focus),
-                group_bars(comparison, focus),
-                self._attempt("Logit statistics by class", self._statistics),
-                changed_section(comparison, focus, self._image_counts()),
-                self._attempt("Kinds of error", self._errors),
-                self._attempt("Scores and thresholds", self._scores),
-                self._attempt("Images", self._gallery),
-                provenance_section(self.run, focus, self.output),
-            ]
-        )
+    def sections(self) -> tuple[Section, ...]:
+        """All sections in the order of the page."""
+        comparison, focus = self.comparison, self.focus
+        of_task = self._of_classifier if comparison.task == CLASSIFICATION else self._of_detector
+        sections = [
+            method_table(comparison, focus),
+            group_bars(comparison, focus),
+            self._attempt("Logit statistics by class", self._statistics),
+            changed_classes(comparison, focus),
+            *of_task(),
+            provenance(self.run, focus, self.output),
+        ]
+        return tuple(section for section in sections if section is not None)
 
-    def _attempt(self, title: str, make: Callable[[], Markup]) -> Markup:
+    def _of_detector(self) -> list[Section]:
+        return [
+            self._attempt("Kinds of error", self._errors),
+            self._attempt("Scores and thresholds", lambda: score_changes(self._details())),
+            self._attempt("Images", self._gallery),
+        ]
+
+    def _of_classifier(self) -> list[Section]:
+        return [
+            self._attempt("Confusions", lambda: confusion_table(self.comparison)),
+            self._attempt("Reliability", lambda: reliability_charts(self.comparison, self.focus)),
+        ]
+
+    def _attempt(self, title: str, make: Callable[[], Section]) -> Section:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # clipped boxes were told of when they were first read
-                return make()
+            return make()
         except (InputError, MissingExtraError) as error:
             self.missing[title] = str(error)
-            return section(title.lower().replace(" ", "-"), title, "Not shown. " + str(error))
+            return NotShown(title, str(error))
 
-    def _image_counts(self) -> FloatArray | None:
-        comparison = self.run.comparison
-        if not self.run.has("counts"):
-            return None
-        images = self.run.image_counts(tuple(entry.name for entry in comparison.classes))
-        return images if len(images) == len(comparison.classes) else None
+    def _statistics(self) -> StatisticsCharts:
+        return statistics_charts(self.comparison, self.focus, class_changes(self.comparison, self.focus.name))
 
-    def _statistics(self) -> Markup:
-        changes = class_changes(self.run, self.focus.name)
-        if len(changes.images) != len(self.run.comparison.classes):
+    def _details(self) -> ReportDetails:
+        if self.focus.details is None:
             raise InputError(
-                f"Expected the statistics to have the {len(self.run.comparison.classes)} classes of the comparison, "
-                f"but they have {len(changes.images)}."
+                "Expected the comparison to hold scores and boxes (in `comparison.safetensors`, which "
+                "`logn compare -o` writes beside `comparison.json`), but it does not; compare again."
             )
-        return statistics_section(self.run.comparison, self.focus, changes)
+        return self.focus.details
 
-    @property
-    def pair(self) -> BeforeAfter:
-        """Detections before and after: decoded once, for the sections that need them."""
-        if self._pair is None:
+    def _errors(self) -> ErrorKinds:
+        before, after = known_errors(self.comparison.baseline), known_errors(self.focus)
+        scope = "Over all images and classes of the comparison."
+        if self.focus.errors is None and self.focus.details is not None:
+            scope = f"Over {self.focus.details.images:,} of {self.focus.details.of_images:,} images."
+        return error_kinds(before, after, scope)
+
+    def _gallery(self) -> Gallery:
+        details = self._details()
+        pictures, reasons = {}, []
+        for image in details.gallery:
             try:
-                self._pair = load_before_after(self.run, self.focus.name)
+                pictures[image.image_id] = self.run.read_picture(image)
             except InputError as error:
-                self._pair = error
-        if isinstance(self._pair, InputError):
-            raise self._pair
-        return self._pair
-
-    def _errors(self) -> Markup:
-        before, after = self.run.comparison.baseline.errors, self.focus.errors
-        if before is not None and after is not None:
-            return error_section(before, after, "Over all images and classes of the comparison.")
-        pair, protocol = self.pair, self.run.comparison.protocol
-        rules = EvaluationProtocol(style=protocol["style"], max_detections=protocol["max_detections"])
-        found = [error_types(side, pair.truth, rules, groups=pair.groups) for side in (pair.before, pair.after)]
-        one, two = ({"AP50": side.base, **side.gains} for side in found)
-        return error_section(
-            one, two, f"Computed for this page over {pair.truth.num_images:,} of {pair.of_images:,} images."
-        )
-
-    def _scores(self) -> Markup:
-        return score_section(self.pair, operating_points(self.pair))
-
-    def _gallery(self) -> Markup:
-        pair = self.pair
-        point = operating_point(pair, GALLERY_THRESHOLD)
-        images = choose_images(pair, point)
-        data, positions = self.run.test_data, self.run.positions
-        pictures = [data.read_image(positions[image.image_id]) for image in images]
-        return gallery_section(images, pictures, pair.truth, point)
+                reasons.append(str(error))
+        if reasons and not pictures:
+            raise InputError(reasons[0])
+        lacking = ""
+        if reasons:
+            lacking = f"{len(reasons):,} of {len(details.gallery):,} pictures are not here. {reasons[0]}"
+            self.missing["Images"] = lacking
+        names = [known.name for known in self.comparison.classes]
+        return gallery(details, pictures, names, lacking)

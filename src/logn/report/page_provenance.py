@@ -3,118 +3,111 @@
 from __future__ import annotations
 
 import json
-import platform
 import shlex
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from logn import __version__
-from logn.report.comparison_record import MethodRecord
-from logn.report.markup import Markup, join, tag
-from logn.report.page_parts import section, spec
+from logn.evaluate.comparison import CLASSIFICATION, Comparison
+from logn.evaluate.method_result import MethodResult
 from logn.report.run_folder import Run
+from logn.report.task_words import words_of
 
-PACKAGES = ("numpy", "hotcoco", "torch", "torchvision")
+# What a classifier is not measured by.
+DETECTOR_SETTINGS = ("style", "decode", "fixed", "errors", "only_predicted", "report_images")
 
 
-def provenance_section(run: Run, focus: MethodRecord, output: Path) -> Markup:
+@dataclass(frozen=True)
+class Fact:
+    """One thing to know of the numbers: `code` is a name or a value as it is typed, before the words of `text`."""
+
+    name: str
+    text: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class ProvenanceSection:
     """Everything that somebody needs who wants to check or repeat the page."""
+
+    template: ClassVar[str] = "provenance.html.jinja"
+    facts: tuple[Fact, ...]
+    commands: tuple[str, ...]
+
+
+def provenance(run: Run, focus: MethodResult, output: Path) -> ProvenanceSection:
+    """Say what the numbers were made from, and how to make them again."""
     comparison = run.comparison
-    facts: list[tuple[str, Any]] = [
-        ("Made", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC with LogN {__version__}, {_versions()}"),
-        ("Protocol", comparison.protocol["description"]),
-        ("Intervals", _intervals(run)),
+    inputs = comparison.provenance.inputs
+    facts = [
+        Fact("Compared", _made(comparison)),
+        Fact("Protocol", comparison.describe()),
+        Fact("Intervals", _intervals(comparison)),
     ]
-    if run.has("statistics"):
-        facts.append(("Statistics", _statistics(run)))
-    if run.has("predictions"):
-        store = run.store
+    if statistics := inputs.get("statistics"):
+        facts.append(Fact("Statistics", _statistics(statistics)))
+    if predictions := inputs.get("predictions"):
         facts.append(
-            (
+            Fact(
                 "Predictions",
-                f"{len(store):,} images, {store.num_proposals:,} proposals, {store.num_columns:,} logits each",
+                f"{predictions['images']:,} images, {predictions['proposals']:,} proposals, "
+                f"{predictions['columns']:,} logits each",
             )
         )
-    facts += [(f"Settings of {method.name}", _settings(method)) for method in comparison.methods[1:]]
-    items = [join([tag("dt", name), tag("dd", content)]) for name, content in facts]
-    return section(
-        "provenance",
-        "How it was made",
-        "Every number on this page comes from the files below; these commands make it again.",
-        tag("dl", *items),
-        tag("pre", "\n".join(commands(run, focus.name, output))),
-    )
+    if logits := inputs.get("logits"):
+        facts.append(Fact("Logits", f"{logits['rows']:,} rows, {logits['columns']:,} logits each"))
+    facts.append(Fact("Settings", code=json.dumps(_compare_settings(comparison), ensure_ascii=False)))
+    facts += [Fact(f"Settings of {row.name}", code=_settings(row)) for row in comparison.rows[1:]]
+    return ProvenanceSection(tuple(facts), tuple(commands(run, focus.name, output)))
 
 
-def _versions() -> str:
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join([*found, f"Python {platform.python_version()}"])
+def _compare_settings(comparison: Comparison) -> dict[str, Any]:
+    """The settings that concern the task."""
+    settings = comparison.settings.to_dict()
+    if comparison.task == CLASSIFICATION:
+        return {name: value for name, value in settings.items() if name not in DETECTOR_SETTINGS}
+    return settings
 
 
-def _intervals(run: Run) -> str:
-    comparison = run.comparison
-    if not comparison.draws:
+def _made(comparison: Comparison) -> str:
+    made = comparison.provenance
+    if not made.created:
+        return "by a version of LogN that did not write down when and how"
+    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
+    how = "" if made.command else "; from Python, so there is no command to repeat"
+    return f"{made.created} with {versions}{how}"
+
+
+def _intervals(comparison: Comparison) -> str:
+    settings = comparison.settings
+    if not settings.num_bootstrap:
         return "none were computed"
-    return f"{100 * comparison.confidence:g} %, from {comparison.draws:,} paired draws of images"
+    drawn = f"{settings.num_bootstrap:,} paired draws of {words_of(comparison).units}"
+    return f"{100 * settings.confidence:g} %, from {drawn}, seed {settings.seed}"
 
 
-def _statistics(run: Run) -> Markup:
-    moments = run.moments
-    metadata = moments.metadata
-    known = {
-        "layer": metadata.layer,
-        "population": metadata.population,
-        "estimator": metadata.estimator,
-        "activation": metadata.activation,
-        "model": metadata.fingerprint and f"{metadata.fingerprint[:12]}…",
-    }
-    words = ", ".join(f"{name} {value}" for name, value in known.items() if value)
-    return join(
-        [tag("code", run.path("statistics").name), f": {int(moments.count.max()):,} logits of each class; {words}"]
-    )
+def _statistics(known: Mapping[str, Any]) -> str:
+    named = {name: known.get(name) for name in ("layer", "population", "estimator", "activation")}
+    named["model"] = known.get("fingerprint") and f"{known['fingerprint'][:12]}…"
+    words = ", ".join(f"{name} {value}" for name, value in named.items() if value)
+    return f"{known['logits']:,} logits of each class; {words}"
 
 
-def _settings(method: MethodRecord) -> Markup | str:
-    if not method.settings:
-        return spec(method.name)
-    return tag("code", json.dumps(method.settings, ensure_ascii=False))
+def _settings(row: MethodResult) -> str:
+    return json.dumps(row.settings, ensure_ascii=False) if row.settings else row.name
 
 
 def commands(run: Run, focus: str, output: Path) -> list[str]:
-    """The commands that compare the methods and write the page again.
+    """The command that compared the methods, as it was given, and the one that writes the page again.
 
     Example:
         >>> print(commands(Run(Path("run"), {}), "logn", Path("report.html"))[-1])
         logn report run --method logn -o report.html
     """
-    options = {"-p": "predictions", "-s": "statistics", "-a": "annotations", "--counts": "counts"}
-    named = [(option, str(run.paths[piece])) for option, piece in options.items() if run.has(piece)]
     lines = []
-    if run.has("comparison"):
-        comparison = run.comparison
-        methods = [part for method in comparison.methods[1:] for part in ("--method", method.name)]
-        lines.append(
-            _shell(
-                "logn compare",
-                [word for pair in named for word in pair]
-                + ["--methods", "none", *methods]
-                + (["--errors"] if comparison.baseline.errors else [])
-                + (["--coco"] if comparison.protocol["style"] == "coco" else [])
-                + ["--bootstrap", str(comparison.draws), "-o", str(run.folder)],
-            )
-        )
-    inside = {f"--{piece}": run.paths[piece] for piece in run.paths if run.folder not in run.paths[piece].parents}
-    elsewhere = [word for option, path in inside.items() for word in (option, str(path))]
-    lines.append(_shell("logn report", [str(run.folder), *elsewhere, "--method", focus, "-o", str(output)]))
+    if run.has("comparison") and run.comparison.provenance.command:
+        lines.append(shlex.join(run.comparison.provenance.command))
+    where = [] if run.images is None else ["--images", str(run.images)]
+    lines.append(shlex.join(["logn", "report", str(run.folder), *where, "--method", focus, "-o", str(output)]))
     return lines
-
-
-def _shell(command: str, words: list[str]) -> str:
-    return " ".join([command, *map(shlex.quote, words)])

@@ -1,152 +1,325 @@
-"""The top of the page: the verdict, the table of methods, AP by group."""
+"""What the comparison says in all: the verdict, every method, the score by group, kinds of error."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from logn.evaluate.bootstrap import Interval
-from logn.evaluate.tables import MAIN_COLUMNS, OTHER_COLUMNS, points
-from logn.report.comparison_record import ComparisonRecord, MethodRecord
-from logn.report.markup import Markup, join, tag
-from logn.report.page_parts import cell, change_words, legend, note, section, sortable_table, spec, swatch, tone
-from logn.report.svg_charts import Axis, chart
+from logn.evaluate.comparison import DETECTION, Comparison, DetectionScope
+from logn.evaluate.error_types import ERROR_TYPES, SPECIAL_ERRORS
+from logn.evaluate.method_result import MethodResult
+from logn.evaluate.verdict import interval_text
+from logn.report.svg_charts import Axis, Bar, bar_length, ring_parts
+from logn.report.task_words import (
+    NEITHER_IS_GOOD,
+    SMALL_IS_GOOD,
+    WORDS,
+    TaskWords,
+    metric_of,
+    metric_text,
+    words_of,
+)
 
-GROUP_METRICS = {"APr": "Rare classes", "APc": "Common classes", "APf": "Frequent classes", "AP": "All classes"}
-# Of these the smallest value is the best.
-SMALL_IS_GOOD = ("ECE",)
-
-
-def verdict(comparison: ComparisonRecord, focus: MethodRecord) -> Markup:
-    """What the method changes: a headline, the whole sentence, one tile per group."""
-    share = f"{100 * comparison.confidence:g} %"
-    tiles = [
-        _tile(title, comparison.baseline[metric], focus[metric], focus.differences[metric])
-        for metric, title in GROUP_METRICS.items()
-        if metric in focus.differences and not math.isnan(focus[metric])
-    ]
-    how = (
-        f"In points of AP; in brackets the {share} interval from {comparison.draws:,} paired draws of images."
-        if comparison.draws
-        else "In points of AP; no intervals were computed, so small differences may be chance."
-    )
-    return join(
-        [
-            tag("h1", _headline(focus)),
-            tag("p", focus.verdict, id="verdict"),
-            tag("div", *tiles, class_="tiles"),
-            tag("p", how, class_="lead"),
-            _other_verdicts(comparison, focus),
-        ]
-    )
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
+MEANINGS = {
+    "Cls": "right place, wrong class",
+    "Loc": "right class, poor place",
+    "Both": "wrong class and poor place",
+    "Dupe": "found once more",
+    "Bkg": "nothing there",
+    "Miss": "not found at all",
+}
 
 
-def _headline(focus: MethodRecord) -> Markup:
-    change = focus.differences.get("AP", Interval(math.nan, math.nan, math.nan))
-    amount = f"{abs(100 * change.difference):.1f}"
+def tone(change: Interval) -> str:
+    """The class of the style sheet for a change: only what the interval makes sure is coloured.
+
+    Example:
+        >>> tone(Interval(0.02, 0.01, 0.03)), tone(Interval(0.02, -0.01, 0.03)), tone(Interval(-0.1, -0.2, -0.05))
+        ('up', 'flat', 'down')
+    """
+    if change.low > 0:
+        return "up"
+    return "down" if change.high < 0 else "flat"
+
+
+def change_words(change: Interval) -> str:
+    """A difference with its interval.
+
+    Example:
+        >>> change_words(Interval(0.041, 0.02, 0.063)), change_words(Interval(-0.01, float("nan"), float("nan")))
+        ('+4.1 [2.0, 6.3]', '-1.0')
+    """
     if math.isnan(change.difference):
-        return join([spec(focus.name), " was compared with the uncorrected model"])
+        return "–"
+    written = f"{100 * change.difference:+.1f}"
+    return written if math.isnan(change.low) else f"{written} {interval_text(change)}"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What the method does to the score; `amount` stands out, in the colour of its tone; `ends` are of its interval.
+
+    Example:
+        >>> headline(Interval(0.02, 0.01, 0.03))
+        Headline(words='raises AP by', amount='2.0 points', tone='up', ends='1.0 to 3.0')
+    """
+
+    words: str
+    amount: str = ""
+    tone: str | None = None
+    ends: str = ""
+
+
+def headline(change: Interval, score: str = "AP") -> Headline:
+    """Claim as much as the interval allows, and no more."""
+    if math.isnan(change.difference):
+        return Headline("was compared with the uncorrected model")
     if math.isnan(change.low):
-        return join([spec(focus.name), " changes AP by ", tag("b", f"{100 * change.difference:+.1f} points")])
+        return Headline(f"changes {score} by", f"{100 * change.difference:+.1f} points")
     if not change.is_clear:
-        ends = f"{100 * change.low:.1f} to {100 * change.high:.1f}"
-        return join([spec(focus.name), " makes no clear difference to AP ", tag("span", f"({ends})", class_="flat")])
-    verb = "raises" if change.low > 0 else "lowers"
+        return Headline(
+            f"makes no clear difference to {score}", ends=f"{100 * change.low:.1f} to {100 * change.high:.1f}"
+        )
     low, high = sorted((abs(100 * change.low), abs(100 * change.high)))
-    ends = f"{low:.1f} to {high:.1f}"
-    return join([spec(focus.name), f" {verb} AP by ", tag("b", f"{amount} points", class_=tone(change)), f" ({ends})"])
-
-
-def _tile(title: str, before: float, after: float, change: Interval) -> Markup:
-    return tag(
-        "div",
-        tag("div", title, class_="name"),
-        tag("div", tag("small", f"{points(before)} → "), points(after), class_="value"),
-        tag("div", change_words(change), class_=f"change {tone(change)}"),
-        class_="tile",
+    amount = f"{abs(100 * change.difference):.1f} points"
+    return Headline(
+        f"{'raises' if change.low > 0 else 'lowers'} {score} by", amount, tone(change), f"{low:.1f} to {high:.1f}"
     )
 
 
-def _other_verdicts(comparison: ComparisonRecord, focus: MethodRecord) -> Markup | None:
-    others = [method for method in comparison.methods[1:] if method.name != focus.name]
-    if not others:
-        return None
-    items = [tag("li", method.verdict) for method in others]
-    return tag("div", tag("ul", *items), class_="others")
+@dataclass(frozen=True)
+class Tile:
+    """The score of one group before and after."""
+
+    title: str
+    before: float
+    after: float
+    change: Interval
 
 
-def method_table(comparison: ComparisonRecord, focus: MethodRecord) -> Markup:
+@dataclass(frozen=True)
+class Verdict:
+    """The top of the page.
+
+    Args:
+        method: Whose verdict it is.
+        headline: What it does to the score.
+        sentence: All of what it changes.
+        tiles: One per group.
+        confidence: Of the intervals.
+        draws: How many draws they come from; 0 where there are none.
+        others: The verdicts of all other methods.
+        words: Of the task.
+    """
+
+    method: str
+    headline: Headline
+    sentence: str
+    tiles: tuple[Tile, ...]
+    confidence: float
+    draws: int
+    others: tuple[str, ...]
+    words: TaskWords = WORDS[DETECTION]
+
+
+def verdict(comparison: Comparison, focus: MethodResult) -> Verdict:
+    """What the method changes: a headline, the whole sentence, one tile per group."""
+    words = words_of(comparison)
+    return Verdict(
+        method=focus.name,
+        headline=headline(focus.differences.get(words.metric, UNKNOWN), words.score),
+        sentence=comparison.verdict_on(focus),
+        tiles=tuple(
+            Tile(title, metric_of(comparison.baseline, metric), metric_of(focus, metric), focus.differences[metric])
+            for metric, title in words.groups.items()
+            if metric in focus.differences and not math.isnan(metric_of(focus, metric))
+        ),
+        confidence=comparison.confidence,
+        draws=comparison.num_bootstrap,
+        others=tuple(comparison.verdict_on(row) for row in comparison.rows[1:] if row.name != focus.name),
+        words=words,
+    )
+
+
+@dataclass(frozen=True)
+class MetricCell:
+    """A metric of a method and how it is written; `change` is None where no difference is shown."""
+
+    value: float
+    text: str
+    change: Interval | None
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """A method with the metrics of all columns."""
+
+    name: str
+    cells: tuple[MetricCell, ...]
+    is_focus: bool
+
+
+@dataclass(frozen=True)
+class MethodTable:
     """Every method with its main metrics, their differences and the other metrics."""
-    main = [name for name in MAIN_COLUMNS if name in comparison.metric_names]
-    others = [name for name in OTHER_COLUMNS if name in comparison.metric_names]
-    best = {name: _best(comparison, name) for name in (*main, *others)}
+
+    template: ClassVar[str] = "methods.html.jinja"
+    columns: tuple[str, ...]
+    rows: tuple[MethodRow, ...]
+    protocol: str
+    notes: tuple[str, ...]
+    words: TaskWords
+
+
+def method_table(comparison: Comparison, focus: MethodResult) -> MethodTable:
+    """Put all methods in one table; main metrics say how far they are from the uncorrected model."""
+    words = words_of(comparison)
+    columns = tuple(name for name in (*words.main, *words.others) if name in comparison.metric_names)
+    best = {name: metric_text(name, _best(comparison, name)) for name in columns}
     rows = []
-    for place, method in enumerate(comparison.methods):
-        cells = [cell(spec(method.name), method.name, class_="name")]
-        for name in (*main, *others):
-            change = method.differences[name] if place and name in main and name in method.differences else None
-            cells.append(_metric_cell(method[name], change, is_best=points(method[name]) == points(best[name]) != "-"))
-        rows.append(tag("tr", join(cells), class_="focus" if method is focus else None))
-    header = [("method", True), *((name, False) for name in (*main, *others))]
-    notes = [*comparison.notes, *(f"{method.name}: {text}" for method in comparison.methods for text in method.notes)]
-    return section(
-        "methods",
-        "All methods on the same proposals",
-        "Best of each column in bold. A difference is coloured only where its whole interval lies on one side of zero.",
-        tag("div", sortable_table(header, rows, id="method-table"), class_="scroll"),
-        note(f"Protocol: {comparison.protocol['description']}; {comparison.protocol['evaluator']}."),
-        *(note(text) for text in dict.fromkeys(notes)),
-    )
+    for place, row in enumerate(comparison.rows):
+        shown = row.differences if place else {}
+        cells = tuple(
+            MetricCell(
+                metric_of(row, name),
+                metric_text(name, metric_of(row, name)),
+                shown.get(name) if name in words.main else None,
+                is_best=metric_text(name, metric_of(row, name)) == best[name] != "-",
+            )
+            for name in columns
+        )
+        rows.append(MethodRow(row.name, cells, is_focus=row is focus))
+    notes = [*comparison.notes, *(f"{row.name}: {text}" for row in comparison.rows for text in row.notes)]
+    protocol = comparison.describe()
+    if isinstance(comparison.scope, DetectionScope):
+        protocol = f"{protocol}; {comparison.scope.protocol.evaluator}"
+    return MethodTable(columns, tuple(rows), protocol, tuple(dict.fromkeys(notes)), words)
 
 
-def _best(comparison: ComparisonRecord, name: str) -> float:
-    values = [method[name] for method in comparison.methods if not math.isnan(method[name])]
-    if len(values) < 2:
+def _best(comparison: Comparison, name: str) -> float:
+    values = [metric_of(row, name) for row in comparison.rows if not math.isnan(metric_of(row, name))]
+    if len(values) < 2 or name in NEITHER_IS_GOOD:
         return math.nan
     return min(values) if name in SMALL_IS_GOOD else max(values)
 
 
-def _metric_cell(value: float, change: Interval | None, *, is_best: bool) -> Markup:
-    delta = None
-    if change is not None:
-        delta = tag("span", change_words(change), class_=f"delta {tone(change)}")
-    return cell(join([points(value), delta]), value, class_="best" if is_best else None)
+@dataclass(frozen=True)
+class GroupChart:
+    """The score of one group under every method."""
+
+    title: str
+    bars: tuple[Bar, ...]
 
 
-def group_bars(comparison: ComparisonRecord, focus: MethodRecord) -> Markup | None:
-    """AP of each frequency group: one small chart per group, the same scale in all."""
-    metrics = [metric for metric in GROUP_METRICS if not math.isnan(comparison.baseline[metric])]
+@dataclass(frozen=True)
+class GroupBars:
+    """The score of each frequency group: one small chart per group, the same scale in all."""
+
+    template: ClassVar[str] = "groups.html.jinja"
+    width: ClassVar[int] = 250
+    method: str
+    charts: tuple[GroupChart, ...]
+    words: TaskWords
+
+    @property
+    def title(self) -> str:
+        """Of the section."""
+        return f"{self.words.score[0].upper()}{self.words.score[1:]} by group"
+
+
+def group_bars(comparison: Comparison, focus: MethodResult) -> GroupBars | None:
+    """Measure the bars; None where the comparison knows no groups."""
+    words = words_of(comparison)
+    metrics = [metric for metric in words.groups if not math.isnan(metric_of(comparison.baseline, metric))]
     if len(metrics) < 2:
         return None
-    top = max(method[metric] for method in comparison.methods for metric in metrics if not math.isnan(method[metric]))
-    panels = [
-        tag("figure", tag("h3", GROUP_METRICS[metric]), _bars(comparison, focus, metric, top)) for metric in metrics
-    ]
-    return section(
-        "groups",
-        "AP by group",
-        "Where the gain comes from, and what it costs. All charts have the same scale.",
-        legend(
-            (swatch("bar-before"), "uncorrected"), (swatch("bar-after"), focus.name), (swatch("bar-other"), "others")
-        ),
-        tag("div", *panels, class_="charts small"),
+    values = [metric_of(row, metric) for row in comparison.rows for metric in metrics]
+    x = Axis(0, max(value for value in values if not math.isnan(value)) or 1.0, 0, GroupBars.width - 44)
+
+    def bar(row: MethodResult, metric: str) -> Bar:
+        kind = "before" if row is comparison.baseline else "after" if row is focus else "other"
+        return Bar(row.name, kind, metric_of(row, metric), bar_length(x, metric_of(row, metric)))
+
+    charts = (
+        GroupChart(words.groups[metric], tuple(bar(row, metric) for row in comparison.rows)) for metric in metrics
     )
+    return GroupBars(focus.name, tuple(charts), words)
 
 
-def _bars(comparison: ComparisonRecord, focus: MethodRecord, metric: str, top: float) -> Markup:
-    width, step = 250, 36
-    x = Axis(0, top or 1.0, 0, width - 44)
-    content = []
-    for place, method in enumerate(comparison.methods):
-        y, value = place * step, method[metric]
-        kind = "before" if place == 0 else "after" if method is focus else "other"
-        end = 0.0 if math.isnan(value) else x(value)
-        name = method.name if len(method.name) <= 38 else f"{method.name[:36]}…"
-        content += [
-            tag("text", name, x=0, y=y + 12, class_="tick" if kind == "other" else "label"),
-            tag("rect", x=0, y=y + 17, width=max(end, 1.0), height=11, rx=2, class_=f"bar-{kind}"),
-            tag("text", points(value), x=max(end, 1.0) + 6, y=y + 27, class_="strong" if method is focus else None),
-        ]
-    words = ", ".join(f"{method.name} {points(method[metric])}" for method in comparison.methods)
-    return chart(
-        *content, label=f"{GROUP_METRICS[metric]}: {words}", width=width, height=len(comparison.methods) * step
+@dataclass(frozen=True)
+class Ring:
+    """How the kinds of error share the loss.
+
+    Args:
+        title: Before or after.
+        base: AP50 with all its errors.
+        gains: What mending each kind would add.
+        parts: Kind and path of each part of the ring.
+        largest: The kind of the largest part, or why there is none.
+        share: Of the largest part; None where there is none.
+    """
+
+    title: str
+    base: float
+    gains: Mapping[str, float]
+    parts: tuple[tuple[str, str], ...]
+    largest: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class ErrorBars:
+    """One kind of error before and after; a sum overlaps with the kinds above it."""
+
+    kind: str
+    is_sum: bool
+    before: Bar
+    after: Bar
+
+
+@dataclass(frozen=True)
+class ErrorKinds:
+    """Which kinds of error there are before and after, by TIDE; `scope` says over which images and classes."""
+
+    template: ClassVar[str] = "errors.html.jinja"
+    width: ClassVar[int] = 300
+    start: ClassVar[int] = 40
+    legend: ClassVar[tuple[tuple[str, str], ...]] = tuple(
+        (kind, f"{kind}: {words}") for kind, words in MEANINGS.items()
     )
+    rings: tuple[Ring, ...]
+    bars: tuple[ErrorBars, ...]
+    scope: str
+
+
+def error_kinds(before: Mapping[str, float], after: Mapping[str, float], scope: str) -> ErrorKinds:
+    """Measure rings and bars; `before` and `after` have "AP50" and the AP50 that mending each kind would add."""
+    kinds = (*ERROR_TYPES, *SPECIAL_ERRORS)
+    known = [errors[kind] for errors in (before, after) for kind in kinds if not math.isnan(errors[kind])]
+    x = Axis(0, max(known, default=0.0) or 1.0, ErrorKinds.start, ErrorKinds.width - 44)
+    bars = (
+        ErrorBars(
+            kind,
+            kind in SPECIAL_ERRORS,
+            Bar(kind, "before", before[kind], bar_length(x, before[kind])),
+            Bar(kind, "after", after[kind], bar_length(x, after[kind])),
+        )
+        for kind in kinds
+    )
+    return ErrorKinds((_ring("Before", before), _ring("After", after)), tuple(bars), scope)
+
+
+def _ring(title: str, errors: Mapping[str, float]) -> Ring:
+    gains = {kind: errors[kind] for kind in ERROR_TYPES}
+    known = {kind: gain for kind, gain in gains.items() if gain > 0}
+    if known:
+        largest = max(known, key=lambda kind: known[kind])
+        share = known[largest] / sum(known.values())
+    else:
+        largest, share = "–" if any(map(math.isnan, gains.values())) else "no error", None
+    return Ring(title, errors["AP50"], gains, tuple(ring_parts(known)), largest, share)

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from logn.datasets.detection_dataset import DetectionDataset
+from logn.datasets.image_file import ImageArray, read_image
 from logn.errors import InputError
+from logn.evaluate.comparison import Comparison
+from logn.evaluate.gallery import GalleryImage
 from logn.evaluate.store import PredictionStore
-from logn.report.comparison_record import ComparisonRecord, read_comparison
 from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
 
@@ -70,9 +71,9 @@ class Run:
         return f"Expected `{self.folder}` to hold {places}, which {wanted.maker}{option}, but there is none."
 
     @cached_property
-    def comparison(self) -> ComparisonRecord:
+    def comparison(self) -> Comparison:
         """What `logn compare` found."""
-        return read_comparison(self.path("comparison"))
+        return Comparison.load(self.path("comparison").parent)
 
     @cached_property
     def moments(self) -> ClassMoments:
@@ -101,22 +102,29 @@ class Run:
                 f"but it cannot be read as such ({error})"
             ) from error
 
-    @cached_property
-    def test_data(self) -> DetectionDataset:
-        """The evaluated images."""
-        return DetectionDataset(self.path("annotations"), self.images)
-
-    @cached_property
-    def positions(self) -> dict[int, int]:
-        """Position of each image id in `test_data`."""
-        return {int(number): place for place, number in enumerate(self.test_data.image_ids)}
-
-    def fit_inputs(self) -> dict[str, Any]:
-        """What the methods of the comparison are fitted from, as far as it is there."""
-        return {
-            "moments": self.moments if self.has("statistics") else None,
-            "counts": self.counts if self.has("counts") else None,
-        }
+    def read_picture(self, image: GalleryImage) -> ImageArray:
+        """The picture of an image, from `images`, from beside the annotations, or from where the comparison saw it."""
+        root = self.images
+        if root is None and self.has("annotations"):
+            root = self.path("annotations").parent
+        if root is None and (recorded := self.comparison.provenance.inputs.get("image_root")):
+            root = Path(recorded)
+        if root is None:
+            raise InputError("Expected `--images` to be the folder of the images, but got none.")
+        places = [root / name for name in image.names]
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            tried = " or ".join(f"`{place}`" for place in places) or f"`{root}`"
+            raise InputError(
+                f"Expected image {image.image_id} at {tried} (`--images` names another folder), but it is not there."
+            )
+        pixels = read_image(path)
+        if image.size is not None and pixels.shape[:2] != image.size:
+            raise InputError(
+                f"Expected `{path}` to have height and width {image.size} as the annotations say, but it has "
+                f"{pixels.shape[:2]}."
+            )
+        return pixels
 
     def image_counts(self, names: tuple[str, ...] | None) -> np.ndarray:
         """Training images of each foreground class, in the order of `names` where the counts have names."""

@@ -1,12 +1,10 @@
-"""Charts as inline SVG. Colours and fonts come from the style sheet of the page, so they follow light and dark."""
+"""Where the marks of the page's charts stand: axes, ticks, paths. The templates draw them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from logn.report.markup import Markup, join, number, tag
 
 # Narrow enough that the text stays readable when a phone shows one chart per row.
 WIDTH, HEIGHT = 360, 250
@@ -34,9 +32,15 @@ class Axis:
         return self.start + (self.end - self.start) * (here - low) / ((high - low) or 1.0)
 
     @property
-    def ticks(self) -> list[float]:
-        """Round values to write beside the line."""
-        return log_ticks(self.low, self.high) if self.logarithmic else round_ticks(self.low, self.high)
+    def ticks(self) -> list[tuple[float, str]]:
+        """Places and texts of the round values beside the line.
+
+        Example:
+            >>> Axis(0, 1, 0, 10).ticks[1:3]
+            [(2.0, '0.2'), (4.0, '0.4')]
+        """
+        values = log_ticks(self.low, self.high) if self.logarithmic else round_ticks(self.low, self.high)
+        return [(self(value), compact(value)) for value in values]
 
 
 def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -91,29 +95,35 @@ def compact(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 
-def chart(*content: Markup, label: str, width: int = WIDTH, height: int = HEIGHT, **attributes: str) -> Markup:
-    """The frame of a chart; `label` says in words what it shows."""
-    return tag(
-        "svg", *content, viewBox=f"0 0 {width} {height}", role="img", aria_label=label, class_="chart", **attributes
-    )
+def number(value: float) -> str:
+    """Write a coordinate with two decimals at most: more cannot be seen.
+
+    Example:
+        >>> number(3.14159), number(2.0), number(-0.001)
+        ('3.14', '2', '0')
+    """
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
 
 
-def axes(x: Axis, y: Axis, x_label: str, y_label: str, *, tick_text: Callable[[float], str] = compact) -> Markup:
-    """Grid lines, ticks and labels of both axes."""
-    grid = [tag("line", x1=x.start, x2=x.end, y1=y(tick), y2=y(tick), class_="grid") for tick in y.ticks]
-    marks = [
-        tag("text", compact(tick), x=x.start - 6, y=y(tick) + 4, text_anchor="end", class_="tick") for tick in y.ticks
-    ]
-    marks += [
-        tag("text", tick_text(tick), x=x(tick), y=y.start + 15, text_anchor="middle", class_="tick") for tick in x.ticks
-    ]
-    base = tag("line", x1=x.start, x2=x.end, y1=y.start, y2=y.start, class_="axis")
-    middle = (x.start + x.end) / 2
-    titles = [
-        tag("text", x_label, x=middle, y=y.start + 32, text_anchor="middle", class_="label"),
-        tag("text", y_label, x=x.start - 36, y=9, class_="label"),
-    ]
-    return join([*grid, base, *marks, *titles])
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a chart; `kind` is "before", "after" or "other"."""
+
+    name: str
+    kind: str
+    value: float
+    length: float
+
+
+def bar_length(x: Axis, value: float) -> float:
+    """How long a bar is: one pixel at least, so that it can be seen.
+
+    Example:
+        >>> bar_length(Axis(0, 1, 40, 140), 0.25), bar_length(Axis(0, 1, 40, 140), float("nan"))
+        (25.0, 1.0)
+    """
+    return 1.0 if math.isnan(value) else max(x(max(value, 0.0)) - x.start, 1.0)
 
 
 def symbol_path(shape: str, points: Sequence[tuple[float, float]], size: float) -> str:
@@ -141,25 +151,23 @@ def step_path(x: Axis, y: Axis, edges: Sequence[float], counts: Sequence[float])
     return f"M{number(x(edges[0]))},{base}{steps}L{number(x(edges[-1]))},{base}"
 
 
-def donut(shares: Sequence[tuple[str, float]], *, radius: float = 70, hole: float = 42) -> Markup:
-    """A ring whose parts are as large as their shares; `shares` has a class of the style sheet for each."""
-    total = sum(value for _, value in shares) or 1.0
+def ring_parts(shares: Mapping[str, float], *, radius: float = 70, hole: float = 42) -> list[tuple[str, str]]:
+    """Names and paths of the parts of a ring; each is as large as its share, those of nothing are left out."""
+    total = sum(shares.values())
     parts, angle = [], 0.0
-    for name, value in shares:
-        sweep = min(value / total, 0.99999) * 2 * math.pi
+    for name, value in shares.items():
         if value > 0:
-            parts.append(tag("path", d=_ring_part(angle, angle + sweep, radius, hole), class_=name))
-        angle += sweep
-    return join(parts)
+            sweep = value / total * 2 * math.pi
+            parts.append((name, _ring_part(angle, angle + sweep, radius, hole)))
+            angle += sweep
+    return parts
 
 
 def _ring_part(start: float, end: float, radius: float, hole: float) -> str:
-    corners = [
-        f"{number(size * math.sin(angle))},{number(-size * math.cos(angle))}"
-        for size, angle in ((radius, start), (radius, end), (hole, end), (hole, start))
-    ]
-    large = int(end - start > math.pi)
-    return (
-        f"M{corners[0]}A{number(radius)},{number(radius)} 0 {large} 1 {corners[1]}"
-        f"L{corners[2]}A{number(hole)},{number(hole)} 0 {large} 0 {corners[3]}Z"
+    """Out along one arc and back along another, each in two halves: an arc that ends where it starts draws nothing."""
+    outer, inner = (
+        [f"{number(size * math.sin(angle))},{number(-size * math.cos(angle))}" for angle in angles]
+        for size, angles in ((radius, (start, (start + end) / 2, end)), (hole, (end, (start + end) / 2, start)))
     )
+    there, back = (f"A{number(size)},{number(size)} 0 0 " for size in (radius, hole))
+    return f"M{outer[0]}{there}1 {outer[1]}{there}1 {outer[2]}L{inner[0]}{back}0 {inner[1]}{back}0 {inner[2]}Z"

@@ -1,4 +1,4 @@
-"""What became of each detection: found an object, false alarm, or neither, since nobody looked for its class there."""
+"""Which box each detection found: right, false alarm, or neither, where its class was not verified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_OVERLAP = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Outcomes:
+class DetectionMatches:
     """Detections of all images with what became of each; all arrays are in their order.
 
     Args:
@@ -34,10 +34,10 @@ class Outcomes:
         """`(D,)` whether it is wrong."""
         return (self.box < 0) & self.judged
 
-    def above(self, threshold: float) -> Outcomes:
+    def above(self, threshold: float) -> DetectionMatches:
         """What is left at a score threshold; stronger detections choose first, so the others change nothing."""
         kept = self.detections.scores >= threshold
-        return Outcomes(self.detections.take(kept), self.box[kept], self.judged[kept])
+        return DetectionMatches(self.detections.take(kept), self.box[kept], self.judged[kept])
 
     def found(self, num_boxes: int) -> npt.NDArray[np.bool_]:
         """`(G,)` which annotated boxes were found."""
@@ -46,17 +46,19 @@ class Outcomes:
         return found
 
 
-def outcomes(detections: Detections, truth: GroundTruth, *, least_overlap: float = LEAST_OVERLAP) -> Outcomes:
+def find_matches(
+    detections: Detections, truth: GroundTruth, *, least_overlap: float = LEAST_OVERLAP
+) -> DetectionMatches:
     """Match detections to the boxes of their class, greedily by score, and tell which are judged at all.
 
     Example:
         >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}],
         ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10]}]}
         >>> from logn.evaluate.ground_truth import load_ground_truth
-        >>> found = Detections(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0.9, 0.8], np.float32),
+        >>> two = Detections(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0.9, 0.8], np.float32),
         ...     np.array([[0, 0, 10, 8], [0, 0, 10, 10]], np.float32), np.arange(2, dtype=np.int32))
-        >>> fate = outcomes(found, load_ground_truth(toy, style="coco"))
-        >>> fate.box.tolist(), fate.is_false_alarm.tolist()
+        >>> found = find_matches(two, load_ground_truth(toy, style="coco"))
+        >>> found.box.tolist(), found.is_false_alarm.tolist()
         ([0, -1], [False, True])
     """
     labels, images = detections.labels.astype(np.int64), detections.image_index.astype(np.int64)
@@ -69,4 +71,4 @@ def outcomes(detections: Detections, truth: GroundTruth, *, least_overlap: float
     judged[into_crowd] = False
     if truth.not_exhaustive is not None:
         judged &= ~truth.not_exhaustive[images, labels]
-    return Outcomes(detections, matched, judged | (matched >= 0))
+    return DetectionMatches(detections, matched, judged | (matched >= 0))
