@@ -25,7 +25,7 @@ COLUMNS = 1204
 SHARD_ROWS = 40_000
 # Small, since Linux counts the memory of the process that starts another one as a peak of the other.
 PART_ROWS = 1_000
-IMPORTS = "import numpy, logn.cli.collect, logn.logits.shards, logn.statistics.shard_collection"
+IMPORTS = "import numpy, logn.cli.verbs.collect, logn.logits.shards, logn.statistics.shard_collection"
 
 
 def make_shards(folder: Path, gigabytes: float) -> float:

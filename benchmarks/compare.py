@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from logn.evaluate.compare import CompareSettings, compare
-from logn.evaluate.comparison import Comparison
-from logn.evaluate.decode import decode
-from logn.evaluate.detection_metrics import result_table
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.store import PredictionStore
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.classes.counts import ClassCounts, frequency_groups
+from logn.evaluate.comparison.compare import CompareSettings, compare
+from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.decode.decoder import decode
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.metrics import result_table
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
-from logn.statistics.class_counts import ClassCounts, frequency_groups
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 

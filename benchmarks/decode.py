@@ -20,13 +20,13 @@ import torch
 import torchvision
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.evaluate.decode import DecodeSettings, available_processors, decode_many
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.store import PredictionStore
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.evaluate.decode.decoder import DecodeSettings, available_processors, decode_many
+from logn.evaluate.detection.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 
 CLASSES, PROPOSALS, OBJECTS, SIDE = 1203, 300, 12, 640

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 import logn
-from logn.evaluate.tables import Table
+from logn.evaluate.comparison.tables import Table
 
 COLUMNS = ("top-1", "many", "medium", "few", "ECE", "confidence", "NLL")
 ON_TRAINING, ON_OTHERS = "confidence kept on training rows", "confidence kept on other rows"

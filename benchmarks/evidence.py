@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from logn.calibrators.advice import advise
+from logn.classes.dimensions import read_dimensions
 from logn.errors import InputError
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.masks import mask_maker
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.decode.masks import mask_maker
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec, training_counts
 from logn.files import atomic_path
 from logn.logits.fingerprint import fingerprint
-from logn.statistics.class_dimensions import read_dimensions
 
 #: What is measured, by the name it has in the tables. Nothing here was tuned on these detectors.
 METHODS: Mapping[str, str] = {

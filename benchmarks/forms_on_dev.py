@@ -19,13 +19,13 @@ from evidence import grid
 
 from logn.calibrators.balanced_margin import solve_balanced_margin
 from logn.calibrators.class_affine import ClassAffine
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
+from logn.classes.dimensions import read_dimensions
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.settings import CompareSettings
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
 from logn.files import atomic_path
 from logn.logits.arrays import FloatArray, foreground_columns, softmax
-from logn.statistics.class_dimensions import read_dimensions
 from logn.statistics.moments import ClassMoments
 from logn.statistics.tail_bias import tail_bias
 

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.logit_normalization import logit_normalization
 from logn.errors import InputError
-from logn.evaluate.class_groups import groups_of_classes
-from logn.evaluate.decode import DecodeSettings, decode_many
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.ground_truth import GroundTruth
-from logn.evaluate.store import PredictionStore
+from logn.evaluate.decode.decoder import DecodeSettings, decode_many
+from logn.evaluate.detection.class_groups import groups_of_classes
+from logn.evaluate.detection.ground_truth import GroundTruth
+from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.store.prediction_store import PredictionStore
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments
 

@@ -33,11 +33,11 @@ READERS = {
         "kept = DetectionDataset(sys.argv[1])",
     ),
     "ClassCounts.load": (
-        "from logn.statistics.class_counts import ClassCounts",
+        "from logn.classes.counts import ClassCounts",
         "kept = ClassCounts.load(sys.argv[1])",
     ),
     "load_ground_truth": (
-        "from logn.evaluate.ground_truth import load_ground_truth",
+        "from logn.evaluate.detection.ground_truth import load_ground_truth",
         "kept = load_ground_truth(sys.argv[1], style='coco')",
     ),
     "json.load": ("import json", "kept = json.load(open(sys.argv[1]))"),

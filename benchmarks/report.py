@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from compare import SIDE, made_split, training_counts
 
+from logn.classes.counts import ClassCounts
 from logn.datasets.image_file import write_image
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.settings import CompareSettings
 from logn.report.page import write_report
 from logn.report.run_folder import open_run
-from logn.statistics.class_counts import ClassCounts
 
 METHODS = ("logn", "logn:balanced", "norcal", "loga")
 

@@ -53,9 +53,9 @@ def measure(folder: Path, model: str, *, iterations: int, batch: int, processes:
     """Train a few iterations in this process, then compare the hooked logits with the proposals."""
     import torch
 
-    from logn.training.checkpoint import load_detector
-    from logn.training.loop import train
-    from logn.training.plan import TrainingPlan
+    from logn.training.detectors.plan import TrainingPlan
+    from logn.training.detectors.train_detector import train
+    from logn.training.engine.checkpoint import load_detector
 
     output = folder / f"run-{model}"
     plan = TrainingPlan(folder, output, model=model, classifier="cosine", iterations=iterations, batch=batch)

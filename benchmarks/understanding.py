@@ -27,11 +27,11 @@ from understanding_page import write_figure, write_page
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.datasets.federated_labels import federate
-from logn.evaluate.decode import DecodeSettings
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.method_maps import fit_for_store
-from logn.evaluate.predict import predict
-from logn.evaluate.store import PredictionStore
+from logn.evaluate.comparison.method_fitting import fit_for_store
+from logn.evaluate.decode.decoder import DecodeSettings
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.store.predict import predict
+from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import ITERATIONS, training_counts
 from logn.files import atomic_path

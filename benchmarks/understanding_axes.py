@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from logn.datasets.glyph_settings import GlyphSettings
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.experiments.detector_spec import DetectorSpec
 
 # Images per class on which it is verified absent: so many, or every image without it.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from logn.evaluate.comparison import Comparison
+from logn.evaluate.comparison.comparison import Comparison
 from logn.report.class_changes_data import ClassChanges, class_changes
 from logn.report.figure_style import BLUE, GREY, PAGE, paper_style
 from logn.report.figures import FIGURES, FigureOptions, draw_figure

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from logn.calibrators.fracal import FracalSigmoid as FracalSigmoid
     from logn.calibrators.fracal import fracal as fracal
     from logn.calibrators.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
-    from logn.calibrators.kept_confidence import keep_confidence as keep_confidence
     from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
     from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
+    from logn.calibrators.match_confidence import keep_confidence as keep_confidence
     from logn.calibrators.method_spec import FitInputs as FitInputs
     from logn.calibrators.norcal import norcal as norcal
     from logn.calibrators.tau_norm import tau_norm as tau_norm
     from logn.calibrators.temperature import temperature as temperature
+    from logn.classes.counts import ClassCounts as ClassCounts
+    from logn.classes.fractal_dimension import fractal_dimension as fractal_dimension
     from logn.deploy.attach import attach as attach
     from logn.deploy.calibrate import calibrate as calibrate
     from logn.deploy.fold import fold as fold
@@ -37,20 +39,18 @@ if TYPE_CHECKING:
     from logn.errors import InputError as InputError
     from logn.errors import LogNWarning as LogNWarning
     from logn.errors import MissingExtraError as MissingExtraError
-    from logn.evaluate.classification import classification_metrics as classification_metrics
-    from logn.evaluate.compare import compare as compare
-    from logn.evaluate.compare_classification import compare_classification as compare_classification
-    from logn.evaluate.compare_settings import CompareSettings as CompareSettings
-    from logn.evaluate.comparison import Comparison as Comparison
-    from logn.evaluate.predict import predict as predict
-    from logn.evaluate.store import PredictionStore as PredictionStore
+    from logn.evaluate.classification.compare import compare_classification as compare_classification
+    from logn.evaluate.classification.metrics import classification_metrics as classification_metrics
+    from logn.evaluate.comparison.compare import compare as compare
+    from logn.evaluate.comparison.comparison import Comparison as Comparison
+    from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
+    from logn.evaluate.store.predict import predict as predict
+    from logn.evaluate.store.prediction_store import PredictionStore as PredictionStore
     from logn.logits.image_folder import Preprocessing as Preprocessing
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals
     from logn.statistics.active_classes import active_classes as active_classes
-    from logn.statistics.class_counts import ClassCounts as ClassCounts
-    from logn.statistics.fractal_dimension import fractal_dimension as fractal_dimension
     from logn.statistics.metadata import StatisticsMetadata as StatisticsMetadata
     from logn.statistics.moments import ClassMoments as ClassMoments
     from logn.statistics.moving_average import MovingAverage as MovingAverage
@@ -62,10 +62,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     "ClassAffine": "calibrators.class_affine",
-    "ClassCounts": "statistics.class_counts",
+    "ClassCounts": "classes.counts",
     "ClassMoments": "statistics.moments",
-    "CompareSettings": "evaluate.compare_settings",
-    "Comparison": "evaluate.comparison",
+    "CompareSettings": "evaluate.comparison.settings",
+    "Comparison": "evaluate.comparison.comparison",
     "FitInputs": "calibrators.method_spec",
     "FracalSigmoid": "calibrators.fracal",
     "InputError": "errors",
@@ -74,7 +74,7 @@ _HOME = {
     "MissingExtraError": "errors",
     "MovingAverage": "statistics.moving_average",
     "PositiveMoments": "statistics.positives",
-    "PredictionStore": "evaluate.store",
+    "PredictionStore": "evaluate.store.prediction_store",
     "Preprocessing": "logits.image_folder",
     "Proposals": "logits.proposals",
     "StatisticsMetadata": "statistics.metadata",
@@ -82,20 +82,20 @@ _HOME = {
     "advise": "calibrators.advice",
     "attach": "deploy.attach",
     "calibrate": "deploy.calibrate",
-    "classification_metrics": "evaluate.classification",
-    "compare": "evaluate.compare",
-    "compare_classification": "evaluate.compare_classification",
+    "classification_metrics": "evaluate.classification.metrics",
+    "compare": "evaluate.comparison.compare",
+    "compare_classification": "evaluate.classification.compare",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
     "fracal": "calibrators.fracal",
-    "fractal_dimension": "statistics.fractal_dimension",
+    "fractal_dimension": "classes.fractal_dimension",
     "inverse_image_frequency": "calibrators.inverse_image_frequency",
-    "keep_confidence": "calibrators.kept_confidence",
+    "keep_confidence": "calibrators.match_confidence",
     "locate_logits": "logits.locate",
     "logit_adjustment": "calibrators.logit_adjustment",
     "logit_normalization": "calibrators.logit_normalization",
     "norcal": "calibrators.norcal",
-    "predict": "evaluate.predict",
+    "predict": "evaluate.store.predict",
     "record": "statistics.record",
     "record_onnx": "statistics.record_onnx",
     "tau_norm": "calibrators.tau_norm",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from logn.training.losses.balanced_groups import BalancedGroupsLoss
 from logn.training.losses.balanced_softmax import BalancedSoftmaxLoss, LogitAdjustedLoss
-from logn.training.losses.by_name import LOSS_NAMES, make_loss
 from logn.training.losses.cross_entropy import CrossEntropyLoss
 from logn.training.losses.equalization import EqualizationLoss, SoftmaxEqualizationLoss
 from logn.training.losses.equalization_v2 import EqualizationV2Loss
 from logn.training.losses.equilibrium import EquilibriumLoss
 from logn.training.losses.focal import SigmoidFocalLoss, SoftmaxFocalLoss
 from logn.training.losses.head_loss import HeadLayout, HeadLoss
+from logn.training.losses.loss_factory import LOSS_NAMES, make_loss
 from logn.training.losses.online_logit_normalization import OnlineLogitNormalizationLoss
 from logn.training.losses.seesaw import SeesawLoss
 

@@ -13,7 +13,7 @@ from evidence_figure import draw_evidence, head_of
 from evidence_page import evidence_page
 
 from logn.calibrators.method_spec import parse_method
-from logn.datasets.glyph_settings import GlyphSettings
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
 

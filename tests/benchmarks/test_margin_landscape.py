@@ -10,12 +10,12 @@ from margin_landscape import FORMS, foreground_mass, margin_forms, measure_maps,
 
 from logn.calibrators.logit_normalization import logit_normalization
 from logn.errors import InputError
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.store import PredictionStore
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

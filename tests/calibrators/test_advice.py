@@ -14,7 +14,7 @@ from logn.calibrators.advice import (
     advice_from,
     advise,
 )
-from logn.calibrators.form_effects import form_effects
+from logn.calibrators.form_preview import form_effects
 from logn.calibrators.method_spec import fit_method
 from logn.statistics.diagnosis import Correlation, diagnose
 from logn.statistics.metadata import StatisticsMetadata

@@ -8,9 +8,9 @@ import pytest
 
 from logn.calibrators.advice import advise
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.form_effects import form_effects, map_effects
-from logn.calibrators.form_warning import DETECTIONS_FACTOR, MASS_FACTOR, form_warning
+from logn.calibrators.form_preview import form_effects, map_effects
 from logn.calibrators.method_spec import fit_method
+from logn.calibrators.score_shift_warning import DETECTIONS_FACTOR, MASS_FACTOR, form_warning
 from logn.errors import InputError
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

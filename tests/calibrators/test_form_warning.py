@@ -3,7 +3,7 @@
 import numpy as np
 
 import logn
-from logn.calibrators.form_warning import form_warning
+from logn.calibrators.score_shift_warning import form_warning
 from logn.statistics.metadata import StatisticsMetadata
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import logn
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.kept_confidence import keep_confidence, solve_kept_confidence
+from logn.calibrators.match_confidence import keep_confidence, solve_kept_confidence
 from logn.calibrators.method_spec import fit_method
 from logn.logits.arrays import softmax
 

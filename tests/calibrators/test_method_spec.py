@@ -12,8 +12,8 @@ from logn.calibrators.method_spec import METHOD_NAMES, fit_method, parse_method
 from logn.calibrators.norcal import norcal
 from logn.calibrators.tau_norm import tau_norm
 from logn.calibrators.temperature import temperature
+from logn.classes.counts import ClassCounts
 from logn.errors import InputError
-from logn.statistics.class_counts import ClassCounts
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 

@@ -9,9 +9,9 @@ import pytest
 import logn
 from logn.calibrators.method_spec import fit_method
 from logn.calibrators.provenance import Target
+from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.files import read_safetensors
-from logn.statistics.class_counts import ClassCounts
 from logn.statistics.metadata import StatisticsMetadata
 
 RECORDED = StatisticsMetadata(

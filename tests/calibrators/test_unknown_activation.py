@@ -11,9 +11,9 @@ from hypothesis.extra import numpy as hnp
 import logn
 from logn.calibrators.advice import advise
 from logn.calibrators.balanced_margin import solve_margin_of_moments
-from logn.calibrators.form_effects import form_effects
-from logn.calibrators.form_warning import form_warning
+from logn.calibrators.form_preview import form_effects
 from logn.calibrators.method_spec import fit_method
+from logn.calibrators.score_shift_warning import form_warning
 from logn.logits.arrays import sigmoid, softmax
 from logn.statistics.metadata import StatisticsMetadata
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logn.cli.main import execute
-from logn.datasets.glyph_classes import GlyphClassSettings, generate_glyph_classes
+from logn.datasets.glyphs.classes import GlyphClassSettings, generate_glyph_classes
 
 TINY = ["--iterations", "4", "--batch", "8", "--device", "cpu"]
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from logn.classes.counts import ClassCounts
 from logn.cli.main import execute
-from logn.evaluate.compare_classification import compare_classification
+from logn.evaluate.classification.compare import compare_classification
 from logn.logits.arrays import softmax
-from logn.statistics.class_counts import ClassCounts
 
 COUNTS = [400, 90, 20, 4]
 METHODS = "none,logn,logn:balanced,loga:tau=0.5,tau-norm"

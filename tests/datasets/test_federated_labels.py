@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from logn.cli.main import execute
 from logn.datasets.federated_labels import federate, federate_file, summarise
 from logn.errors import InputError
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.detections import Detections
-from logn.evaluate.ground_truth import load_ground_truth
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.metrics import evaluate_detections
 
 IMAGES, CATEGORIES = (3, 1, 8, 20, 21, 30), (2, 7, 9)
 

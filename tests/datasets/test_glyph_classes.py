@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logn.classes.counts import ClassCounts
 from logn.cli.main import execute
-from logn.datasets import glyph_classes
-from logn.datasets.glyph_class_settings import GlyphClassSettings, geometric_counts, plan_classes
-from logn.datasets.glyph_classes import generate_glyph_classes, is_glyph_classes, read_glyph_classes
+from logn.datasets.glyphs import classes as glyph_classes
+from logn.datasets.glyphs.class_settings import GlyphClassSettings, geometric_counts, plan_classes
+from logn.datasets.glyphs.classes import generate_glyph_classes, is_glyph_classes, read_glyph_classes
 from logn.datasets.open_images import open_images
 from logn.errors import InputError
-from logn.statistics.class_counts import ClassCounts
 
 SMALL = GlyphClassSettings(classes=6, most=12, fewest=2, dev=2, test=3, size=24, seed=4)
 COMMAND = [

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.datasets.glyph_alphabet import choose_alphabet, template_correlation
-from logn.datasets.glyph_fonts import STYLES, drawable_characters, glyph_alpha
-from logn.datasets.glyph_plan import (
+from logn.datasets.glyphs.alphabet import choose_alphabet, template_correlation
+from logn.datasets.glyphs.fonts import STYLES, drawable_characters, glyph_alpha
+from logn.datasets.glyphs.plan import (
     MOST_OBJECTS,
     frequency_group,
     long_tailed_counts,
@@ -17,7 +17,7 @@ from logn.datasets.glyph_plan import (
     plan_training,
     plan_validation,
 )
-from logn.datasets.glyph_settings import GlyphSettings
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.errors import InputError
 
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from logn.datasets import glyph_scenes
 from logn.datasets.detection_dataset import DetectionDataset
-from logn.datasets.glyph_scene import draw_scene, scaled_number
-from logn.datasets.glyph_scenes import GlyphSettings, generate_glyph_scenes
+from logn.datasets.glyphs import scenes as glyph_scenes
+from logn.datasets.glyphs.scene import draw_scene, scaled_number
+from logn.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
 from logn.errors import InputError
 
 SETTINGS = GlyphSettings(classes=12, train=40, dev=16, test=6, size=64, seed=3)
@@ -177,7 +177,7 @@ def test_a_stopped_run_goes_on(scenes, tmp_path):
 def test_a_killed_run_leaves_no_half_file(scenes, tmp_path):
     folder = tmp_path / "killed"
     code = (
-        "from logn.datasets.glyph_scenes import *\n"
+        "from logn.datasets.glyphs.scenes import *\n"
         f"generate_glyph_scenes({str(folder)!r}, GlyphSettings(**{dataclasses.asdict(SETTINGS)!r}))"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
@@ -329,7 +329,7 @@ def test_a_folder_from_before_clutter_could_be_chosen_is_the_default(scenes, tmp
 
 
 def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):
-    from logn.datasets import glyph_fonts
+    from logn.datasets.glyphs import fonts as glyph_fonts
     from logn.errors import MissingExtraError
 
     glyph_fonts.font_folder.cache_clear()

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 import logn
 from logn.errors import InputError
 from logn.logits.arrays import sigmoid, softmax
-from logn.logits.onnx_file import read_onnx
+from logn.logits.onnx.file import read_onnx
 
 AFFINE = logn.ClassAffine([2.0, 1.0, 0.5], [0.0, 1.0, 3.0])
 ROWS = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)

@@ -17,7 +17,7 @@ from logn.deploy.onnx_fold import fold_onnx
 from logn.deploy.onnx_mark import METADATA_KEY, affine_digest
 from logn.deploy.onnx_proof import Proof, compare_logits
 from logn.errors import InputError, MissingExtraError
-from logn.logits import onnx_session
+from logn.logits.onnx import session as onnx_session
 
 CLASSES = 3
 AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", settings={"strength": 2})

@@ -11,7 +11,7 @@ from torch import nn
 import logn
 from logn.errors import InputError, LogNWarning
 from logn.logits.fingerprint import fingerprint
-from logn.logits.onnx_file import onnx_digest, read_onnx
+from logn.logits.onnx.file import onnx_digest, read_onnx
 from logn.statistics.metadata import StatisticsMetadata
 
 LAYER = logn.LogitLayer("head", activation="softmax")

@@ -109,7 +109,7 @@ def test_the_names_and_arguments_of_the_scripts_that_cannot_run_here_exist(scrip
     [
         "logn.callibrate(model)",
         "logn.calibrate(model, loader, folds=True)",
-        "from logn.evaluate.predict import foresee",
+        "from logn.evaluate.store.predict import foresee",
         "logn.LogitLayer('a', wrong=1)",
         "norcal(1, 2, wrong=3)",
     ],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from logn.calibrators.advice import LITTLE_MEAN_SPREAD, LITTLE_STD_SPREAD, STRONG_MEAN_SPREAD, advise
-from logn.calibrators.form_warning import DETECTIONS_FACTOR, MASS_FACTOR
+from logn.calibrators.score_shift_warning import DETECTIONS_FACTOR, MASS_FACTOR
 from logn.statistics.moments import ClassMoments
 
 PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"

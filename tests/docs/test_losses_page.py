@@ -28,7 +28,7 @@ def test_the_commands_train(workplace, blocks, run_logn):
 
 def test_the_table_is_that_of_the_code():
     import logn.losses
-    from logn.statistics.class_counts import ClassCounts
+    from logn.classes.counts import ClassCounts
 
     rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| F( \+ \d)? ", PAGE.read_text(encoding="utf-8"), flags=re.M)
     assert tuple(name for name, _, _ in rows) == logn.losses.LOSS_NAMES
@@ -42,8 +42,8 @@ def test_the_options_and_defaults_on_the_page_are_those_of_the_code():
     import inspect
 
     import logn.losses
-    from logn.statistics.class_counts import ClassCounts
-    from logn.training.losses.by_name import parse_loss
+    from logn.classes.counts import ClassCounts
+    from logn.training.losses.loss_factory import parse_loss
 
     section = PAGE.read_text(encoding="utf-8").split("Options follow a colon")[1].split("##")[0]
     specs = [spec for spec in re.findall(r"`([^`]+)`", section) if ":" in spec]

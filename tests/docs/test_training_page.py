@@ -26,8 +26,8 @@ def test_the_script_trains_on_two_processes(workplace, blocks):
 
 
 def test_a_loss_of_ones_own_trains(workplace, blocks, run_python):
-    from logn.training.loop import train
-    from logn.training.plan import TrainingPlan
+    from logn.training.detectors.plan import TrainingPlan
+    from logn.training.detectors.train_detector import train
 
     imports, own_loss = blocks("python")
     assert "import train\n" in imports
@@ -60,8 +60,8 @@ def test_the_light_detector_trains_collects_and_predicts(workplace, blocks, run_
 
 
 def test_the_backbones_and_their_packages_are_those_of_the_page():
-    from logn.training.backbone_weights import PACKAGES
-    from logn.training.detector_settings import LIGHT_BACKBONES, MODELS
+    from logn.training.detectors.settings import LIGHT_BACKBONES, MODELS
+    from logn.training.engine.backbone_weights import PACKAGES
 
     text = PAGE.read_text(encoding="utf-8")
     rows = [

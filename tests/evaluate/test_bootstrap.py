@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from logn.evaluate.bootstrap import bootstrap_metrics, draw_weights, paired_interval
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.detections import Detections
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.matching import match_detections
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.detection.bootstrap import bootstrap_metrics, draw_weights, paired_interval
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.matching import match_detections
+from logn.evaluate.detection.metrics import evaluate_detections
 
 IMAGES, CLASSES, BOXES, FOUND = 14, 5, 4, 12
 

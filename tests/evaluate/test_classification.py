@@ -14,12 +14,12 @@ from sklearn import metrics as sklearn_metrics
 import logn
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.classification import classification_metrics
-from logn.evaluate.classification_confusion import Confusions
-from logn.evaluate.classification_draws import BINS, draw_blocks, drawn_metrics, weighted_metrics
-from logn.evaluate.classification_files import read_families, read_labels
-from logn.evaluate.classification_logits import moments_of_logits, open_logits, row_outcomes
-from logn.evaluate.classification_truth import PAPER_BOUNDS, classification_truth
+from logn.evaluate.classification.confusion import Confusions
+from logn.evaluate.classification.draws import BINS, draw_blocks, drawn_metrics, weighted_metrics
+from logn.evaluate.classification.files import read_families, read_labels
+from logn.evaluate.classification.logits import moments_of_logits, open_logits, row_outcomes
+from logn.evaluate.classification.metrics import classification_metrics
+from logn.evaluate.classification.truth import PAPER_BOUNDS, classification_truth
 from logn.logits.arrays import softmax
 
 COUNTS = np.array([500, 101, 100, 60, 20, 19, 3])
@@ -120,7 +120,7 @@ def test_files_are_mapped_and_blocks_do_not_change_a_bit(problem, tmp_path, monk
     assert isinstance(source, np.memmap)
     halved = ClassAffine(np.full(CLASSES, 0.5), np.arange(CLASSES) / 10)
     whole = row_outcomes(opened, labels, [None, halved])
-    monkeypatch.setattr("logn.evaluate.classification_logits.NUMBERS_AT_ONCE", 50)
+    monkeypatch.setattr("logn.evaluate.classification.logits.NUMBERS_AT_ONCE", 50)
     seen = []
     small = row_outcomes(opened, labels, [None, halved], seen.append)
     assert sum(seen) == len(labels)
@@ -272,7 +272,7 @@ def test_counts_with_names_are_put_in_order(problem):
     logits, labels = problem
     names = [f"class {place}" for place in range(CLASSES)]
     shuffled = np.random.default_rng(0).permutation(CLASSES)
-    from logn.statistics.class_counts import ClassCounts
+    from logn.classes.counts import ClassCounts
 
     table = ClassCounts(COUNTS[shuffled], names=[names[place] for place in shuffled])
     found = classification_metrics(logits, labels, table, class_names=names)

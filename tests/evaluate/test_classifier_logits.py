@@ -7,8 +7,12 @@ import torch
 import logn
 from logn.datasets.labelled_images import array_images
 from logn.errors import InputError
-from logn.evaluate.classifier_logits import classifier_logits, classifier_statistics, logits_and_statistics
-from logn.training.classifier_models import make_classifier
+from logn.evaluate.classification.classifier_logits import (
+    classifier_logits,
+    classifier_statistics,
+    logits_and_statistics,
+)
+from logn.training.classifiers.models import make_classifier
 
 
 @pytest.fixture(scope="module")

@@ -14,17 +14,17 @@ import logn
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison_files import save_comparison
-from logn.evaluate.decode import DecodeSettings, decode
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.method_maps import fit_for_store
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
-from logn.evaluate.sweep import METHOD_OF_PARAMETER, Sweep, first_half
-from logn.evaluate.tables import FORMATS, full_table, write_comparison
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.files import save_comparison
+from logn.evaluate.comparison.method_fitting import fit_for_store
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.sweep import METHOD_OF_PARAMETER, Sweep, first_half
+from logn.evaluate.comparison.tables import FORMATS, full_table, write_comparison
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.writer import PredictionWriter
 from logn.statistics.moments import ClassMoments
 
 METHODS = ["logn", "logn:margin=0,use_std=false", "loga", "norcal", "fracal", "iif", "temperature:value=2"]

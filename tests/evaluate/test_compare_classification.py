@@ -9,14 +9,14 @@ import pytest
 
 import logn
 from logn.calibrators.method_spec import FitInputs
+from logn.classes.counts import ClassCounts
 from logn.errors import InputError
-from logn.evaluate.classification import classification_metrics
-from logn.evaluate.classification_logits import moments_of_logits
-from logn.evaluate.classification_tables import save_classification, write_classification
-from logn.evaluate.compare_classification import compare_classification
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.sweep import first_half
-from logn.statistics.class_counts import ClassCounts
+from logn.evaluate.classification.compare import compare_classification
+from logn.evaluate.classification.logits import moments_of_logits
+from logn.evaluate.classification.metrics import classification_metrics
+from logn.evaluate.classification.tables import save_classification, write_classification
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.sweep import first_half
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 

@@ -17,24 +17,24 @@ import logn
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.bootstrap import Interval
-from logn.evaluate.classification import metrics_of_outcomes
-from logn.evaluate.classification_logits import RowOutcomes
-from logn.evaluate.classification_truth import classification_truth
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison import Comparison, DetectionScope, EvaluatedClass, classifier_classes
-from logn.evaluate.decode import DecodeSettings
-from logn.evaluate.detection_metrics import DetectionMetrics
-from logn.evaluate.error_types import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
-from logn.evaluate.gallery import KINDS, GalleryImage, Mark
-from logn.evaluate.method_maps import ScoresAsLogits, UnsavedMap
-from logn.evaluate.method_result import MethodResult
-from logn.evaluate.operating_points import OperatingPoint, score_histogram
-from logn.evaluate.protocol import EvaluationProtocol
-from logn.evaluate.provenance import Provenance
-from logn.evaluate.reliability import Reliability
-from logn.evaluate.report_details import ReportDetails
-from logn.evaluate.sweep import Curve, Sweep
+from logn.evaluate.classification.logits import RowOutcomes
+from logn.evaluate.classification.metrics import metrics_of_outcomes
+from logn.evaluate.classification.reliability import Reliability
+from logn.evaluate.classification.truth import classification_truth
+from logn.evaluate.comparison.comparison import Comparison, DetectionScope, EvaluatedClass, classifier_classes
+from logn.evaluate.comparison.method_fitting import ScoresAsLogits, UnsavedMap
+from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.provenance import Provenance
+from logn.evaluate.comparison.report_details import ReportDetails
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.sweep import Curve, Sweep
+from logn.evaluate.decode.decoder import DecodeSettings
+from logn.evaluate.detection.before_after import OperatingPoint, score_histogram
+from logn.evaluate.detection.bootstrap import Interval
+from logn.evaluate.detection.gallery import KINDS, GalleryImage, Mark
+from logn.evaluate.detection.metrics import DetectionMetrics
+from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 
 VALUES = st.floats(-2, 2) | st.just(math.nan)
 TEXTS = st.text(max_size=12)

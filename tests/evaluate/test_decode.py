@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
-from logn.evaluate.best_per_class import BestPerClass
-from logn.evaluate.class_scores import ImageLogits, ScoreFunction, Scratch
-from logn.evaluate.decode import DecodeSettings, decode, decode_chunks, decode_many
-from logn.evaluate.detections import Detections
-from logn.evaluate.store import PredictionStore
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.evaluate.decode.class_scores import ImageLogits, ScoreFunction, Scratch
+from logn.evaluate.decode.decoder import DecodeSettings, decode, decode_chunks, decode_many
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.decode.top_k_per_class import BestPerClass
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.arrays import foreground_columns, sigmoid, softmax
 from logn.logits.proposals import Proposals
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import logn
-from logn.cli.demo import sentences
 from logn.cli.main import execute
+from logn.cli.verbs.demo import sentences
 from logn.datasets.detection_dataset import DetectionDataset
-from logn.datasets.glyph_settings import GlyphSettings
-from logn.evaluate.demonstration import METHODS, DemoSettings, run_demo
-from logn.evaluate.detector_statistics import collect_detector_statistics
-from logn.training.checkpoint import load_detector
+from logn.datasets.glyphs.settings import GlyphSettings
+from logn.evaluate.store.detector_statistics import collect_detector_statistics
+from logn.experiments.demo import METHODS, DemoSettings, run_demo
+from logn.training.engine.checkpoint import load_detector
 
 TINY = DemoSettings(
     GlyphSettings(classes=6, train=24, dev=1, test=8), iterations=3, statistics_images=6, draws=20, processes=1

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from logn.errors import InputError
-from logn.evaluate.class_groups import groups_of_classes
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.result_file import evaluate_results
+from logn.evaluate.detection.class_groups import groups_of_classes
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.result_file import evaluate_results
 
 TOY = {
     "images": [

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.evaluate.decode import decode_many
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.store import PredictionStore
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.evaluate.decode.decoder import decode_many
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 
 CLASSES, IMAGES, ROWS = 30, 150, 60

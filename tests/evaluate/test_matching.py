@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logn.evaluate.average_precision import average_precision_per_class, rank_within_classes
-from logn.evaluate.matching import greedy_matches, joined_pairs
+from logn.evaluate.detection.average_precision import average_precision_per_class, rank_within_classes
+from logn.evaluate.detection.matching import greedy_matches, joined_pairs
 
 
 def plain_greedy(iou, threshold):

@@ -7,13 +7,13 @@ import hotcoco
 import numpy as np
 import pytest
 
-from logn.evaluate.average_precision import average_precision_per_class
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.fixed_and_pool import average_precision_fixed
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.matching import match_detections
-from logn.evaluate.result_file import evaluate_results, read_results
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.detection.average_precision import average_precision_per_class
+from logn.evaluate.detection.fixed_and_pool import average_precision_fixed
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.matching import match_detections
+from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.detection.result_file import evaluate_results, read_results
 
 CLASSES, SIDE = 14, 300
 
@@ -108,7 +108,7 @@ def test_limits_equal_the_lvis_package(files, lvis_package, limit):
     if limit == -1:
         found = average_precision_fixed(detections, truth, groups=truth.frequency)
     else:
-        from logn.evaluate.protocol import EvaluationProtocol
+        from logn.evaluate.detection.protocol import EvaluationProtocol
 
         found = evaluate_detections(detections, truth, EvaluationProtocol(max_detections=limit), groups=truth.frequency)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
@@ -130,7 +130,7 @@ def test_own_matching_gives_the_same_average_precision_as_hotcoco(files):
 @pytest.mark.parametrize("mode", ["bbox", "mask"])
 def test_error_types_equal_tidecv(files, mode):
     tidecv = pytest.importorskip("tidecv")
-    from logn.evaluate.error_types import error_types
+    from logn.evaluate.detection.tide import error_types
 
     truth = load_ground_truth(files[0], masks=True)
     detections, masks = read_results(files[1], truth)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.detections import Detections
-from logn.evaluate.error_types import error_types
-from logn.evaluate.fixed_and_pool import average_precision_fixed, average_precision_pool
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.matching import match_detections
-from logn.evaluate.protocol import EvaluationProtocol
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.detection.fixed_and_pool import average_precision_fixed, average_precision_pool
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.matching import match_detections
+from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.detection.tide import error_types
 
 # (image, category, x y w h); images 1 and 2 stand at positions 0 and 1, category c at position c - 1.
 FEDERATED_BOXES = [(1, 1, [0, 0, 10, 10]), (1, 2, [20, 20, 10, 10]), (2, 2, [0, 0, 10, 10]), (2, 3, [30, 30, 10, 10])]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from logn.errors import InputError
-from logn.evaluate.predict import predict
-from logn.evaluate.store import PredictionStore
+from logn.evaluate.store.predict import predict
+from logn.evaluate.store.prediction_store import PredictionStore
 from logn.logits.proposals import Proposals
 
 pytest.importorskip("torch")
@@ -161,7 +161,7 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torchvision")
     from logn.cli.main import execute
     from logn.datasets.image_file import write_image
-    from logn.training.detectors import DetectorSettings, build_detector
+    from logn.training.detectors.models import DetectorSettings, build_detector
 
     images = [{"id": number, "file_name": f"{number}.png", "height": 40, "width": 50} for number in (3, 1, 2)]
     for image in images:
@@ -170,7 +170,7 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     categories = [{"id": 4, "name": "ant"}, {"id": 8, "name": "bee"}]
     (tmp_path / "test.json").write_text(json.dumps({"images": images, "categories": categories, "annotations": []}))
     detector = build_detector(DetectorSettings("small", num_classes=2)).eval()
-    monkeypatch.setattr("logn.training.checkpoint.load_detector", lambda path, num_classes: detector)
+    monkeypatch.setattr("logn.training.engine.checkpoint.load_detector", lambda path, num_classes: detector)
     arguments = ["predict", "-m", str(tmp_path), "-d", str(tmp_path), "-o", str(tmp_path / "store"), "--json"]
     for expected in (3, 0):
         assert execute(arguments) == 0

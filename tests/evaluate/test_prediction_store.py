@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.store import PredictionStore
-from logn.evaluate.store_format import RECORD, StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.evaluate.store.format import RECORD, StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 
 HEADER = StoreHeader(
@@ -188,8 +188,8 @@ def test_rows_without_a_record_are_written_over(tmp_path):
 def test_killed_writer_leaves_what_it_finished(tmp_path):
     script = """
 import sys, numpy as np
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 with PredictionWriter(sys.argv[1], StoreHeader(num_columns=50)) as writer:
     for image_id in range(10**9):

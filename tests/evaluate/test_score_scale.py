@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import InputError
-from logn.evaluate.detection_metrics import evaluate_detections
-from logn.evaluate.detections import Detections
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.score_scale import ScoreScale, advise_thresholds, score_scale
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.decode.score_scale import ScoreScale, advise_thresholds, score_scale
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.metrics import evaluate_detections
 
 CLASSES = 4
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.evaluate import nms
-from logn.evaluate.best_per_class import BestPerClass
-from logn.evaluate.candidates import sort_candidates
-from logn.evaluate.detections import Detections
-from logn.evaluate.nms import AgnosticSuppression, ClassBoxSuppression
-from logn.evaluate.overlap_graph import OverlapGraph
+from logn.evaluate.decode import nms
+from logn.evaluate.decode.candidates import sort_candidates
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.decode.nms import AgnosticSuppression, ClassBoxSuppression
+from logn.evaluate.decode.overlap_graph import OverlapGraph
+from logn.evaluate.decode.top_k_per_class import BestPerClass
 
 SEEDS = st.integers(0, 2**32 - 1)
 

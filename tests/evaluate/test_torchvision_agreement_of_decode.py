@@ -17,13 +17,13 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image  # noqa:
 from logn.calibrators.class_affine import ClassAffine  # noqa: E402
 from logn.datasets.masks import decode_segmentation  # noqa: E402
 from logn.errors import InputError  # noqa: E402
-from logn.evaluate.decode import DecodeSettings, decode  # noqa: E402
-from logn.evaluate.masks import mask_maker, paste_mask  # noqa: E402
-from logn.evaluate.predict import as_tensor, predict  # noqa: E402
-from logn.evaluate.store import PredictionStore  # noqa: E402
-from logn.evaluate.store_format import StoreHeader  # noqa: E402
-from logn.evaluate.store_writer import PredictionWriter  # noqa: E402
-from logn.evaluate.torchvision_detector import TorchvisionDetector  # noqa: E402
+from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
+from logn.evaluate.decode.masks import mask_maker, paste_mask  # noqa: E402
+from logn.evaluate.store.format import StoreHeader  # noqa: E402
+from logn.evaluate.store.predict import as_tensor, predict  # noqa: E402
+from logn.evaluate.store.prediction_store import PredictionStore  # noqa: E402
+from logn.evaluate.store.torchvision_detector import TorchvisionDetector  # noqa: E402
+from logn.evaluate.store.writer import PredictionWriter  # noqa: E402
 
 
 class MadeImages:

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from logn.calibrators.method_spec import parse_method
-from logn.datasets.glyph_plan import long_tailed_counts
-from logn.experiments import components, margins, online, samplers, table1
+from logn.datasets.glyphs.plan import long_tailed_counts
+from logn.experiments import components, margins, online_table, sampler_table, table1
 from logn.experiments.bench_detectors import BENCHMARK, EQL_THRESHOLD, QUICK
 from logn.experiments.bench_pages import section_table, to_dict, to_markdown, to_text, write_pages
 from logn.experiments.experiment import BenchResult, BenchSection, RowResult, SectionResult
 from logn.experiments.run_experiment import detectors_of
-from logn.training.plan import TrainingPlan
+from logn.training.detectors.plan import TrainingPlan
 
-EXPERIMENTS = [module.EXPERIMENT for module in (table1, components, margins, online, samplers)]
+EXPERIMENTS = [module.EXPERIMENT for module in (table1, components, margins, online_table, sampler_table)]
 NAMES = [experiment.name for experiment in EXPERIMENTS]
 METRICS = ("AP", "APr", "APc", "APf")
 

@@ -10,11 +10,11 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from logn.cli import bench as bench_command
 from logn.cli.main import execute
-from logn.datasets.glyph_settings import GlyphSettings
+from logn.cli.verbs import bench as bench_command
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.errors import InputError
-from logn.evaluate.detector_statistics import collect_detector_statistics
+from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.experiments import margins
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.bench_detectors import BenchLength

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from logn.datasets.glyph_class_settings import GlyphClassSettings
+from logn.datasets.glyphs.class_settings import GlyphClassSettings
 from logn.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
 from logn.experiments.classifier_pages import (
     ClassifierBench,

@@ -18,8 +18,8 @@ from logn.losses import (
     SoftmaxEqualizationLoss,
     SoftmaxFocalLoss,
 )
-from logn.training.feature_memory import FeatureMemory
-from logn.training.scaled_classifier import ScaledLinear
+from logn.training.classifiers.scaled_classifier import ScaledLinear
+from logn.training.detectors.feature_memory import FeatureMemory
 
 LOSS, SCORE = 1e-5, 2e-6
 X = torch.tensor([[2.0, 0.5, -1.0, 3.0], [0.0, 1.5, -2.0, 4.0], [1.0, -0.5, 0.5, 2.0], [-1.0, 0.0, -3.0, 5.0]])

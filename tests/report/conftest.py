@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison_files import save_comparison
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.classes.counts import ClassCounts
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.files import save_comparison
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
-from logn.statistics.class_counts import ClassCounts
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 

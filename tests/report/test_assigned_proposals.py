@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.store import PredictionStore
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 from logn.report.assigned_proposals import _assigned, assign
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from logn.cli.main import execute
-from logn.evaluate.compare_classification import compare_classification
-from logn.evaluate.comparison import Comparison
+from logn.evaluate.classification.compare import compare_classification
+from logn.evaluate.comparison.comparison import Comparison
 from logn.report.page import write_report
 from logn.report.page_classifier import confusion_table, reliability_charts
 from logn.report.run_folder import open_run

@@ -9,17 +9,17 @@ import pytest
 
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison import Comparison, DetectionScope
-from logn.evaluate.protocol import EvaluationProtocol
-from logn.evaluate.store_format import StoreHeader
-from logn.evaluate.store_writer import PredictionWriter
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.comparison import Comparison, DetectionScope
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 from logn.report.assigned_proposals import AssignedProposals, assign, assigned_proposals
 from logn.report.error_data import COMPONENTS, error_components, error_pair
+from logn.report.figure_data import background_ratio, label_shift, shift_between
 from logn.report.figures import FIGURES, FigureOptions, draw_figure
-from logn.report.label_data import background_ratio, label_shift, shift_between
 from logn.report.logit_statistics_data import logit_statistics, positive_statistics, statistics_of_run
 from logn.report.margin_effect_data import margin_effect, margin_of_run
 from logn.report.online_data import online_comparison

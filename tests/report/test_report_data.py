@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.decode import decode
-from logn.evaluate.detection_matches import find_matches
-from logn.evaluate.detections import Detections
-from logn.evaluate.gallery import ALARMS, FOUND, LOST, choose_images
-from logn.evaluate.ground_truth import load_ground_truth
-from logn.evaluate.operating_points import BeforeAfter, OperatingPoint, operating_point
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.decode.decoder import decode
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.detection.before_after import BeforeAfter, OperatingPoint, operating_point
+from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, choose_images
+from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.outcomes import find_matches
 from logn.report.class_changes_data import class_changes
 from logn.report.page_classes import ClassRow, most_changed
 from logn.report.run_folder import open_run

@@ -15,16 +15,16 @@ import pytest
 from jinja2 import UndefinedError
 
 from logn.calibrators.fracal import fracal
-from logn.cli.demo import write_page
 from logn.cli.main import execute
+from logn.cli.verbs.demo import write_page
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.bootstrap import Interval
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.comparison import Comparison
-from logn.evaluate.decode import decode
-from logn.evaluate.demonstration import DemoResult
-from logn.evaluate.operating_points import OperatingPoint
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.decode.decoder import decode
+from logn.evaluate.detection.before_after import OperatingPoint
+from logn.evaluate.detection.bootstrap import Interval
+from logn.experiments.demo import DemoResult
 from logn.report.page import NotShown, PageData, render_page, write_report
 from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
 from logn.report.page_detections import Gallery, GalleryPart, Key, Picture, View

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logn.classes.counts import ClassCounts, frequency_groups, read_column
+from logn.classes.names import read_class_names
+from logn.classes.tables import read_json
 from logn.errors import InputError
-from logn.statistics.class_counts import ClassCounts, frequency_groups, read_column
-from logn.statistics.class_names import read_class_names
-from logn.statistics.class_tables import read_json
 
 COCO = {
     "images": [{"id": 7}, {"id": 9}, {"id": 11}],

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from logn.classes.dimensions import read_dimensions
 from logn.errors import InputError
-from logn.statistics.class_dimensions import read_dimensions
 
 # The worked example of the method's reference: nine spread centres, four in a corner, two alone.
 CENTRES = {

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logn.classes.counts import ClassCounts
 from logn.errors import InputError
-from logn.statistics.class_counts import ClassCounts
 from logn.statistics.diagnosis import diagnose, pearson, spearman
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

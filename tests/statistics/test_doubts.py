@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import logn
 from logn.calibrators.advice import advise
 from logn.errors import InputError, LogNWarning
-from logn.statistics.doubts import FEW_ROWS, ONE_LOGIT, doubts, doubts_about_rows, refuse_probabilities
 from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.sanity_checks import FEW_ROWS, ONE_LOGIT, doubts, doubts_about_rows, refuse_probabilities
 
 
 def moments_of(rows, **metadata):

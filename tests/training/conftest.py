@@ -9,8 +9,8 @@ from PIL import Image
 from torch import nn
 
 from logn.datasets.labelled_images import array_images
-from logn.training.checkpoint import read_checkpoint
-from logn.training.detector_settings import DetectorSettings
+from logn.training.detectors.settings import DetectorSettings
+from logn.training.engine.checkpoint import read_checkpoint
 
 
 def write_lvis_folder(folder, *, images=10, size=64, classes=4, objects=3, seed=0):

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from logn.datasets.labelled_images import array_images
 from logn.datasets.samplers import RandomSampler
 from logn.errors import InputError
-from logn.training.batches import ImageStream
-from logn.training.classifier_images import (
+from logn.training.classifiers.images import (
     CROP_TRIES,
     ClassifierBatches,
     ImageAugmentation,
@@ -21,6 +20,7 @@ from logn.training.classifier_images import (
     random_crop,
     shift_and_flip,
 )
+from logn.training.engine.batches import ImageStream
 
 STRONG = ImageAugmentation(shift=3, flip=0.5, colour=0.4)
 

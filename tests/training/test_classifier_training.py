@@ -9,14 +9,14 @@ from torch import nn
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
 from logn.losses import SeesawLoss
-from logn.training.checkpoint import Checkpoint, read_checkpoint, stored_kind
-from logn.training.classifier_checkpoint import load_classifier
-from logn.training.classifier_loop import train_classifier
-from logn.training.classifier_plan import ClassifierPlan
-from logn.training.classifier_settings import ClassifierSettings
-from logn.training.losses.by_name import LOSS_NAMES
-from logn.training.run import NonFiniteLossError
-from logn.training.training_log import read_log
+from logn.training.classifiers.checkpoint import load_classifier
+from logn.training.classifiers.plan import ClassifierPlan
+from logn.training.classifiers.settings import ClassifierSettings
+from logn.training.classifiers.train_classifier import train_classifier
+from logn.training.engine.checkpoint import Checkpoint, read_checkpoint, stored_kind
+from logn.training.engine.run import NonFiniteLossError
+from logn.training.engine.training_log import read_log
+from logn.training.losses.loss_factory import LOSS_NAMES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -193,7 +193,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved(striped, tmp_path)
 
 def test_the_papers_recipe_trains_a_residual_network(striped, tmp_path):
     """ResNet-10 with crops, flips and colours, from a local file of weights."""
-    from logn.training.classifier_models import make_classifier
+    from logn.training.classifiers.models import make_classifier
 
     source = make_classifier("resnet10", 4, seed=5)
     state = {name.removeprefix("body."): value for name, value in source.state_dict().items() if "body." in name}

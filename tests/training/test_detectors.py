@@ -9,18 +9,18 @@ from torchvision.models.detection import MaskRCNN
 from torchvision.ops import roi_align
 
 from logn.errors import InputError
-from logn.training import cascade_heads
-from logn.training.backbone_weights import load_backbone, read_backbone_weights
-from logn.training.cascade_heads import CascadeRegionHeads
-from logn.training.detectors import (
+from logn.training.detectors import cascade_heads
+from logn.training.detectors.cascade_heads import CascadeRegionHeads
+from logn.training.detectors.models import (
     DetectorSettings,
     build_detector,
     cascade_mask_rcnn_r101_fpn,
     mask_rcnn_r50_fpn,
     small,
 )
-from logn.training.region_sampling import sample_regions
-from logn.training.small_parts import RegionSampler
+from logn.training.detectors.region_sampling import sample_regions
+from logn.training.detectors.small_model import RegionSampler
+from logn.training.engine.backbone_weights import load_backbone, read_backbone_weights
 
 
 def scene(size=64, objects=3, classes=5, seed=0):

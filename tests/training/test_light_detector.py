@@ -11,20 +11,20 @@ from torchvision.models import mobilenet_v2, mobilenet_v3_large, resnet18, resne
 from torchvision.ops import roi_align
 
 import logn
+from logn.classes.counts import ClassCounts
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.evaluate.store import PredictionStore
+from logn.evaluate.store.prediction_store import PredictionStore
 from logn.losses import make_loss
-from logn.statistics.class_counts import ClassCounts
-from logn.training import backbone_weights
-from logn.training.backbone_weights import installed_weights, load_backbone, read_backbone_weights
-from logn.training.checkpoint import Checkpoint, load_detector
-from logn.training.detector_settings import LIGHT_BACKBONES, DetectorSettings
-from logn.training.detectors import build_detector, light
-from logn.training.light_backbones import BACKBONES, FoldedConv2d, LightBackbone
-from logn.training.loop import train
-from logn.training.plan import TrainingPlan
-from logn.training.small_parts import RegionSampler
+from logn.training.detectors.light_backbones import BACKBONES, FoldedConv2d, LightBackbone
+from logn.training.detectors.models import build_detector, light
+from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.settings import LIGHT_BACKBONES, DetectorSettings
+from logn.training.detectors.small_model import RegionSampler
+from logn.training.detectors.train_detector import train
+from logn.training.engine import backbone_weights
+from logn.training.engine.backbone_weights import installed_weights, load_backbone, read_backbone_weights
+from logn.training.engine.checkpoint import Checkpoint, load_detector
 
 NETWORKS = {
     "mobilenet-v2": mobilenet_v2,

@@ -11,17 +11,17 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
-from logn.evaluate.detector_statistics import collect_detector_statistics
+from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.logits.locate import locate_logits
 from logn.statistics.record import record
-from logn.training import one_stage
-from logn.training.checkpoint import Checkpoint, load_detector
-from logn.training.detectors import DetectorSettings, small_one_stage
-from logn.training.loop import train
+from logn.training.detectors import one_stage
+from logn.training.detectors.models import DetectorSettings, small_one_stage
+from logn.training.detectors.one_stage import KEPT_POINTS
+from logn.training.detectors.one_stage_head import boxes_at, boxes_of_points, grid_points, match_points
+from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.train_detector import train
+from logn.training.engine.checkpoint import Checkpoint, load_detector
 from logn.training.losses.focal import SigmoidFocalLoss
-from logn.training.one_stage import KEPT_POINTS
-from logn.training.one_stage_head import boxes_at, boxes_of_points, grid_points, match_points
-from logn.training.plan import TrainingPlan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from logn.errors import InputError
-from logn.training.processes import run_together
+from logn.training.engine.processes import run_together
 
 # A module of its own, since fresh processes must find it by its name.
 WORK = """

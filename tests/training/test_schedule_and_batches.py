@@ -10,9 +10,9 @@ from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.samplers import RandomSampler, RepeatFactorSampler
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
-from logn.training.batches import ImageStream, IterationBatches, SampleCache
-from logn.training.plan import TrainingPlan, find_annotations
-from logn.training.presets import PAPER, SMALL, make_schedule
+from logn.training.detectors.plan import TrainingPlan, find_annotations
+from logn.training.engine.batches import ImageStream, IterationBatches, SampleCache
+from logn.training.engine.schedule import PAPER, SMALL, make_schedule
 
 
 def test_the_papers_schedule_on_lvis():

@@ -14,11 +14,11 @@ from torch import nn
 
 from logn.errors import InputError
 from logn.files import read_safetensors
-from logn.training.checkpoint import Checkpoint, load_detector
-from logn.training.loop import train
-from logn.training.plan import TrainingPlan
-from logn.training.run import NonFiniteLossError
-from logn.training.training_log import read_log
+from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.train_detector import train
+from logn.training.engine.checkpoint import Checkpoint, load_detector
+from logn.training.engine.run import NonFiniteLossError
+from logn.training.engine.training_log import read_log
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

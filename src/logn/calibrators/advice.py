@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy.typing as npt
 
-from logn.calibrators.form_effects import (
+from logn.calibrators.form_preview import (
     CONFIDENCE,
     DEFAULT_THRESHOLD,
     EXPECTED_DETECTIONS,
     FormEffects,
     form_effects,
 )
-from logn.calibrators.form_warning import change_in_words
-from logn.statistics.class_counts import ClassCounts
+from logn.calibrators.score_shift_warning import change_in_words
+from logn.classes.counts import ClassCounts
 from logn.statistics.diagnosis import Diagnosis, diagnose
-from logn.statistics.doubts import doubts as doubts_about
 from logn.statistics.moments import ClassMoments
+from logn.statistics.sanity_checks import doubts as doubts_about
 from logn.statistics.tail_bias import TailBias, chance_correlation, tail_bias
 
 # With fewer classes a spread of means or a correlation says nothing about a tail.

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from logn.calibrators.balanced_margin import BalancedMargin, solve_balanced_margin, solve_margin_of_moments
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_number
-from logn.calibrators.kept_confidence import keep_confidence as with_kept_confidence
 from logn.calibrators.known_activation import known_activation
+from logn.calibrators.match_confidence import keep_confidence as with_kept_confidence
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
 from logn.statistics.active_classes import active_classes as active_classes
-from logn.statistics.doubts import doubts_about_values, refuse_probabilities
 from logn.statistics.moments import ClassMoments
+from logn.statistics.sanity_checks import doubts_about_values, refuse_probabilities
 
 MarginName = Literal["min", "mean", "max", "background", "balance"]
 VarianceName = Literal["pooled", "within-batch"]

@@ -24,9 +24,9 @@ from logn.calibrators.norcal import norcal
 from logn.calibrators.provenance import with_background_name
 from logn.calibrators.tau_norm import tau_norm
 from logn.calibrators.temperature import temperature
+from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
-from logn.statistics.class_counts import ClassCounts
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 

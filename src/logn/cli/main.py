@@ -23,7 +23,7 @@ class Verb(NamedTuple):
     """Where a verb lives: imported only when it is called, so that `logn --help` stays quick."""
 
     name: str
-    target: str  # "module:attribute" in logn.cli: a function, or a typer.Typer that has subcommands
+    target: str  # "module:attribute" in logn.cli.verbs: a function, or a typer.Typer that has subcommands
     help: str
     panel: str
     hint: str | None = None  # the call that shows its options, where it is not `logn NAME --help`
@@ -147,7 +147,7 @@ def _compares_classifiers(arguments: Sequence[str]) -> bool:
 def load_verb(verb: Verb) -> Any:
     """Import the module of `verb` and make its command."""
     module, attribute = verb.target.split(":")
-    target = getattr(import_module(f"logn.cli.{module}"), attribute)
+    target = getattr(import_module(f"logn.cli.verbs.{module}"), attribute)
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")

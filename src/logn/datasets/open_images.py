@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from logn.datasets.cifar import is_cifar, read_cifar
 from logn.datasets.class_folders import SPLIT_FOLDERS, read_class_folders
 from logn.datasets.class_lists import read_class_list
-from logn.datasets.glyph_classes import is_glyph_classes, read_glyph_classes
+from logn.datasets.glyphs.classes import is_glyph_classes, read_glyph_classes
 from logn.datasets.labelled_images import LabelledImages
 from logn.datasets.long_tail import held_out, thinned
 from logn.errors import InputError
@@ -46,7 +46,7 @@ def open_images(
 
     Example:
         >>> import tempfile
-        >>> from logn.datasets.glyph_classes import GlyphClassSettings, generate_glyph_classes
+        >>> from logn.datasets.glyphs.classes import GlyphClassSettings, generate_glyph_classes
         >>> settings = GlyphClassSettings(classes=3, most=4, fewest=2, dev=1, test=2)
         >>> folder = generate_glyph_classes(tempfile.mkdtemp(), settings)
         >>> open_images(folder, "test").image_counts.tolist()

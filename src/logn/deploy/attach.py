@@ -19,7 +19,7 @@ from logn.errors import InputError
 from logn.logits.compiled import compile_anew
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, output_width, with_class_axis
-from logn.logits.shared_slots import OwnSlot, give_own_slots
+from logn.logits.shared_modules import OwnSlot, give_own_slots
 
 LogitMap = Callable[[Any], Any]
 

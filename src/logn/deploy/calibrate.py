@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.form_warning import form_warning
-from logn.calibrators.kept_confidence import keep_confidence
 from logn.calibrators.logit_normalization import MarginName, logit_normalization
+from logn.calibrators.match_confidence import keep_confidence
+from logn.calibrators.score_shift_warning import form_warning
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
 from logn.deploy.fold_mark import refuse_folded
@@ -23,9 +23,9 @@ from logn.logits.layer import LogitLayer, check_layer, find_modules
 from logn.logits.locate import find_layer
 from logn.logits.run_batch import run_on_batch
 from logn.logits.trace import evaluation_mode
-from logn.statistics.doubts import doubts_about_background
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import record
+from logn.statistics.sanity_checks import doubts_about_background
 
 Forward = Callable[[nn.Module, Any], Any]
 

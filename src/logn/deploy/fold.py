@@ -17,7 +17,7 @@ from logn.deploy.fold_mark import is_plain, mark_module, marked, refuse_folded
 from logn.deploy.untie import keep_untied
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap
-from logn.logits.shared_slots import give_own_slots
+from logn.logits.shared_modules import give_own_slots
 
 # How far the folded layer may be off in float64, relative to the largest logit of the trial.
 TOLERANCE = 1e-9

@@ -17,11 +17,11 @@ from logn.calibrators.provenance import Target, asks_for_weights
 from logn.deploy.onnx_mark import refuse_folded_file, refuse_folded_weights, write_fold
 from logn.deploy.onnx_proof import Proof, prove
 from logn.errors import InputError
-from logn.logits.onnx_file import OnnxFile, onnx_digest, read_onnx
-from logn.logits.onnx_graph import OnnxGraph
-from logn.logits.onnx_locate import OnnxLogits, Wanted, locate_onnx_logits
-from logn.logits.onnx_session import Arrays
-from logn.logits.onnx_weights import add_initializer, insert_after, map_layers
+from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
+from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
+from logn.logits.onnx.session import Arrays
+from logn.logits.onnx.weights import add_initializer, insert_after, map_layers
 
 
 @dataclass(frozen=True)

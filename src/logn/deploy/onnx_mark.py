@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
-from logn.logits.onnx_graph import OnnxGraph
-from logn.logits.onnx_layers import LinearLayer
+from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.onnx.layers import LinearLayer
 from logn.strict_json import parse_json
 
 METADATA_KEY = "logn.folds"

@@ -12,8 +12,8 @@ import numpy as np
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray
-from logn.logits.onnx_file import read_onnx
-from logn.logits.onnx_session import Arrays, OnnxSession, exposing
+from logn.logits.onnx.file import read_onnx
+from logn.logits.onnx.session import Arrays, OnnxSession, exposing
 
 # How far a logit may be off, relative to the largest one (or to 1).
 TOLERANCE = 1e-4

@@ -12,7 +12,7 @@ from logn.errors import InputError
 from logn.experiments.model_spec import Folders, ModelSpec, Step
 from logn.experiments.training_jobs import train_side_by_side
 from logn.statistics.moments import ClassMoments
-from logn.training.training_log import read_log, training_seconds
+from logn.training.engine.training_log import read_log, training_seconds
 
 Data = TypeVar("Data")
 

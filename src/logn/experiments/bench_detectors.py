@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from logn.datasets.glyph_settings import GlyphSettings
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.errors import InputError
-from logn.evaluate.demonstration import QUICK as QUICK_DEMO
+from logn.experiments.demo import QUICK as QUICK_DEMO
 from logn.experiments.detector_spec import ITERATIONS, DetectorSpec
-from logn.training.losses.by_name import DEFAULT_LOSS
+from logn.training.losses.loss_factory import DEFAULT_LOSS
 
 # EQL spares classes below a share of the images: 0.0011 on LVIS v1, where 815 of 1,203 classes (68 %) are below it. On
 # 2,400 glyph scenes hardly any class would be, so here it is the share that 68 of the 100 classes are below.

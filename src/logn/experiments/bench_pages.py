@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logn.evaluate.tables import Table
+from logn.evaluate.comparison.tables import Table
 from logn.experiments.detector_spec import STATISTICS_IMAGES
 from logn.experiments.experiment import NOT_TRAINED, BenchResult, Experiment, RowResult, SectionResult
 from logn.experiments.page_files import listed, write_page

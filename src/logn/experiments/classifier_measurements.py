@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from logn.evaluate.classification_truth import SHOTS, shot_groups
-from logn.evaluate.compare_classification import compare_classification
+from logn.evaluate.classification.compare import compare_classification
+from logn.evaluate.classification.truth import SHOTS, shot_groups
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.classifier_spec import ClassifierProblem, ClassifierSpec
 from logn.experiments.imagenet_lt import TAU_NORM, TAU_SWEEP, ClassifierRow, sections

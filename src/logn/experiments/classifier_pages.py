@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from logn.evaluate.tables import Table
+from logn.evaluate.comparison.tables import Table
 from logn.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
 from logn.experiments.classifier_spec import ClassifierProblem
 from logn.experiments.confidence_interval import half_width

@@ -9,21 +9,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from logn.datasets.drawn_folder import write_json
-from logn.datasets.glyph_class_settings import GlyphClassSettings
-from logn.datasets.glyph_classes import generate_glyph_classes, is_complete
+from logn.datasets.glyphs.class_settings import GlyphClassSettings
+from logn.datasets.glyphs.classes import generate_glyph_classes, is_complete
+from logn.datasets.glyphs.drawn_folder import write_json
 from logn.datasets.labelled_images import LabelledImages
 from logn.datasets.open_images import open_images
 from logn.errors import InputError
-from logn.evaluate.classification_logits import moments_of_logits
-from logn.evaluate.classifier_logits import classifier_logits
+from logn.evaluate.classification.classifier_logits import classifier_logits
+from logn.evaluate.classification.logits import moments_of_logits
 from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, is_current, loss_in_name
 from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments
-from logn.training.classifier_checkpoint import load_classifier
-from logn.training.classifier_loop import train_classifier
-from logn.training.classifier_plan import ClassifierPlan
-from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
+from logn.training.classifiers.checkpoint import load_classifier
+from logn.training.classifiers.plan import ClassifierPlan
+from logn.training.classifiers.train_classifier import train_classifier
+from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: Second stages: the part that is trained, with class-balanced sampling (Kang et al., ICLR 2020).
 SECOND_STAGES = {"crt": "new-classifier", "lws": "scales"}

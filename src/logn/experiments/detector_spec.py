@@ -9,23 +9,23 @@ from typing import Any, ClassVar
 import numpy as np
 from safetensors import safe_open
 
+from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
-from logn.datasets.glyph_scenes import generate_glyph_scenes
-from logn.datasets.glyph_settings import GlyphSettings
+from logn.datasets.glyphs.scenes import generate_glyph_scenes
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.datasets.samplers import PAPER_THRESHOLD
 from logn.errors import InputError
-from logn.evaluate.detector_statistics import collect_detector_statistics
-from logn.evaluate.predict import predict
+from logn.evaluate.store.detector_statistics import collect_detector_statistics
+from logn.evaluate.store.predict import predict
 from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, loss_in_name
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import find_modules
-from logn.statistics.class_counts import ClassCounts
 from logn.statistics.moments import ClassMoments
-from logn.training.checkpoint import FILE_NAME as CHECKPOINT
-from logn.training.checkpoint import load_detector
-from logn.training.loop import train as train_detector
-from logn.training.losses.by_name import DEFAULT_LOSS, parse_loss
-from logn.training.plan import TrainingPlan
+from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.train_detector import train as train_detector
+from logn.training.engine.checkpoint import FILE_NAME as CHECKPOINT
+from logn.training.engine.checkpoint import load_detector
+from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: On 2,400 glyph scenes this repeats rare classes as much as the paper's 0.001 does on the 100,000 images of LVIS.
 GLYPH_REPEAT_THRESHOLD = 0.04

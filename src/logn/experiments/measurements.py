@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from logn.classes.dimensions import read_dimensions
 from logn.errors import InputError
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.masks import mask_maker
-from logn.evaluate.method_maps import fit_for_store
-from logn.evaluate.method_result import MethodResult
-from logn.evaluate.predict import as_tensor
-from logn.evaluate.store import PredictionStore
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.method_fitting import fit_for_store
+from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.decode.masks import mask_maker
+from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
 from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
@@ -23,10 +24,9 @@ from logn.experiments.inference_cost import relative_cost
 from logn.experiments.positive_statistics import positive_statistics
 from logn.experiments.training_cost import seconds_per_iteration
 from logn.files import atomic_path
-from logn.statistics.class_dimensions import read_dimensions
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import plain_values
-from logn.training.checkpoint import FILE_NAME as CHECKPOINT
+from logn.training.engine.checkpoint import FILE_NAME as CHECKPOINT
 
 FILE_NAME, SCHEMA = "bench-test.json", 1
 COST_IMAGES = 16

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.datasets.detection_dataset import DetectionDataset
-from logn.evaluate.predict import as_tensor
+from logn.evaluate.store.predict import as_tensor
 from logn.logits.proposals import Proposals
 from logn.report.assigned_proposals import assign
 from logn.statistics.metadata import StatisticsMetadata

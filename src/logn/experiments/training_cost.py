@@ -9,8 +9,8 @@ from pathlib import Path
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
 from logn.experiments.training_jobs import single_thread
-from logn.training.loop import train
-from logn.training.plan import TrainingPlan
+from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.train_detector import train
 
 SHORT, LONG = 2, 10
 

@@ -20,7 +20,7 @@ def fingerprint(model: nn.Module) -> str:
     """SHA-256 over the names, shapes, types and bytes of all tensors in the model's state.
 
     Device, wrappers and the order of the names do not count; a cast to another precision does. All weights are read:
-    about a second for a gigabyte. The digest of an ONNX file is of another kind (`logn.logits.onnx_file.onnx_digest`).
+    about a second for a gigabyte. The digest of an ONNX file is of another kind (`logn.logits.onnx.file.onnx_digest`).
 
     Example:
         >>> import torch

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError
 from logn.logits.candidates import candidates, listed_candidates
-from logn.logits.classifiers import classifier_layer, declared_by_timm, last_layers, may_be_classifier
-from logn.logits.detectron2 import locate_in_detectron2
+from logn.logits.frameworks.classifiers import classifier_layer, declared_by_timm, last_layers, may_be_classifier
+from logn.logits.frameworks.detectron2 import locate_in_detectron2
+from logn.logits.frameworks.framework_of import class_names
+from logn.logits.frameworks.mmdetection import locate_in_mmdetection
+from logn.logits.frameworks.rfdetr import locate_in_rfdetr
+from logn.logits.frameworks.torchvision import locate_in_torchvision
+from logn.logits.frameworks.transformers import locate_in_transformers
+from logn.logits.frameworks.ultralytics import locate_in_ultralytics
 from logn.logits.layer import (
     LogitLayer,
     check_model,
@@ -19,15 +25,9 @@ from logn.logits.layer import (
     unwrap,
     with_class_axis,
 )
-from logn.logits.mmdetection import locate_in_mmdetection
-from logn.logits.origin import class_names
-from logn.logits.rfdetr import locate_in_rfdetr
 from logn.logits.run_batch import run_on_batch
 from logn.logits.structure import Structure, read_structure
-from logn.logits.torchvision import locate_in_torchvision
 from logn.logits.trace import WAY_OUT, OutputCheck, as_it_was, find_by_output, warn_of_rectifier, with_activation
-from logn.logits.transformers import locate_in_transformers
-from logn.logits.ultralytics import locate_in_ultralytics
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from logn.logits.classifiers import is_final_layer
+from logn.logits.frameworks.classifiers import is_final_layer
 from logn.logits.returned import LOGIT_KEYS
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.ground_truth import GroundTruth, load_ground_truth
-from logn.evaluate.store import PredictionStore
+from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth
+from logn.evaluate.store.prediction_store import PredictionStore
 from logn.logits.arrays import foreground_columns
 from logn.logits.proposals import Proposals
 from logn.report.run_folder import Run

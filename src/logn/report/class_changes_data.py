@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
-from logn.evaluate.comparison import Comparison, EvaluatedClass
-from logn.evaluate.method_maps import UnsavedMap
+from logn.evaluate.comparison.comparison import Comparison, EvaluatedClass
+from logn.evaluate.comparison.method_fitting import UnsavedMap
 from logn.logits.arrays import foreground_columns
 from logn.statistics.diagnosis import spearman
 

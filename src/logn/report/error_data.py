@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError
-from logn.evaluate.compare import compare
-from logn.evaluate.compare_settings import CompareSettings
-from logn.evaluate.method_result import MethodResult
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.settings import CompareSettings
 from logn.report.run_folder import Run
 
 # The parts of LogN as the paper's error analysis takes them: mean, spread and margin, each alone, then all.

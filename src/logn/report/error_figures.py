@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from logn.evaluate.error_types import ERROR_TYPES, SPECIAL_ERRORS
+from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.report.figure_style import ERROR_COLOURS, GREY, PURPLE
 
 

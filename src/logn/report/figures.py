@@ -14,6 +14,7 @@ from logn.errors import InputError
 from logn.report.assigned_proposals import assigned_proposals
 from logn.report.error_data import error_components, error_pair
 from logn.report.error_figures import draw_errors
+from logn.report.figure_data import BackgroundRatio, LabelShift, background_ratio, label_shift
 from logn.report.figure_style import (
     BLUE,
     COLUMN,
@@ -26,7 +27,6 @@ from logn.report.figure_style import (
     paper_style,
     save_figure,
 )
-from logn.report.label_data import BackgroundRatio, LabelShift, background_ratio, label_shift
 from logn.report.logit_statistics_data import LogitStatistics, positive_statistics, statistics_of_run
 from logn.report.margin_effect_data import MarginEffect, margin_effect, margin_of_run
 from logn.report.online_data import OnlineComparison, online_comparison

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from logn.errors import InputError
-from logn.evaluate.comparison import Comparison
+from logn.evaluate.comparison.comparison import Comparison
 
 GROUPS = ("APr", "APc", "APf", "AP")
 

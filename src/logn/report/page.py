@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from logn import __version__
 from logn.errors import InputError, MissingExtraError
-from logn.evaluate.comparison import CLASSIFICATION
-from logn.evaluate.method_result import MethodResult
-from logn.evaluate.report_details import ReportDetails
-from logn.evaluate.tables import points
+from logn.evaluate.comparison.comparison import CLASSIFICATION
+from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.report_details import ReportDetails
+from logn.evaluate.comparison.tables import points
 from logn.files import write_text
 from logn.report.class_changes_data import class_changes
 from logn.report.error_data import known_errors

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from logn.evaluate.comparison import DETECTION, Comparison
-from logn.evaluate.method_result import MethodResult
-from logn.evaluate.tables import points
+from logn.evaluate.comparison.comparison import DETECTION, Comparison
+from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.tables import points
 from logn.report.class_changes_data import ClassChanges, FloatArray
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, padded, symbol_path
 from logn.report.task_words import WORDS, TaskWords, words_of

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from logn.errors import InputError
-from logn.evaluate.classification_tables import metrics_of
-from logn.evaluate.comparison import Comparison
-from logn.evaluate.method_result import MethodResult
-from logn.evaluate.reliability import Reliability
+from logn.evaluate.classification.reliability import Reliability
+from logn.evaluate.classification.tables import metrics_of
+from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.comparison.method_result import MethodResult
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, number, symbol_path
 from logn.report.task_words import metric_of, metric_text
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from logn.datasets.image_file import ImageArray, import_pillow
-from logn.evaluate.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark
-from logn.evaluate.operating_points import OperatingPoint, ScoreHistogram
-from logn.evaluate.report_details import GALLERY_THRESHOLD, ReportDetails
+from logn.evaluate.comparison.report_details import GALLERY_THRESHOLD, ReportDetails
+from logn.evaluate.detection.before_after import OperatingPoint, ScoreHistogram
+from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, step_path
 
 LARGEST_SIDE = 560

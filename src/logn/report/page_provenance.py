@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from logn.evaluate.comparison import CLASSIFICATION, Comparison
-from logn.evaluate.method_result import MethodResult
+from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison
+from logn.evaluate.comparison.method_result import MethodResult
 from logn.report.run_folder import Run
 from logn.report.task_words import words_of
 

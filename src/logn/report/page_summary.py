@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from logn.evaluate.bootstrap import Interval
-from logn.evaluate.comparison import DETECTION, Comparison, DetectionScope
-from logn.evaluate.error_types import ERROR_TYPES, SPECIAL_ERRORS
-from logn.evaluate.method_result import MethodResult
-from logn.evaluate.verdict import interval_text
+from logn.evaluate.comparison.comparison import DETECTION, Comparison, DetectionScope
+from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.verdict import interval_text
+from logn.evaluate.detection.bootstrap import Interval
+from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.report.svg_charts import Axis, Bar, bar_length, ring_parts
 from logn.report.task_words import (
     NEITHER_IS_GOOD,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.image_file import ImageArray, read_image
 from logn.errors import InputError
-from logn.evaluate.comparison import Comparison
-from logn.evaluate.gallery import GalleryImage
-from logn.evaluate.store import PredictionStore
-from logn.statistics.class_counts import ClassCounts
+from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.detection.gallery import GalleryImage
+from logn.evaluate.store.prediction_store import PredictionStore
 from logn.statistics.moments import ClassMoments
 
 

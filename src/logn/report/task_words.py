@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from logn.evaluate.classification_tables import MAIN_COLUMNS as CLASSIFIER_COLUMNS
-from logn.evaluate.classification_tables import OTHER_COLUMNS as OTHER_CLASSIFIER_COLUMNS
-from logn.evaluate.comparison import CLASSIFICATION, DETECTION, Comparison
-from logn.evaluate.method_result import MethodResult
-from logn.evaluate.tables import MAIN_COLUMNS, OTHER_COLUMNS, points
+from logn.evaluate.classification.tables import MAIN_COLUMNS as CLASSIFIER_COLUMNS
+from logn.evaluate.classification.tables import OTHER_COLUMNS as OTHER_CLASSIFIER_COLUMNS
+from logn.evaluate.comparison.comparison import CLASSIFICATION, DETECTION, Comparison
+from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.tables import MAIN_COLUMNS, OTHER_COLUMNS, points
 
 
 @dataclass(frozen=True)

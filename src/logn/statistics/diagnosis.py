@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from logn.classes.counts import ClassCounts, frequency_groups
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.active_classes import active_classes
-from logn.statistics.class_counts import ClassCounts, frequency_groups
 from logn.statistics.moments import ClassMoments
 
 GROUP_NAMES = {"r": "rare", "c": "common", "f": "frequent"}

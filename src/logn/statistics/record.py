@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from logn.errors import InputError, LogNWarning
 from logn.logits.compiled import compile_anew, never_compiled
 from logn.logits.fingerprint import fingerprint as fingerprint_of
-from logn.logits.forward_passes import ForwardPasses
+from logn.logits.hooks import ForwardPasses
 from logn.logits.layer import (
     LogitLayer,
     check_layer,
@@ -22,7 +22,7 @@ from logn.logits.layer import (
     unwrap,
     with_class_axis,
 )
-from logn.logits.shared_slots import give_own_slots
+from logn.logits.shared_modules import give_own_slots
 from logn.logits.trace import OutputCheck
 from logn.statistics.across_processes import merge_across_processes
 from logn.statistics.metadata import StatisticsMetadata

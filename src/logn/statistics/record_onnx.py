@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning
 from logn.logits.image_folder import Preprocessing, read_prepared, select_images
-from logn.logits.onnx_file import onnx_digest, read_onnx
-from logn.logits.onnx_locate import OnnxLogits, Wanted, locate_onnx_logits
-from logn.logits.onnx_session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
-from logn.statistics.class_names import read_class_names
+from logn.logits.onnx.file import onnx_digest, read_onnx
+from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
+from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 

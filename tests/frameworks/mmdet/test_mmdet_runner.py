@@ -13,8 +13,8 @@ import pytest
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.logit_normalization import logit_normalization
-from logn.datasets.glyph_scenes import generate_glyph_scenes
-from logn.datasets.glyph_settings import GlyphSettings
+from logn.datasets.glyphs.scenes import generate_glyph_scenes
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
 from logn.statistics.moments import ClassMoments

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from logn.errors import InputError
-from logn.training.feature_memory import FeatureMemory, jittered_boxes
-from logn.training.scaled_classifier import ScaledLinear
+from logn.training.classifiers.scaled_classifier import ScaledLinear
+from logn.training.detectors.feature_memory import FeatureMemory, jittered_boxes
 
 
 def test_the_oldest_features_go_first_and_carry_no_gradient():

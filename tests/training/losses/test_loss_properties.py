@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from logn import losses
+from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.losses import LOSS_NAMES, make_loss
-from logn.statistics.class_counts import ClassCounts
-from logn.training.losses.by_name import layout_of, parse_loss
+from logn.training.losses.loss_factory import layout_of, parse_loss
 
 CLASSES = 5
 COUNTS = ClassCounts([900, 300, 40, 2, 1], instance_counts=[2000, 500, 50, 9, 1], num_images=1000)

@@ -7,22 +7,22 @@ from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.logit_normalization import logit_normalization
+from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.errors import InputError
-from logn.evaluate.decode import decode_many
-from logn.evaluate.detector_statistics import collect_detector_statistics
-from logn.evaluate.predict import as_tensor, predict
-from logn.evaluate.store import PredictionStore
+from logn.evaluate.decode.decoder import decode_many
+from logn.evaluate.store.detector_statistics import collect_detector_statistics
+from logn.evaluate.store.predict import as_tensor, predict
+from logn.evaluate.store.prediction_store import PredictionStore
 from logn.losses import LOSS_NAMES, CrossEntropyLoss, SeesawLoss, make_loss
-from logn.statistics.class_counts import ClassCounts
 from logn.statistics.record import record
-from logn.training.checkpoint import Checkpoint, load_detector
-from logn.training.detectors import DetectorSettings, build_detector
-from logn.training.feature_memory import FeatureMemory
-from logn.training.loop import train
-from logn.training.plan import TrainingPlan
+from logn.training.detectors.feature_memory import FeatureMemory
+from logn.training.detectors.models import DetectorSettings, build_detector
+from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.train_detector import train
+from logn.training.engine.checkpoint import Checkpoint, load_detector
 
 CLASSES = 4
 COUNTS = ClassCounts([90, 30, 4, 1], instance_counts=[2000, 150, 40, 1], num_images=100)

@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch import nn
 
+from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.losses import make_loss
-from logn.statistics.class_counts import ClassCounts
-from logn.training.cascade_heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
-from logn.training.checkpoint import Checkpoint
-from logn.training.detector_run import DetectorRun
-from logn.training.feature_memory import FeatureMemory
-from logn.training.heads import BoxPredictor, MaskPredictor
-from logn.training.loop import train
+from logn.training.detectors.cascade_heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
+from logn.training.detectors.detector_run import DetectorRun
+from logn.training.detectors.feature_memory import FeatureMemory
+from logn.training.detectors.heads import BoxPredictor, MaskPredictor
+from logn.training.detectors.memory_files import load_memory, memory_file, remove_memories, save_memory
+from logn.training.detectors.memory_sampling import draw_regions
+from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.small_model import RegionSampler, SmallBoxHead, SmallMaskHead
+from logn.training.detectors.train_detector import train
+from logn.training.engine.checkpoint import Checkpoint
 from logn.training.losses.equilibrium import INITIAL_SCORE, EquilibriumLoss
-from logn.training.memory_files import load_memory, memory_file, remove_memories, save_memory
-from logn.training.memory_sampling import draw_regions
-from logn.training.plan import TrainingPlan
-from logn.training.small_parts import RegionSampler, SmallBoxHead, SmallMaskHead
 
 COUNTS = ClassCounts([90, 30, 4, 1], num_images=100)
 SCORES = "roi_heads.classification_loss.mean_score"

@@ -1,0 +1,1 @@
+"""What is known of the classes besides logits: names, training counts, fractal dimensions."""

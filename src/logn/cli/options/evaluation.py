@@ -1,0 +1,153 @@
+"""The options that `logn evaluate` and `logn compare`, of both tasks, share, and what they are turned into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logn.cli.console import COMMAND_LINE, print_json
+from logn.cli.options.choices import Task
+from logn.errors import InputError
+
+if TYPE_CHECKING:
+    from logn.classes.counts import ClassCounts
+    from logn.evaluate.comparison.comparison import Comparison
+    from logn.evaluate.comparison.settings import CompareSettings
+
+PROTOCOL, MEASURES = "Protocol", "What is measured"
+
+
+class Format(StrEnum):
+    """How a table is written."""
+
+    table = "table"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+
+
+def _option(panel: str, help_line: str, *names: str) -> Any:
+    return typer.Option(*names, help=help_line, rich_help_panel=panel)
+
+
+TaskOption = Annotated[Task, typer.Option(help="`classification` takes other options: see them with --help.")]
+AnnotationsOption = Annotated[Path, typer.Option("--annotations", "-a", help="LVIS or COCO ground truth.")]
+CocoOption = Annotated[bool, _option(PROTOCOL, "Evaluate as COCO: every class counts in every image.", "--coco")]
+OnlyPredictedOption = Annotated[
+    bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
+]
+ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
+NmsOption = Annotated[float, _option(PROTOCOL, "Overlap above which a box of the same class is dropped.", "--nms")]
+CapOption = Annotated[int, _option(PROTOCOL, "Detections an image over all classes; -1: all.", "--max-detections")]
+MethodOption = Annotated[list[str] | None, typer.Option(help="One more method; can be repeated.")]
+CorrectionsOption = Annotated[
+    list[Path] | None, typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.")
+]
+MismatchOption = Annotated[
+    bool, typer.Option("--allow-mismatch", help="Only warn where a correction or the statistics are of another model.")
+]
+WeightsOption = Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")]
+KeyOption = Annotated[str | None, typer.Option(help="Name of the weight in its file; its bias is found beside it.")]
+ObjectiveOption = Annotated[str, typer.Option(help="The metric by which a sweep's value is chosen.")]
+BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: none.")]
+ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.")]
+DrawSeedOption = Annotated[int, typer.Option(min=0, help="Of the draws.")]
+CountsOption = Annotated[
+    Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
+]
+BoundsOption = Annotated[
+    str | None, _option(PROTOCOL, "Group classes by --counts: last rare, last common, e.g. 10,100.", "--bounds")
+]
+FixedOption = Annotated[bool, _option(MEASURES, "Also AP-Fixed, and AP-Pool over its detections.", "--fixed")]
+ErrorsOption = Annotated[bool, _option(MEASURES, "Also the kinds of error (TIDE).", "--errors")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the tables.")]
+FolderOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder for the result as .json, .md, .csv and .tex.")
+]
+
+
+def decode_options(score_threshold: float, nms: float, max_detections: int) -> Any:
+    """Make the settings of the decoder."""
+    from logn.evaluate.decode.decoder import DecodeSettings
+
+    return DecodeSettings(score_threshold=score_threshold, nms_iou=nms, max_detections=max_detections)
+
+
+def group_counts(counts: ClassCounts | None, bounds: str | None, names: tuple[str, ...] | None) -> dict[str, Any]:
+    """Training counts for the groups, when bounds are given; else the annotations say the groups, where they do."""
+    if bounds is None:
+        return {}
+    if counts is None:
+        raise InputError("Expected `--counts` with `--bounds`, but got none.")
+    return {"group_counts": counts.aligned_to(names).image_counts}
+
+
+def parse_bounds(text: str) -> tuple[int, int]:
+    """Read the last rare and the last common count.
+
+    Example:
+        >>> parse_bounds("5,50")
+        (5, 50)
+    """
+    try:
+        low, high = (int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"Expected `--bounds` to be two numbers like 10,100, but got {text!r}.") from None
+    if not low < high:
+        raise InputError(f"Expected `--bounds` to ascend, but got {text!r}.")
+    return low, high
+
+
+def read_counts(path: Path | None) -> ClassCounts | None:
+    """Read training counts; a class without a training image counts as one, since it has no logarithm."""
+    from logn.classes.counts import ClassCounts
+
+    return None if path is None else ClassCounts.load(path).at_least(1)
+
+
+def compare_settings(decode: Any, bounds: str | None, choices: Mapping[str, Any]) -> CompareSettings:
+    """Make the settings of a comparison from the options of the command line."""
+    from logn.evaluate.comparison.settings import CompareSettings
+
+    return CompareSettings(decode=decode, bounds=None if bounds is None else parse_bounds(bounds), **choices)
+
+
+def make_folder(folder: Path | None) -> None:
+    """Make the folder for the results before the work begins."""
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise InputError(f"Expected `{folder}` to be a folder, but it is a file.")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def present(comparison: Comparison, form: Format, folder: Path | None, *, as_json: bool) -> None:
+    """Print a comparison and, where a folder is given, write it there with the command that made it.
+
+    Below the tables come verdicts, one for each method.
+    """
+    from logn.evaluate.comparison.tables import write_comparison
+
+    comparison = comparison.made_by(COMMAND_LINE.get())
+    if folder is not None:
+        comparison = comparison.with_details()
+        comparison.save(folder)
+    if as_json:
+        print_json(comparison.to_dict())
+        return
+    typer.echo(write_comparison(comparison, form.value))
+    if form is Format.table and len(comparison.rows) > 1:
+        typer.echo("")
+        for row in comparison.rows[1:]:
+            typer.echo(comparison.verdict(row.name))
+
+
+def report_command(folder: Path, images: Path | None = None) -> str:
+    """The command that shows the comparison in a folder."""
+    import shlex
+
+    where = [] if images is None else ["--images", str(images)]
+    return " ".join(["logn report", *map(shlex.quote, [str(folder), *where])])

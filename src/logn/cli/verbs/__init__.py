@@ -1,0 +1,1 @@
+"""Each verb of the command line in a file of its own."""

@@ -1,0 +1,1 @@
+"""Glyph scenes and glyph classes: long-tailed data drawn here."""

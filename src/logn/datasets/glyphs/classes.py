@@ -1,0 +1,148 @@
+"""Glyph classes: a long-tailed classification problem that is drawn, not downloaded.
+
+A folder holds one array of images and one of labels for each split, and `classes.json`. Shards of a split are drawn
+first and joined at the end, each in one atomic step, so a run that was stopped goes on from the last whole shard.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.datasets.glyphs.class_settings import VERSION, GlyphClassPlan, GlyphClassSettings, plan_classes
+from logn.datasets.glyphs.drawn_folder import claim_folder, read_settings_record, write_json
+from logn.datasets.glyphs.picture import draw_picture
+from logn.datasets.glyphs.settings import SPLITS
+from logn.datasets.glyphs.shards import PARTS, GlyphShard, check_drawing, cut_into_shards, draw_shards
+from logn.datasets.labelled_images import LabelledImages, array_images
+from logn.errors import InputError
+from logn.files import atomic_path
+
+CLASSES_FILE = "classes.json"
+_WHAT = "glyph classes"
+_SHARD_IMAGES = 256
+
+
+def generate_glyph_classes(
+    folder: str | os.PathLike[str],
+    settings: GlyphClassSettings | None = None,
+    *,
+    workers: int = 1,
+    advance: Callable[[float], None] = lambda images: None,
+) -> Path:
+    """Draw the images of all splits, or finish what an earlier call began.
+
+    Writes `{train,dev,test}_images.npy`, `{train,dev,test}_labels.npy` and `classes.json`. The pictures don't depend
+    on the number of workers.
+
+    Args:
+        folder: Where to write; made if it is not there. It must be empty or hold glyph classes of the same settings.
+        settings: What to draw.
+        workers: Number of processes; 1 draws in this process.
+        advance: Called with the number of images whenever some are finished.
+
+    Example:
+        >>> import tempfile
+        >>> settings = GlyphClassSettings(classes=4, most=6, fewest=2, dev=1, test=1)
+        >>> folder = generate_glyph_classes(tempfile.mkdtemp(), settings)
+        >>> images = read_glyph_classes(folder, "train")
+        >>> len(images), images.image(0).shape, sorted(images.image_counts.tolist())
+        (15, (32, 32, 3), [2, 3, 4, 6])
+    """
+    settings = settings or GlyphClassSettings()
+    check_drawing(workers)
+    root = Path(folder)
+    claim_folder(root, _WHAT, VERSION, asdict(settings))
+    if is_complete(root):
+        advance(settings.images)
+        return root
+    plan = plan_classes(settings)
+    (root / PARTS).mkdir(exist_ok=True)
+    labels = {split: plan.labels[split].tolist() for split in SPLITS}
+    shards = cut_into_shards(root, settings, labels, plan.alphabet, images=_SHARD_IMAGES, suffix=".npy")
+    draw_shards(_draw_shard, shards, lambda shard: shard.part.is_file(), workers, advance)
+    for split in SPLITS:
+        _write_array(_images_file(root, split), _joined([shard.part for shard in shards if shard.split == split]))
+        _write_array(_labels_file(root, split), plan.labels[split])
+    write_json(root / CLASSES_FILE, _class_table(plan))
+    shutil.rmtree(root / PARTS)
+    return root
+
+
+def is_glyph_classes(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder was written, or begun, by `generate_glyph_classes`."""
+    return read_settings_record(Path(folder), _WHAT) is not None
+
+
+def read_glyph_classes(folder: str | os.PathLike[str], split: str = "train") -> LabelledImages:
+    """The images of a split; the pixels stay in the file until they are asked for."""
+    root = Path(folder)
+    if split not in SPLITS:
+        raise InputError(f"Expected `split` to be one of {SPLITS}, but got {split!r}.")
+    if not is_glyph_classes(root):
+        raise InputError(
+            f"Expected `{root}` to hold glyph classes, but it does not; draw some by logn data glyph-classes."
+        )
+    if not is_complete(root):
+        raise InputError(f"Expected `{root}` to be drawn to the end, but it is not; start the drawing again.")
+    classes = json.loads((root / CLASSES_FILE).read_text())["categories"]
+    return array_images(
+        np.load(_images_file(root, split), mmap_mode="r"),
+        np.load(_labels_file(root, split)),
+        [entry["name"] for entry in classes],
+        families=[entry["family"] for entry in classes],
+        source=str(_images_file(root, split)),
+    )
+
+
+def _draw_shard(shard: GlyphShard[GlyphClassSettings, int]) -> int:
+    pictures = [
+        draw_picture(shard.alphabet.characters[label], shard.alphabet.distractors, shard.settings.size, generator)
+        for _, label, generator in shard.images()
+    ]
+    _write_array(shard.part, np.stack(pictures))
+    return len(pictures)
+
+
+def _joined(parts: list[Path]) -> npt.NDArray[np.uint8]:
+    return np.concatenate([np.load(part) for part in parts])
+
+
+def _class_table(plan: GlyphClassPlan) -> dict[str, Any]:
+    """As COCO lists categories, so that whatever reads class counts reads them from here."""
+    counts = np.bincount(plan.labels["train"], minlength=len(plan.alphabet.characters)).tolist()
+    entries = zip(plan.alphabet.names, plan.alphabet.characters, plan.alphabet.families, counts, strict=True)
+    return {
+        "categories": [
+            {"id": label, "name": name, "character": character, "family": family, "image_count": count}
+            for label, (name, character, family, count) in enumerate(entries)
+        ]
+    }
+
+
+def _images_file(root: Path, split: str) -> Path:
+    return root / f"{split}_images.npy"
+
+
+def _labels_file(root: Path, split: str) -> Path:
+    return root / f"{split}_labels.npy"
+
+
+def is_complete(folder: str | os.PathLike[str]) -> bool:
+    """Whether all files of a drawing are there."""
+    root = Path(folder)
+    files = [_images_file(root, split) for split in SPLITS] + [_labels_file(root, split) for split in SPLITS]
+    return all(file.is_file() for file in [*files, root / CLASSES_FILE])
+
+
+def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    with atomic_path(path) as temporary:
+        np.save(temporary, array)

@@ -1,0 +1,1 @@
+"""Metrics of image classifiers: truth, outcomes per row, groups, intervals."""

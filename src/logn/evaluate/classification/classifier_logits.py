@@ -1,0 +1,132 @@
+"""Running a trained image classifier over labelled images: its logits, and their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from logn.datasets.labelled_images import LabelledImages
+from logn.errors import InputError
+from logn.statistics.moments import ClassMoments
+from logn.statistics.record import record
+from logn.training.classifiers.images import prepared_batch
+from logn.training.classifiers.models import Classifier
+from logn.training.engine.evaluation_mode import evaluation_mode
+
+BATCH = 256
+
+
+def classifier_logits(
+    model: Classifier,
+    images: LabelledImages,
+    *,
+    batch: int = BATCH,
+    advance: Callable[[int], object] = lambda count: None,
+) -> npt.NDArray[np.float32]:
+    """The logits `(N, C)` of all images, in their order.
+
+    Args:
+        model: As `logn.training.classifiers.checkpoint.load_classifier` gives it, on any device.
+        images: Prepared as the classifier's settings say: brought to its size, the middle cut out.
+        batch: Images per forward pass.
+        advance: Called with the number of images whenever some are done.
+
+    Example:
+        >>> from logn.datasets.labelled_images import array_images
+        >>> from logn.training.classifiers.models import make_classifier
+        >>> images = array_images(np.zeros((3, 32, 32, 3), np.uint8), [0, 1, 1])
+        >>> classifier_logits(make_classifier("small", 2), images).shape
+        (3, 2)
+    """
+    check_classes(model, images)
+    logits = np.empty((len(images), model.num_classes), np.float32)
+    done = 0
+    with evaluation_mode(model), torch.inference_mode():
+        for pictures in _batches(model, images, batch):
+            logits[done : done + len(pictures)] = model(pictures).float().cpu().numpy()
+            done += len(pictures)
+            advance(len(pictures))
+    return logits
+
+
+def classifier_statistics(
+    model: Classifier,
+    images: LabelledImages,
+    *,
+    most: int | None = None,
+    batch: int = BATCH,
+    seed: int = 0,
+    sample_rows: int | None = None,
+    advance: Callable[[int], object] = lambda count: None,
+) -> ClassMoments:
+    """Run a classifier over its training images and sum up its logits; labels are not read.
+
+    Args:
+        model: As `logn.training.classifiers.checkpoint.load_classifier` gives it, on any device.
+        images: The training images.
+        most: How many of them, drawn at random without repetition; all by default.
+        batch: Images per forward pass.
+        seed: Of the draw.
+        sample_rows: Rows to keep for margins and confidence; by default 4096, or what fits into 4 MiB.
+        advance: Called with the number of images whenever some are done.
+    """
+    check_classes(model, images)
+    if most is not None:
+        if most < 1:
+            raise InputError(f"Expected `most` to be at least 1, but got {most}.")
+        images = images.subset(np.random.default_rng(seed).permutation(len(images))[:most])
+    with evaluation_mode(model), _recording(model, images, sample_rows) as moments, torch.inference_mode():
+        for pictures in _batches(model, images, batch):
+            model(pictures)
+            advance(len(pictures))
+    return moments
+
+
+def logits_and_statistics(
+    model: Classifier,
+    images: LabelledImages,
+    *,
+    batch: int = BATCH,
+    sample_rows: int | None = None,
+    advance: Callable[[int], object] = lambda count: None,
+) -> tuple[npt.NDArray[np.float32], ClassMoments]:
+    """What `classifier_logits` and `classifier_statistics` give, in one pass."""
+    check_classes(model, images)
+    with evaluation_mode(model), _recording(model, images, sample_rows) as moments:
+        logits = classifier_logits(model, images, batch=batch, advance=advance)
+    return logits, moments
+
+
+def _recording(
+    model: Classifier, images: LabelledImages, sample_rows: int | None
+) -> AbstractContextManager[ClassMoments]:
+    return record(model, model.logit_layer, class_names=images.class_names, sample_rows=sample_rows)
+
+
+def check_classes(model: Classifier, images: LabelledImages) -> None:
+    """Refuse images with other classes than the classifier was trained on."""
+    if model.num_classes != images.num_classes:
+        raise InputError(
+            f"Expected `{images.source}` to have the {model.num_classes} classes of the classifier, but got"
+            f" {images.num_classes}."
+        )
+    if model.class_names is not None and model.class_names != images.class_names:
+        label = next(place for place, name in enumerate(images.class_names) if name != model.class_names[place])
+        raise InputError(
+            f"Expected class {label} of `{images.source}` to be `{model.class_names[label]}` as in the training of the"
+            f" classifier, but got `{images.class_names[label]}`."
+        )
+
+
+def _batches(model: Classifier, images: LabelledImages, batch: int) -> Iterator[Tensor]:
+    if batch < 1:
+        raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
+    device, settings = model.mean.device, model.settings
+    for start in range(0, len(images), batch):
+        places = range(start, min(start + batch, len(images)))
+        yield prepared_batch(images, places, size=settings.image_size, resize=settings.resize).to(device)

@@ -1,0 +1,129 @@
+"""From the methods that a user names to maps of a classifier's logits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.match_confidence import keep_confidence
+from logn.calibrators.method_spec import FitInputs, parse_method
+from logn.calibrators.provenance import Target
+from logn.calibrators.temperature import temperature
+from logn.classes.counts import ClassCounts
+from logn.errors import InputError
+from logn.evaluate.classification.logits import moments_of_logits
+from logn.evaluate.classification.truth import ClassificationTruth
+from logn.evaluate.comparison.method_fitting import LogitMap
+from logn.statistics.moments import ClassMoments
+
+
+def classifier_statistics(moments: Any, train_logits: Any, num_classes: int) -> ClassMoments | None:
+    """Statistics from an object, from a file or from the training logits themselves; None when nothing is given."""
+    if moments is not None and train_logits is not None:
+        raise InputError(
+            "Expected one of `moments` (`--statistics`) and `train_logits` (`--train-logits`), but got both."
+        )
+    if train_logits is not None:
+        moments = moments_of_logits(train_logits)
+    elif isinstance(moments, str | os.PathLike):
+        moments = ClassMoments.load(moments)
+    if moments is None:
+        return None
+    if moments.metadata.background is not None:
+        raise InputError(
+            "Expected statistics of a classifier, which has no background, but got some with a background."
+        )
+    if moments.num_classes != num_classes:
+        raise InputError(
+            f"Expected the training statistics to be of the {num_classes} classes of the test logits, "
+            f"but got {moments.num_classes}."
+        )
+    statistics: ClassMoments = moments
+    return statistics
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierFit:
+    """What methods are fitted to.
+
+    Args:
+        truth: Its training counts are those of count-based methods.
+        given: Everything else that methods are fitted from: the statistics of the logits of training images, the
+            weight and bias of the last layer and so on.
+        held_out: Logits of rows that were not trained on, for `keep_confidence=true`; by default the sample of the
+            training rows serves.
+        allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
+    """
+
+    truth: ClassificationTruth
+    given: FitInputs
+    held_out: Any = None
+    allow_mismatch: bool = False
+
+    def map_of(self, name: str, method: str | LogitMap) -> LogitMap:
+        """The map of a method: fitted where it is a specification, checked where it was made elsewhere."""
+        if isinstance(method, str):
+            return self.map(method)
+        if isinstance(method, ClassAffine):
+            target = Target("the logits", self.truth.num_classes, None, self.truth.class_names)
+            method.check_fits(target, what=f"`{name}`", allow_mismatch=self.allow_mismatch)
+        return method
+
+    @property
+    def moments(self) -> ClassMoments | None:
+        """Statistics of the logits of training images."""
+        return self.given.moments
+
+    @cached_property
+    def inputs(self) -> FitInputs:
+        """What methods are fitted from: counts in the order of the columns, of which none is a background."""
+        # What is measured here is a softmax, but a classifier that was trained with sigmoids may say so.
+        recorded = None if self.moments is None else self.moments.metadata.activation
+        activation = (recorded or "softmax") if self.given.activation == "recorded" else self.given.activation
+        return replace(self.given, counts=self._counts(), background=None, activation=activation)
+
+    def map(self, spec: str) -> LogitMap:
+        """Fit one method."""
+        name, options = parse_method(spec)
+        if name == "temperature" and "value" in options:  # needs nothing that could say how many classes there are
+            return temperature(self.truth.num_classes, options["value"])
+        if name == "logn" and self.given.moments is None:
+            raise InputError(
+                f"Expected statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method "
+                f"`{name}`, but got neither."
+            )
+        elsewhere = bool(options.get("keep_confidence")) and self.held_out is not None
+        affine = self.inputs.fit(_without(spec, "keep_confidence") if elsewhere else spec)
+        if affine.num_classes != self.truth.num_classes:
+            raise InputError(
+                f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "
+                f"but got {affine.num_classes}."
+            )
+        return keep_confidence(affine, self._held_out_rows) if elsewhere else affine
+
+    def notes(self, specs: Iterable[Any]) -> list[str]:
+        """Say on which rows the confidence was kept, where it was."""
+        if not any(isinstance(spec, str) and parse_method(spec)[1].get("keep_confidence") for spec in specs):
+            return []
+        if self.held_out is None:
+            return ["The mean confidence was kept on training rows, of which a model is surer than of others."]
+        return [f"The mean confidence was kept on {len(self._held_out_rows):,} rows of `dev`."]
+
+    @cached_property
+    def _held_out_rows(self) -> Any:
+        return moments_of_logits(self.held_out, "dev logits").sample
+
+    def _counts(self) -> ClassCounts | None:
+        """Counts in the order of the columns; every image has one class, so their sum is the number of images."""
+        counts = self.truth.train_counts
+        return None if counts is None else ClassCounts(counts, num_images=int(counts.sum()))
+
+
+def _without(spec: str, option: str) -> str:
+    """The specification of the method without one of its options."""
+    name, _, rest = spec.partition(":")
+    return f"{name}:{','.join(part for part in rest.split(',') if part.partition('=')[0].strip() != option)}"

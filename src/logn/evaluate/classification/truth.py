@@ -1,0 +1,198 @@
+"""What the predictions of a classifier are held against: labels, training counts, look-alike families."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.classes.counts import ClassCounts
+from logn.classes.tables import naming
+from logn.errors import InputError
+from logn.evaluate.classification.files import read_labels
+from logn.logits.arrays import FloatArray, is_torch_tensor
+
+IntArray = npt.NDArray[np.int64]
+Shots = npt.NDArray[np.str_]
+Labels = npt.ArrayLike | str | os.PathLike[str]
+
+SHOTS = ("many", "medium", "few")
+# The last few-shot and the last medium-shot training count.
+PAPER_BOUNDS = (19, 100)  # few 1-19, medium 20-100, many above 100: the paper's, and those of Kang et al. (2020)
+OLTR_BOUNDS = (20, 99)  # few up to 20, medium 21-99, many from 100: what the code of OLTR (Liu et al., 2019) does
+
+
+def shot_groups(train_counts: npt.ArrayLike, bounds: tuple[int, int] = PAPER_BOUNDS) -> Shots:
+    """Give each class its group by its number of training samples: many, medium or few.
+
+    Args:
+        train_counts: Training samples of each class.
+        bounds: The most samples of a few-shot and of a medium-shot class.
+
+    Example:
+        >>> shot_groups([19, 20, 100, 101]).tolist()
+        ['few', 'medium', 'medium', 'many']
+        >>> shot_groups([19, 20, 100, 101], OLTR_BOUNDS).tolist()
+        ['few', 'few', 'many', 'many']
+    """
+    if bounds[0] >= bounds[1]:
+        raise InputError(f"Expected `bounds` to ascend, but got {bounds[0]} and {bounds[1]}.")
+    place = np.searchsorted(bounds, np.asarray(train_counts, np.float64), side="left")
+    return np.array(["few", "medium", "many"])[place]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationTruth:
+    """The labels of the test rows, and what is known about their classes.
+
+    Args:
+        labels: The class of each row, int64 (N,).
+        num_classes: Columns of the logits.
+        train_counts: Training samples of each class, for the groups; None when unknown.
+        families: The look-alike family of each class as a number, int64 (C,); None when unknown.
+        class_names: For tables and messages; None when unknown.
+        bounds: The most training samples of a few-shot and of a medium-shot class.
+    """
+
+    labels: IntArray
+    num_classes: int
+    train_counts: FloatArray | None = None
+    families: IntArray | None = None
+    class_names: tuple[str, ...] | None = None
+    bounds: tuple[int, int] = PAPER_BOUNDS
+
+    @cached_property
+    def rows_per_class(self) -> IntArray:
+        """How many test rows each class has."""
+        return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
+
+    @cached_property
+    def groups(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """Which classes belong to each group by name: "many", "few-OLTR" and so on; empty without counts."""
+        if self.train_counts is None:
+            return {}
+        found: dict[str, npt.NDArray[np.bool_]] = {}
+        for suffix, bounds in (("", self.bounds), ("-OLTR", OLTR_BOUNDS)):
+            shots = shot_groups(self.train_counts, bounds)
+            found |= {f"{shot}{suffix}": shots == shot for shot in SHOTS}
+        return found
+
+    def group_of(self, place: int) -> str | None:
+        """The group of a class; None without counts."""
+        return next((shot for shot in SHOTS if shot in self.groups and self.groups[shot][place]), None)
+
+    def name(self, place: int) -> str:
+        """What to call a class."""
+        return str(place) if self.class_names is None else self.class_names[place]
+
+    def part(self, rows: npt.NDArray[Any]) -> ClassificationTruth:
+        """Keep the rows that the mask or the positions name."""
+        return replace(self, labels=self.labels[rows])
+
+    def describe(self) -> str:
+        """Say what was measured on what.
+
+        Example:
+            >>> print(classification_truth([0, 1, 1, 0], 2, train_counts=[500, 5]).describe())
+            Top-1 on 4 rows of 2 classes; many, medium and few are the mean accuracy of the classes with more than 100,
+            20 to 100 and at most 19 training samples (1, 0 and 1 classes)
+        """
+        text = f"Top-1 on {len(self.labels):,} rows of {self.num_classes:,} classes"
+        if not self.groups:
+            return text
+        few, medium = self.bounds
+        sizes = [int(self.groups[shot].sum()) for shot in SHOTS]
+        return (
+            f"{text}; many, medium and few are the mean accuracy of the classes with more than {medium}, {few + 1} to "
+            f"{medium} and at most {few} training samples ({sizes[0]}, {sizes[1]} and {sizes[2]} classes)"
+        )
+
+
+def classification_truth(
+    labels: Labels,
+    num_classes: int,
+    *,
+    train_counts: ClassCounts | npt.ArrayLike | None = None,
+    families: Sequence[Hashable] | npt.ArrayLike | None = None,
+    class_names: Sequence[str] | None = None,
+    bounds: tuple[int, int] = PAPER_BOUNDS,
+) -> ClassificationTruth:
+    """Check labels, counts and families against the classes of the logits.
+
+    Args:
+        labels: The class of each row, or a file that `read_labels` reads.
+        num_classes: Columns of the logits.
+        train_counts: Training samples of each class; every class needs at least one.
+        families: One family for each class, anything that can be told apart.
+        class_names: One name for each class.
+        bounds: The most training samples of a few-shot and of a medium-shot class.
+
+    Example:
+        >>> classification_truth([0, 5], 3)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `labels` to be from 0 to 2, but row 1 has class 5.
+    """
+    names = None if class_names is None else tuple(map(str, class_names))
+    if names is not None and len(names) != num_classes:
+        raise InputError(
+            f"Expected `class_names` to have one name for each of {num_classes} classes, got {len(names)}."
+        )
+    counts = None if train_counts is None else _checked_counts(train_counts, num_classes, names)
+    kinds = None if families is None else _checked_families(families, num_classes)
+    shot_groups([], bounds)
+    return ClassificationTruth(checked_labels(labels, num_classes), num_classes, counts, kinds, names, bounds)
+
+
+def checked_labels(labels: Any, num_classes: int) -> IntArray:
+    """Labels as int64, one per row, within the classes; from an array, a tensor or a file."""
+    if isinstance(labels, str | os.PathLike):
+        with naming(Path(labels)):
+            return checked_labels(read_labels(labels), num_classes)
+    array: npt.NDArray[Any] = labels.numpy(force=True) if is_torch_tensor(labels) else np.asarray(labels)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise InputError(
+            f"Expected `labels` to be one whole number per row, but got {array.dtype} of shape {array.shape}."
+        )
+    if len(array) == 0:
+        raise InputError("Expected `labels` to be of at least one row, but got none.")
+    outside = np.flatnonzero((array < 0) | (array >= num_classes))
+    if len(outside):
+        row = int(outside[0])
+        raise InputError(f"Expected `labels` to be from 0 to {num_classes - 1}, but row {row} has class {array[row]}.")
+    return array.astype(np.int64)
+
+
+def _checked_counts(
+    given: ClassCounts | npt.ArrayLike, num_classes: int, class_names: tuple[str, ...] | None
+) -> FloatArray:
+    table = given if isinstance(given, ClassCounts) else ClassCounts(np.asarray(given, np.float64))
+    table = table.aligned_to(class_names)
+    if table.num_classes != num_classes:
+        raise InputError(
+            f"Expected `counts` to be of the {num_classes} classes of the logits, got {table.num_classes}."
+        )
+    absent = np.flatnonzero(table.image_counts <= 0)
+    if len(absent):
+        place, names = int(absent[0]), class_names or table.names
+        called = f"class {place}" + (f" ({names[place]})" if names else "")
+        others = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        raise InputError(
+            f"Expected `counts` to be at least 1 for every class, but {called}{others} has no training sample: it is "
+            "neither few-shot nor anything else; leave its column and its rows out."
+        )
+    return table.image_counts
+
+
+def _checked_families(families: Any, num_classes: int) -> IntArray:
+    listed = list(families.tolist() if isinstance(families, np.ndarray) else families)
+    if len(listed) != num_classes:
+        raise InputError(f"Expected `families` to be one for each of the {num_classes} classes, but got {len(listed)}.")
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(family, len(numbers)) for family in listed], np.int64)

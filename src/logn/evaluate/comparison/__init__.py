@@ -1,0 +1,1 @@
+"""Methods on the same predictions: fit, measure, compare, save, print."""

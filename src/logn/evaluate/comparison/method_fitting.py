@@ -1,0 +1,267 @@
+"""From the methods that a user names to maps of the logits of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.method_spec import FitInputs, parse_method
+from logn.calibrators.provenance import Target, check_background_place, check_source, check_width
+from logn.classes.counts import ClassCounts
+from logn.errors import InputError
+from logn.evaluate.store.format import StoreHeader
+from logn.logits.arrays import FloatArray
+from logn.statistics.moments import ClassMoments
+
+# A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
+LogitMap = Any
+# What is compared where nothing is named.
+DEFAULT_METHODS = ("logn", "logn:balanced")
+# The uncorrected model: always the first method.
+BASELINE = "none"
+# The one option that is written without a value.
+_FLAG = "balanced"
+
+
+def split_methods(text: str) -> list[str]:
+    """Split a list of specifications at its commas, but not at those between the options of one method.
+
+    Example:
+        >>> split_methods("none,logn:margin=0,use_std=false,loga,logn:balanced,std_power=0.5")
+        ['none', 'logn:margin=0,use_std=false', 'loga', 'logn:balanced,std_power=0.5']
+    """
+    specs: list[str] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        is_option = ":" not in piece.partition("=")[0] and ("=" in piece or piece == _FLAG)
+        if not is_option:
+            specs.append(piece)
+        elif specs:
+            specs[-1] += ("," if ":" in specs[-1] else ":") + piece
+        else:
+            raise InputError(f"Expected `methods` to begin with a method, but got {piece!r}.")
+    return specs
+
+
+def named_methods(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict[str, str | LogitMap]:
+    """Methods by name, the uncorrected model first.
+
+    Example:
+        >>> named_methods(["logn", "none"])
+        {'none': None, 'logn': 'logn'}
+    """
+    if isinstance(methods, str):
+        raise InputError(f"Expected `methods` to be a list of specifications, but got the text {methods!r}.")
+    given = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
+    given.pop(BASELINE, None)
+    return {BASELINE: None, **given}
+
+
+def map_for_store(
+    name: str,
+    method: str | LogitMap,
+    header: StoreHeader,
+    inputs: FitInputs | None = None,
+    *,
+    allow_mismatch: bool = False,
+) -> LogitMap:
+    """The map of a method: fitted where it is a specification, checked where it was made elsewhere.
+
+    Args:
+        name: What to call it in messages.
+        method: A specification, a ClassAffine, any function of logits, or None.
+        header: What the store says of its logits.
+        inputs: What specifications are fitted from.
+        allow_mismatch: Only warn where a map or the statistics are of other classes, another activation or other
+            weights.
+
+    Example:
+        >>> other = ClassAffine([1.0, 1.0, 2.0], [0.0, 0.0, 0.0], background=-1)
+        >>> map_for_store("other", other, StoreHeader(num_columns=3, background=0))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `other` to have the background at 0 (first), its place in the predictions, \
+but got -1 (last).
+    """
+    if isinstance(method, str):
+        return fit_for_store(method, header, inputs, allow_mismatch=allow_mismatch)
+    if isinstance(method, ClassAffine):
+        method.check_fits(_logits_of(header), what=f"`{name}`", allow_mismatch=allow_mismatch)
+    return method
+
+
+def fit_for_store(
+    spec: str,
+    header: StoreHeader,
+    inputs: FitInputs | None = None,
+    *,
+    allow_mismatch: bool = False,
+    **given: Any,
+) -> LogitMap:
+    """Fit the method that `spec` names for the logits of a store.
+
+    Args:
+        spec: Such as "logn:margin=0" or "norcal", as `logn.calibrators.method_spec.fit_method` reads it.
+        header: What the store says of its logits: columns, background, activation, class names.
+        inputs: What it is fitted from. Counts are put in the order of the store's classes where both have names.
+        allow_mismatch: Only warn where the statistics are of other classes, another activation or other weights.
+        given: Or the fields of `inputs` by name: `moments`, `counts`, `dimensions`, `weight` and so on.
+
+    Example:
+        >>> header = StoreHeader(num_columns=3, activation="sigmoid")
+        >>> fit_for_store("norcal:gamma=1", header, counts=[100, 10, 1]).shift.round(3)
+        array([-4.605, -2.303, -0.   ])
+    """
+    inputs = FitInputs.of(inputs, given)
+    if inputs.moments is not None:
+        _check_statistics(inputs.moments, _logits_of(header), allow_mismatch)
+    table = None if inputs.counts is None else aligned_counts(inputs.counts, header)
+    if parse_method(spec)[0] == "fracal" and header.activation == "sigmoid":
+        return _fracal_for_sigmoid(spec, table, inputs.dimensions)
+    background = header.background if inputs.background == "recorded" else inputs.background
+    activation = header.activation if inputs.activation == "recorded" else inputs.activation
+    return replace(inputs, counts=table, background=background, activation=activation).fit(spec)
+
+
+def _logits_of(header: StoreHeader) -> Target:
+    return Target(
+        "the predictions",
+        num_classes=header.num_columns,
+        background=header.background,
+        class_names=header.class_names,
+        activation=header.activation,
+        fingerprint=header.metadata.get("fingerprint"),
+    )
+
+
+def _check_statistics(moments: ClassMoments, target: Target, allow_mismatch: bool) -> None:
+    """Refuse statistics of other logits than those of the store."""
+    what, metadata = "the statistics", moments.metadata
+    check_width(what, moments.num_classes, target)
+    # Moments are per column: those that name no background serve any, which a map that is fitted to one does not.
+    if metadata.background is not None:
+        check_background_place(what, metadata.background, target)
+    else:
+        metadata = metadata.with_changes(background=target.background)
+    check_source(what, metadata, target, allow_mismatch=allow_mismatch)
+
+
+def aligned_counts(counts: ClassCounts | npt.ArrayLike, header: StoreHeader) -> ClassCounts:
+    """Class counts in the order of the store's foreground classes."""
+    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
+    table = table.aligned_to(header.class_names)
+    if table.num_classes != header.num_classes:
+        raise InputError(
+            f"Expected `counts` to have the {header.num_classes} foreground classes of the predictions, "
+            f"but got {table.num_classes}."
+        )
+    return table
+
+
+@dataclass(frozen=True)
+class ScoresAsLogits:
+    """A map to scores as a map to logits, so that the sigmoid that follows gives the scores back.
+
+    Args:
+        to_scores: From logits to scores between 0 and 1.
+        increasing: Whether the score of each class grows with its logit and depends on no other.
+
+    Example:
+        >>> ScoresAsLogits(lambda logits: np.full_like(logits, 0.5))(np.array([3.0]))
+        array([0.])
+    """
+
+    to_scores: Any
+    increasing: bool = False
+
+    def __call__(self, logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Logits whose sigmoid is the score of `logits`."""
+        scores = np.asarray(self.to_scores(np.asarray(logits, np.float64)))
+        scores = scores.clip(1e-30, 1 - 1e-15)
+        result: npt.NDArray[Any] = (np.log(scores) - np.log1p(-scores)).astype(logits.dtype)
+        return result
+
+
+def _fracal_for_sigmoid(spec: str, counts: ClassCounts | None, dimensions: npt.ArrayLike | None) -> Any:
+    """FRACAL's form for sigmoid heads is not affine: it multiplies two sigmoids."""
+    if counts is None:
+        raise InputError("Expected `counts` for the method `fracal`, but got none.")
+    options = parse_method(spec)[1]
+    values = counts.instance_counts if options.pop("counts", "images") == "instances" else counts.image_counts
+    num_images = options.pop("num_images", counts.num_images)
+    if num_images is None:
+        raise InputError("Expected `num_images` for the method `fracal`, since the counts do not say it, but got none.")
+    return ScoresAsLogits(FracalSigmoid.fit(values, num_images, dimensions, **options), increasing=True)
+
+
+@dataclass(frozen=True)
+class UnsavedMap:
+    """Stands for a map of logits that a saved comparison could not hold: only its numbers were kept.
+
+    Example:
+        >>> UnsavedMap()(np.zeros(2))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected a map that was saved with its comparison, but this one was made elsewhere;
+        compare again to use it.
+    """
+
+    def __call__(self, logits: Any) -> Any:
+        """Refuse: there is nothing to map with."""
+        raise InputError(
+            "Expected a map that was saved with its comparison, but this one was made elsewhere; compare again to use "
+            "it."
+        )
+
+
+def describe_map(transform: LogitMap) -> dict[str, Any] | None:
+    """What kind of map it is, as plain values; its arrays are what `map_arrays` gives. None for no change.
+
+    Example:
+        >>> describe_map(ClassAffine([2.0], [1.0], method="mine"))
+        {'kind': 'affine', 'background': None, 'method': 'mine', 'settings': {}}
+    """
+    if transform is None:
+        return None
+    if isinstance(transform, ClassAffine):
+        return {
+            "kind": "affine",
+            "background": transform.background,
+            "method": transform.method,
+            "settings": dict(transform.settings),
+        }
+    return {"kind": "fracal-sigmoid" if _is_sigmoid_fracal(transform) else "unsaved"}
+
+
+def map_arrays(transform: LogitMap) -> dict[str, FloatArray]:
+    """The arrays of a map that can be saved."""
+    if isinstance(transform, ClassAffine):
+        return {"scale": transform.scale, "shift": transform.shift}
+    return {"shift": transform.to_scores.shift} if _is_sigmoid_fracal(transform) else {}
+
+
+def map_from_parts(described: Mapping[str, Any] | None, arrays: Mapping[str, FloatArray]) -> LogitMap:
+    """Make the map again that `describe_map` and `map_arrays` took apart.
+
+    Example:
+        >>> halved = ClassAffine([0.5, 0.5], [0.0, 1.0], method="mine")
+        >>> map_from_parts(describe_map(halved), map_arrays(halved)) == halved
+        True
+    """
+    if described is None:
+        return None
+    if described["kind"] == "affine" and arrays:
+        background, method, settings = (described[name] for name in ("background", "method", "settings"))
+        return ClassAffine(arrays["scale"], arrays["shift"], background, method, settings)
+    if described["kind"] == "fracal-sigmoid" and arrays:
+        return ScoresAsLogits(FracalSigmoid(arrays["shift"]), increasing=True)
+    return UnsavedMap()
+
+
+def _is_sigmoid_fracal(transform: LogitMap) -> bool:
+    return isinstance(transform, ScoresAsLogits) and isinstance(transform.to_scores, FracalSigmoid)

@@ -1,0 +1,139 @@
+"""What a comparison measures, and how: the same settings for detectors and for classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from logn.errors import InputError
+from logn.evaluate.decode.decoder import DecodeSettings
+from logn.evaluate.detection.class_groups import LVIS_BOUNDS
+from logn.evaluate.detection.ground_truth import GroundTruth
+from logn.evaluate.detection.protocol import COCO_CAP, EvaluationProtocol
+
+# Of more images than this the report shows no more, and takes longer.
+REPORT_IMAGES = 500
+
+
+@dataclass(frozen=True, init=False)
+class CompareSettings:
+    """What is measured, and how.
+
+    Args:
+        style: "lvis" or "coco". For detectors.
+        decode: Threshold, suppression and limits of the decoder. For detectors.
+        num_bootstrap: How often images or rows are drawn anew for the intervals; 0 for no intervals.
+        confidence: Of the intervals.
+        seed: Of the draws.
+        split: Report on one half of the images or rows only, and make choices on the other.
+        fixed: Also compute AP-Fixed, and AP-Pool over its detections: a second decoding. For detectors.
+        errors: Also find the kinds of error (TIDE) over all images. For detectors.
+        bounds: The last rare and the last common training count, when groups come from counts; by default 10 and 100
+            for detectors. For classifiers the last few-shot and the last medium-shot count, by default 19 and 100.
+        only_predicted: Evaluate only the predicted images when the annotations have more. For detectors.
+        objective: The metric by which the value of a sweep is chosen; by default "AP" or "top-1".
+        report_images: How many images the report looks at closely, evenly spaced, for thresholds, kinds of error and
+            pictures; 0 for none. For detectors.
+        draws: An older name of `num_bootstrap`.
+
+    Example:
+        >>> CompareSettings(draws=0) == CompareSettings(num_bootstrap=0)
+        True
+    """
+
+    style: str
+    decode: DecodeSettings
+    num_bootstrap: int
+    confidence: float
+    seed: int
+    split: bool
+    fixed: bool
+    errors: bool
+    bounds: tuple[int, int] | None
+    only_predicted: bool
+    objective: str | None
+    report_images: int
+
+    def __init__(
+        self,
+        style: str = "lvis",
+        decode: DecodeSettings | None = None,
+        num_bootstrap: int | None = None,
+        confidence: float = 0.95,
+        seed: int = 0,
+        split: bool = False,
+        fixed: bool = False,
+        errors: bool = False,
+        bounds: tuple[int, int] | None = None,
+        only_predicted: bool = False,
+        objective: str | None = None,
+        report_images: int = REPORT_IMAGES,
+        *,
+        draws: int | None = None,
+    ) -> None:
+        if num_bootstrap is not None and draws is not None:
+            raise InputError("Expected `num_bootstrap` or its older name `draws`, but got both.")
+        given = num_bootstrap if draws is None else draws
+        values = {
+            "style": style,
+            "decode": decode or DecodeSettings(),
+            "num_bootstrap": 1000 if given is None else given,
+            "confidence": confidence,
+            "seed": seed,
+            "split": split,
+            "fixed": fixed,
+            "errors": errors,
+            "bounds": bounds,
+            "only_predicted": only_predicted,
+            "objective": objective,
+            "report_images": report_images,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        for name in ("num_bootstrap", "report_images"):
+            if values[name] < 0:  # type: ignore[operator]
+                called = "draws" if name == "num_bootstrap" and draws is not None else name
+                raise InputError(f"Expected `{called}` to be at least 0, but got {values[name]}.")
+        if not 0 < confidence < 1:
+            raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {confidence:g}.")
+
+    @property
+    def draws(self) -> int:
+        """An older name of `num_bootstrap`."""
+        return self.num_bootstrap
+
+    @property
+    def group_bounds(self) -> tuple[int, int]:
+        """The last rare and the last common training count of a detector's classes."""
+        return self.bounds or LVIS_BOUNDS
+
+    def protocol(self, truth: GroundTruth, group_source: str | None, *, decoded: bool = True) -> EvaluationProtocol:
+        """Give the protocol of AP under these settings; detections that we did not decode hide theirs."""
+        part = ", one half of them" if self.split else ""
+        if truth.verified is not None and truth.verified.all():
+            part += ", every class verified in each"
+        return EvaluationProtocol(
+            style=self.style,
+            max_detections=self.decode.max_detections if self.style == "lvis" else COCO_CAP,
+            score_threshold=self.decode.score_threshold if decoded else None,
+            nms_iou=self.decode.nms_iou if decoded else None,
+            groups=group_source,
+            images=f"{truth.num_images:,} images{part}",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all settings as plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> CompareSettings:
+        """Read what `to_dict` gave, also after a way through JSON.
+
+        Example:
+            >>> CompareSettings.from_dict(CompareSettings(bounds=(5, 50)).to_dict()).bounds
+            (5, 50)
+        """
+        bounds = content.get("bounds")
+        decode = DecodeSettings(**content["decode"])
+        return cls(**{**content, "decode": decode, "bounds": None if bounds is None else (bounds[0], bounds[1])})

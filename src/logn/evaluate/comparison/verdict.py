@@ -1,0 +1,93 @@
+"""What a comparison found, in words that claim no more than the intervals allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from logn.evaluate.detection.bootstrap import Interval
+
+VERDICT_METRICS = ("APr", "APc", "APf", "AP")
+# What the verdict on a classifier is about, and what to call it there.
+CLASSIFIER_VERDICTS = {
+    "few": "few-shot accuracy",
+    "medium": "medium-shot accuracy",
+    "many": "many-shot accuracy",
+    "top-1": "overall accuracy",
+}
+
+
+def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tuple[str, ...] = VERDICT_METRICS) -> str:
+    """Say which of `metrics` a method raises, which it lowers, and of which neither can be said.
+
+    Example:
+        >>> describe_changes("logn", {"APr": Interval(0.041, 0.02, 0.063), "APf": Interval(-0.003, -0.009, 0.002)})
+        'logn raises APr by 4.1 [2.0, 6.3]; no clear change of APf (-0.3 [-0.9, 0.2]).'
+        >>> describe_changes("logn", {"AP": Interval(0.01, float("nan"), float("nan"))})
+        'logn changes AP by +1.0, without intervals to say how sure that is.'
+    """
+    changes = {
+        metric: differences[metric]
+        for metric in metrics
+        if metric in differences and not math.isnan(differences[metric].difference)
+    }
+    if not changes:
+        return f"Nothing can be said about {name}: no metric was measured."
+    if all(math.isnan(change.low) for change in changes.values()):
+        listed = join_words(f"{metric} by {100 * change.difference:+.1f}" for metric, change in changes.items())
+        return f"{name} changes {listed}, without intervals to say how sure that is."
+    raised = [_amount(metric, change) for metric, change in changes.items() if change.low > 0]
+    lowered = [_amount(metric, change) for metric, change in changes.items() if change.high < 0]
+    unclear = [
+        f"{metric} ({100 * change.difference:+.1f} {interval_text(change)})"
+        for metric, change in changes.items()
+        if not change.is_clear
+    ]
+    verbs = [f"{verb} {join_words(amounts)}" for verb, amounts in (("raises", raised), ("lowers", lowered)) if amounts]
+    clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} changes nothing for sure"
+    return f"{clear}; no clear change of {join_words(unclear)}." if unclear else f"{clear}."
+
+
+def describe_classifier(
+    name: str, differences: Mapping[str, Interval], before: Mapping[str, float], after: Mapping[str, float]
+) -> str:
+    """Say what a method changes of a classifier: its accuracies, and whether its probabilities still mean something.
+
+    Args:
+        name: The method.
+        differences: Of each metric to the uncorrected model.
+        before: Metrics of the uncorrected model.
+        after: Metrics of the method.
+    """
+    called = {title: differences[metric] for metric, title in CLASSIFIER_VERDICTS.items() if metric in differences}
+    changes = describe_changes(name, called, tuple(CLASSIFIER_VERDICTS.values()))
+    error, confidence = (f"{100 * before[metric]:.1f} to {100 * after[metric]:.1f}" for metric in ("ECE", "confidence"))
+    change = differences["ECE"].difference
+    verb = "stays at" if math.isclose(change, 0.0, abs_tol=5e-4) else "falls from" if change < 0 else "rises from"
+    error = f"{100 * after['ECE']:.1f}" if verb == "stays at" else error
+    return f"{changes} Its calibration error (ECE) {verb} {error}, its mean confidence goes from {confidence}."
+
+
+def _amount(metric: str, change: Interval) -> str:
+    return f"{metric} by {100 * abs(change.difference):.1f} {interval_text(change)}"
+
+
+def interval_text(change: Interval) -> str:
+    """Write the ends of an interval in points.
+
+    Example:
+        >>> interval_text(Interval(0.02, -0.01, 0.05))
+        '[-1.0, 5.0]'
+    """
+    return f"[{100 * change.low:.1f}, {100 * change.high:.1f}]"
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Join with commas and a last "and".
+
+    Example:
+        >>> join_words(["a", "b", "c"])
+        'a, b and c'
+    """
+    listed = list(words)
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"

@@ -1,0 +1,1 @@
+"""From proposals and a map of logits to detections."""

@@ -1,0 +1,221 @@
+"""Class-wise greedy non-maximum suppression on candidates that are sorted by descending score.
+
+A candidate is a pair (proposal, class). It goes when a candidate of the same class that stands before it is kept and
+overlaps it by more than the threshold: exactly the result of a greedy suppression per class. Since only candidates
+that stand before count, suppressing a leading part of the list gives the leading part of the result; that is what
+makes an early stop exact.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.evaluate.decode.overlap_graph import OverlapGraph
+
+Float32 = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.intp]
+
+# Pairs of boxes that are compared at once: some tens of megabytes.
+_PAIRS_AT_ONCE = 1_000_000
+# Candidates between two looks at whether there are enough.
+_BLOCK = 256
+# Comparisons of scores that take about as long as one candidate of the greedy loop.
+_COMPARISONS_PER_CANDIDATE = 100
+
+
+class Suppression(Protocol):
+    """Greedy suppression among the candidates of one image."""
+
+    def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
+        """Positions that are kept, ascending, at most `limit`; candidates come sorted by descending score."""
+        ...
+
+    def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+        """Positions that are kept where there is no limit, ascending.
+
+        The candidates are `proposal * num_classes + class`, ascending; of equal scores the first stands before.
+        """
+        ...
+
+
+class AgnosticSuppression:
+    """Suppression where all classes of a proposal share its box.
+
+    The overlaps of the proposals are computed once, whatever the number of classes and of methods; a row of them is
+    one integer of N bits, and so is the set of proposals kept so far for a class.
+
+    Example:
+        >>> boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [50, 50, 60, 60]], np.float32)
+        >>> AgnosticSuppression(boxes, 0.5).keep(np.array([0, 1, 1, 2]), np.array([7, 7, 8, 7]), None)
+        array([0, 2, 3])
+    """
+
+    def __init__(self, boxes: Float32, threshold: float) -> None:
+        self._overlaps = pairwise_iou(boxes) > floor_float32(threshold)
+
+    @cached_property
+    def _rows(self) -> list[int]:
+        packed = np.packbits(self._overlaps, axis=1, bitorder="little")
+        content, width = packed.tobytes(), packed.shape[1]
+        return [
+            int.from_bytes(content[start : start + width], "little") for start in range(0, len(content), width or 1)
+        ]
+
+    @cached_property
+    def _graph(self) -> OverlapGraph:
+        return OverlapGraph(self._overlaps)
+
+    def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
+        """See `Suppression.keep`."""
+        overlapping = self._rows
+        own_bit = [1 << number for number in range(len(overlapping))]
+        kept_of_class = [0] * (int(labels.max(initial=0)) + 1)
+        kept: list[int] = []
+        keep = kept.append
+        wanted = len(proposals) if limit is None else limit
+        # In blocks, since with a limit the end of the list is seldom reached.
+        for start in range(0, len(proposals), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            pairs = zip(proposals[block].tolist(), labels[block].tolist(), strict=True)
+            for position, (proposal, label) in enumerate(pairs, start):
+                kept_here = kept_of_class[label]
+                if not kept_here & overlapping[proposal]:
+                    kept_of_class[label] = kept_here | own_bit[proposal]
+                    keep(position)
+            if len(kept) >= wanted:
+                break
+        return np.array(kept[:wanted], dtype=np.intp)
+
+    def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+        """See `Suppression.survivors`."""
+        if self._graph.pairs * num_classes > _COMPARISONS_PER_CANDIDATE * len(flat):
+            return _keep_without_limit(self, flat, scores, num_classes)
+        return self._graph.survivors(flat, scores, num_classes)
+
+
+class ClassBoxSuppression:
+    """Suppression where each foreground class of a proposal has its own box `(N, F, 4)`.
+
+    Example:
+        >>> boxes = np.zeros((2, 1, 4), np.float32)
+        >>> boxes[:, 0] = [[0, 0, 10, 10], [0, 0, 10, 9]]
+        >>> ClassBoxSuppression(boxes, 0.5).keep(np.array([1, 0]), np.array([0, 0]), None)
+        array([0])
+    """
+
+    def __init__(self, boxes: Float32, threshold: float) -> None:
+        self._boxes, self._threshold = boxes, floor_float32(threshold)
+
+    def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
+        """See `Suppression.keep`."""
+        by_class = np.argsort(labels, kind="stable")
+        boxes = self._boxes[proposals[by_class], labels[by_class]]
+        first, second = _overlapping_pairs(boxes, labels[by_class], self._threshold)
+        kept = np.ones(len(labels), dtype=bool)
+        kept[by_class] = _settle(len(labels), first, second)
+        return np.flatnonzero(kept)[:limit]
+
+    def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+        """See `Suppression.survivors`."""
+        return _keep_without_limit(self, flat, scores, num_classes)
+
+
+def _keep_without_limit(suppression: Suppression, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+    order = np.argsort(-scores, kind="stable")
+    proposals = flat[order] // num_classes
+    kept = suppression.keep(proposals, flat[order] - proposals * num_classes, None)
+    return np.sort(order[kept])
+
+
+def _overlapping_pairs(boxes: Float32, groups: Indices, threshold: np.float32) -> tuple[Indices, Indices]:
+    """Pairs `first < second` of one group whose boxes overlap by more than `threshold`; `groups` is sorted."""
+    starts = np.searchsorted(groups, groups, side="left")
+    before = np.arange(len(groups)) - starts  # each is compared with those before it in its group
+    pairs_up_to = np.cumsum(before)
+    found: list[tuple[Indices, Indices]] = []
+    begin = 0
+    while begin < len(groups):
+        done = int(pairs_up_to[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(pairs_up_to, done + _PAIRS_AT_ONCE, side="right")), begin + 1)
+        second = np.repeat(np.arange(begin, end), before[begin:end])
+        first = np.arange(len(second)) - np.repeat(pairs_up_to[begin:end] - before[begin:end] - done, before[begin:end])
+        first += starts[second]
+        overlapping = iou_of_pairs(boxes[first], boxes[second]) > threshold
+        found.append((first[overlapping], second[overlapping]))
+        begin = end
+    empty = np.empty(0, np.intp)
+    return (
+        np.concatenate([empty, *(pair[0] for pair in found)]),
+        np.concatenate([empty, *(pair[1] for pair in found)]),
+    )
+
+
+def _settle(count: int, first: Indices, second: Indices) -> npt.NDArray[np.bool_]:
+    """Greedy result from the overlapping pairs: `second` goes when `first` stays.
+
+    Each round decides at least one more of a chain of overlaps, so the repetition ends at the greedy result; in
+    practice after a few rounds.
+    """
+    kept = np.ones(count, dtype=bool)
+    while True:
+        settled = np.bincount(second[kept[first]], minlength=count) == 0
+        if np.array_equal(settled, kept):
+            return kept
+        kept = settled
+
+
+def pairwise_iou(boxes: Float32) -> Float32:
+    """Intersection over union of all boxes with each other, in the arithmetic of torchvision's NMS.
+
+    Example:
+        >>> pairwise_iou(np.array([[0, 0, 2, 2], [0, 0, 2, 1]], np.float32)).tolist()
+        [[1.0, 0.5], [0.5, 1.0]]
+    """
+    x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
+    intersection = _overlap_length(x1[:, None], x2[:, None], x1, x2)
+    intersection *= _overlap_length(y1[:, None], y2[:, None], y1, y2)
+    area = (x2 - x1) * (y2 - y1)
+    union = area[:, None] + area
+    union -= intersection
+    with np.errstate(invalid="ignore", divide="ignore"):  # two empty boxes: NaN, which overlaps nothing
+        intersection /= union
+    return intersection
+
+
+def iou_of_pairs(left: Float32, right: Float32) -> Float32:
+    """Intersection over union of each box of `left` with the box of `right` in the same row.
+
+    Example:
+        >>> iou_of_pairs(np.array([[0, 0, 2, 2]], np.float32), np.array([[0, 0, 2, 1]], np.float32)).tolist()
+        [0.5]
+    """
+    ax1, ay1, ax2, ay2 = np.ascontiguousarray(left.T)
+    bx1, by1, bx2, by2 = np.ascontiguousarray(right.T)
+    intersection = _overlap_length(ax1, ax2, bx1, bx2)
+    intersection *= _overlap_length(ay1, ay2, by1, by2)
+    union = (ax2 - ax1) * (ay2 - ay1) + (bx2 - bx1) * (by2 - by1)
+    union -= intersection
+    with np.errstate(invalid="ignore", divide="ignore"):
+        intersection /= union
+    return intersection
+
+
+def _overlap_length(low: Float32, high: Float32, other_low: Float32, other_high: Float32) -> Float32:
+    length = np.minimum(high, other_high)
+    length -= np.maximum(low, other_low)
+    return np.maximum(length, np.float32(0), out=length)
+
+
+def floor_float32(value: float) -> np.float32:
+    """The largest float32 not above `value`: for float32 numbers, greater than it is greater than `value`.
+
+    Example:
+        >>> float(floor_float32(0.5)), float(floor_float32(0.7)) <= 0.7
+        (0.5, True)
+    """
+    nearest = np.float32(value)
+    return nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf))

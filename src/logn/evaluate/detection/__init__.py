@@ -1,0 +1,1 @@
+"""Metrics of detections: ground truth, matching, AP, errors, intervals."""

@@ -1,0 +1,78 @@
+"""Statistics of a detector's logits over the images of a data set; their labels are never read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from logn.datasets.detection_dataset import DetectionDataset
+from logn.errors import InputError
+from logn.evaluate.store.predict import as_tensor
+from logn.logits.fingerprint import fingerprint
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+from logn.statistics.record import default_sample_rows
+
+
+def collect_detector_statistics(
+    detector: Any,
+    dataset: DetectionDataset,
+    *,
+    images: int | None = None,
+    batch: int = 8,
+    seed: int = 0,
+    sample_rows: int | None = None,
+    advance: Callable[[int], object] = lambda count: None,
+) -> ClassMoments:
+    """Run `detector` over training images and sum up the logits of its proposals.
+
+    These are the logits that a prediction store holds: for a cascade the average of its stages. To correct the stages
+    one by one, record them with `logn.record(detector, detector.logit_layer)`.
+
+    Args:
+        detector: A detector with `propose` and `logit_layer`, such as those of `logn.training`.
+        dataset: The training images.
+        images: How many of them, drawn at random without repetition; all by default.
+        batch: Images per forward pass.
+        seed: Of the draw.
+        sample_rows: Rows to keep for the balanced margin; by default 4096, or what fits into 4 MiB.
+        advance: Called with the number of images whenever some are done.
+    """
+    for name, count in (("images", images), ("batch", batch)):
+        if count is not None and count < 1:
+            raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")
+    if detector.num_classes != dataset.num_classes:
+        raise InputError(
+            f"Expected `dataset` to have the {detector.num_classes} classes of the detector, but got "
+            f"{dataset.num_classes}."
+        )
+    moments: ClassMoments | None = None
+    order = np.random.default_rng(seed).permutation(len(dataset))[:images]
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        for proposals in detector.propose([as_tensor(dataset.read_image(int(index))) for index in chosen]):
+            # Every image is a batch, as in the paper's code.
+            moments = moments or _empty(detector, dataset, proposals.num_columns, sample_rows)
+            moments.update(proposals.logits)
+        advance(len(chosen))
+    if moments is None:
+        raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
+    return moments
+
+
+def _empty(detector: Any, dataset: DetectionDataset, columns: int, sample_rows: int | None) -> ClassMoments:
+    names = tuple(dataset.class_names)
+    if detector.background is not None:
+        names = ("background", *names) if detector.background == 0 else (*names, "background")
+    metadata = StatisticsMetadata(
+        class_names=names,
+        background=detector.background,
+        activation=detector.activation,
+        layer=detector.logit_layer.name,
+        population=detector.population,
+        fingerprint=fingerprint(detector),
+    )
+    rows = default_sample_rows(columns) if sample_rows is None else sample_rows
+    return ClassMoments(columns, sample_rows=rows, metadata=metadata)

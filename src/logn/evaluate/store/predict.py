@@ -1,0 +1,196 @@
+"""Run a detector once over a data set and keep its proposals with all logits; a run that was stopped goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError, MissingExtraError
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
+from logn.logits.proposals import Proposals, ProposingDetector
+
+
+class ImageSource(Protocol):
+    """What `predict` needs of a data set; `logn.datasets.detection_dataset.DetectionDataset` has it all."""
+
+    @property
+    def image_ids(self) -> npt.NDArray[np.int64]:
+        """The id of each image."""
+        ...
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The name of each foreground class."""
+        ...
+
+    @property
+    def category_ids(self) -> npt.NDArray[np.int64]:
+        """The id of each foreground class."""
+        ...
+
+    def read_image(self, index: int) -> npt.NDArray[np.uint8]:
+        """Image `index` as RGB of shape `(height, width, 3)`."""
+        ...
+
+
+def predict(
+    detector: ProposingDetector,
+    dataset: ImageSource,
+    path: str | os.PathLike[str],
+    *,
+    dtype: str = "float16",
+    batch: int = 8,
+    rank: int | None = None,
+    world_size: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    advance: Callable[[int], object] = lambda count: None,
+) -> int:
+    """Write the proposals of all images to a store; images that it holds already are not run again.
+
+    Under torchrun each process writes a part of its own: process `r` of `w` takes every `w`-th image from `r`, so no
+    image is done twice, and a later run may have another number of processes.
+
+    Args:
+        detector: Gives proposals; `docs/predictions-store.md` says how any model can.
+        dataset: The images.
+        path: Folder of the store.
+        dtype: Of the logits: "float16", or "float32" for twice the size.
+        batch: Images per forward pass.
+        rank: Number of this process; by default what torchrun says, else 0.
+        world_size: Number of processes; by default what torchrun says, else 1.
+        metadata: Kept in the header; its `fingerprint` (of the weights) and `images` (of the data set) must be the
+            same when a store is continued.
+        advance: Called with the number of images whenever some are done, those of an earlier run included.
+
+    Returns:
+        How many images this call has run.
+    """
+    _check_classes(detector, dataset)
+    if batch < 1:
+        raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
+    rank = int(os.environ.get("RANK", 0)) if rank is None else rank
+    world_size = int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size
+    known = _images_there(path, metadata or {}, dataset, dtype)
+    mine = range(rank, len(dataset.image_ids), world_size)
+    todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
+    advance(len(mine) - len(todo))
+    writer: PredictionWriter | None = None
+    try:
+        for indices, found in _proposals(detector, dataset, todo, batch):
+            writer = writer or PredictionWriter(
+                path, _header(detector, dataset, found[0], dtype, metadata or {}), part=rank
+            )
+            for index, proposals in zip(indices, found, strict=True):
+                writer.append(int(dataset.image_ids[index]), proposals)
+            advance(len(indices))
+    finally:
+        if writer:
+            writer.close()
+    return len(todo)
+
+
+def as_tensor(image: npt.NDArray[np.uint8]) -> Any:
+    """An RGB image `(H, W, 3)` as the float tensor `(3, H, W)` in 0..1 that detectors take.
+
+    Example:
+        >>> tuple(as_tensor(np.zeros((4, 5, 3), np.uint8)).shape)
+        (3, 4, 5)
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("torch", extra="torch") from error
+    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).float().div_(255)
+
+
+def _check_classes(detector: ProposingDetector, dataset: ImageSource) -> None:
+    lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(detector, name)]
+    if lacking:
+        raise InputError(
+            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; wrap a two-stage "
+            "model of torchvision as TorchvisionDetector(model), and any other as docs/predictions-store.md shows."
+        )
+    if detector.num_classes != len(dataset.category_ids):
+        raise InputError(
+            f"Expected `dataset` to have the {detector.num_classes} classes of the detector, "
+            f"but it has {len(dataset.category_ids)}."
+        )
+    names = getattr(detector, "class_names", None)
+    if names is not None and tuple(names) != tuple(dataset.class_names):
+        place = next(place for place, name in enumerate(names) if name != dataset.class_names[place])
+        raise InputError(
+            f"Expected `dataset` to have the classes of the detector, but class {place} is "
+            f"{dataset.class_names[place]!r} instead of {names[place]!r}."
+        )
+
+
+def _images_there(
+    path: str | os.PathLike[str], metadata: Mapping[str, Any], dataset: ImageSource, dtype: str
+) -> frozenset[int]:
+    """The images that the store holds; one of other weights or images is refused, since ids alone would mix them."""
+    if not any(Path(path).glob("part-*/header.json")):
+        return frozenset()
+    store = PredictionStore(path)
+    there = frozenset(store.image_ids.tolist())
+    if store.header.dtype != dtype:  # told here, since a store that is complete gets no writer to notice
+        raise InputError(
+            f"Expected `{path}` to be continued with dtype {store.header.dtype!r}, but got {dtype!r}; use a new folder."
+        )
+    for entry, what in (("fingerprint", "weights"), ("images", "images")):
+        ours, theirs = metadata.get(entry), store.header.metadata.get(entry)
+        if ours and theirs and ours != theirs:
+            raise InputError(
+                f"Expected `{path}` to be continued with the same {what}, but they differ; use a new folder."
+            )
+    strays = there - set(dataset.image_ids.tolist())
+    if strays:
+        raise InputError(
+            f"Expected `{path}` to hold images of `dataset` only, but it holds image {min(strays)} of another one; "
+            "use a new folder."
+        )
+    return there
+
+
+def _proposals(
+    detector: ProposingDetector, dataset: ImageSource, todo: Sequence[int], batch: int
+) -> Iterator[tuple[Sequence[int], list[Proposals]]]:
+    """Proposals batch by batch; the next images are read while the detector works."""
+
+    def read(indices: Sequence[int]) -> list[Any]:
+        return [as_tensor(dataset.read_image(index)) for index in indices]
+
+    batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
+    with ThreadPoolExecutor(1) as reader:
+        following = reader.submit(read, batches[0]) if batches else None
+        for number, indices in enumerate(batches):
+            images = following.result() if following else []
+            following = reader.submit(read, batches[number + 1]) if number + 1 < len(batches) else None
+            yield indices, detector.propose(images)
+
+
+def _header(
+    detector: ProposingDetector,
+    dataset: ImageSource,
+    example: Proposals,
+    dtype: str,
+    metadata: Mapping[str, Any],
+) -> StoreHeader:
+    return StoreHeader(
+        num_columns=example.num_columns,
+        background=detector.background,
+        activation=detector.activation,
+        class_boxes=example.boxes.ndim == 3,
+        dtype=dtype,
+        class_names=tuple(dataset.class_names),
+        category_ids=tuple(int(number) for number in dataset.category_ids),
+        num_images=len(dataset.image_ids),
+        metadata=dict(metadata),
+    )

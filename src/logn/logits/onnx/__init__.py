@@ -1,0 +1,1 @@
+"""Class logits in ONNX files: the graph, its layers, and running it."""

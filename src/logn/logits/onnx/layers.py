@@ -1,0 +1,263 @@
+"""Walking back from a tensor of an ONNX graph to the layers that computed its logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from logn.logits.onnx.classifiers import TREES
+from logn.logits.onnx.graph import OnnxGraph, attribute
+
+# They move, cut or join values and compute nothing; the first input is the data, except for Concat, where all are.
+_CUTS = ("Concat", "Split", "Slice", "Gather", "GatherND", "GatherElements")
+MOVES = frozenset((*_CUTS, "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Dropout"))
+ARITHMETIC = frozenset(("Mul", "Div", "Add", "Sub"))
+LAYERS = frozenset(("Gemm", "MatMul", "Conv"))
+# Between them values are whole numbers; nothing behind them can be folded, since their scales are fixed.
+_ROUNDINGS = ("QuantizeLinear", "DequantizeLinear")
+_QUANTISED_PRODUCTS = ("MatMulInteger", "MatMulIntegerToFloat", "ConvInteger", "MatMulNBits", "DynamicQuantizeMatMul")
+_QLINEAR = ("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearConcat", "QGemm")
+QUANTISED = frozenset((*_QUANTISED_PRODUCTS, *_QLINEAR))
+QUANTISED_ACTIVATIONS = ("QLinearSoftmax", "QLinearSigmoid")
+# TensorProto.FLOAT, FLOAT16, DOUBLE and BFLOAT16, written out so that this module loads without onnx.
+FLOAT_TYPES = (1, 10, 11, 16)
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A layer that computes logits: Gemm, Conv, or MatMul with or without the Add of a bias.
+
+    Attributes:
+        node: Output name of the Gemm, Conv or MatMul node, which identifies it.
+        kind: Its operator.
+        output: The tensor that leaves the layer; of MatMul + Add the one after the Add.
+        weight: Name of its weight.
+        bias: Name of its bias, or None.
+        bias_node: Output name of the Add that adds the bias of a MatMul, or None.
+        width: Number of outputs; 0 when the weight is computed.
+        factor: What the layer's output is multiplied with on the way to the logits (a fixed temperature).
+        offset: What is added to it there.
+        reason: Why nothing can be folded into it; None when it can.
+        quantised: Whether that is because its weights are quantised.
+    """
+
+    node: str
+    kind: str
+    output: str
+    weight: str
+    bias: str | None
+    bias_node: str | None
+    width: int
+    factor: float = 1.0
+    offset: float = 0.0
+    reason: str | None = None
+    quantised: bool = False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the values of a tensor come from.
+
+    Attributes:
+        layers: The layers that were found.
+        stops: Operators at which the walk ended without finding a layer.
+    """
+
+    layers: tuple[LinearLayer, ...]
+    stops: tuple[str, ...]
+
+
+def find_layers(graph: OnnxGraph, tensor: str) -> Origin:
+    """Walk back from `tensor` to the layers that computed it."""
+    layers: dict[str, LinearLayer] = {}
+    stops: dict[str, None] = {}
+    seen: set[_Place] = set()
+    waiting = [_Place(tensor)]
+    while waiting:
+        place = waiting.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        node = graph.producers.get(place.tensor)
+        layer, steps = _look_behind(graph, node, place) if node is not None else (None, None)
+        if layer is not None:
+            known = layers.setdefault(layer.node, layer)
+            if known != layer:
+                stops["two paths with different factors"] = None
+        elif steps is None:
+            stops[node.op_type if node is not None else f"the input `{place.tensor}`"] = None
+        else:
+            waiting.extend(steps)
+    return Origin(tuple(layers.values()), tuple(stops))
+
+
+class _Place(NamedTuple):
+    """A tensor on the way back: the logits are factor * tensor + offset, rounded on the way if `rounded`."""
+
+    tensor: str
+    factor: float = 1.0
+    offset: float = 0.0
+    rounded: bool = False
+
+
+def _look_behind(graph: OnnxGraph, node: Any, place: _Place) -> tuple[LinearLayer | None, list[_Place] | None]:
+    """The layer that `node` is, or where to go on; neither where the walk ends."""
+    layer = _as_layer(graph, node, place)
+    steps = _steps(graph, node, place) if layer is None else None
+    if layer is None and steps is None and node.op_type in ARITHMETIC:
+        layer = _quantised(node, place) if place.rounded else _quantised_behind(graph, node, place)
+    if layer is not None and place.rounded and not layer.quantised:
+        layer = replace(layer, reason=f"the values of its {layer.kind} are quantised", quantised=True)
+    return layer, steps
+
+
+def _steps(graph: OnnxGraph, node: Any, place: _Place) -> list[_Place] | None:
+    """The tensors to go on with, or None where the walk ends."""
+    if node.op_type == "Concat":
+        return [place._replace(tensor=name) for name in node.input]
+    if node.op_type in MOVES:
+        return [place._replace(tensor=node.input[0])]
+    if node.op_type in _ROUNDINGS:
+        return [place._replace(tensor=node.input[0], rounded=True)]
+    if node.op_type not in ARITHMETIC:
+        return None
+    first, second = graph.scalar(node.input[0]), graph.scalar(node.input[1])
+    if (first is None) == (second is None):
+        return None
+    data = node.input[1 if first is not None else 0]
+    return _scalar_step(node.op_type, place._replace(tensor=data), first, second)
+
+
+def _scalar_step(operator: str, place: _Place, first: float | None, second: float | None) -> list[_Place] | None:
+    """Take a fixed temperature or offset into account."""
+    number = second if second is not None else first
+    factor, offset = place.factor, place.offset
+    if number is None or (operator == "Mul" and not number) or (operator == "Div" and not second):
+        return None
+    if operator == "Mul":
+        return [place._replace(factor=factor * number)]
+    if operator == "Div":
+        return [place._replace(factor=factor / number)]
+    if operator == "Add":
+        return [place._replace(offset=offset + factor * number)]
+    if second is not None:
+        return [place._replace(offset=offset - factor * number)]
+    return [place._replace(factor=-factor, offset=offset + factor * number)]
+
+
+def _as_layer(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
+    if node.op_type in QUANTISED:
+        return _quantised(node, place)
+    if node.op_type == TREES and place.tensor == node.output[1]:
+        return _trees(node, place)
+    if node.op_type == "Add":
+        return _matmul_with_bias(graph, node, place)
+    if node.op_type not in LAYERS or node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type == "MatMul":
+        return _matmul(graph, node, place)
+    bias = node.input[2] if len(node.input) > 2 and node.input[2] else None
+    return _described(graph, node, node.output[0], bias, None, place)
+
+
+def _quantised(node: Any, place: _Place) -> LinearLayer:
+    reason = f"its values are quantised ({node.op_type})"
+    output = node.output[0]
+    return LinearLayer(
+        output, node.op_type, output, "", None, None, 0, place.factor, place.offset, reason, quantised=True
+    )
+
+
+def _trees(node: Any, place: _Place) -> LinearLayer:
+    reason = "trees have no weights per class"
+    output = node.output[1]
+    return LinearLayer(output, node.op_type, output, "", None, None, 0, place.factor, place.offset, reason)
+
+
+def _quantised_behind(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
+    """A product of whole numbers that is rescaled and gets its bias in floating point (dynamic quantisation)."""
+    waiting = [node.output[0]]
+    seen = set(waiting)
+    while waiting:
+        item = graph.producers.get(waiting.pop())
+        if item is not None and item.op_type in QUANTISED:
+            return _quantised(item, place)
+        if item is not None and (item.op_type in ARITHMETIC or item.op_type in MOVES):
+            waiting.extend(name for name in item.input if name not in seen)
+            seen.update(item.input)
+    return None
+
+
+def _matmul_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer | None:
+    """MatMul + Add, whose bias is the first operand or the second; None when `add` is something else."""
+    for data, bias in ((0, 1), (1, 0)):
+        node = graph.producers.get(add.input[data])
+        if node is None or node.op_type != "MatMul" or not _is_vector(graph, add.input[bias]):
+            continue
+        if len(graph.readers[node.output[0]]) > 1 or node.output[0] in graph.outputs:
+            return None  # somebody reads the product without its bias
+        if not graph.is_fixed(node.input[1]):
+            return None
+        return _described(graph, node, add.output[0], add.input[bias], add.output[0], place)
+    return None
+
+
+def _is_vector(graph: OnnxGraph, name: str) -> bool:
+    value = graph.constant(name)
+    return value is not None and value.size in (1, *value.shape[-1:])
+
+
+def _matmul(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
+    """A product of two computed tensors (attention) is no layer; one with a weight that only is normalised is."""
+    if not graph.is_fixed(node.input[1]):
+        return None
+    return _described(graph, node, node.output[0], None, None, place)
+
+
+def _described(
+    graph: OnnxGraph, node: Any, output: str, bias: str | None, bias_node: str | None, place: _Place
+) -> LinearLayer:
+    weight, reason, quantised, width = node.input[1], None, False, 0
+    shape = _shape(graph, weight)
+    source = graph.producers.get(weight)
+    if _is_quantised(graph, node.input[1:]):
+        reason, quantised = f"the weights of its {node.op_type} are quantised", True
+    elif shape is None:
+        made = source.op_type if source is not None else "an input"
+        reason = f"the weight of its {node.op_type} is computed ({made})"
+    elif bias is not None and graph.constant(bias) is None:
+        reason = f"the bias of its {node.op_type} is computed"
+    else:
+        width = shape[0] if node.op_type == "Conv" or attribute(node, "transB", 0) else shape[-1]
+    return LinearLayer(
+        node.output[0],
+        node.op_type,
+        output,
+        weight,
+        bias,
+        bias_node,
+        width,
+        place.factor,
+        place.offset,
+        reason,
+        quantised,
+    )
+
+
+def _is_quantised(graph: OnnxGraph, names: Any) -> bool:
+    """Whether any of these tensors is stored in whole numbers, or comes out of such."""
+    for name in names:
+        while name in graph.producers and graph.producers[name].op_type in MOVES:
+            name = graph.producers[name].input[0]
+        if name in graph.producers and graph.producers[name].op_type in (*QUANTISED, *_ROUNDINGS):
+            return True
+        if name in graph.initializers and graph.initializers[name].data_type not in FLOAT_TYPES:
+            return True
+    return False
+
+
+def _shape(graph: OnnxGraph, name: str) -> tuple[int, ...] | None:
+    if name in graph.initializers:
+        return tuple(graph.initializers[name].dims)
+    value = graph.constant(name)
+    return None if value is None else value.shape

@@ -1,0 +1,1 @@
+"""Image classifiers that can be trained here."""

@@ -1,0 +1,117 @@
+"""ClassifierPlan: all that says what the training of an image classifier does, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from logn.datasets.labelled_images import LabelledImages
+from logn.datasets.open_images import open_images
+from logn.datasets.samplers import ImageSampler, make_sampler
+from logn.errors import InputError
+from logn.training.classifiers.images import ImageAugmentation
+from logn.training.classifiers.presets import ClassifierPreset, get_preset
+from logn.training.classifiers.settings import ClassifierSettings
+from logn.training.engine.run_plan import RunPlan
+from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
+
+#: Parts of a trained classifier that can be trained by themselves.
+PARTS = ("classifier", "new-classifier", "scales")
+
+
+@dataclass(frozen=True)
+class ClassifierPlan(RunPlan):
+    """What to train, on what, for how long, and where to put it; what is not told here, `RunPlan` tells.
+
+    Args:
+        data: Labelled images, as `logn.datasets.open_images.open_images` takes them: a folder that `logn data
+            glyph-classes` wrote, a folder of class folders, CIFAR's folder, or a list file with `path label` lines.
+        root: Folder that the paths of a list file start from; by default that of the list.
+        imbalance: Thin the training images so that the most frequent class has so many times the images of the
+            rarest; None keeps all.
+        dev_each: Hold out so many training images of each class, for CIFAR and class folders.
+        data_seed: Which images are held out and which the thinning keeps.
+        class_names: File with one class name a line, for list files.
+        model: `small`, `resnet10`, `resnet50`, `resnet152` or `resnext50`.
+        sampler: `random` or `class-balanced`.
+        weights: Local file with the weights of the residual network.
+        image_size: Side of the square that the network sees, instead of the preset's.
+        flip: Whether to mirror half of the training images, instead of what the preset does.
+        loss: Name of the loss, with options: `seesaw`, `eql-softmax:threshold=0.005`.
+        only: Train a part and freeze the rest: `classifier`, `new-classifier` (from random weights; cRT) or `scales`
+            (one per class, of a linear classifier; LWS); needs `start`.
+
+    Example:
+        >>> ClassifierPlan("glyphs", "runs/a", model="resnext50").recipe.epochs
+        90
+        >>> ClassifierPlan("glyphs", "runs/b", start="runs/a", only="scales", model="resnext50").recipe.epochs
+        5
+    """
+
+    samplers = ("random", "class-balanced")
+    small_models = ("small",)
+
+    root: str | Path | None = None
+    imbalance: float | None = None
+    dev_each: int | None = None
+    data_seed: int = 0
+    class_names: str | Path | None = None
+    _: KW_ONLY
+    flip: bool | None = None
+    loss: str = DEFAULT_LOSS
+
+    def __post_init__(self) -> None:
+        if self.only == "heads":
+            raise InputError(f"Expected `only` to be one of {', '.join(PARTS)}, but got 'heads'.")
+        self.settings(1)  # refuses unknown models, classifiers and losses now, not after the data is read
+        super().__post_init__()
+        if self.weights is not None and self.start is not None:
+            raise InputError("Expected one of `weights` and `start`, but got both.")
+
+    @property
+    def recipe(self) -> ClassifierPreset:
+        """The preset with this plan's changes."""
+        preset = get_preset(self.preset_name)
+        return replace(
+            preset,
+            epochs=preset.part_epochs.get(self.only or "", preset.epochs),
+            checkpoint_every=self.checkpoint_every or preset.checkpoint_every,
+        )
+
+    @property
+    def augmentation(self) -> ImageAugmentation:
+        """What is done to training images."""
+        augmentation = self.recipe.augmentation
+        return augmentation if self.flip is None else replace(augmentation, flip=0.5 * self.flip)
+
+    def settings(self, num_classes: int) -> ClassifierSettings:
+        """The settings of the classifier for so many classes."""
+        recipe = self.recipe
+        size = self.image_size or recipe.image_size
+        return ClassifierSettings(
+            self.model,
+            num_classes,
+            classifier=self.class_layer,
+            temperature=self.temperature,
+            image_size=size,
+            resize=round(size * recipe.resize / recipe.image_size),
+            loss=parse_loss(self.loss)[0],
+        )
+
+    def training_images(self) -> LabelledImages:
+        """The images that the plan names."""
+        return open_images(self.data, "train", root=self.root, class_names=self.class_names, **self.data_options())
+
+    def data_options(self) -> dict[str, Any]:
+        """How images are chosen from their source, as `open_images` takes it."""
+        return {"imbalance": self.imbalance, "dev_each": self.dev_each, "seed": self.data_seed}
+
+    def make_sampler(self, images: LabelledImages) -> ImageSampler:
+        """The order in which the images are shown."""
+        return make_sampler(self.sampler, images)
+
+    def run_settings(self, *, total: int, world: int) -> dict[str, Any]:
+        """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
+        own = {"flip": self.flip, "loss": self.loss, "only": self.only}
+        return {**super().run_settings(total=total, world=world), **own}

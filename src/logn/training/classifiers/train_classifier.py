@@ -1,0 +1,135 @@
+"""Training an image classifier: the same run whether it is killed and resumed or not."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from logn.classes.counts import ClassCounts
+from logn.datasets.labelled_images import LabelledImages, require_every_class
+from logn.errors import InputError
+from logn.training.classifiers.images import ClassifierBatches
+from logn.training.classifiers.models import Classifier, build_classifier
+from logn.training.classifiers.plan import ClassifierPlan
+from logn.training.classifiers.settings import ClassifierSettings
+from logn.training.detectors.region_sampling import ClassificationLoss
+from logn.training.detectors.train_detector import TrainingResult
+from logn.training.engine.backbone_weights import read_backbone_weights
+from logn.training.engine.batches import ImageStream
+from logn.training.engine.checkpoint import FILE_NAME, read_checkpoint
+from logn.training.engine.finetuning import start_from
+from logn.training.engine.processes import Team, run_together
+from logn.training.engine.run import Run
+from logn.training.engine.run_folder import run_folder
+from logn.training.losses.loss_factory import make_loss
+
+
+def train_classifier(
+    plan: ClassifierPlan,
+    *,
+    images: LabelledImages | None = None,
+    resume: bool = True,
+    processes: int = 1,
+    device: str = "auto",
+    workers: int | None = None,
+    classification_loss: ClassificationLoss | None = None,
+    progress: bool | None = None,
+) -> TrainingResult:
+    """Train an image classifier, or go on with a run that was stopped.
+
+    A resumed run does what the uninterrupted one would have done, to the bit on a CPU.
+
+    Args:
+        plan: What to train.
+        images: The training images, in place of those that the plan names.
+        resume: Go on from the checkpoint in the folder of the run, if there is one; False starts anew.
+        processes: How many processes to start; leave it 1 under torchrun, which starts them itself.
+        device: `auto`, `cpu` or `cuda`.
+        workers: Processes that read images ahead; by default none on a CPU, whose cores are busy, else 4.
+        classification_loss: Takes logits `(N, C)` and labels `(N,)`; by default the one that the plan names. A
+            module's buffers are kept in the checkpoint.
+        progress: Whether to draw a progress bar on stderr; None does so on a terminal.
+    """
+    work = partial(
+        _train,
+        plan,
+        images=images,
+        resume=resume,
+        workers=workers,
+        classification_loss=classification_loss,
+        progress=progress,
+    )
+    return run_together(work, processes=processes, device=device)
+
+
+def _train(
+    plan: ClassifierPlan,
+    team: Team,
+    *,
+    images: LabelledImages | None,
+    resume: bool,
+    workers: int | None,
+    classification_loss: ClassificationLoss | None,
+    progress: bool | None,
+) -> TrainingResult:
+    images = plan.training_images() if images is None else images
+    require_every_class(images)
+    if images.num_classes < 2:
+        raise InputError(
+            f"Expected `{images.source}` to hold images of at least 2 classes, but `{images.class_names[0]}` is the "
+            "only one."
+        )
+    plan.check_processes(team.world)
+    sampler = plan.make_sampler(images)
+    schedule = plan.schedule(len(images))
+    model = _classifier(plan, team, images, classification_loss)
+    batches = ClassifierBatches(
+        ImageStream(sampler, plan.images_per_iteration, plan.seed),
+        images,
+        plan.augmentation,
+        size=model.settings.image_size,
+        resize=model.settings.resize,
+        rank=team.rank,
+        world=team.world,
+    )
+    facts = {"image_counts": images.image_counts.tolist(), "data": plan.data_options()}
+    ahead, shown = team.readers(workers), progress if team.is_leader else False
+    with run_folder(Path(plan.output)), torch.random.fork_rng(devices=team.cuda_devices):
+        run = Run(plan, team, schedule, model, class_names=images.class_names, facts=facts)
+        start = run.resume() if resume else 0
+        if start:
+            _check_same_images(run.folder, images)
+        elapsed, losses = run.go(batches, start, workers=ahead, progress=shown)
+    return TrainingResult(
+        Path(plan.output), schedule.total, start, *elapsed, losses, images.num_classes, len(images), team.world
+    )
+
+
+def _classifier(
+    plan: ClassifierPlan, team: Team, images: LabelledImages, loss: ClassificationLoss | None
+) -> Classifier:
+    """The classifier of the plan, ready to be trained."""
+    weights = None if plan.weights is None else read_backbone_weights(plan.weights)
+    model = build_classifier(plan.settings(images.num_classes), seed=plan.seed, weights=weights)
+    counts = ClassCounts(images.image_counts.astype(np.float64), num_images=len(images))
+    model.classification_loss = loss or make_loss(plan.loss, counts, background=None)
+    model.to(team.device).train()
+    if plan.start is not None:
+        start_from(model, plan.start, only=plan.only, background=None)
+    return model
+
+
+def _check_same_images(folder: Path, images: LabelledImages) -> None:
+    """Refuse to go on with a run on other images; their number per class tells."""
+    before = np.asarray(read_checkpoint(folder / FILE_NAME, ClassifierSettings).extra["image_counts"])
+    changed = np.flatnonzero(before != images.image_counts)
+    if len(changed):
+        label = int(changed[0])
+        raise InputError(
+            f"Expected the images of the run in `{folder}`, with {before[label]} of class {label}"
+            f" (`{images.class_names[label]}`), but `{images.source}` has {images.image_counts[label]}; start anew"
+            " (`--fresh`) to replace that run."
+        )

@@ -1,0 +1,1 @@
+"""Detectors that can be trained here."""

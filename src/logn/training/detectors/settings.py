@@ -1,0 +1,92 @@
+"""DetectorSettings: which detector, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from logn.errors import InputError
+from logn.training.engine.model_settings import ModelSettings
+from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
+
+ONE_STAGE, LIGHT = "small-one-stage", "light"
+#: Those that train on a CPU, on drawn images of about 128 pixels.
+SMALL_MODELS = ("small", ONE_STAGE)
+#: The networks that a light detector may have, the default first.
+LIGHT_BACKBONES = ("mobilenet-v2", "mobilenet-v3-large", "efficientnet-lite0", "resnet18", "resnet34")
+MODELS = (*SMALL_MODELS, LIGHT, "mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
+
+
+@dataclass(frozen=True)
+class DetectorSettings(ModelSettings):
+    """Everything that is needed to build a detector again, weights aside.
+
+    Args:
+        model: One of `MODELS`.
+        num_classes: Foreground classes.
+        classifier: `linear`, `cosine` (normalised) for the classes and the masks, as the paper uses, or `scaled`: a
+            linear one of which only a scale per class is trained (LWS).
+        temperature: Of the cosine classifier.
+        pretrained: Whether the backbone starts from given weights. Then its normalisation and its first two stages
+            stay frozen, as in the paper; otherwise all of it is trained.
+        image_size: Shorter side of a test image; None takes the model's own (800, light: 256, small ones: 128).
+        loss: Name of the loss it is trained with, which decides how many logits there are and what they mean; the
+            one-stage detector has `focal`.
+        backbone: Of a light detector, one of `LIGHT_BACKBONES`; None takes the first.
+
+    Example:
+        >>> DetectorSettings("small", num_classes=3, classifier="svm")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `classifier` to be one of ('linear', 'cosine', 'scaled'), but got 'svm'.
+    """
+
+    models = MODELS
+
+    pretrained: bool = False
+    image_size: int | None = None
+    backbone: str | None = None
+
+    def __post_init__(self) -> None:
+        parse_loss(self.loss)
+        super().__post_init__()
+        if self.model == ONE_STAGE:
+            self._check_one_stage()
+        self._choose_backbone()
+        if self.image_size is not None and self.image_size < 32:
+            raise InputError(f"Expected `image_size` to be at least 32 pixels, but got {self.image_size}.")
+
+    def _check_one_stage(self) -> None:
+        # Others want a background column, or are means over regions, of which a dense head has nearly none that count.
+        if parse_loss(self.loss)[0] != "focal":
+            raise InputError(f"Expected `loss` to be focal for {self.model!r}, but got {self.loss!r}.")
+
+    def _choose_backbone(self) -> None:
+        if self.model != LIGHT and self.backbone is not None:
+            raise InputError(
+                f"Expected no `backbone` for {self.model!r}, which has its own, but got {self.backbone!r}."
+            )
+        if self.model == LIGHT and self.backbone is None:
+            object.__setattr__(self, "backbone", LIGHT_BACKBONES[0])  # named, so that settings compare as they are
+        if self.model == LIGHT and self.backbone not in LIGHT_BACKBONES:
+            raise InputError(f"Expected `backbone` to be one of {LIGHT_BACKBONES}, but got {self.backbone!r}.")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> DetectorSettings:
+        """The settings from a file; names that this version does not know are an error."""
+        known = {field.name for field in fields(cls)}
+        if set(values) - known:
+            raise InputError(
+                f"Expected detector settings among {sorted(known)}, but got {sorted(set(values) - known)}."
+            )
+        return cls(**values)
+
+
+def default_loss(model: str) -> str:
+    """The loss that a model is trained with unless another is asked for.
+
+    Example:
+        >>> default_loss("small"), default_loss("small-one-stage")
+        ('cross-entropy', 'focal')
+    """
+    return "focal" if model == ONE_STAGE else DEFAULT_LOSS

@@ -1,0 +1,1 @@
+"""What every training shares: the run, checkpoints, schedules, processes, batches."""
