@@ -136,7 +136,7 @@ def test_several_seeds_give_mean_and_range():
 
 
 def test_a_row_that_failed_is_told_with_its_sentence():
-    result = made_up(samplers.EXPERIMENT, fail="LogN")
+    result = made_up(sampler_table.EXPERIMENT, fail="LogN")
     page = to_markdown(result, "")
     assert "## Rows without numbers" in page
     assert page.count("Expected luck, but got none.") == 3  # one for each sampler
@@ -158,8 +158,8 @@ def test_findings_survive_without_any_number(experiment):
 
 
 def test_the_claims_about_online_logn_are_checked():
-    result = made_up(online.EXPERIMENT)  # later rows are higher here: CE < online < online min < LogN
-    sentences = online.findings(result.sections)
+    result = made_up(online_table.EXPERIMENT)  # later rows are higher here: CE < online < online min < LogN
+    sentences = online_table.findings(result.sections)
     assert [("so it is here" in sentence) for sentence in sentences[:3]] == [False, True, True]
 
 
