@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from logn.logits.shard_writer import write_logits
+from logn.logits.shards import write_logits
 
 COLUMNS = 1204
 SHARD_ROWS = 40_000

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from evidence import MAIN, METHODS, TUNED, Evidence
 
-from logn.experiments.confidence_interval import half_width
+from logn.experiments.formatting import half_width
 
 BASELINE, OURS, PAPER = "none", "LogN balanced", "LogN (paper)"
 

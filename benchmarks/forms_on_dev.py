@@ -26,8 +26,8 @@ from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
 from logn.files import atomic_path
 from logn.logits.arrays import FloatArray, foreground_columns, softmax
+from logn.statistics.diagnosis import tail_bias
 from logn.statistics.moments import ClassMoments
-from logn.statistics.tail_bias import tail_bias
 
 DOCS = Path(__file__).parent.parent / "docs"
 DATA, PAGE = DOCS / "results/forms-on-dev.json", DOCS / "forms-on-dev.md"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from logn.calibrators.tau_norm import tau_norm as tau_norm
     from logn.calibrators.temperature import temperature as temperature
     from logn.classes.counts import ClassCounts as ClassCounts
-    from logn.classes.fractal_dimension import fractal_dimension as fractal_dimension
+    from logn.classes.dimensions import fractal_dimension as fractal_dimension
     from logn.deploy.attach import attach as attach
     from logn.deploy.calibrate import calibrate as calibrate
     from logn.deploy.fold import fold as fold
@@ -88,7 +88,7 @@ _HOME = {
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
     "fracal": "calibrators.fracal",
-    "fractal_dimension": "classes.fractal_dimension",
+    "fractal_dimension": "classes.dimensions",
     "inverse_image_frequency": "calibrators.inverse_image_frequency",
     "keep_confidence": "calibrators.match_confidence",
     "locate_logits": "logits.locate",

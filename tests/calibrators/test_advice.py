@@ -16,10 +16,9 @@ from logn.calibrators.advice import (
 )
 from logn.calibrators.form_preview import form_effects
 from logn.calibrators.method_spec import fit_method
-from logn.statistics.diagnosis import Correlation, diagnose
+from logn.statistics.diagnosis import Correlation, diagnose, tail_bias
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
-from logn.statistics.tail_bias import tail_bias
 
 CLASSES = np.arange(60)
 COUNTS = 2000 / (CLASSES + 1.0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from logn.classes.counts import ClassCounts
 from logn.cli.main import execute
 from logn.datasets.glyphs import classes as glyph_classes
-from logn.datasets.glyphs.class_settings import GlyphClassSettings, geometric_counts, plan_classes
 from logn.datasets.glyphs.classes import generate_glyph_classes, is_glyph_classes, read_glyph_classes
+from logn.datasets.glyphs.settings import GlyphClassSettings, geometric_counts, plan_classes
 from logn.datasets.open_images import open_images
 from logn.errors import InputError
 

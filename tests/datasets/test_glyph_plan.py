@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.datasets.glyphs.alphabet import choose_alphabet, template_correlation
-from logn.datasets.glyphs.fonts import STYLES, drawable_characters, glyph_alpha
+from logn.datasets.glyphs.alphabet import (
+    STYLES,
+    choose_alphabet,
+    drawable_characters,
+    glyph_alpha,
+    template_correlation,
+)
 from logn.datasets.glyphs.plan import (
     MOST_OBJECTS,
     frequency_group,

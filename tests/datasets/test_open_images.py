@@ -5,7 +5,7 @@ import re
 import pytest
 from PIL import Image
 
-from logn.datasets.class_folders import read_class_folders
+from logn.datasets.class_lists import read_class_folders
 from logn.datasets.open_images import open_images
 from logn.errors import InputError
 

@@ -13,9 +13,8 @@ from torch import nn
 
 import logn
 from logn.calibrators.class_affine import ClassAffine
-from logn.deploy.attach import attach
+from logn.deploy.attach import NOT_SAVED, attach
 from logn.deploy.fold import fold
-from logn.deploy.save_warning import NOT_SAVED
 from logn.errors import LogNWarning
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import LogitLayer

@@ -14,12 +14,10 @@ from sklearn import metrics as sklearn_metrics
 import logn
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.classification.confusion import Confusions
 from logn.evaluate.classification.draws import BINS, draw_blocks, drawn_metrics, weighted_metrics
-from logn.evaluate.classification.files import read_families, read_labels
 from logn.evaluate.classification.logits import moments_of_logits, open_logits, row_outcomes
-from logn.evaluate.classification.metrics import classification_metrics
-from logn.evaluate.classification.truth import PAPER_BOUNDS, classification_truth
+from logn.evaluate.classification.metrics import Confusions, classification_metrics
+from logn.evaluate.classification.truth import PAPER_BOUNDS, classification_truth, read_families, read_labels
 from logn.logits.arrays import softmax
 
 COUNTS = np.array([500, 101, 100, 60, 20, 19, 3])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
+from logn.evaluate.decode.candidates import BestPerClass
 from logn.evaluate.decode.class_scores import ImageLogits, ScoreFunction, Scratch
 from logn.evaluate.decode.decoder import DecodeSettings, decode, decode_chunks, decode_many
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.decode.top_k_per_class import BestPerClass
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter

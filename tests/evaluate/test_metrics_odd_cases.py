@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from logn.evaluate.detection.average_precision import average_precision_per_class
-from logn.evaluate.detection.calibration_error import calibration_error
 from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.limits import rows_within_limits
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
-from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.detection.metrics import calibration_error, evaluate_detections, rows_within_limits
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.result_file import read_results
 from logn.evaluate.detection.tide import error_types

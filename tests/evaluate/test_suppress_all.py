@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.evaluate.decode import nms
-from logn.evaluate.decode.candidates import sort_candidates
+from logn.evaluate.decode.candidates import BestPerClass, sort_candidates
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.nms import AgnosticSuppression, ClassBoxSuppression
 from logn.evaluate.decode.overlap_graph import OverlapGraph
-from logn.evaluate.decode.top_k_per_class import BestPerClass
 
 SEEDS = st.integers(0, 2**32 - 1)
 

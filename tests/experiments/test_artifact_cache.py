@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from logn.datasets.glyphs.class_settings import GlyphClassSettings
-from logn.datasets.glyphs.settings import GlyphSettings
+from logn.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.bench_detectors import BenchLength
 from logn.experiments.classifier_spec import ClassifierProblem, ClassifierSpec

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from logn.datasets.glyphs.class_settings import GlyphClassSettings
+from logn.datasets.glyphs.settings import GlyphClassSettings
 from logn.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
 from logn.experiments.classifier_pages import (
     ClassifierBench,
@@ -14,7 +14,7 @@ from logn.experiments.classifier_pages import (
     write_pages,
 )
 from logn.experiments.classifier_spec import ClassifierProblem
-from logn.experiments.confidence_interval import half_width, student_quantile
+from logn.experiments.formatting import half_width, student_quantile
 from logn.experiments.imagenet_lt import COMPONENTS, MAIN, PAPER_DATA, sections
 
 FACTS = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from logn.cli.main import execute
-from logn.datasets.glyphs.class_settings import GlyphClassSettings
+from logn.datasets.glyphs.settings import GlyphClassSettings
 from logn.errors import InputError
 from logn.experiments import classifier_spec
 from logn.experiments.artifact_cache import ArtifactCache

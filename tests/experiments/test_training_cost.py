@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from logn.experiments import training_cost
+from logn.experiments import measurements as training_cost
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
 

@@ -18,11 +18,18 @@ from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 from logn.report.assigned_proposals import AssignedProposals, assign, assigned_proposals
 from logn.report.error_data import COMPONENTS, error_components, error_pair
-from logn.report.figure_data import background_ratio, label_shift, shift_between
+from logn.report.figure_data import (
+    background_ratio,
+    label_shift,
+    logit_statistics,
+    margin_effect,
+    margin_of_run,
+    online_comparison,
+    positive_statistics,
+    shift_between,
+    statistics_of_run,
+)
 from logn.report.figures import FIGURES, FigureOptions, draw_figure
-from logn.report.logit_statistics_data import logit_statistics, positive_statistics, statistics_of_run
-from logn.report.margin_effect_data import margin_effect, margin_of_run
-from logn.report.online_data import online_comparison
 from logn.report.run_folder import open_run
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logn
-from logn.statistics.batch_sums import FAR_PILOT
-from logn.statistics.column_sums import ColumnSummer
+from logn.statistics.batch_sums import FAR_PILOT, ColumnSummer
 from logn.statistics.file_format import VECTORS
 from logn.statistics.running_sums import FOLD_EVERY
 

@@ -12,9 +12,8 @@ from logn.logits import shards as shards_module
 from logn.logits.shards import open_shards
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
-from logn.statistics.moving_average import MovingAverage
+from logn.statistics.moving_average import MovingAverage, MovingAverageStatistics
 from logn.statistics.shard_collection import ExactStatistics, collect_shards, in_order
-from logn.statistics.shard_moving_average import MovingAverageStatistics
 
 CLASSES = 6
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logn.statistics.diagnosis import chance_correlation, tail_bias
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
-from logn.statistics.tail_bias import chance_correlation, tail_bias
 
 
 def recorded(means, stds, *, rows=4000, sample_rows=2000, background=None):

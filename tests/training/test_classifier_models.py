@@ -9,8 +9,7 @@ from torchvision.models import resnet50
 import logn
 from logn.calibrators.method_spec import fit_method
 from logn.errors import InputError
-from logn.training.classifiers.models import build_classifier, make_classifier
-from logn.training.classifiers.settings import ClassifierSettings
+from logn.training.classifiers.models import ClassifierSettings, build_classifier, make_classifier
 
 PICTURES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,10 +9,9 @@ from torch import nn
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
 from logn.losses import SeesawLoss
-from logn.training.classifiers.checkpoint import load_classifier
+from logn.training.classifiers.models import ClassifierSettings
 from logn.training.classifiers.plan import ClassifierPlan
-from logn.training.classifiers.settings import ClassifierSettings
-from logn.training.classifiers.train_classifier import train_classifier
+from logn.training.classifiers.train_classifier import load_classifier, train_classifier
 from logn.training.engine.checkpoint import Checkpoint, read_checkpoint, stored_kind
 from logn.training.engine.run import NonFiniteLossError
 from logn.training.engine.training_log import read_log

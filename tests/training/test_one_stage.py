@@ -16,8 +16,7 @@ from logn.logits.locate import locate_logits
 from logn.statistics.record import record
 from logn.training.detectors import one_stage
 from logn.training.detectors.models import DetectorSettings, small_one_stage
-from logn.training.detectors.one_stage import KEPT_POINTS
-from logn.training.detectors.one_stage_head import boxes_at, boxes_of_points, grid_points, match_points
+from logn.training.detectors.one_stage import KEPT_POINTS, boxes_at, boxes_of_points, grid_points, match_points
 from logn.training.detectors.plan import TrainingPlan
 from logn.training.detectors.train_detector import train
 from logn.training.engine.checkpoint import Checkpoint, load_detector

@@ -22,10 +22,9 @@ from logn.calibrators.form_preview import (
 )
 from logn.calibrators.score_shift_warning import change_in_words
 from logn.classes.counts import ClassCounts
-from logn.statistics.diagnosis import Diagnosis, diagnose
+from logn.statistics.diagnosis import Diagnosis, TailBias, chance_correlation, diagnose, tail_bias
 from logn.statistics.moments import ClassMoments
 from logn.statistics.sanity_checks import doubts as doubts_about
-from logn.statistics.tail_bias import TailBias, chance_correlation, tail_bias
 
 # With fewer classes a spread of means or a correlation says nothing about a tail.
 FEWEST_CLASSES = 5

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from logn.datasets.cifar import is_cifar, read_cifar
-from logn.datasets.class_folders import SPLIT_FOLDERS, read_class_folders
-from logn.datasets.class_lists import read_class_list
+from logn.datasets.class_lists import SPLIT_FOLDERS, read_class_folders, read_class_list
 from logn.datasets.glyphs.classes import is_glyph_classes, read_glyph_classes
 from logn.datasets.labelled_images import LabelledImages
 from logn.datasets.long_tail import held_out, thinned

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import maps_of_modules, refuse_attached
 from logn.deploy.fold_mark import is_plain, mark_module, marked, refuse_folded
-from logn.deploy.untie import keep_untied
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.logits.shared_modules import give_own_slots
@@ -260,3 +259,41 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
             _assign(item.module, name, tensor)
     mark_module(item.module)
     return tied
+
+
+def keep_untied(model: nn.Module) -> None:
+    """Undo the weight tying that Hugging Face's models declare, for good; other models are left alone.
+
+    Their class and box layers are tied by a switch of the configuration, `tie_word_embeddings`. Saving leaves tied
+    tensors out and loading ties them again, so after a fold into one of them each gets a copy of its own.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        >>> model[1].weight = model[0].weight
+        >>> model.config = SimpleNamespace(tie_word_embeddings=True)
+        >>> model.all_tied_weights_keys = {"1.weight": "0.weight"}
+        >>> keep_untied(model)
+        >>> model[1].weight is model[0].weight, model.config.tie_word_embeddings
+        (False, False)
+    """
+    for module in unwrap(model).modules():
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "tie_word_embeddings", False) is not True:
+            continue
+        config.tie_word_embeddings = False
+        for name in getattr(module, "all_tied_weights_keys", None) or {}:
+            _give_own_parameter(module, name)
+    # Of outer and inner models alike; they share one configuration.
+    tying: Any
+    for tying in unwrap(model).modules():
+        if getattr(tying, "all_tied_weights_keys", None):
+            tying.all_tied_weights_keys = {}
+
+
+def _give_own_parameter(model: nn.Module, path: str) -> None:
+    owner_path, _, name = path.rpartition(".")
+    owner: Any = model.get_submodule(owner_path)
+    parameter = owner._parameters.get(name)
+    if parameter is not None:
+        setattr(owner, name, nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad))

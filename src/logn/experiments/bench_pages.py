@@ -10,7 +10,7 @@ from typing import Any
 from logn.evaluate.comparison.tables import Table
 from logn.experiments.detector_spec import STATISTICS_IMAGES
 from logn.experiments.experiment import NOT_TRAINED, BenchResult, Experiment, RowResult, SectionResult
-from logn.experiments.page_files import listed, write_page
+from logn.experiments.formatting import listed, write_page
 from logn.experiments.paper_tables import DATA, MAIN_FRAMEWORK, PaperRow
 from logn.strict_json import plain_values
 

@@ -12,10 +12,8 @@ from typing import Any
 from logn.evaluate.comparison.tables import Table
 from logn.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
 from logn.experiments.classifier_spec import ClassifierProblem
-from logn.experiments.confidence_interval import half_width
-from logn.experiments.formatting import signed
+from logn.experiments.formatting import half_width, listed, signed, write_page
 from logn.experiments.imagenet_lt import COMPONENTS, MAIN, MORE, PAPER_DATA, PAPER_MODEL, PaperAccuracy
-from logn.experiments.page_files import listed, write_page
 from logn.strict_json import plain_values
 
 NAME = "imagenet-lt"

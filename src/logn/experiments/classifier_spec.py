@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from logn.datasets.glyphs.class_settings import GlyphClassSettings
 from logn.datasets.glyphs.classes import generate_glyph_classes, is_complete
-from logn.datasets.glyphs.drawn_folder import write_json
+from logn.datasets.glyphs.settings import GlyphClassSettings
+from logn.datasets.glyphs.shards import write_json
 from logn.datasets.labelled_images import LabelledImages
 from logn.datasets.open_images import open_images
 from logn.errors import InputError
@@ -20,9 +20,8 @@ from logn.evaluate.classification.logits import moments_of_logits
 from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, is_current, loss_in_name
 from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments
-from logn.training.classifiers.checkpoint import load_classifier
 from logn.training.classifiers.plan import ClassifierPlan
-from logn.training.classifiers.train_classifier import train_classifier
+from logn.training.classifiers.train_classifier import load_classifier, train_classifier
 from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: Second stages: the part that is trained, with class-balanced sampling (Kang et al., ICLR 2020).

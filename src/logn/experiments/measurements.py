@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
 from logn.classes.dimensions import read_dimensions
+from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.method_fitting import fit_for_store
@@ -20,13 +28,124 @@ from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
 from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
-from logn.experiments.inference_cost import relative_cost
-from logn.experiments.positive_statistics import positive_statistics
-from logn.experiments.training_cost import seconds_per_iteration
+from logn.experiments.training_jobs import single_thread
 from logn.files import atomic_path
+from logn.logits.proposals import Proposals
+from logn.report.assigned_proposals import assign
+from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
+from logn.statistics.positives import PositiveMoments
 from logn.strict_json import plain_values
+from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.train_detector import train
 from logn.training.engine.checkpoint import FILE_NAME as CHECKPOINT
+
+SHORT, LONG = 2, 10
+
+
+def seconds_per_iteration(cache: ArtifactCache, spec: DetectorSpec) -> float:
+    """Processor seconds of an iteration, on one thread: what eight more iterations add to a short run.
+
+    Args:
+        cache: Where the data is, and the detector that a second stage starts from.
+        spec: The detector.
+    """
+    plan = spec.plan(cache.folders(spec))
+    with single_thread(), tempfile.TemporaryDirectory() as folder:
+        times = [_training_seconds(plan, Path(folder), iterations) for iterations in (SHORT, LONG)]
+    return (times[1] - times[0]) / (LONG - SHORT)
+
+
+def _training_seconds(plan: TrainingPlan, folder: Path, iterations: int) -> float:
+    """Of the iterations alone: what comes before them, such as filling a memory, may take longer than they do."""
+    short = replace(plan, output=folder / str(iterations), iterations=iterations)
+    return train(short, device="cpu", progress=False).processor_seconds
+
+
+def positive_statistics(
+    detector: Any,
+    dataset: DetectionDataset,
+    *,
+    images: int,
+    metadata: StatisticsMetadata,
+    batch: int = 8,
+    seed: int = 0,
+    advance: Callable[[float], object] = lambda count: None,
+) -> tuple[ClassMoments, ClassMoments]:
+    """Moments of each class's logit over the proposals of that class, and over those that are also recognised.
+
+    A proposal belongs to the class of the box that it overlaps most, from an overlap of one half on. A class that has
+    no such proposal keeps its logits as they are.
+
+    Args:
+        detector: A detector with `propose`.
+        dataset: Training images with labels.
+        images: How many of them; those that `collect_detector_statistics` takes with the same seed.
+        metadata: Of the usual statistics of this detector.
+        batch: Images per forward pass.
+        seed: Of the draw of the images.
+        advance: Called with the number of images whenever some are done.
+    """
+    offset = 1 if detector.background == 0 else 0
+    columns = detector.num_classes + (detector.background is not None)
+    forms = [PositiveMoments(columns, require_correct=correct, metadata=metadata) for correct in (False, True)]
+    order = np.random.default_rng(seed).permutation(len(dataset))[:images]
+    for start in range(0, len(order), batch):
+        chosen = [int(index) for index in order[start : start + batch]]
+        found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
+        for index, proposals in zip(chosen, found, strict=True):
+            labels = _classes_of(proposals, dataset, index)
+            real = labels >= 0
+            for form in forms:
+                form.update(proposals.logits[real], labels[real] + offset)
+        advance(len(chosen))
+    return forms[0].moments(), forms[1].moments()
+
+
+def _classes_of(proposals: Proposals, dataset: DetectionDataset, index: int) -> npt.NDArray[np.int64]:
+    objects = ~dataset.is_crowd_of(index)
+    corners = dataset.boxes_of(index)[objects].astype(np.float64)
+    boxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
+    return assign(proposals.boxes.astype(np.float64), boxes, dataset.labels_of(index)[objects])
+
+
+ROUNDS, BATCH = 5, 8
+
+
+def relative_cost(detector: Any, plain: Any, images: Sequence[Any], *, rounds: int = ROUNDS) -> float:
+    """Time of `propose` over that of the plain detector, on the same images.
+
+    Processor time on one thread, so that other work on the machine hardly matters; the two take turns, and the quickest
+    of each counts.
+
+    Args:
+        detector: A detector with `propose`.
+        plain: The detector to compare with.
+        images: Float tensors `(3, H, W)`.
+        rounds: How many turns each has.
+
+    Example:
+        >>> class Sleepy:
+        ...     def propose(self, images):
+        ...         return [sum(range(20000)) for _ in images]
+        >>> relative_cost(Sleepy(), Sleepy(), [torch.zeros(3, 8, 8)] * 4) > 0
+        True
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        times = [(_seconds(detector, images), _seconds(plain, images)) for _ in range(rounds)]
+    finally:
+        torch.set_num_threads(threads)
+    return min(own for own, _ in times) / min(other for _, other in times)
+
+
+def _seconds(detector: Any, images: Sequence[Any]) -> float:
+    began = time.process_time()
+    for start in range(0, len(images), BATCH):
+        detector.propose(list(images[start : start + BATCH]))
+    return time.process_time() - began
+
 
 FILE_NAME, SCHEMA = "bench-test.json", 1
 COST_IMAGES = 16

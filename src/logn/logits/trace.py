@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import is_torch_tensor
 from logn.logits.candidates import listed_candidates
-from logn.logits.compiled import compile_anew, never_compiled
+from logn.logits.hooks import compile_anew, never_compiled
 from logn.logits.layer import LogitLayer, class_axis_of, find_modules, output_width, unwrap
 from logn.logits.returned import UNKNOWN, Verdict, compare, returned_tensors
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.datasets.samplers import RandomSampler, RepeatFactorSampler
 from logn.errors import InputError
+from logn.evaluate.comparison.comparison import Comparison
+from logn.logits.arrays import foreground_columns
 from logn.report.assigned_proposals import AssignedProposals, assigned_proposals
 from logn.report.run_folder import Run
+from logn.statistics.diagnosis import Correlation, pearson, spearman
+from logn.statistics.moments import ClassMoments
 
 Floats = npt.NDArray[np.float64]
 NAN = float("nan")
@@ -101,3 +106,149 @@ def background_ratio(assigned: AssignedProposals) -> BackgroundRatio:
     order = np.argsort(-assigned.per_class, kind="stable")
     ratio = assigned.per_class[order] / assigned.background
     return BackgroundRatio(order, ratio, np.cumsum(ratio), assigned.images)
+
+
+GROUPS = ("APr", "APc", "APf", "AP")
+
+
+@dataclass(frozen=True)
+class OnlineComparison:
+    """AP between 0 and 1 by series, in the order of `metrics`."""
+
+    metrics: tuple[str, ...]
+    series: Mapping[str, tuple[float, ...]]
+
+
+def online_comparison(run: Comparison, online: Comparison, method: str | None = None) -> OnlineComparison:
+    """Put a model that was trained with LogN beside the usual one, before and after the correction.
+
+    Args:
+        run: Comparison of the model that was trained as usual.
+        online: Comparison of the model that was trained with LogN; its uncorrected row is taken, since the
+            normalisation is part of that model.
+        method: Which row of `run` is LogN afterwards; by default the first after the uncorrected model.
+    """
+    if run.describe() != online.describe():
+        raise InputError(
+            f"Expected both runs to be measured by the same protocol, but got `{run.describe()}` and "
+            f"`{online.describe()}`."
+        )
+    focus = run.focus(method)
+    metrics = tuple(name for name in GROUPS if name in run.metric_names and name in online.metric_names)
+    rows = {"Baseline": run.baseline, "Online LogN": online.baseline, f"Post-hoc ({focus.name})": focus}
+    return OnlineComparison(metrics, {name: tuple(row[metric] for metric in metrics) for name, row in rows.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class LogitStatistics:
+    """Mean and variance of each class's logit, classes from the most frequent in training on.
+
+    Args:
+        order: `(F,)` the classes.
+        log_share: `(F,)` logarithm of the class's share among the training objects.
+        mean: `(F,)` mean logit; NaN where the class has no sample.
+        variance: `(F,)` its variance; NaN where it has fewer than two.
+        mean_link: Correlation of the mean with `log_share`.
+        variance_link: Correlation of the variance with `log_share`.
+    """
+
+    order: npt.NDArray[np.intp]
+    log_share: Floats
+    mean: Floats
+    variance: Floats
+    mean_link: Correlation
+    variance_link: Correlation
+
+
+def logit_statistics(moments: ClassMoments, instance_counts: npt.ArrayLike) -> LogitStatistics:
+    """Put statistics beside the training frequency; `instance_counts` is per foreground class."""
+    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    counts = np.maximum(np.asarray(instance_counts, np.float64), 1.0)
+    seen = moments.count[foreground]
+    mean = np.where(seen > 0, moments.mean[foreground], np.nan)
+    variance = moments.variance[foreground]
+    if len(counts) != len(mean):
+        raise InputError(f"Expected the counts to have {len(mean)} classes, but they have {len(counts)}.")
+    order = np.argsort(-counts, kind="stable")
+    log_share = np.log(counts / counts.sum())[order]
+    mean, variance = mean[order], variance[order]
+    return LogitStatistics(order, log_share, mean, variance, _link(mean, log_share), _link(variance, log_share))
+
+
+def _link(values: Floats, other: Floats) -> Correlation:
+    known = np.isfinite(values)
+    return Correlation(pearson(values[known], other[known]), spearman(values[known], other[known]))
+
+
+def statistics_of_run(run: Run) -> LogitStatistics:
+    """Statistics over all samples, as they were collected."""
+    moments = run.moments
+    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    names = moments.metadata.class_names
+    counts = run.counts.aligned_to(None if names is None else names[foreground])
+    return logit_statistics(moments, counts.instance_counts)
+
+
+def positive_statistics(run: Run, assigned: AssignedProposals) -> LogitStatistics:
+    """Statistics over positive samples only: each class's logit over the proposals that are of that class."""
+    counts = run.counts.aligned_to(run.store.header.class_names)
+    moments = assigned.positives
+    if moments.metadata.background != run.store.header.background:
+        moments = _with_background(moments, run.store.header.background)
+    return logit_statistics(moments, counts.instance_counts)
+
+
+def _with_background(moments: ClassMoments, background: int | None) -> ClassMoments:
+    file = moments.to_file()
+    return ClassMoments.from_file(replace(file, metadata=file.metadata.with_changes(background=background)))
+
+
+MARGINS = (0.0, -1.0, -2.0, -4.0)
+
+
+@dataclass(frozen=True, eq=False)
+class MarginEffect:
+    """The score of a class, relative to its share of the foreground, over the background score.
+
+    Args:
+        background: `(S,)` scores of the background before the margin, between 0 and 1.
+        margins: The margins.
+        own: The margin of the run ("min"); it is among `margins`. None when there are no statistics.
+        foreground: `(M, S)` what is left for the foreground: `1 / (1 + exp(-margin) · s / (1 - s))`.
+        steepness: `(M, S)` by how much the logarithm of the score falls per unit of background score.
+    """
+
+    background: Floats
+    margins: tuple[float, ...]
+    own: float | None
+    foreground: Floats
+    steepness: Floats
+
+
+def margin_effect(
+    margins: Sequence[float] = MARGINS, *, own: float | None = None, background: npt.ArrayLike | None = None
+) -> MarginEffect:
+    """Compute the effect; the logarithm of a score is that of `foreground` and the share of the class, added.
+
+    Example:
+        >>> effect = margin_effect([0.0, -np.log(3)], background=[0.5])
+        >>> effect.foreground.round(3).tolist(), effect.steepness.round(3).tolist()
+        ([[0.5], [0.25]], [[2.0], [3.0]])
+    """
+    scores = np.linspace(0.005, 0.995, 199) if background is None else np.asarray(background, np.float64)
+    chosen = tuple(dict.fromkeys([*margins, *([] if own is None else [own])]))
+    weight = np.exp(-np.array(chosen))[:, None]
+    odds = (scores / (1 - scores))[None, :]
+    foreground = 1 / (1 + weight * odds)
+    # The derivative of -log(foreground) by the background score.
+    steepness = weight / (1 - scores[None, :]) ** 2 * foreground
+    return MarginEffect(scores, chosen, own, foreground, steepness)
+
+
+def margin_of_run(run: Run) -> float | None:
+    """The paper's margin for this model: the lowest mean logit of a foreground class."""
+    if not run.has("statistics"):
+        return None
+    moments = run.moments
+    means = moments.mean[foreground_columns(moments.num_classes, moments.metadata.background)]
+    return float(np.nanmin(means))

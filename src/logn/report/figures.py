@@ -11,26 +11,69 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
+from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.report.assigned_proposals import assigned_proposals
 from logn.report.error_data import error_components, error_pair
-from logn.report.error_figures import draw_errors
-from logn.report.figure_data import BackgroundRatio, LabelShift, background_ratio, label_shift
+from logn.report.figure_data import (
+    BackgroundRatio,
+    LabelShift,
+    LogitStatistics,
+    MarginEffect,
+    OnlineComparison,
+    background_ratio,
+    label_shift,
+    margin_effect,
+    margin_of_run,
+    online_comparison,
+    positive_statistics,
+    statistics_of_run,
+)
 from logn.report.figure_style import (
     BLUE,
     COLUMN,
+    ERROR_COLOURS,
     GREEN,
     GREY,
     ORANGE,
     PAGE,
+    PURPLE,
     SERIES,
     check_format,
     paper_style,
     save_figure,
 )
-from logn.report.logit_statistics_data import LogitStatistics, positive_statistics, statistics_of_run
-from logn.report.margin_effect_data import MarginEffect, margin_effect, margin_of_run
-from logn.report.online_data import OnlineComparison, online_comparison
 from logn.report.run_folder import Run, open_run
+
+
+def draw_errors(panels: Mapping[str, Mapping[str, float]], make: Callable[..., Any]) -> Any:
+    """One column per method: the ring above, the six kinds and the two sums below, all to one scale."""
+    count = len(panels)
+    figure = make(max(1.45 * count, 3.4), 3.3)
+    grid = figure.subplots(2, count, squeeze=False, height_ratios=[1, 1.25])
+    kinds = (*ERROR_TYPES, *SPECIAL_ERRORS)
+    largest = 100 * max(errors[kind] for errors in panels.values() for kind in kinds)
+    colours = [*(ERROR_COLOURS[kind] for kind in ERROR_TYPES), GREY, PURPLE]
+    for column, (title, errors) in enumerate(panels.items()):
+        ring, bars = grid[0, column], grid[1, column]
+        values = [100 * max(errors[kind], 0.0) for kind in kinds]
+        ring.pie(
+            [max(value, 1e-9) for value in values[: len(ERROR_TYPES)]],
+            colors=colours[: len(ERROR_TYPES)],
+            startangle=90,
+            counterclock=False,
+            wedgeprops={"width": 0.42, "edgecolor": "white", "linewidth": 0.5},
+        )
+        ring.set_title(title)
+        ring.text(0, 0, f"AP50\n{100 * errors['AP50']:.1f}", ha="center", va="center", fontsize=7)
+        place = [*range(len(ERROR_TYPES)), *(len(ERROR_TYPES) + 0.5 + number for number in range(len(SPECIAL_ERRORS)))]
+        drawn = bars.barh(place, values, color=colours, height=0.72)
+        bars.bar_label(drawn, fmt="%.1f", fontsize=6, padding=1.5)
+        bars.set_yticks(place, kinds if column == 0 else [""] * len(kinds))
+        bars.invert_yaxis()
+        bars.set_xlim(0, 1.22 * largest)
+        bars.set_xlabel("ΔAP50")
+    return figure
+
 
 CLASSES_BY_COUNT = "Classes, from the most frequent to the rarest"
 

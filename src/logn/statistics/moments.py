@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, as_rows
+from logn.statistics.batch_sums import Totals
 from logn.statistics.file_format import VECTORS, StatisticsFile, read_statistics, write_statistics
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.row_sample import RowSample
 from logn.statistics.running_sums import RunningSums
-from logn.statistics.totals import Totals
 
 Nonfinite = Literal["error", "skip"]
 

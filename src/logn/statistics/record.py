@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError, LogNWarning
-from logn.logits.compiled import compile_anew, never_compiled
 from logn.logits.fingerprint import fingerprint as fingerprint_of
-from logn.logits.hooks import ForwardPasses
+from logn.logits.hooks import ForwardPasses, compile_anew, never_compiled
 from logn.logits.layer import (
     LogitLayer,
     check_layer,

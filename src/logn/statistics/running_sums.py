@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.logits.arrays import FloatArray
-from logn.statistics.batch_sums import BatchSummer, SquareBound
-from logn.statistics.totals import Totals
+from logn.statistics.batch_sums import BatchSummer, SquareBound, Totals
 
 # Batches whose raw sums are kept until they are folded into mean and M2 together, in a dozen operations on vectors that
 # would take nearly as long for one batch; fewer where their sums would take more memory than this.

@@ -11,14 +11,12 @@ from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.losses import make_loss
 from logn.training.detectors.cascade_heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
-from logn.training.detectors.detector_run import DetectorRun
-from logn.training.detectors.feature_memory import FeatureMemory
+from logn.training.detectors.feature_memory import FeatureMemory, load_memory, memory_file, remove_memories, save_memory
 from logn.training.detectors.heads import BoxPredictor, MaskPredictor
-from logn.training.detectors.memory_files import load_memory, memory_file, remove_memories, save_memory
 from logn.training.detectors.memory_sampling import draw_regions
 from logn.training.detectors.plan import TrainingPlan
 from logn.training.detectors.small_model import RegionSampler, SmallBoxHead, SmallMaskHead
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.train_detector import DetectorRun, train
 from logn.training.engine.checkpoint import Checkpoint
 from logn.training.losses.equilibrium import INITIAL_SCORE, EquilibriumLoss
 

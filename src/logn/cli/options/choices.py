@@ -1,8 +1,16 @@
-"""The fixed choices that several verbs offer."""
+"""The fixed choices and the options that several verbs offer."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from logn.cli.console import progress
 
 
 class Background(StrEnum):
@@ -35,3 +43,44 @@ class Activation(StrEnum):
 
     softmax = "softmax"
     sigmoid = "sigmoid"
+
+
+StatisticsFileOption = Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")]
+BackgroundOption = Annotated[Background, typer.Option(help="Place of the background column.")]
+ClassNamesOption = Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")]
+PopulationOption = Annotated[str | None, typer.Option(help="Which samples these are, e.g. 'test proposals'.")]
+SampleRowsOption = Annotated[int | None, typer.Option(help="Rows to keep for balanced margins; default 4096.")]
+NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")]
+
+
+LABELLED_IMAGES = "Folder of `logn data glyph-classes`, class folders, CIFAR's folder, or a list of `path label` lines."
+
+ImageFolderOption = Annotated[
+    Path | None, typer.Option(help="Folder that the image paths start from; by default that of the file.")
+]
+LabelledImagesOption = Annotated[Path, typer.Option("--data", "-d", help=LABELLED_IMAGES)]
+ListRootOption = Annotated[Path | None, typer.Option(help="Folder that the paths of a list start from.")]
+ListNamesOption = Annotated[Path | None, typer.Option(help="One class name a line, for list files.")]
+ForwardBatchOption = Annotated[int, typer.Option(help="Images per forward pass.")]
+DeviceOption = Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
+
+# Of `logn data glyphs` and `logn data glyph-classes`
+FolderOption = Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")]
+ClassesOption = Annotated[int, typer.Option(help="Number of classes, up to 1,203.")]
+SizeOption = Annotated[int, typer.Option(help="Side of an image in pixels.")]
+SeedOption = Annotated[int, typer.Option(help="Everything follows from it.")]
+FamiliesOption = Annotated[
+    bool, typer.Option("--families/--distinct", help="Families of look-alikes, or glyphs as unlike as possible.")
+]
+SimilarityOption = Annotated[float, typer.Option(help="Least correlation of two glyphs of a family, 0 to 0.9.")]
+WorkersOption = Annotated[int, typer.Option(help="Number of processes; the pictures don't depend on it.")]
+
+
+def draw(
+    generate: Callable[..., object], folder: Path, settings: Any, *, images: int, workers: int, shown: bool | None
+) -> dict[str, Any]:
+    """Draw the images of `settings` into `folder` with a progress bar, and say where and how long it took."""
+    started = time.monotonic()
+    with progress("Drawing", total=images, shown=shown) as advance:
+        generate(folder, settings, workers=workers, advance=advance)
+    return {"folder": folder, "seconds": round(time.monotonic() - started, 1)}

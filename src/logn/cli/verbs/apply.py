@@ -38,8 +38,7 @@ def apply(
     """
     from logn.calibrators.class_affine import ClassAffine
     from logn.calibrators.provenance import Target
-    from logn.logits.shard_writer import check_writable, write_logits
-    from logn.logits.shards import open_shards
+    from logn.logits.shards import check_writable, open_shards, write_logits
 
     check_output(output, affine, logits)  # in place, a second call would correct twice
     correction = ClassAffine.load(affine)

@@ -84,7 +84,7 @@ def imagenet_lt(
 def _problem(
     dataset: str, data: Path | None, images: Path | None, model: str | None, epochs: float | None, *, quick: bool
 ) -> ClassifierProblem:
-    from logn.datasets.glyphs.class_settings import GlyphClassSettings
+    from logn.datasets.glyphs.settings import GlyphClassSettings
     from logn.experiments.classifier_spec import GLYPH_CLASSES, ClassifierProblem
 
     if dataset == GLYPHS:

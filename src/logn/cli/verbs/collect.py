@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, print_note, progress
-from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background, Nonfinite
-from logn.cli.options.statistics import (
+from logn.cli.options.choices import (
+    BACKGROUND_INDEX,
+    Activation,
+    Background,
     BackgroundOption,
     ClassNamesOption,
+    Nonfinite,
     NonfiniteOption,
     PopulationOption,
     SampleRowsOption,
@@ -142,7 +145,7 @@ def _statistics(
     if sample_rows or nonfinite == "skip":
         option = "--sample-rows" if sample_rows else "--nonfinite skip"
         raise InputError(f"Expected `{option}` only with `--estimator exact`, but it is moving-average.")
-    from logn.statistics.shard_moving_average import MovingAverageStatistics
+    from logn.statistics.moving_average import MovingAverageStatistics
 
     return MovingAverageStatistics(first.num_classes, metadata=metadata, **given)
 

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
-from logn.cli.options.model import DeviceOption, ForwardBatchOption, ImageFolderOption
-from logn.cli.options.statistics import SampleRowsOption, StatisticsFileOption
+from logn.cli.options.choices import (
+    DeviceOption,
+    ForwardBatchOption,
+    ImageFolderOption,
+    SampleRowsOption,
+    StatisticsFileOption,
+)
 from logn.cli.paths import check_output
 from logn.cli.verbs.statistics_summary import print_next, print_statistics, warn_of_doubts
 
@@ -90,7 +95,7 @@ def _prepare_detector(model: Path, data: Path, images: Path | None, device: str)
 def _prepare_classifier(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
     from logn.datasets.open_images import open_images
     from logn.evaluate.classification.classifier_logits import classifier_statistics
-    from logn.training.classifiers.checkpoint import load_classifier
+    from logn.training.classifiers.train_classifier import load_classifier
     from logn.training.engine.processes import choose_device
 
     classifier = load_classifier(model).to(choose_device(device))

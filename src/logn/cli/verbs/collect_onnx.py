@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
-from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background, Nonfinite
-from logn.cli.options.statistics import (
+from logn.cli.options.choices import (
+    BACKGROUND_INDEX,
+    Activation,
+    Background,
     BackgroundOption,
     ClassNamesOption,
+    Nonfinite,
     NonfiniteOption,
     PopulationOption,
     StatisticsFileOption,

@@ -10,10 +10,8 @@ import typer
 
 from logn.cli.console import JsonOption, ProgressOption, print_note, progress
 from logn.cli.options import evaluation as options
-from logn.cli.options.choices import Task
+from logn.cli.options.choices import LABELLED_IMAGES, ClassNamesOption, Task
 from logn.cli.options.classifier_inputs import ClassifierRun, inputs_of_predictions
-from logn.cli.options.model import LABELLED_IMAGES
-from logn.cli.options.statistics import ClassNamesOption
 from logn.cli.verbs.compare import check_numbers, read_methods
 from logn.errors import InputError
 
@@ -183,7 +181,7 @@ def _given(
     from logn.classes.counts import ClassCounts
     from logn.classes.names import read_class_names
     from logn.cli.verbs.fit import read_classifier
-    from logn.evaluate.classification.files import read_families
+    from logn.evaluate.classification.truth import read_families
     from logn.logits.array_files import locate_array
 
     if dev[0] is None and dev[1] is not None:

@@ -10,9 +10,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, verb_group
-from logn.cli.options import glyphs as glyph_options
+from logn.cli.options import choices as glyph_options
 from logn.cli.paths import check_output
+from logn.datasets.open_images import open_images
+from logn.datasets.samplers import ImagesOfClasses, make_sampler
 from logn.errors import InputError
+from logn.evaluate.classification.truth import SHOTS, shot_groups
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
 
@@ -104,8 +107,6 @@ def inspect(
 
         logn data inspect cifar-100-binary --imbalance 100 --sampler class-balanced
     """
-    from logn.cli.verbs.data_classes import summarise_images
-
     if (source / f"{split}.json").is_file():  # the folder of glyph scenes
         source = source / f"{split}.json"
     if source.suffix == ".json":
@@ -141,9 +142,8 @@ def glyph_classes(
 
         logn data glyph-classes -o wide --classes 1000 --most 300 --workers 8
     """
-    from logn.cli.verbs.data_classes import summarise_images
-    from logn.datasets.glyphs.class_settings import GlyphClassSettings
     from logn.datasets.glyphs.classes import generate_glyph_classes
+    from logn.datasets.glyphs.settings import GlyphClassSettings
 
     settings = GlyphClassSettings(
         classes, most, fewest, dev, test, size, seed, similarity=similarity if families else None
@@ -233,7 +233,6 @@ def _mask_form(mask: str) -> Literal["rle", "polygon"]:
 
 
 def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0.001) -> dict[str, Any]:
-    from logn.cli.verbs.data_classes import describe_sampler
     from logn.datasets.detection_dataset import DetectionDataset
 
     with warnings.catch_warnings():
@@ -260,3 +259,36 @@ def _show(result: dict[str, Any], *, as_json: bool) -> None:
     for key, value in result.items():
         if key != "label distribution":  # one number a class: for programs, or for the report
             typer.echo(f"{key}: {value}")
+
+
+def summarise_images(
+    source: Path,
+    split: str = "train",
+    imbalance: float | None = None,
+    seed: int = 0,
+    sampler: str | None = None,
+    threshold: float = 0.001,
+) -> dict[str, Any]:
+    """Count the images of a split, its classes and their groups by the training images."""
+    images = open_images(source, split, imbalance=imbalance, seed=seed)
+    training = images if split == "train" else open_images(source, imbalance=imbalance, seed=seed)
+    groups = shot_groups(training.image_counts)
+    result: dict[str, Any] = {
+        "images": len(images),
+        "classes": images.num_classes,
+        "groups": {shot: int((groups == shot).sum()) for shot in SHOTS},
+        "classes without images": int((images.image_counts == 0).sum()),
+        "fewest images of a class": int(images.image_counts.min()),
+        "most images of a class": int(images.image_counts.max()),
+    }
+    return result if sampler is None else {**result, **describe_sampler(sampler, images, threshold)}
+
+
+def describe_sampler(name: str, images: ImagesOfClasses, threshold: float) -> dict[str, Any]:
+    """Say what a sampler makes of the images: how many an epoch shows, and of which classes."""
+    sampler = make_sampler(name, images, threshold=threshold)
+    return {
+        "sampler": name,
+        "images of an epoch": round(float(sampler.expected_repeats().sum()), 1),
+        "label distribution": sampler.label_distribution(),
+    }

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
-from logn.cli.options.model import DeviceOption, ForwardBatchOption, ImageFolderOption
+from logn.cli.options.choices import DeviceOption, ForwardBatchOption, ImageFolderOption
 from logn.errors import InputError
 
 

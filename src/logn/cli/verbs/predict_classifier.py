@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
-from logn.cli.options.model import (
+from logn.cli.options.choices import (
     DeviceOption,
     ForwardBatchOption,
     LabelledImagesOption,
@@ -54,7 +54,7 @@ def predict_classifier(
     """
     from logn.datasets.open_images import SPLITS, open_images
     from logn.evaluate.classification.classifier_logits import check_classes
-    from logn.training.classifiers.checkpoint import load_classifier
+    from logn.training.classifiers.train_classifier import load_classifier
     from logn.training.engine.processes import choose_device
 
     splits = list(dict.fromkeys(split or ("train", "test")))
@@ -99,7 +99,7 @@ def _passes(opened: dict[str, LabelledImages]) -> int:
 
 def _write_facts(classifier: Classifier, folder: Path) -> dict[str, Path]:
     """What methods need to know besides the logits."""
-    from logn.datasets.glyphs.drawn_folder import write_json
+    from logn.datasets.glyphs.shards import write_json
     from logn.files import write_safetensors
 
     counts = classifier.image_counts or ()

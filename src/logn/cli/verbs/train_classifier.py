@@ -9,7 +9,7 @@ import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command
 from logn.cli.options import training as options
-from logn.cli.options.model import DeviceOption, LabelledImagesOption, ListNamesOption, ListRootOption
+from logn.cli.options.choices import DeviceOption, LabelledImagesOption, ListNamesOption, ListRootOption
 
 
 def train_classifier(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.glyphs.fonts import STYLES, glyph_alpha
+from logn.datasets.glyphs.alphabet import STYLES, glyph_alpha
 from logn.datasets.image_file import ImageArray, import_pillow
 from logn.datasets.masks import BoolArray
 

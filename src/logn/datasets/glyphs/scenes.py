@@ -9,20 +9,158 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from logn.datasets.glyphs.annotations import DrawnObject, annotation_file, image_name
-from logn.datasets.glyphs.drawn_folder import claim_folder, write_json
+from logn.datasets.glyphs.plan import IntArray, frequency_group
 from logn.datasets.glyphs.scene import draw_scene
 from logn.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
-from logn.datasets.glyphs.shards import PARTS, GlyphShard, check_drawing, cut_into_shards, draw_shards
+from logn.datasets.glyphs.shards import (
+    PARTS,
+    GlyphShard,
+    check_drawing,
+    claim_folder,
+    cut_into_shards,
+    draw_shards,
+    write_json,
+)
 from logn.datasets.image_file import import_pillow
 from logn.datasets.masks import BoolArray, encode_mask, outline_mask
 from logn.files import atomic_path
+
+# As in LVIS, a class is verified absent in a few images only; the others say nothing about it.
+_FEWEST_NEGATIVES, _MOST_NEGATIVES = 8, 16
+# The chance that a class with three or more objects on an image is not marked exhaustively.
+_NOT_EXHAUSTIVE = 0.15
+_MANY_OBJECTS = 3
+
+#: One drawn object: label, box, area and segmentation, as it goes into the file.
+DrawnObject = dict[str, Any]
+
+
+def image_name(split: str, image: int) -> str:
+    """Where an image lies, from the folder of the annotation files.
+
+    Example:
+        >>> image_name("dev", 7)
+        'images/dev/000007.png'
+    """
+    return f"images/{split}/{image:06d}.png"
+
+
+def annotation_file(
+    split: str,
+    settings: GlyphSettings,
+    plan: GlyphPlan,
+    objects: Sequence[Sequence[DrawnObject]],
+    *,
+    exhaustive: bool,
+) -> dict[str, Any]:
+    """The content of an LVIS v1 file.
+
+    Args:
+        split: `train`, `dev` or `test`.
+        settings: The settings of the scenes.
+        plan: The plan of the scenes.
+        objects: The drawn objects of each image.
+        exhaustive: Every class is verified on every image, and every object is marked.
+    """
+    labels = plan.labels[split]
+    unfinished: list[list[int]] = [[] for _ in labels]
+    if exhaustive:
+        negatives = [np.setdiff1d(np.arange(settings.classes), present).tolist() for present in labels]
+    else:
+        generator = np.random.default_rng((settings.seed, 10 + SPLITS.index(split)))
+        negatives = _verified_absent(labels, settings.classes, generator)
+        if split != "train":  # a training file marks every object
+            unfinished = _not_exhaustive(labels, generator)
+    annotations: list[dict[str, Any]] = []
+    for image, drawn in enumerate(objects):
+        for entry in _marked(drawn, unfinished[image]):
+            segmentation = {key: value for key, value in entry.items() if key != "label"}
+            annotations.append(
+                {"id": len(annotations) + 1, "image_id": image + 1, "category_id": entry["label"] + 1, **segmentation}
+            )
+    return {
+        "info": {"description": "LogN glyph scenes", "split": split, "exhaustive": exhaustive},
+        "licenses": [],
+        "categories": _categories(plan, settings.classes),
+        "images": _images(split, settings.size, negatives, unfinished),
+        "annotations": annotations,
+    }
+
+
+def _images(
+    split: str, size: int, negatives: Sequence[Sequence[int]], unfinished: Sequence[Sequence[int]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": image + 1,
+            "file_name": image_name(split, image),
+            "coco_url": image_name(split, image),
+            "height": size,
+            "width": size,
+            "license": 0,
+            "neg_category_ids": [label + 1 for label in absent],
+            "not_exhaustive_category_ids": [label + 1 for label in partly],
+        }
+        for image, (absent, partly) in enumerate(zip(negatives, unfinished, strict=True))
+    ]
+
+
+def _categories(plan: GlyphPlan, num_classes: int) -> list[dict[str, Any]]:
+    training = plan.labels["train"]
+    instances = np.bincount(np.concatenate(training), minlength=num_classes).tolist()
+    images = np.bincount(np.concatenate([np.unique(labels) for labels in training]), minlength=num_classes).tolist()
+    entries = zip(plan.alphabet.names, plan.alphabet.characters, plan.alphabet.families, strict=True)
+    return [
+        {
+            "id": label + 1,
+            "name": name,
+            "synset": f"{name}.n.01",
+            "synonyms": [name],
+            "def": f"the character {character} (U+{ord(character):04X}) of look-alike family {family}",
+            "family": family,
+            "frequency": frequency_group(images[label]),
+            "image_count": images[label],
+            "instance_count": instances[label],
+        }
+        for label, (name, character, family) in enumerate(entries)
+    ]
+
+
+def _verified_absent(labels: Sequence[IntArray], num_classes: int, generator: np.random.Generator) -> list[list[int]]:
+    """The classes that are verified absent on each image: each class on 8 to 16 images that don't have it."""
+    present = np.zeros((num_classes, len(labels)), np.bool_)
+    for image, classes in enumerate(labels):
+        present[classes, image] = True
+    negatives: list[list[int]] = [[] for _ in labels]
+    for label in range(num_classes):
+        wanted = int(generator.integers(_FEWEST_NEGATIVES, _MOST_NEGATIVES + 1))
+        for image in generator.permutation(np.flatnonzero(~present[label]))[:wanted].tolist():
+            negatives[image].append(label)
+    return negatives
+
+
+def _not_exhaustive(labels: Sequence[IntArray], generator: np.random.Generator) -> list[list[int]]:
+    """The classes of which one object on the image is not marked."""
+    result = []
+    for classes in labels:
+        values, counts = np.unique(classes, return_counts=True)
+        crowded = values[counts >= _MANY_OBJECTS]
+        result.append(crowded[generator.random(len(crowded)) < _NOT_EXHAUSTIVE].tolist())
+    return result
+
+
+def _marked(objects: Sequence[DrawnObject], unfinished: Sequence[int]) -> list[DrawnObject]:
+    """The objects that the file has: without the last one of every class that is not exhaustive."""
+    left_out = {label: max(i for i, entry in enumerate(objects) if entry["label"] == label) for label in unfinished}
+    return [entry for i, entry in enumerate(objects) if left_out.get(entry["label"]) != i]
+
 
 _SHARD_IMAGES = 32
 # What folders drawn before a setting existed were drawn with.

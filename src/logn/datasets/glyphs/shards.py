@@ -2,19 +2,109 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from logn.datasets.glyphs.alphabet import Alphabet
-from logn.datasets.glyphs.drawn_folder import draw_in_processes
-from logn.datasets.glyphs.fonts import font_folder
+from logn.datasets.glyphs.alphabet import Alphabet, font_folder
 from logn.datasets.glyphs.settings import SPLITS
 from logn.datasets.image_file import import_pillow
 from logn.errors import InputError
+from logn.files import atomic_path
+from logn.processes import fresh_processes
+
+SETTINGS_FILE = "settings.json"
+
+Shard = TypeVar("Shard")
+
+
+def claim_folder(
+    root: Path,
+    what: str,
+    version: int,
+    settings: Mapping[str, Any],
+    *,
+    later_settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Make a folder ours by a settings file, or check that it holds the same problem; remove leftovers of a killed run.
+
+    Args:
+        root: The folder; made if it is not there.
+        what: What it is to hold, such as `glyph scenes`.
+        version: Of the drawing.
+        settings: As they go into the file.
+        later_settings: What folders drawn before a setting existed were drawn with.
+    """
+    defaults = later_settings or {}
+    record = {"format": f"logn {what}", "version": version, "settings": dict(settings)}
+    path = root / SETTINGS_FILE
+    root.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        found = read_settings_record(root, what)
+        if found is None or {**found, "settings": {**defaults, **found["settings"]}} != record:
+            raise InputError(
+                f"Expected `{root}` to be empty or to hold {what} of the same settings, "
+                f"but {_difference(found, record, defaults)}."
+            )
+    elif any(root.iterdir()):
+        raise InputError(f"Expected `{root}` to be empty or to hold {what}, but it holds other files.")
+    else:
+        write_json(path, record)
+    for leftover in root.rglob(".*.partial.*"):  # of a run that was killed
+        leftover.unlink(missing_ok=True)
+
+
+def read_settings_record(root: Path, what: str) -> dict[str, Any] | None:
+    """The settings file of a folder with its format, version and settings; None where it is of something else."""
+    try:
+        found = json.loads((root / SETTINGS_FILE).read_text())
+    except (ValueError, FileNotFoundError, NotADirectoryError):
+        return None
+    if not isinstance(found, dict) or found.get("format") != f"logn {what}":
+        return None
+    return found if isinstance(found.get("settings"), dict) else None
+
+
+def _difference(found: dict[str, Any] | None, wanted: dict[str, Any], defaults: Mapping[str, Any]) -> str:
+    if found is None:
+        return f"its {SETTINGS_FILE} is of something else"
+    if found.get("version") != wanted["version"]:
+        return f"they are of version {found.get('version')} and this is version {wanted['version']}"
+    before, now = {**defaults, **found["settings"]}, wanted["settings"]
+    other = [f"{key} is {before.get(key)} and not {value}" for key, value in now.items() if before.get(key) != value]
+    return "there " + " and ".join(other)
+
+
+def draw_in_processes(
+    draw: Callable[[Shard], int], shards: Sequence[Shard], workers: int, advance: Callable[[float], None]
+) -> None:
+    """Call `draw`, which returns how many images it drew, for every shard; 1 worker draws in this process."""
+    if workers == 1:
+        for shard in shards:
+            advance(draw(shard))
+        return
+    try:
+        with fresh_processes(min(workers, max(1, len(shards)))) as pool:
+            for finished in as_completed([pool.submit(draw, shard) for shard in shards]):
+                advance(finished.result())
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"Expected `workers` = {workers} processes to draw, but one of them ended; try `workers` = 1, and in a "
+            'script of your own put the call under `if __name__ == "__main__":`.'
+        ) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a value as compact JSON, in one atomic step."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, separators=(",", ":")))
+
 
 #: Where the files of the shards lie until all of them are there.
 PARTS = ".parts"

@@ -31,7 +31,7 @@ def classifier_logits(
     """The logits `(N, C)` of all images, in their order.
 
     Args:
-        model: As `logn.training.classifiers.checkpoint.load_classifier` gives it, on any device.
+        model: As `logn.training.classifiers.train_classifier.load_classifier` gives it, on any device.
         images: Prepared as the classifier's settings say: brought to its size, the middle cut out.
         batch: Images per forward pass.
         advance: Called with the number of images whenever some are done.
@@ -67,7 +67,7 @@ def classifier_statistics(
     """Run a classifier over its training images and sum up its logits; labels are not read.
 
     Args:
-        model: As `logn.training.classifiers.checkpoint.load_classifier` gives it, on any device.
+        model: As `logn.training.classifiers.train_classifier.load_classifier` gives it, on any device.
         images: The training images.
         most: How many of them, drawn at random without repetition; all by default.
         batch: Images per forward pass.

@@ -17,11 +17,10 @@ from logn.evaluate.classification.methods import ClassifierFit, classifier_stati
 from logn.evaluate.classification.task import ClassificationTask
 from logn.evaluate.classification.truth import PAPER_BOUNDS, Labels, checked_labels, classification_truth
 from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.comparison.engine import run_comparison
+from logn.evaluate.comparison.engine import StepClock, run_comparison
 from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS as DEFAULT_METHODS
 from logn.evaluate.comparison.method_fitting import LogitMap
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.comparison.step_clock import StepClock
 from logn.evaluate.comparison.sweep import Sweep
 from logn.statistics.moments import ClassMoments
 

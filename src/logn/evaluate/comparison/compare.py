@@ -14,10 +14,9 @@ import numpy.typing as npt
 from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.comparison.engine import run_comparison
+from logn.evaluate.comparison.engine import StepClock, run_comparison
 from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, LogitMap, aligned_counts
 from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
-from logn.evaluate.comparison.step_clock import StepClock
 from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.detection.class_groups import groups_of_classes
 from logn.evaluate.detection.task import DetectionTask, other_images, read_truth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -15,10 +16,31 @@ from logn.evaluate.comparison.method_fitting import LogitMap, named_methods
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.provenance import Provenance
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.comparison.step_clock import StepClock
 from logn.evaluate.comparison.sweep import Curve, Sweep, choosing_half, parse_sweeps, with_sweeps
 from logn.evaluate.detection.bootstrap import paired_differences
 from logn.logits.arrays import FloatArray
+
+
+class StepClock:
+    """Seconds by step, each counted from the end of the one before.
+
+    Example:
+        >>> clock = StepClock()
+        >>> clock.lap("fit")
+        >>> list(clock.seconds)
+        ['fit']
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, step: str) -> None:
+        """Count the time since the last step as this one's."""
+        now = time.perf_counter()
+        self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
+        self._last = now
+
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int], object]

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.evaluate.classification.confusion import Confusions
-from logn.evaluate.classification.metrics import ClassificationMetrics
+from logn.evaluate.classification.metrics import ClassificationMetrics, Confusions
 from logn.evaluate.classification.reliability import Reliability
 from logn.evaluate.classification.truth import PAPER_BOUNDS, ClassificationTruth
 from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison, DetectionScope, EvaluatedClass

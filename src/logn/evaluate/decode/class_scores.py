@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
-from logn.logits.half_precision import widen
+from logn.logits.arrays import widen
 
 Float32 = npt.NDArray[np.float32]
 Transform = Callable[[Any], Any]

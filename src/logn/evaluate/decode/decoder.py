@@ -18,11 +18,17 @@ import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
-from logn.evaluate.decode.candidates import Candidates, SortedCandidates, best_candidates, boxes_of, has_small_boxes
+from logn.evaluate.decode.candidates import (
+    BestPerClass,
+    Candidates,
+    SortedCandidates,
+    best_candidates,
+    boxes_of,
+    has_small_boxes,
+)
 from logn.evaluate.decode.class_scores import Float32, ImageLogits, ScoreFunction, Scratch, Transform
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.nms import AgnosticSuppression, ClassBoxSuppression, Suppression
-from logn.evaluate.decode.top_k_per_class import BestPerClass
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.logits.arrays import check_background, foreground_columns
 from logn.logits.proposals import Proposals

@@ -14,13 +14,11 @@ from logn.evaluate.comparison.method_fitting import LogitMap
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.bootstrap import bootstrap_metrics
-from logn.evaluate.detection.calibration_error import calibration_error
 from logn.evaluate.detection.class_groups import Groups
 from logn.evaluate.detection.fixed_and_pool import average_precision_pool
 from logn.evaluate.detection.ground_truth import GroundTruth
-from logn.evaluate.detection.limits import rows_within_limits
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
-from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.detection.metrics import calibration_error, evaluate_detections, rows_within_limits
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.tide import error_types
 

@@ -10,11 +10,82 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.class_groups import Groups, mean_of_present, mean_per_group
+from logn.evaluate.detection.class_groups import GROUPS, Groups, mean_of_present, mean_per_group
 from logn.evaluate.detection.ground_truth import GroundTruth
-from logn.evaluate.detection.limits import rows_within_limits
-from logn.evaluate.detection.matching import verified_rows
+from logn.evaluate.detection.matching import MatchedDetections, verified_rows
 from logn.evaluate.detection.protocol import EvaluationProtocol
+
+Index = npt.NDArray[np.intp]
+
+
+def rows_within_limits(detections: Detections, protocol: EvaluationProtocol) -> Index:
+    """Rows that `protocol` looks at, in their order.
+
+    Example:
+        >>> found = Detections(np.zeros(3, np.int32), np.array([4, 4, 7], np.int32),
+        ...     np.array([0.9, 0.5, 0.1], np.float32), np.zeros((3, 4), np.float32), np.arange(3, dtype=np.int32))
+        >>> rows_within_limits(found, EvaluationProtocol("lvis", max_detections=2)).tolist()
+        [0, 1]
+        >>> rows_within_limits(found, EvaluationProtocol("coco", max_detections=1)).tolist()
+        [0, 2]
+        >>> rows_within_limits(found, EvaluationProtocol(max_detections=None, per_class_limit=1)).tolist()
+        [0, 2]
+    """
+    rows = np.arange(len(detections))
+    if protocol.max_detections is not None:
+        keys = detections.image_index.astype(np.int64)
+        if not protocol.federated:
+            keys = keys * (int(detections.labels.max(initial=0)) + 1) + detections.labels
+        rows = rows[_rank_within(keys) < protocol.max_detections]
+    if protocol.per_class_limit is not None:
+        labels = detections.labels[rows]
+        strongest_first = np.argsort(-detections.scores[rows], kind="stable")
+        rank = np.empty(len(rows), np.intp)
+        rank[strongest_first] = _rank_within(labels[strongest_first])
+        rows = rows[rank < protocol.per_class_limit]
+    return rows
+
+
+def _rank_within(keys: npt.NDArray[Any]) -> Index:
+    """How many earlier rows have the same key."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    rank = np.empty(len(keys), np.intp)
+    rank[order] = np.arange(len(keys)) - np.searchsorted(ordered, ordered, side="left")
+    return rank
+
+
+BINS = 15
+
+
+def calibration_error(
+    matched: MatchedDetections, *, groups: Groups | None = None, bins: int = BINS
+) -> dict[str, float]:
+    """Expected calibration error of the counted detections at the first overlap threshold (0.5).
+
+    Scores fall into `bins` bins of equal width; the error is the mean distance of score and share of hits, weighted
+    by the detections in a bin. "ECE" is over all classes, "ECEr", "ECEc" and "ECEf" over a group; NaN for none.
+
+    Example:
+        >>> sure = MatchedDetections(np.arange(4), np.zeros(4, int), np.zeros(4, int), np.full(4, 0.9),
+        ...     np.array([[True, True, True, False]]), np.ones((1, 4), bool))
+        >>> round(calibration_error(sure)["ECE"], 3)
+        0.15
+    """
+    members = {"ECE": np.ones(len(matched.labels), bool)}
+    if groups is not None:
+        members |= {f"ECE{group}": groups[matched.labels] == group for group in GROUPS}
+    return {name: _error(matched, rows & matched.counted[0], bins) for name, rows in members.items()}
+
+
+def _error(matched: MatchedDetections, rows: np.ndarray, bins: int) -> float:
+    from hotcoco.metrics import calibration_error as expected_error
+
+    if not rows.any():
+        return float("nan")
+    error, _ = expected_error(matched.scores[rows], matched.correct[0][rows], n_bins=bins)
+    return float(error)
+
 
 # Far more detections of a class than any image has: the limits are applied before hotcoco sees them.
 NO_LIMIT = 1_000_000

@@ -17,8 +17,8 @@ from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.average_precision import average_precision_per_class, rank_within_classes
 from logn.evaluate.detection.class_groups import GROUPS, Groups
 from logn.evaluate.detection.ground_truth import GroundTruth
-from logn.evaluate.detection.limits import rows_within_limits
 from logn.evaluate.detection.matching import Index, box_overlap, greedy_matches, joined_pairs, mask_overlap
+from logn.evaluate.detection.metrics import rows_within_limits
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.strict_json import number_or_nan, numbers_or_nan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -12,19 +13,39 @@ from logn.classes.counts import ClassCounts
 from logn.datasets.labelled_images import LabelledImages, require_every_class
 from logn.errors import InputError
 from logn.training.classifiers.images import ClassifierBatches
-from logn.training.classifiers.models import Classifier, build_classifier
+from logn.training.classifiers.models import Classifier, ClassifierSettings, build_classifier
 from logn.training.classifiers.plan import ClassifierPlan
-from logn.training.classifiers.settings import ClassifierSettings
+from logn.training.classifiers.scaled_classifier import ScaledLinear
 from logn.training.detectors.region_sampling import ClassificationLoss
 from logn.training.detectors.train_detector import TrainingResult
 from logn.training.engine.backbone_weights import read_backbone_weights
 from logn.training.engine.batches import ImageStream
-from logn.training.engine.checkpoint import FILE_NAME, read_checkpoint
+from logn.training.engine.checkpoint import FILE_NAME, read_checkpoint, restore_weights
 from logn.training.engine.finetuning import start_from
 from logn.training.engine.processes import Team, run_together
 from logn.training.engine.run import Run
 from logn.training.engine.run_folder import run_folder
 from logn.training.losses.loss_factory import make_loss
+
+
+def load_classifier(path: str | os.PathLike[str], *, num_classes: int | None = None) -> Classifier:
+    """Build the image classifier that a run trained, in evaluation mode.
+
+    Scales that were learnt for the classes (LWS) are in the weights of its class layer, which is an ordinary one.
+
+    Args:
+        path: Folder of the run, or its checkpoint file.
+        num_classes: How many classes the data has that the classifier is for; another number is refused.
+    """
+    checkpoint = read_checkpoint(path, ClassifierSettings, num_classes=num_classes)
+    model = build_classifier(checkpoint.settings)
+    restore_weights(model, checkpoint)
+    if isinstance(model.cls_score, ScaledLinear):
+        model.cls_score = model.cls_score.merged()
+    model.class_names = checkpoint.class_names
+    model.image_counts = tuple(checkpoint.extra["image_counts"])
+    model.data_options = checkpoint.extra["data"]
+    return model.eval()
 
 
 def train_classifier(

@@ -19,8 +19,7 @@ from logn.errors import InputError
 from logn.training.detectors.cascade_heads import STAGE_IOU, CascadeRegionHeads
 from logn.training.detectors.heads import BoxPredictor, MaskPredictor
 from logn.training.detectors.light_backbones import BACKBONES, STRIDES, LightBackbone
-from logn.training.detectors.one_stage import OneStageDetector
-from logn.training.detectors.one_stage_head import PointBoxes
+from logn.training.detectors.one_stage import OneStageDetector, PointBoxes
 from logn.training.detectors.region_heads import RegionHeads
 from logn.training.detectors.settings import LIGHT, ONE_STAGE, SMALL_MODELS, DetectorSettings
 from logn.training.detectors.small_model import (

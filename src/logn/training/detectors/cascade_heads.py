@@ -10,9 +10,16 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.detection._utils import BoxCoder, Matcher
 
-from logn.training.detectors.region_boxes import Sizes, clip
 from logn.training.detectors.region_heads import Features, RegionHeads
-from logn.training.detectors.region_sampling import ClassificationLoss, Target, box_losses, mask_loss, sample_regions
+from logn.training.detectors.region_sampling import (
+    ClassificationLoss,
+    Sizes,
+    Target,
+    box_losses,
+    clip,
+    mask_loss,
+    sample_regions,
+)
 
 # The usual cascade: each stage asks for a tighter match, corrects smaller errors and counts half of the one before.
 STAGE_IOU = (0.5, 0.6, 0.7)

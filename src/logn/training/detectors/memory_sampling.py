@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchvision.models.detection._utils import BoxCoder
 
 from logn.training.detectors.feature_memory import SIGNS, FeatureMemory, Recalled, jittered_boxes
-from logn.training.detectors.region_boxes import Sizes
+from logn.training.detectors.region_sampling import Sizes
 from logn.training.losses.equilibrium import EquilibriumLoss
 
 # Offsets are kept without weights, since each stage of a cascade has its own.

@@ -14,12 +14,14 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from logn.errors import InputError
 from logn.training.detectors.feature_memory import FeatureMemory, Recalled
 from logn.training.detectors.memory_sampling import draw_regions, keep_true_regions, learn_scores
-from logn.training.detectors.region_boxes import Sizes, best_boxes, clip
 from logn.training.detectors.region_sampling import (
     ClassificationLoss,
     RegionSamples,
+    Sizes,
     Target,
+    best_boxes,
     box_losses,
+    clip,
     mask_loss,
     sample_regions,
 )

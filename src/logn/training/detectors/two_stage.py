@@ -17,9 +17,8 @@ from logn.errors import InputError
 from logn.logits.layer import LogitLayer
 from logn.logits.proposals import Proposals
 from logn.training.detectors.feature_memory import FeatureMemory
-from logn.training.detectors.region_boxes import clip, size_of
 from logn.training.detectors.region_heads import RegionHeads
-from logn.training.detectors.region_sampling import ClassificationLoss, Target
+from logn.training.detectors.region_sampling import ClassificationLoss, Target, clip, size_of
 from logn.training.detectors.settings import DetectorSettings
 from logn.training.engine.evaluation_mode import evaluation_mode
 

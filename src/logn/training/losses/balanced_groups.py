@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from logn.errors import InputError
-from logn.training.losses.class_numbers import class_numbers
-from logn.training.losses.head_loss import HeadLayout, HeadLoss, log_odds
+from logn.training.losses.head_loss import HeadLayout, HeadLoss, class_numbers, log_odds
 
 BOUNDARIES = (10.0, 100.0, 1000.0)
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from logn.calibrators.class_frequencies import checked_number
-from logn.training.losses.class_numbers import class_numbers
-from logn.training.losses.head_loss import HeadLoss
+from logn.training.losses.head_loss import HeadLoss, class_numbers
 
 
 class LogitAdjustedLoss(HeadLoss):

@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from logn.calibrators.class_frequencies import checked_number
 from logn.errors import InputError
-from logn.training.losses.class_numbers import class_numbers
-from logn.training.losses.head_loss import HeadLayout, HeadLoss
+from logn.training.losses.head_loss import HeadLayout, HeadLoss, class_numbers
 
 # The prior probability 0.001 that the sigmoid heads of EQL and EQL v2 start from.
 RARE_PRIOR_BIAS = -math.log(0.999 / 0.001)

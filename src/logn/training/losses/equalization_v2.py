@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from logn.training.losses.across_processes import sum_across_processes
 from logn.training.losses.equalization import RARE_PRIOR_BIAS
-from logn.training.losses.head_loss import HeadLayout, HeadLoss, log_odds
+from logn.training.losses.head_loss import HeadLayout, HeadLoss, log_odds, sum_across_processes
 
 
 class EqualizationV2Loss(HeadLoss):

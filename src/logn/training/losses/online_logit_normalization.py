@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from logn.errors import InputError
-from logn.training.losses.across_processes import sum_across_processes
-from logn.training.losses.head_loss import HeadLoss
+from logn.training.losses.head_loss import HeadLoss, sum_across_processes
 
 
 class OnlineLogitNormalizationLoss(HeadLoss):

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from logn.training.losses.across_processes import sum_across_processes
-from logn.training.losses.head_loss import HeadLayout, HeadLoss
+from logn.training.losses.head_loss import HeadLayout, HeadLoss, sum_across_processes
 
 
 class SeesawLoss(HeadLoss):
