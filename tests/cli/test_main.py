@@ -13,9 +13,9 @@ from logn.errors import InputError, MissingExtraError
 
 def _verb(monkeypatch, function):
     """Put one verb, `boom`, into the table."""
-    module = types.ModuleType("logn.cli.boom")
+    module = types.ModuleType("logn.cli.verbs.boom")
     module.boom = function
-    monkeypatch.setitem(sys.modules, "logn.cli.boom", module)
+    monkeypatch.setitem(sys.modules, "logn.cli.verbs.boom", module)
     monkeypatch.setattr(main, "VERBS", (main.Verb("boom", "boom:boom", "Fail.", "Tests"),))
 
 

@@ -141,10 +141,10 @@ def test_the_command_draws_and_inspect_counts(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["glyph-classes", "-o", "{}", "--classes", "1"], "Expected `classes` to be from 2 to 1203"),
+        (["glyph-classes", "-o", "{}", "--classes", "1"], "Expected `--classes` to be from 2 to 1203"),
         (["inspect", "{}/none"], "there is none"),
-        (["inspect", "{}", "--imbalance", "10"], "Expected `imbalance` for CIFAR and class folders only"),
-        (["inspect", "{}", "--split", "val"], "Expected `split` to be one of"),
+        (["inspect", "{}", "--imbalance", "10"], "Expected `--imbalance` for CIFAR and class folders only"),
+        (["inspect", "{}", "--split", "val"], "Expected `--split` to be one of"),
     ],
 )
 def test_bad_input_to_the_commands_is_one_sentence(folder, capsys, arguments, words):

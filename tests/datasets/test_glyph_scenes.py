@@ -329,10 +329,10 @@ def test_a_folder_from_before_clutter_could_be_chosen_is_the_default(scenes, tmp
 
 
 def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):
-    from logn.datasets.glyphs import fonts as glyph_fonts
+    from logn.datasets.glyphs import alphabet
     from logn.errors import MissingExtraError
 
-    glyph_fonts.font_folder.cache_clear()
+    alphabet.font_folder.cache_clear()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match="matplotlib"):
         generate_glyph_scenes(tmp_path / "none", SETTINGS)

@@ -243,7 +243,7 @@ def test_weights_of_another_network_get_one_sentence_and_leave_nothing(lvis_fold
     arguments = ["train", "--data", str(lvis_folder), "-o", str(tmp_path / "run"), "-m", "light"]
     assert execute([*arguments, "--weights", str(tmp_path / "resnet18.pth"), "--device", "cpu"]) == 2
     error = capsys.readouterr().err
-    assert "Expected `weights` to hold every layer of mobilenet-v2, but 255 of 255 are missing" in error
+    assert "Expected `--weights` to hold every layer of mobilenet-v2, but 255 of 255 are missing" in error
     assert "features.0.0.weight (32, 3, 3, 3) first; they hold 122 tensors, conv1.weight (64, 3, 7, 7) first." in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
