@@ -135,7 +135,7 @@ def test_every_page_with_python_has_a_test_that_runs_it():
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_scripts_and_targets_on_a_page_exist(page):
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    for path, given in re.findall(r"((?:benchmarks|docs|examples)/\w+\.py)((?: +[^`\s#]+)*)", text):
+    for path, given in re.findall(r"(?<![\w/])((?:benchmarks|docs|examples)/\w+\.py)((?: +[^`\s#]+)*)", text):
         source = (ROOT / path).read_text(encoding="utf-8")
         for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", given):
             assert f'"{option}"' in source, f"{path} has no {option}"
