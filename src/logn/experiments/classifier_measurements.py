@@ -105,7 +105,7 @@ def describe_data(cache: ArtifactCache, problem: ClassifierProblem, seed: int) -
     specs = [ClassifierSpec(seed=seed, stage=stage, problem=problem) for stage in ("", "crt")]
     training, test = (cache.dataset(specs[0], split) for split in ("train", "test"))
     shots = shot_groups(training.image_counts)
-    plain, second = (spec.plan(cache.folders(spec)) for spec in specs)
+    plain, second = (spec.training_config(cache.folders(spec)) for spec in specs)
     return {
         "classes": training.num_classes,
         "train": len(training),

@@ -20,7 +20,7 @@ from logn.evaluate.classification.logits import moments_of_logits
 from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, is_current, loss_in_name
 from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments
-from logn.training.classifiers.plan import ClassifierPlan
+from logn.training.classifiers.config import ClassifierTrainingConfig
 from logn.training.classifiers.train_classifier import load_classifier, train_classifier
 from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
@@ -123,10 +123,10 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         """The images and labels of a split."""
         return open_images(folder, split, root=self.problem.images)
 
-    def plan(self, folders: Folders) -> ClassifierPlan:
+    def training_config(self, folders: Folders) -> ClassifierTrainingConfig:
         """The training of the classifier."""
         second: dict[str, Any] = {"sampler": "class-balanced", "only": SECOND_STAGES[self.stage]} if self.stage else {}
-        return ClassifierPlan(
+        return ClassifierTrainingConfig(
             folders.data,
             folders.run,
             root=self.problem.images,
@@ -141,9 +141,9 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
 
     def train(self, folders: Folders) -> None:
         """Train the classifier, or go on with a run that was stopped, and note that it went to its end."""
-        plan = self.plan(folders)
-        result = train_classifier(plan, progress=False)
-        write_json(folders.run / DONE, {"plan": _plain(plan), "iterations": result.iterations})
+        config = self.training_config(folders)
+        result = train_classifier(config, progress=False)
+        write_json(folders.run / DONE, {"plan": _plain(config), "iterations": result.iterations})
 
     def is_trained(self, folders: Folders) -> bool:
         """Whether the run went to its end, and was of this length."""
@@ -151,7 +151,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
             found = json.loads((folders.run / DONE).read_text())
         except (OSError, ValueError):
             return False
-        return isinstance(found, dict) and found.get("plan") == _plain(self.plan(folders))
+        return isinstance(found, dict) and found.get("plan") == _plain(self.training_config(folders))
 
     def load(self, folders: Folders) -> Any:
         """The trained classifier, in evaluation mode."""
@@ -181,7 +181,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         return layer.get_parameter("weight").detach().numpy(), layer.get_parameter("bias").detach().numpy()
 
 
-def _plain(plan: ClassifierPlan) -> dict[str, Any]:
+def _plain(config: ClassifierTrainingConfig) -> dict[str, Any]:
     """What must be the same for a run to count as trained; folders may move."""
     folders = {"data", "output", "root", "start"}
-    return {name: value for name, value in vars(plan).items() if name not in folders}
+    return {name: value for name, value in vars(config).items() if name not in folders}

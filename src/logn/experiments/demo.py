@@ -21,8 +21,8 @@ from logn.evaluate.decode.masks import mask_maker
 from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.evaluate.store.predict import predict
 from logn.statistics.moments import ClassMoments
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.config import DetectorTrainingConfig
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import load_detector
 
 # Label-free forms first, then the rivals, which need class counts, with their published defaults.
@@ -90,8 +90,8 @@ def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step)
     with step("Drawing scenes", glyphs.train + glyphs.dev + glyphs.test) as advance:
         data = generate_glyph_scenes(folder / "data", glyphs, workers=settings.processes, advance=advance)
     with step("Training", None):
-        plan = TrainingPlan(data, folder / "model", iterations=settings.iterations, seed=seed)
-        train(plan, processes=settings.processes)
+        config = DetectorTrainingConfig(data, folder / "model", iterations=settings.iterations, seed=seed)
+        train_detector(config, processes=settings.processes)
     detector = load_detector(folder / "model")
     training = DetectionDataset(data / "train.json")
     moments = _statistics(folder / "statistics.safetensors", detector, training, settings, step)

@@ -21,8 +21,8 @@ from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, lo
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import find_modules
 from logn.statistics.moments import ClassMoments
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train as train_detector
+from logn.training.detectors.config import DetectorTrainingConfig
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import FILE_NAME as CHECKPOINT
 from logn.training.engine.checkpoint import load_detector
 from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
@@ -128,14 +128,14 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         """The scenes and objects of a split."""
         return DetectionDataset(folder / f"{split}.json")
 
-    def plan(self, folders: Folders) -> TrainingPlan:
+    def training_config(self, folders: Folders) -> DetectorTrainingConfig:
         """The training of the detector.
 
         Example:
-            >>> DetectorSpec(sampler="rfs").plan(Folders(Path("data"), Path("run"))).sampler
+            >>> DetectorSpec(sampler="rfs").training_config(Folders(Path("data"), Path("run"))).sampler
             'repeat-factor-stochastic'
         """
-        return TrainingPlan(
+        return DetectorTrainingConfig(
             folders.data,
             folders.run,
             model=self.model,
@@ -153,7 +153,7 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
 
     def train(self, folders: Folders) -> None:
         """Train the detector, or go on with a run that was stopped."""
-        train_detector(self.plan(folders), progress=False)
+        train_detector(self.training_config(folders), progress=False)
 
     def is_trained(self, folders: Folders) -> bool:
         """Whether the run has all of its iterations."""

@@ -36,8 +36,8 @@ from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments
 from logn.strict_json import plain_values
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.config import DetectorTrainingConfig
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import FILE_NAME as CHECKPOINT
 
 SHORT, LONG = 2, 10
@@ -50,16 +50,16 @@ def seconds_per_iteration(cache: ArtifactCache, spec: DetectorSpec) -> float:
         cache: Where the data is, and the detector that a second stage starts from.
         spec: The detector.
     """
-    plan = spec.plan(cache.folders(spec))
+    config = spec.training_config(cache.folders(spec))
     with single_thread(), tempfile.TemporaryDirectory() as folder:
-        times = [_training_seconds(plan, Path(folder), iterations) for iterations in (SHORT, LONG)]
+        times = [_training_seconds(config, Path(folder), iterations) for iterations in (SHORT, LONG)]
     return (times[1] - times[0]) / (LONG - SHORT)
 
 
-def _training_seconds(plan: TrainingPlan, folder: Path, iterations: int) -> float:
+def _training_seconds(config: DetectorTrainingConfig, folder: Path, iterations: int) -> float:
     """Of the iterations alone: what comes before them, such as filling a memory, may take longer than they do."""
-    short = replace(plan, output=folder / str(iterations), iterations=iterations)
-    return train(short, device="cpu", progress=False).processor_seconds
+    short = replace(config, output=folder / str(iterations), iterations=iterations)
+    return train_detector(short, device="cpu", progress=False).processor_seconds
 
 
 def positive_statistics(

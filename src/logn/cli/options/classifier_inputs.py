@@ -71,7 +71,7 @@ class ClassifierRun:
         from logn.classes.counts import ClassCounts
         from logn.evaluate.classification.classifier_logits import classifier_logits, classifier_statistics
         from logn.training.classifiers.train_classifier import load_classifier
-        from logn.training.engine.processes import choose_device
+        from logn.training.engine.distributed import choose_device
 
         classifier = load_classifier(self.model).to(choose_device(self.device))
         train, test = (self._images(classifier, split) for split in ("train", "test"))

@@ -82,9 +82,9 @@ def collect_detector(
 def _prepare_detector(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.evaluate.store.detector_statistics import collect_detector_statistics
-    from logn.training.detectors.plan import find_annotations
+    from logn.training.detectors.config import find_annotations
     from logn.training.engine.checkpoint import load_detector
-    from logn.training.engine.processes import choose_device
+    from logn.training.engine.distributed import choose_device
 
     dataset = DetectionDataset(find_annotations(data), images)
     detector = load_detector(model, num_classes=dataset.num_classes)
@@ -96,7 +96,7 @@ def _prepare_classifier(model: Path, data: Path, images: Path | None, device: st
     from logn.datasets.open_images import open_images
     from logn.evaluate.classification.classifier_logits import classifier_statistics
     from logn.training.classifiers.train_classifier import load_classifier
-    from logn.training.engine.processes import choose_device
+    from logn.training.engine.distributed import choose_device
 
     classifier = load_classifier(model).to(choose_device(device))
     dataset = open_images(data, "train", root=images, **(classifier.data_options or {}))

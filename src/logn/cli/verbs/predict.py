@@ -94,7 +94,7 @@ def _annotations(data: Path) -> Path:
 
 
 def _device(name: str) -> str:
-    from logn.training.engine.processes import choose_device
+    from logn.training.engine.distributed import choose_device
 
     chosen = choose_device(name)
     if chosen.type == "cuda" and ":" not in name:

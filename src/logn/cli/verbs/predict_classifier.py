@@ -55,7 +55,7 @@ def predict_classifier(
     from logn.datasets.open_images import SPLITS, open_images
     from logn.evaluate.classification.classifier_logits import check_classes
     from logn.training.classifiers.train_classifier import load_classifier
-    from logn.training.engine.processes import choose_device
+    from logn.training.engine.distributed import choose_device
 
     splits = list(dict.fromkeys(split or ("train", "test")))
     for name in splits:

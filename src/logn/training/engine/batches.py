@@ -137,7 +137,7 @@ def _with_packed_masks(sample: Sample) -> Sample:
     return replace(sample, mask_source=unpack)
 
 
-class BatchesOfRun(Dataset[Any]):
+class TrainingBatches(Dataset[Any]):
     """The batch of each iteration, or this process's share of it, as a dataset over iterations."""
 
     def iterate(self, start: int, stop: int, *, workers: int = 0) -> Iterator[Any]:
@@ -153,7 +153,7 @@ class BatchesOfRun(Dataset[Any]):
             return iter(loader)  # starts the processes
 
 
-class IterationBatches(BatchesOfRun):
+class IterationBatches(TrainingBatches):
     """The batches of a detector.
 
     Args:
@@ -161,7 +161,7 @@ class IterationBatches(BatchesOfRun):
         read: Gives the sample at a dataset position.
         augmentation: What is done to it.
         rank: Number of this process.
-        world: How many processes share a batch.
+        world_size: How many processes share a batch.
         masks: Whether the targets have masks, which are dear where nobody looks at them.
     """
 
@@ -172,16 +172,16 @@ class IterationBatches(BatchesOfRun):
         augmentation: Augmentation,
         *,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         masks: bool = True,
     ) -> None:
         self.stream, self.read, self.augmentation = stream, read, augmentation
-        self.rank, self.world, self.masks = rank, world, masks
+        self.rank, self.world_size, self.masks = rank, world_size, masks
 
     def __getitem__(self, iteration: int) -> Batch:
         indices = self.stream.indices(iteration)
         images, targets = [], []
-        for place in range(self.rank, len(indices), self.world):
+        for place in range(self.rank, len(indices), self.world_size):
             generator = np.random.default_rng((self.stream.seed, iteration, place))
             sample = self.augmentation(self.read(int(indices[place])), generator)
             image, target = to_tensors(sample, masks=self.masks)
