@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import is_torch_tensor
 from logn.logits.candidates import listed_candidates
-from logn.logits.hooks import compile_anew, never_compiled
+from logn.logits.hooks import never_compiled, recompile
 from logn.logits.layer import LogitLayer, class_axis_of, find_modules, output_width, unwrap
 from logn.logits.returned import UNKNOWN, Verdict, compare, returned_tensors
 
@@ -64,7 +64,7 @@ class OutputCheck:
             self._handles.append(module.register_forward_hook(never_compiled(self._capture_of(index))))
             self._own.add(self._handles[-1].id)
         self._handles.append(self._model.register_forward_hook(never_compiled(self._end)))
-        compile_anew()
+        recompile()
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -185,10 +185,10 @@ def _captured(
         return never_compiled(capture)
 
     with contextlib.ExitStack() as hooks:
-        hooks.callback(compile_anew)
+        hooks.callback(recompile)
         for path in layers:
             hooks.callback(model.get_submodule(path).register_forward_hook(capture_of(path)).remove)
-        compile_anew()
+        recompile()
         returned = returned_tensors(run())
     return {path: together([calls]) for path, calls in captured.items()}, returned
 
