@@ -184,7 +184,7 @@ def test_a_correction_attached_or_folded_is_the_map_of_the_proposed_logits(class
 def test_statistics_are_those_of_the_kept_points(finished, lvis_folder):
     model = load_detector(finished)
     dataset = DetectionDataset(lvis_folder / "train.json")
-    moments = collect_detector_statistics(model, dataset, images=3)
+    moments = collect_detector_statistics(model, dataset, max_images=3)
     assert moments.metadata.population == "kept points"
     assert (moments.metadata.background, moments.metadata.activation) == (None, "sigmoid")
     assert moments.count.tolist() == [3 * 64] * 4

@@ -149,7 +149,7 @@ def _measured(cache: ArtifactCache, spec: ClassifierSpec, methods: Sequence[str]
         fitted,
         counts=training.image_counts,
         families=test.families,
-        draws=0,
+        num_bootstrap=0,
         **inputs,
     )
     rows: dict[str, Any] = {row.name: {"metrics": _kept(row.values)} for row in comparison.rows}

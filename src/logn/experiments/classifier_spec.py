@@ -116,8 +116,8 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         if is_complete(folder):
             generate_glyph_classes(folder, settings)  # refuses a drawing of other settings
             return
-        with step(f"Drawing data {self.seed}", settings.images) as advance:
-            generate_glyph_classes(folder, settings, workers=workers, advance=advance)
+        with step(f"Drawing data {self.seed}", settings.images) as progress:
+            generate_glyph_classes(folder, settings, workers=workers, progress=progress)
 
     def dataset(self, folder: Path, split: str) -> LabelledImages:
         """The images and labels of a split."""
@@ -169,8 +169,8 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         path = folders.run / f"logits-{split}.npy"
         if not is_current(path, folders):
             images = self.dataset(folders.data, split)
-            with step(f"Logits of {self.name} on {split}", len(images)) as advance:
-                found = classifier_logits(self.load(folders), images, advance=advance)
+            with step(f"Logits of {self.name} on {split}", len(images)) as progress:
+                found = classifier_logits(self.load(folders), images, progress=progress)
             with atomic_path(path) as temporary:
                 np.save(temporary, found)
         return path

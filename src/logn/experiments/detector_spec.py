@@ -121,8 +121,8 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         settings = self.scene_settings
         if (folder / "test.json").exists():
             return
-        with step(f"Drawing {self.data_name}", settings.train + settings.dev + settings.test) as advance:
-            generate_glyph_scenes(folder, settings, workers=workers, advance=advance)
+        with step(f"Drawing {self.data_name}", settings.train + settings.dev + settings.test) as progress:
+            generate_glyph_scenes(folder, settings, workers=workers, progress=progress)
 
     def dataset(self, folder: Path, split: str) -> DetectionDataset:
         """The scenes and objects of a split."""
@@ -173,16 +173,16 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         if not (path.exists() and ClassMoments.load(path).metadata.fingerprint == fingerprint(detector)):
             training = self.dataset(folders.data, "train")
             images = min(STATISTICS_IMAGES, len(training))
-            with step(f"Statistics of {self.name}", images) as advance:
-                collect_detector_statistics(detector, training, images=images, advance=advance).save(path)
+            with step(f"Statistics of {self.name}", images) as progress:
+                collect_detector_statistics(detector, training, max_images=images, progress=progress).save(path)
         return ClassMoments.load(path)
 
     def predictions(self, folders: Folders, split: str, step: Step) -> Path:
         """The store of the proposals on a split; one of other weights is refused."""
         store = folders.run / f"predictions-{split}"
         data, detector = self.dataset(folders.data, split), self.load(folders)
-        with step(f"Predicting {split} of {self.name}", len(data)) as advance:
-            predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, advance=advance)
+        with step(f"Predicting {split} of {self.name}", len(data)) as progress:
+            predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, progress=progress)
         return store
 
     def class_layer(self, folders: Folders) -> tuple[Any, Any]:

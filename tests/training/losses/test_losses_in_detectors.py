@@ -183,7 +183,7 @@ def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvi
     # As after a long training: clearly different logits.
     nn.init.normal_(detector.roi_heads.box_predictor.cls_score.weight, std=0.5)
     dataset = DetectionDataset(lvis_folder / "train.json")
-    moments = collect_detector_statistics(detector, dataset, images=4)
+    moments = collect_detector_statistics(detector, dataset, max_images=4)
     assert moments.metadata.class_names[-CLASSES:] == dataset.class_names
     assert (moments.metadata.background, moments.metadata.activation) == (detector.background, detector.activation)
     affine = logit_normalization(moments)

@@ -61,7 +61,7 @@ def collect_detector(
     run, available = prepare(model, data, images, device)
     total = available if most is None else min(most, available)
     with progress("Collecting", total, shown=show_progress) as advance:
-        moments = run(most=most, batch=batch, seed=seed, sample_rows=sample_rows, advance=advance)
+        moments = run(max_images=most, batch=batch, seed=seed, sample_rows=sample_rows, progress=advance)
     moments.save(output)
     rows, warnings = int(moments.count.max()), warn_of_doubts(moments)
     if json:
@@ -89,7 +89,7 @@ def _prepare_detector(model: Path, data: Path, images: Path | None, device: str)
     dataset = DetectionDataset(find_annotations(data), images)
     detector = load_detector(model, num_classes=dataset.num_classes)
     detector.to(choose_device(device))
-    return lambda most, **options: collect_detector_statistics(detector, dataset, images=most, **options), len(dataset)
+    return partial(collect_detector_statistics, detector, dataset), len(dataset)
 
 
 def _prepare_classifier(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.counts import ClassCounts
-from logn.evaluate.classification.draws import weighted_metrics
+from logn.evaluate.classification.bootstrap import weighted_metrics
 from logn.evaluate.classification.logits import RowOutcomes, open_logits, row_outcomes
 from logn.evaluate.classification.truth import PAPER_BOUNDS, ClassificationTruth, Labels, classification_truth
 from logn.logits.arrays import FloatArray
@@ -68,9 +68,9 @@ class Confusions:
         label, taken_for = np.divmod(pairs, truth.num_classes)
         return cls(label, taken_for, errors.astype(np.int64), errors / truth.rows_per_class[label])
 
-    def worst(self, most: int = MOST_CONFUSED) -> tuple[ConfusedPair, ...]:
+    def worst(self, max_pairs: int = MOST_CONFUSED) -> tuple[ConfusedPair, ...]:
         """The pairs with the most errors; equals by share, then by class."""
-        order = np.lexsort((-self.share, -self.errors))[:most]
+        order = np.lexsort((-self.share, -self.errors))[:max_pairs]
         columns = (column[order].tolist() for column in (self.label, self.predicted, self.errors, self.share))
         return tuple(ConfusedPair(*pair) for pair in zip(*columns, strict=True))
 

@@ -147,7 +147,7 @@ class Comparison:
 
     @property
     def num_bootstrap(self) -> int:
-        """How many draws the intervals come from; 0 for none."""
+        """How many bootstrap samples the intervals come from; 0 for none."""
         return self.settings.num_bootstrap
 
     @property

@@ -85,7 +85,7 @@ class ComparedTask(Protocol[Outcome, Basis]):
     ) -> dict[str, tuple[MethodResult, Basis]]:
         """Everything that is measured of each method, without differences, and what the draws are made from."""
 
-    def draws(self, bases: Sequence[Basis]) -> list[Mapping[str, FloatArray]]:
+    def bootstrap(self, bases: Sequence[Basis]) -> list[Mapping[str, FloatArray]]:
         """The metrics of several methods over the same draws of units."""
 
     def details(self, outcomes: Mapping[str, Outcome]) -> AddDetails | None:
@@ -197,7 +197,7 @@ def _with_differences(
     """Add to each method its differences to the first, over the same draws of units."""
     drawn: Sequence[Mapping[str, FloatArray]] = [{}] * len(measured)
     if settings.num_bootstrap:
-        drawn = task.draws([basis for _, basis in measured])
+        drawn = task.bootstrap([basis for _, basis in measured])
     first = measured[0][0].values
     return [
         replace(row, differences=paired_differences(row.values, first, own, drawn[0], settings.confidence))

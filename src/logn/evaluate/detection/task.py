@@ -158,7 +158,7 @@ class DetectionTask:
             measured = list(pool.map(self.measurement.measure, outcomes.values()))
         return {result.name: (result, matched) for result, matched in measured}
 
-    def draws(self, bases: Sequence[Matched]) -> list[Mapping[str, FloatArray]]:
+    def bootstrap(self, bases: Sequence[Matched]) -> list[Mapping[str, FloatArray]]:
         """AP of each method over the same draws of images."""
         weights = draw_weights(self.truth.num_images, self.settings.num_bootstrap, self.settings.seed)
         measurement = self.measurement

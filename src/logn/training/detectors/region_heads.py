@@ -194,7 +194,7 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         scores = class_logits.sigmoid() if self.layout.background is None else class_logits.sigmoid()[:, 1:]
         counts = [len(boxes) for boxes in proposals]
         decoded = clip(torch.split(self.box_coder.decode(box_regression, proposals)[:, 1:], counts), image_shapes)
-        limits = {"score": self.score_thresh, "iou": self.nms_thresh, "most": self.detections_per_img}
+        limits = {"score": self.score_thresh, "iou": self.nms_thresh, "max_boxes": self.detections_per_img}
         images = [best_boxes(b, s, **limits) for b, s in zip(decoded, torch.split(scores, counts), strict=True)]
         return [i[0] for i in images], [i[1] for i in images], [i[2] + 1 for i in images]
 
