@@ -407,6 +407,8 @@ def test_the_older_name_of_the_number_of_draws_is_taken():
     assert replace(CompareSettings(draws=7), seed=2).num_bootstrap == 7
     with pytest.raises(InputError, match="`num_bootstrap` or its older name `draws`, but got both"):
         CompareSettings(num_bootstrap=7, draws=7)
+    with pytest.raises(InputError, match="`draws` to be at least 0, but got -1"):
+        CompareSettings(draws=-1)
     with pytest.raises(InputError, match="`report_images` to be at least 0, but got -1"):
         CompareSettings(report_images=-1)
 

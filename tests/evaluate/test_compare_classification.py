@@ -301,7 +301,7 @@ def with_nan(logits):
             "which has no background, but got some with a background",
         ),
         (["loga"], {"counts": [*COUNTS[:-1], 0]}, "but class 6 has no training sample"),
-        ([], {"draws": -1}, "`draws` to be at least 0"),
+        ([], {"num_bootstrap": -1}, "`num_bootstrap` to be at least 0"),
         ([], {"confidence": 95}, "`confidence` to lie between 0 and 1"),
         ([], {"split": True, "dev": (DEV, DEV_LABELS)}, "one of `dev` and `split`, but got both"),
         ([], {"counts": COUNTS, "sweeps": ["tau=0:1:1"], "dev": (DEV[:, :3], DEV_LABELS)}, "of 7 classes, but got 3"),

@@ -149,7 +149,7 @@ class RepeatFactorSampler(ImageSampler):
         num_classes: How many foreground classes there are.
         threshold: Classes in a smaller share of the images than this are repeated.
         rounding: `"ceil"` rounds the factor up, once and for all (MMDetection); `"stochastic"` shows the
-            whole part always and the rest with that probability, drawn anew each epoch (Detectron2).
+            whole part always and the rest with that probability, drawn again each epoch (Detectron2).
         skip_empty: Leave out images without any object.
 
     Example:

@@ -20,7 +20,7 @@ Data = TypeVar("Data")
 class ArtifactCache:
     """Makes what experiments need of detectors and classifiers, and makes nothing twice.
 
-    What is there already is used, what a kill cut short is taken up, and what other weights made is made anew.
+    What is there already is used, what was interrupted is resumed, and what other weights made is made again.
 
     Args:
         root: The folder: `data/`, `models/` (of detectors), `classifiers/`.

@@ -1,4 +1,4 @@
-"""A table of the bench for people and for programs: text, a Markdown page, JSON; the paper's numbers beside ours."""
+"""A table of the bench for people and for programs: text, a Markdown page, JSON; the paper's numbers next to ours."""
 
 from __future__ import annotations
 

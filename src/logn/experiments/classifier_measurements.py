@@ -1,4 +1,4 @@
-"""What corrections reach on a classifier's test images, kept in a file beside it so that it is measured once."""
+"""What corrections reach on a classifier's test images, kept in a file next to it so that it is measured once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of classifiers for people and for programs: text, a Markdown page, JSON; the paper's beside ours."""
+"""The tables of classifiers for people and for programs: text, a Markdown page, JSON; the paper's next to ours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READING = (
     "section shows what the classifier and the correction do each. The tau of tau-norm is the best on dev in steps of "
     "0.05, as its authors choose it; nothing else is chosen by labels. `Confidence kept` scales all logits by the one "
     "factor that leaves the mean confidence on dev as it was, which changes no decision. The paper's numbers stand "
-    "beside ours: another network on other data, so compare differences, not heights."
+    "next to ours: another network on other data, so compare differences, not heights."
 )
 
 

@@ -140,7 +140,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         )
 
     def train(self, folders: Folders) -> None:
-        """Train the classifier, or go on with a run that was stopped, and note that it went to its end."""
+        """Train the classifier, or resume a run that was stopped, and note that it was completed."""
         config = self.training_config(folders)
         result = train_classifier(config, progress=False)
         write_json(folders.run / DONE, {"plan": _plain(config), "iterations": result.iterations})
@@ -158,14 +158,14 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         return load_classifier(folders.run)
 
     def statistics(self, folders: Folders, step: Step) -> ClassMoments:
-        """Statistics of the logits of all training images; made anew if the weights are newer."""
+        """Statistics of the logits of all training images; made again if the weights are newer."""
         path = folders.run / STATISTICS
         if not is_current(path, folders):
             moments_of_logits(self.predictions(folders, "train", step)).save(path)
         return ClassMoments.load(path)
 
     def predictions(self, folders: Folders, split: str, step: Step) -> Path:
-        """The file of the logits on a split, `(images, classes)`; made anew if the weights are newer."""
+        """The file of the logits on a split, `(images, classes)`; made again if the weights are newer."""
         path = folders.run / f"logits-{split}.npy"
         if not is_current(path, folders):
             images = self.dataset(folders.data, split)

@@ -152,7 +152,7 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         )
 
     def train(self, folders: Folders) -> None:
-        """Train the detector, or go on with a run that was stopped."""
+        """Train the detector, or resume a run that was stopped."""
         train_detector(self.training_config(folders), progress=False)
 
     def is_trained(self, folders: Folders) -> bool:
@@ -168,7 +168,7 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         return load_detector(folders.run)
 
     def statistics(self, folders: Folders, step: Step) -> ClassMoments:
-        """Statistics of the logits of proposals; made anew if the weights are others."""
+        """Statistics of the logits of proposals; made again if the weights have changed."""
         path, detector = folders.run / STATISTICS, self.load(folders)
         if not (path.exists() and ClassMoments.load(path).metadata.fingerprint == fingerprint(detector)):
             training = self.dataset(folders.data, "train")

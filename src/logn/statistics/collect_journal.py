@@ -105,7 +105,7 @@ class CollectJournal:
 
 
 def _identity(shard: StoredArray) -> list[Any]:
-    """What tells that a shard is still the same."""
+    """What shows that a shard is still the same."""
     return [str(shard.path.resolve()), shard.name, shard.size, shard.mtime_ns]
 
 

@@ -118,7 +118,7 @@ def record(
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
         if check_output:
-            hooks.enter_context(OutputCheck(model, layer, told=partial(_note_activation, recorded)))
+            hooks.enter_context(OutputCheck(model, layer, on_activation=partial(_note_activation, recorded)))
         recompile()
         yield recorded if layer.stages else recorded[0]
     if across_processes:

@@ -226,7 +226,7 @@ def _takes_images(spec: InputSpec) -> bool:
 
 
 def _completed(given: Preprocessing | None, image: InputSpec) -> Preprocessing:
-    """Fill in what the model tells, and refuse what contradicts it."""
+    """Fill in what the model states, and refuse what contradicts it."""
     given = given or Preprocessing()
     channels_last = image.shape[-1] == 3 and image.shape[-3] != 3
     colours = (given.layout or ("HWC" if channels_last else "CHW")).removeprefix("N")

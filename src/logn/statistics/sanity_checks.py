@@ -74,7 +74,7 @@ def row_checks(moments: ClassMoments) -> tuple[str, ...]:
     rows, columns = int(moments.count.max()), moments.num_classes
     if 0 < rows < columns:
         return (
-            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column is taken for a class: if "
+            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column counts as a class: if "
             "rows and classes are exchanged, save numpy.ascontiguousarray(logits.T) and collect that, else collect "
             "more rows.",
         )

@@ -1,7 +1,7 @@
 """Glyph classes: a long-tailed classification problem that is drawn, not downloaded.
 
 A folder holds one array of images and one of labels for each split, and `classes.json`. Shards of a split are drawn
-first and joined at the end, each in one atomic step, so a run that was stopped goes on from the last whole shard.
+first and joined at the end, each in one atomic step, so a stopped run resumes from the last whole shard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Glyph scenes: a long-tailed detection problem that is drawn, not downloaded.
 
 The work is cut into shards. A shard writes its images and then one small file with their objects, each in one atomic
-step, so a run that was stopped goes on from the last whole shard, and the annotation files appear only at the end.
+step, so a stopped run resumes from the last whole shard, and the annotation files appear only at the end.
 """
 
 from __future__ import annotations

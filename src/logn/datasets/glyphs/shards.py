@@ -169,7 +169,7 @@ def cut_into_shards(
     images: int,
     suffix: str,
 ) -> list[GlyphShard[Settings, Label]]:
-    """Cut the images of all splits, whose content is `labels`, into shards of so many `images`."""
+    """Cut the images of all splits, whose content is `labels`, into shards of `images` images."""
     return [
         GlyphShard(root, settings, split, first, labels[split][first : first + images], alphabet, suffix)
         for split in SPLITS

@@ -45,7 +45,7 @@ def weighted_metrics(outcomes: RowOutcomes, truth: ClassificationTruth, weights:
 def bootstrap_metrics(
     outcomes: Sequence[RowOutcomes], truth: ClassificationTruth, num_bootstrap: int, seed: int = 0
 ) -> list[dict[str, FloatArray]]:
-    """The metrics of several methods over the same draws of rows: `(num_bootstrap,)` each."""
+    """The metrics of several methods over the same bootstrap samples of rows: `(num_bootstrap,)` each."""
     prepared = _Prepared.of(outcomes, truth)
     parts = [prepared.metrics(weights) for weights in draw_blocks(len(truth.labels), num_bootstrap, seed)]
     return [

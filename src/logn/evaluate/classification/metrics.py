@@ -150,9 +150,9 @@ def classification_metrics(
 ) -> ClassificationMetrics:
     """Measure a softmax classifier from its logits and the true classes.
 
-    The groups are the mean accuracy of the classes with so many training samples. By the paper's bounds "few" is 1 to
+    The groups are the mean accuracy of the classes with that many training samples. By the paper's bounds "few" is 1 to
     19, "medium" 20 to 100 and "many" more than 100; the code of OLTR counts 20 as few and 100 as many, and these
-    numbers are given beside the others as "few-OLTR", "medium-OLTR" and "many-OLTR".
+    numbers are given in addition to the others as "few-OLTR", "medium-OLTR" and "many-OLTR".
 
     Args:
         logits: `(rows, classes)`: an array, a tensor, or the path of a `.npy`, `.npz` or `.safetensors` file.

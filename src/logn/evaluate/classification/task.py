@@ -108,7 +108,7 @@ class ClassificationTask:
         }
 
     def bootstrap(self, bases: Sequence[RowOutcomes]) -> list[Mapping[str, FloatArray]]:
-        """The metrics of each method over the same draws of rows."""
+        """The metrics of each method over the same bootstrap samples of rows."""
         return list(bootstrap_metrics(bases, self.truth, self.settings.num_bootstrap, self.settings.seed))
 
     def details(self, outcomes: Mapping[str, RowOutcomes]) -> None:

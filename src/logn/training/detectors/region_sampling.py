@@ -66,7 +66,7 @@ def best_boxes(
 
 Target = dict[str, Any]
 # Takes the logits (N, C) and the column of the true class (N,), background 0, and gives one number.
-# One whose `uses_instances` is true is also told which object each region belongs to.
+# One whose `uses_instances` is true is also given the object that each region belongs to.
 ClassificationLoss = Callable[..., Tensor]
 
 

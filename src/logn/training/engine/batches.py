@@ -23,7 +23,7 @@ from logn.datasets.transforms import Augmentation, to_tensors
 from logn.processes import keyboard_to_this_process
 
 IntArray = npt.NDArray[np.int64]
-# Decoded images of this many bytes are kept in memory; more are read anew each time.
+# Decoded images of this many bytes are kept in memory; more are read again each time.
 CACHE_BYTES = 2**31
 
 
@@ -106,7 +106,7 @@ class SampleCache:
     Args:
         dataset: Where samples come from.
         room: Bytes to use at most.
-        masks: Whether the masks are kept too; without them they are read anew whenever they are asked for.
+        masks: Whether the masks are kept too; without them they are read again whenever they are needed.
     """
 
     def __init__(self, dataset: DetectionDataset, room: int = CACHE_BYTES, *, masks: bool = True) -> None:
@@ -162,7 +162,7 @@ class IterationBatches(TrainingBatches):
         augmentation: What is done to it.
         rank: Number of this process.
         world_size: How many processes share a batch.
-        masks: Whether the targets have masks, which are dear where nobody looks at them.
+        masks: Whether the targets have masks, which are expensive and not always used.
     """
 
     def __init__(
