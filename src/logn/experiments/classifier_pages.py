@@ -82,10 +82,10 @@ def section_table(bench: ClassifierBench, section: ClassifierSectionResult) -> T
     header = ["method", *COLUMNS, "change", "ECE"]
     header += [f"{PAPER_DATA}: {name}" for name in COLUMNS] if has_paper else []
     seeds = f", mean of {len(bench.seeds)} seeds ± 95 % interval of the mean" if len(bench.seeds) > 1 else ""
-    beside = f"; last columns: the paper's {PAPER_MODEL} on {PAPER_DATA}" if has_paper else ""
+    last_columns = f"; last columns: the paper's {PAPER_MODEL} on {PAPER_DATA}" if has_paper else ""
     caption = (
         f"{section.title}. Accuracy in percent on {bench.problem.name}{seeds}; change: of overall accuracy against "
-        f"{_baselines(section)}, seed by seed{beside}."
+        f"{_baselines(section)}, seed by seed{last_columns}."
     )
     return Table(caption, tuple(header), tuple(_line(section, found, has_paper) for found in section.rows))
 

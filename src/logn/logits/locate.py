@@ -122,7 +122,7 @@ def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], 
     elif run is not None:
         layer = _found_by_output(model, run)
     else:
-        raise InputError(_not_told(model, structure, num_classes))
+        raise InputError(_unknown_layer(model, structure, num_classes))
     return layer if num_classes in (None, count_columns(model, layer)) else None
 
 
@@ -159,7 +159,7 @@ def _check_columns(layer: LogitLayer, columns: int, num_classes: int | None) -> 
         )
 
 
-def _not_told(model: nn.Module, structure: Structure | None, num_classes: int | None) -> str:
+def _unknown_layer(model: nn.Module, structure: Structure | None, num_classes: int | None) -> str:
     """The message for a classifier whose code does not show its layer."""
     kind = type(model).__name__
     if structure is not None:
