@@ -190,7 +190,7 @@ def main() -> None:
         store, annotations, moments = made_split(Path(name), arguments.images, counts)
 
         def run(methods: tuple[str, ...], draws: int = 0) -> Comparison:
-            settings = CompareSettings(draws=draws)
+            settings = CompareSettings(num_bootstrap=draws)
             training = ClassCounts(counts, num_images=100_170)
             return compare(store, annotations, methods, settings=settings, moments=moments, counts=training)
 

@@ -35,7 +35,7 @@ def measured(seed: int, pixel: float) -> dict[str, list[float]]:
     methods[ON_TRAINING] = logn.keep_confidence(paper, logits["train"])
     test_logits = model.decision_function(images[test])
     found = logn.compare_classification(
-        test_logits, digits[test], methods, train_logits=logits["train"], counts=counts, draws=0
+        test_logits, digits[test], methods, train_logits=logits["train"], counts=counts, num_bootstrap=0
     )
     return {row.name: [row[name] for name in COLUMNS] for row in found.rows}
 

@@ -14,7 +14,7 @@ from logn.classes.dimensions import read_dimensions
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.decode.masks import mask_maker
+from logn.evaluate.decode.mask_maker import mask_maker
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec, training_counts
 from logn.files import atomic_path
@@ -100,12 +100,12 @@ def grid(seeds: Sequence[int], *, iterations: int) -> list[DetectorSpec]:
     ]
 
 
-def measure(cache: ArtifactCache, spec: DetectorSpec, *, draws: int = 500) -> Evidence:
+def measure(cache: ArtifactCache, spec: DetectorSpec, *, num_bootstrap: int = 500) -> Evidence:
     """Measure every method on one trained detector; what was measured before is read from its folder."""
     path, weights = cache.model_folder(spec) / "evidence.json", fingerprint(cache.model(spec))
     known = json.loads(path.read_text()) if path.exists() else {}
     if not known or known.get("weights", weights) != weights:  # files of an earlier version do not tell the weights
-        known = {**_measure(cache, spec, draws).__dict__, "weights": weights}
+        known = {**_measure(cache, spec, num_bootstrap).__dict__, "weights": weights}
         with atomic_path(path) as temporary:
             Path(temporary).write_text(json.dumps(known, indent=1) + "\n")
         known = json.loads(path.read_text())
@@ -117,13 +117,13 @@ def measure(cache: ArtifactCache, spec: DetectorSpec, *, draws: int = 500) -> Ev
     return replace(Evidence(**known), advice=kept)
 
 
-def _measure(cache: ArtifactCache, spec: DetectorSpec, draws: int) -> Evidence:
+def _measure(cache: ArtifactCache, spec: DetectorSpec, num_bootstrap: int) -> Evidence:
     inputs = _fit_inputs(cache, spec)
     fixed_methods = _measurable(METHODS, inputs)
     dev, chosen = _choose(cache, spec, inputs, fixed_methods)
     methods = {**fixed_methods, **chosen}
     data, store = cache.data_folder(spec), cache.predictions(spec, "test")
-    plain = CompareSettings(draws=0)
+    plain = CompareSettings(num_bootstrap=0)
     federated = compare(store, data / "test.json", methods, settings=plain, **inputs)
     exhaustive = compare(store, data / "test_exhaustive.json", methods, settings=plain, **inputs)
     main = {name: methods[name] for name in MAIN}
@@ -134,7 +134,7 @@ def _measure(cache: ArtifactCache, spec: DetectorSpec, draws: int) -> Evidence:
         store,
         data / "test.json",
         main,
-        settings=CompareSettings(draws=draws, fixed=True),
+        settings=CompareSettings(num_bootstrap=num_bootstrap, fixed=True),
         mask_maker=masks,
         **inputs,
     )
@@ -192,7 +192,9 @@ def _choose(
     }
     every = dict(methods) | {method: method for options in tuned.values() for method in options.values()}
     store = cache.predictions(spec, "dev")
-    found = compare(store, cache.data_folder(spec) / "dev.json", every, settings=CompareSettings(draws=0), **inputs)
+    found = compare(
+        store, cache.data_folder(spec) / "dev.json", every, settings=CompareSettings(num_bootstrap=0), **inputs
+    )
     precision = {row.name: round(float(row["AP"]), 5) for row in found.rows}
     if not any(value == value for value in precision.values()):
         raise InputError(f"Expected `{store}` to give an AP on dev, but there is none.")

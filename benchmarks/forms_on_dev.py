@@ -133,7 +133,7 @@ def measure(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
             left.update(affine(forms.rows.astype(np.float64)))
             found["indicators"][name] = tail_bias(left).to_dict()
         for protocol, file in PROTOCOLS.items():
-            result = compare(store, data / file, maps, settings=CompareSettings(draws=0))
+            result = compare(store, data / file, maps, settings=CompareSettings(num_bootstrap=0))
             found[protocol] = {row.name: round(100 * row.metrics["AP"], 3) for row in result.rows}
         with atomic_path(path) as temporary:
             Path(temporary).write_text(json.dumps(found))

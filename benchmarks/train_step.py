@@ -53,13 +53,15 @@ def measure(folder: Path, model: str, *, iterations: int, batch: int, processes:
     """Train a few iterations in this process, then compare the hooked logits with the proposals."""
     import torch
 
-    from logn.training.detectors.plan import TrainingPlan
-    from logn.training.detectors.train_detector import train
+    from logn.training.detectors.config import DetectorTrainingConfig
+    from logn.training.detectors.train_detector import train_detector
     from logn.training.engine.checkpoint import load_detector
 
     output = folder / f"run-{model}"
-    plan = TrainingPlan(folder, output, model=model, classifier="cosine", iterations=iterations, batch=batch)
-    result = train(plan, processes=processes, resume=False)
+    config = DetectorTrainingConfig(
+        folder, output, model=model, classifier="cosine", iterations=iterations, batch=batch
+    )
+    result = train_detector(config, processes=processes, resume=False)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     detector = load_detector(output)
     seen: list[torch.Tensor] = []

@@ -6,6 +6,10 @@ line prints it and exits with code 2.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
 
 class InputError(ValueError):
     """A value, an array or a file is not what was expected."""
@@ -32,3 +36,19 @@ class LogNWarning(UserWarning):
         >>> import warnings
         >>> warnings.simplefilter("ignore", LogNWarning)  # for those who mean it
     """
+
+
+def renamed_argument(name: str, value: Value | None, older_name: str, older_value: Value | None) -> Value | None:
+    """The value of an argument that has an older name, under whichever of the two it was given; None for neither.
+
+    Example:
+        >>> renamed_argument("num_bootstrap", None, "draws", 100)
+        100
+        >>> renamed_argument("num_bootstrap", 100, "draws", 100)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `num_bootstrap` or its older name `draws`, but got both.
+    """
+    if value is not None and older_value is not None:
+        raise InputError(f"Expected `{name}` or its older name `{older_name}`, but got both.")
+    return older_value if value is None else value

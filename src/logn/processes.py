@@ -1,4 +1,4 @@
-"""Processes beside this one: only the first hears the keyboard, and it ends the others."""
+"""Processes that this one starts: only the first hears the keyboard, and it ends the others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _noted_interrupts() -> Iterator[None]:
 
 
 class FreshProcess(SpawnProcess):
-    """A process that starts anew, and leaves the keyboard to the one that started it."""
+    """A process that starts afresh, and leaves the keyboard to the one that started it."""
 
     def start(self) -> None:
         """Start it."""
@@ -71,7 +71,7 @@ class FreshProcess(SpawnProcess):
 
 
 class FreshContext(SpawnContext):
-    """Makes processes that start anew: a fork of a process with threads (torch, a progress bar) may hang."""
+    """Makes processes that start afresh: a fork of a process with threads (torch, a progress bar) may hang."""
 
     def __init__(self) -> None:
         super().__init__()

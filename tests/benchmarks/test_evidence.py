@@ -118,7 +118,7 @@ def test_a_tiny_detector_is_trained_measured_and_not_measured_again(tmp_path, mo
     spec = DetectorSpec("families", glyphs, iterations=3)
     cache = ArtifactCache(tmp_path)
     assert cache.train([spec]) == {}
-    found = measure(cache, spec, draws=10)
+    found = measure(cache, spec, num_bootstrap=10)
     assert set(found.federated) == {*METHODS, *TUNED}
     assert set(found.exhaustive) == set(found.federated)
     assert {"AP", "AP-Fixed", "AP-mask"} <= set(found.federated["LogN balanced"])

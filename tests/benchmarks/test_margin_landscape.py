@@ -110,7 +110,7 @@ def test_measurements_are_those_of_compare(logits, moments, tmp_path):
     store = PredictionStore(tmp_path / "store")
     found = measure_maps(store, truths, maps, moments.sample)
     for protocol, labels in (("some", content), ("all", everywhere)):
-        rows = compare(store, labels, ["logn"], settings=CompareSettings(draws=0), moments=moments)
+        rows = compare(store, labels, ["logn"], settings=CompareSettings(num_bootstrap=0), moments=moments)
         for name in maps:
             for metric, value in found[name].metrics[protocol].items():
                 assert value == pytest.approx(rows[name][metric], abs=1e-12, nan_ok=True)

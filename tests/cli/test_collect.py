@@ -277,7 +277,7 @@ def test_what_does_not_merge_is_refused(run, refused, logits, tmp_path):
 def test_a_background_alone_is_refused(refused, tmp_path):
     np.save(tmp_path / "one.npy", np.ones((3, 1), np.float32))
     sentence = refused("collect", tmp_path / "one.npy", "--background", "last", "-o", tmp_path / "s.safetensors")
-    assert "Expected a column for a class beside that of the background, but got only 1 column." in sentence
+    assert "Expected a column for a class as well as one for the background, but got only 1 column." in sentence
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.json", '["", "cup", "spoon"]'), ("a.txt", "cup\n\nspoon\n")])

@@ -52,7 +52,7 @@ def test_the_numbers_are_those_of_the_python_api(files, run):
         counts=ClassCounts(COUNTS, names=list("abcd")),
         weight=np.load(files / "weight.npy"),
         families=list("xxyy"),
-        draws=50,
+        num_bootstrap=50,
     )
     expected = json.loads(json.dumps(found.to_dict()))
     times = ("seconds", "settings", "provenance")  # and the settings, of which the command line names all

@@ -78,11 +78,11 @@ def test_a_stopped_run_goes_on(folder, tmp_path, monkeypatch):
         read_glyph_classes(tmp_path)
     monkeypatch.setattr(glyph_classes, "_draw_shard", real)
     drawn = []
-    generate_glyph_classes(tmp_path, SMALL, advance=drawn.append)
+    generate_glyph_classes(tmp_path, SMALL, progress=drawn.append)
     assert drawn[0] == 20
     for name, array in arrays(folder).items():
         np.testing.assert_array_equal(arrays(tmp_path)[name], array)
-    generate_glyph_classes(tmp_path, SMALL, advance=drawn.append)
+    generate_glyph_classes(tmp_path, SMALL, progress=drawn.append)
     assert drawn[-1] == sum(len(labels) for labels in plan_classes(SMALL).labels.values())
 
 

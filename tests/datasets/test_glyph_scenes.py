@@ -165,10 +165,10 @@ def test_a_stopped_run_goes_on(scenes, tmp_path):
             raise StopError
 
     with pytest.raises(StopError):
-        generate_glyph_scenes(folder, SETTINGS, advance=stop_after_the_first_shard)
+        generate_glyph_scenes(folder, SETTINGS, progress=stop_after_the_first_shard)
     assert not list(folder.glob("train.json"))
     drawn = []
-    generate_glyph_scenes(folder, SETTINGS, advance=drawn.append)
+    generate_glyph_scenes(folder, SETTINGS, progress=drawn.append)
     assert drawn[0] == 32  # the shard that was finished before the stop
     assert sum(drawn) == 40 + 16 + 6
     assert digest(folder) == digest(scenes)

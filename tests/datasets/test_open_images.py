@@ -111,7 +111,7 @@ def test_sources_that_cannot_be_told_are_refused(lists, splits):
     assert len(open_images(lists / "ImageNet_LT_train.txt")) == 2
     (lists / "all.txt").write_text("a.png 0\n")
     assert len(open_images(lists / "all.txt")) == 1
-    with pytest.raises(InputError, match="a list of test images beside"):
+    with pytest.raises(InputError, match="a list of test images next to"):
         open_images(lists / "all.txt", "test")
     (lists / "some.csv").write_text("a.png 0\n")
     for source, more, words in (

@@ -49,14 +49,14 @@ def test_empty_images_are_skipped_and_do_not_count():
 
 
 @given(label_lists, st.integers(1, 5), st.sampled_from(["random", "ceil", "stochastic", "balanced"]))
-def test_processes_share_an_epoch(labels, world, kind):
+def test_processes_share_an_epoch(labels, world_size, kind):
     sampler = make(kind, labels)
     whole = sampler.indices(3, 11)
-    shares = [sampler.indices(3, 11, rank=rank, world=world, pad=False) for rank in range(world)]
+    shares = [sampler.indices(3, 11, rank=rank, world_size=world_size, pad=False) for rank in range(world_size)]
     np.testing.assert_array_equal(np.sort(np.concatenate(shares)), np.sort(whole))
-    padded = [sampler.indices(3, 11, rank=rank, world=world) for rank in range(world)]
+    padded = [sampler.indices(3, 11, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert len({len(share) for share in padded}) == 1
-    assert len(padded[0]) == -(-len(whole) // world)
+    assert len(padded[0]) == -(-len(whole) // world_size)
     np.testing.assert_array_equal(sampler.indices(3, 11), whole)
 
 
@@ -98,7 +98,7 @@ def test_seed_and_epoch_change_the_order():
         (lambda: RandomSampler([[2]], 2), "within 0 to 1, but got 2 to 2"),
         (lambda: RepeatFactorSampler([[0]], 1, rounding="floor"), "`rounding`"),
         (lambda: RepeatFactorSampler([[0]], 1, threshold=float("nan")), "`threshold`"),
-        (lambda: RandomSampler([[0]], 1).indices(rank=2, world=2), "`rank`"),
+        (lambda: RandomSampler([[0]], 1).indices(rank=2, world_size=2), "`rank`"),
     ],
 )
 def test_bad_input_is_named(call, words):

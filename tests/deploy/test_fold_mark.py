@@ -49,6 +49,7 @@ def test_attaching_and_calibrating_a_folded_model_is_refused():
         attach(folded(), LAYER, AFFINE)
     with pytest.raises(InputError, match="no map folded"):
         calibrate(folded(), [torch.rand(4, 20)])
+    attach(folded(), LAYER, AFFINE, allow_refold=True)
     attach(folded(), LAYER, AFFINE, again=True)
 
 
@@ -93,11 +94,12 @@ def test_small_layers_are_remembered_by_the_module():
     assert_refused(model)
 
 
-def test_the_inverse_on_top_undoes_it():
+@pytest.mark.parametrize("name", ["allow_refold", "again"])
+def test_the_inverse_on_top_undoes_it_by_either_name_of_the_argument(name):
     model, features = fresh(), torch.rand(4, 20)
     expected = model(features)
     fold(model, LAYER, AFFINE)
-    fold(model, LAYER, AFFINE.inverse(), again=True)
+    fold(model, LAYER, AFFINE.inverse(), **{name: True})
     torch.testing.assert_close(model(features), expected)
 
 

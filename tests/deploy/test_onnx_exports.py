@@ -188,5 +188,5 @@ def test_a_model_that_was_folded_before_the_export_is_refused(exported, map_of, 
     source = exported("FoldedClassifier", model, (images,))
     with pytest.raises(InputError, match="was folded before the export"):
         fold_onnx(source, map_of(CLASSES), tmp_path / "out.onnx")
-    assert fold_onnx(source, map_of(CLASSES), tmp_path / "out.onnx", again=True).way == "weights"
+    assert fold_onnx(source, map_of(CLASSES), tmp_path / "out.onnx", allow_refold=True).way == "weights"
     assert onnx.load(str(tmp_path / "out.onnx")).metadata_props

@@ -331,7 +331,8 @@ def test_models_that_no_message_can_hold_go_through_a_file(folded, monkeypatch):
     assert folded("z = Gemm(x, w, b) y = Softmax(z)", "z", weights={"w": random(4, 3), "b": random(3)}).way == "weights"
 
 
-def test_the_file_says_what_was_folded_and_refuses_another_fold(tmp_path):
+@pytest.mark.parametrize("name", ["allow_refold", "again"])
+def test_the_file_says_what_was_folded_and_refuses_another_fold(tmp_path, name):
     source = write(tmp_path / "m.onnx", "y = Gemm(x, w)", weights={"w": random(4, 3)})
     fold_onnx(source, AFFINE, tmp_path / "once.onnx")
     (entry,) = [item for item in onnx.load(str(tmp_path / "once.onnx")).metadata_props if item.key == METADATA_KEY]
@@ -341,7 +342,7 @@ def test_the_file_says_what_was_folded_and_refuses_another_fold(tmp_path):
     with pytest.raises(InputError, match="to have no map folded into it, but it has one"):
         fold_onnx(tmp_path / "once.onnx", AFFINE, tmp_path / "twice.onnx")
     assert not (tmp_path / "twice.onnx").exists()
-    fold_onnx(tmp_path / "once.onnx", AFFINE.inverse(), tmp_path / "undone.onnx", again=True)
+    fold_onnx(tmp_path / "once.onnx", AFFINE.inverse(), tmp_path / "undone.onnx", **{name: True})
     feed = {"x": random(5, 4)}
     np.testing.assert_allclose(run(tmp_path / "undone.onnx", feed)[0], run(source, feed)[0], atol=1e-5)
 

@@ -76,7 +76,7 @@ def test_a_fold_on_top_does_not_ask_for_the_weights(recwarn):
     model = classifier()
     affine, before = recorded_map(model), model.head.weight.detach().clone()
     logn.fold(model, LAYER, affine)
-    logn.fold(model, LAYER, affine.inverse(), again=True)
+    logn.fold(model, LAYER, affine.inverse(), allow_refold=True)
     assert torch.allclose(model.head.weight, before, atol=1e-5)
     assert not recwarn.list
 
@@ -115,7 +115,7 @@ def test_an_onnx_file_takes_its_own_map_only(tmp_path, recwarn):
     assert not output.exists()
     with pytest.warns(LogNWarning, match="the weights of"):
         logn.fold_onnx(other, affine, output, allow_mismatch=True)
-    logn.fold_onnx(output, affine, tmp_path / "twice.onnx", again=True)
+    logn.fold_onnx(output, affine, tmp_path / "twice.onnx", allow_refold=True)
 
 
 def test_an_onnx_file_of_another_activation_does_not_take_it(tmp_path):

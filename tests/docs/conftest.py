@@ -84,13 +84,13 @@ def trained(tmp_path_factory):
     for package in ("torchvision", "PIL", "matplotlib"):
         pytest.importorskip(package)
     from logn.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
-    from logn.training.detectors.plan import TrainingPlan
-    from logn.training.detectors.train_detector import train
+    from logn.training.detectors.config import DetectorTrainingConfig
+    from logn.training.detectors.train_detector import train_detector
 
     folder = tmp_path_factory.mktemp("trained")
     settings = GlyphSettings(classes=6, train=24, dev=1, test=8, size=64)
     glyphs = generate_glyph_scenes(folder / "glyphs", settings)
-    train(TrainingPlan(glyphs, folder / "runs" / "glyphs", iterations=2), progress=False)
+    train_detector(DetectorTrainingConfig(glyphs, folder / "runs" / "glyphs", iterations=2), progress=False)
     return folder
 
 

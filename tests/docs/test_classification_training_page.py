@@ -39,8 +39,8 @@ def test_every_command_has_options_that_exist(blocks, assert_options_exist):
 
 
 def test_the_tables_name_what_there_is():
+    from logn.training.classifiers.config import PRESETS
     from logn.training.classifiers.models import MODELS
-    from logn.training.classifiers.plan import PRESETS
     from logn.training.losses.loss_factory import LOSS_NAMES
 
     text = PAGE.read_text(encoding="utf-8")

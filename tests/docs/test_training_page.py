@@ -26,17 +26,20 @@ def test_the_script_trains_on_two_processes(workplace, blocks):
 
 
 def test_a_loss_of_ones_own_trains(workplace, blocks, run_python):
-    from logn.training.detectors.plan import TrainingPlan
-    from logn.training.detectors.train_detector import train
+    from logn.training.detectors.config import DetectorTrainingConfig
+    from logn.training.detectors.train_detector import train_detector
 
     imports, own_loss = blocks("python")
-    assert "import train\n" in imports
-    assert "import TrainingPlan\n" in imports
-    run_python(own_loss, {"train": train, "TrainingPlan": partial(TrainingPlan, iterations=1)})
+    assert "import train_detector\n" in imports
+    assert "import DetectorTrainingConfig\n" in imports
+    run_python(
+        own_loss,
+        {"train_detector": train_detector, "DetectorTrainingConfig": partial(DetectorTrainingConfig, iterations=1)},
+    )
     assert (workplace / "runs" / "smoothed" / "checkpoint.safetensors").exists()
 
 
-def test_the_commands_draw_and_train(tmp_path, monkeypatch, blocks, run_logn):
+def test_the_commands_draw_and_train_detector(tmp_path, monkeypatch, blocks, run_logn):
     for package in ("torchvision", "PIL", "matplotlib"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ from sklearn import metrics as sklearn_metrics
 import logn
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.classification.draws import BINS, draw_blocks, drawn_metrics, weighted_metrics
+from logn.evaluate.classification.bootstrap import BINS, bootstrap_metrics, draw_blocks, weighted_metrics
 from logn.evaluate.classification.logits import moments_of_logits, open_logits, row_outcomes
 from logn.evaluate.classification.metrics import Confusions, classification_metrics
 from logn.evaluate.classification.truth import PAPER_BOUNDS, classification_truth, read_families, read_labels
@@ -126,7 +126,7 @@ def test_files_are_mapped_and_blocks_do_not_change_a_bit(problem, tmp_path, monk
     for one, other in zip(whole, small, strict=True):
         np.testing.assert_array_equal(one.predicted, other.predicted)
         np.testing.assert_array_equal(one.confidence, other.confidence)
-        np.testing.assert_array_equal(one.surprise, other.surprise)
+        np.testing.assert_array_equal(one.nll, other.nll)
 
 
 def test_statistics_of_logits_are_those_of_class_moments(problem):
@@ -156,7 +156,7 @@ def test_draws_are_paired_and_do_not_depend_on_the_blocks(problem, monkeypatch):
     logits, labels = problem
     truth = classification_truth(labels, CLASSES, train_counts=COUNTS)
     outcomes = row_outcomes(open_logits(logits), labels, [None, ClassAffine(np.full(CLASSES, 2.0), np.zeros(CLASSES))])
-    first, second = drawn_metrics(outcomes, truth, 60)
+    first, second = bootstrap_metrics(outcomes, truth, 60)
     # A common scale changes no prediction, so over the same draws nothing but the confidence differs.
     np.testing.assert_array_equal(first["few"], second["few"])
     assert (first["confidence"] < second["confidence"]).all()
@@ -287,9 +287,9 @@ def test_probabilities_for_logits_are_refused_in_every_form(problem, tmp_path):
         with pytest.raises(InputError, match=r"to be logits, but they are probabilities .*numpy\.log"):
             classification_metrics(given_scores, labels)
     with pytest.raises(InputError, match="Expected `train_logits` to be logits"):
-        logn.compare_classification(logits, labels, ["logn"], train_logits=scores, draws=0)
+        logn.compare_classification(logits, labels, ["logn"], train_logits=scores, num_bootstrap=0)
     with pytest.raises(InputError, match="Expected `logits` to be logits"):
-        logn.compare_classification(scores, labels, ["logn"], train_logits=logits, draws=0)
+        logn.compare_classification(scores, labels, ["logn"], train_logits=logits, num_bootstrap=0)
     # The logarithm that the sentence proposes gives the same classifier.
     again = classification_metrics(np.log(scores.clip(1e-12)), labels)
     assert again["NLL"] == pytest.approx(classification_metrics(logits, labels)["NLL"])

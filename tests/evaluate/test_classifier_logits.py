@@ -30,7 +30,7 @@ def images():
 
 def test_logits_are_the_models_in_the_order_of_the_images(model, images):
     seen = []
-    logits = classifier_logits(model, images, batch=4, advance=seen.append)
+    logits = classifier_logits(model, images, batch=4, progress=seen.append)
     pixels = torch.from_numpy(images.pixels.array).permute(0, 3, 1, 2) / 255
     np.testing.assert_allclose(logits, model(pixels).detach(), rtol=1e-4, atol=1e-5)
     assert logits.dtype == np.float32

@@ -28,7 +28,7 @@ from logn.evaluate.store.writer import PredictionWriter
 from logn.statistics.moments import ClassMoments
 
 METHODS = ["logn", "logn:margin=0,use_std=false", "loga", "norcal", "fracal", "iif", "temperature:value=2"]
-QUICK = CompareSettings(draws=0)
+QUICK = CompareSettings(num_bootstrap=0)
 NAMES = tuple(f"thing {number}" for number in range(10))
 
 
@@ -39,7 +39,7 @@ def run(split, methods, settings=QUICK, **options):
 
 @pytest.fixture(scope="module")
 def comparison(softmax_split):
-    return run(softmax_split, METHODS, CompareSettings(draws=50, errors=True, fixed=True))
+    return run(softmax_split, METHODS, CompareSettings(num_bootstrap=50, errors=True, fixed=True))
 
 
 def test_every_row_equals_evaluating_that_method_alone(softmax_split, comparison):
@@ -79,7 +79,7 @@ def test_a_split_without_any_box_is_refused(softmax_split):
     content = json.loads(softmax_split.annotations.read_text())
     content["annotations"] = []
     with pytest.raises(InputError, match="to have objects in the evaluated images, but there are none"):
-        compare(softmax_split.store, content, [], settings=CompareSettings(draws=5, errors=True))
+        compare(softmax_split.store, content, [], settings=CompareSettings(num_bootstrap=5, errors=True))
 
 
 def test_own_maps_and_the_baseline(softmax_split):
@@ -93,7 +93,7 @@ def test_own_maps_and_the_baseline(softmax_split):
 
 
 def test_groups_from_counts_with_own_bounds(softmax_split):
-    settings = CompareSettings(draws=0, bounds=(60, 400))
+    settings = CompareSettings(num_bootstrap=0, bounds=(60, 400))
     found = run(softmax_split, [], settings, group_counts=softmax_split.counts.image_counts)
     per_class = found.rows[0].metrics.per_class
     assert found.rows[0]["APr"] == pytest.approx(np.nanmean(per_class[4:]))
@@ -113,7 +113,7 @@ def test_masks_made_by_the_caller_give_mask_metrics(softmax_split):
             made.append([hotcoco.mask.fr_bbox(box, 200, 200) for box in sizes.tolist()])
         return made
 
-    found = run(softmax_split, ["logn"], CompareSettings(draws=20), mask_maker=boxes_as_masks)
+    found = run(softmax_split, ["logn"], CompareSettings(num_bootstrap=20), mask_maker=boxes_as_masks)
     assert seen == [2]
     for row in found.rows:
         assert row["AP-mask"] == pytest.approx(row["AP"], abs=0.1)
@@ -124,7 +124,9 @@ def test_masks_made_by_the_caller_give_mask_metrics(softmax_split):
 
 
 def test_with_sigmoids_fixed_ap_cannot_move_and_the_result_says_so(sigmoid_split):
-    settings = CompareSettings(draws=0, fixed=True, decode=DecodeSettings(score_threshold=0.0, max_detections=12))
+    settings = CompareSettings(
+        num_bootstrap=0, fixed=True, decode=DecodeSettings(score_threshold=0.0, max_detections=12)
+    )
     found = run(sigmoid_split, ["logn", "loga", "fracal"], settings)
     first, logn, loga, fracal = found.rows
     assert logn["AP"] != pytest.approx(first["AP"], abs=1e-3)
@@ -140,7 +142,7 @@ def test_with_sigmoids_fixed_ap_cannot_move_and_the_result_says_so(sigmoid_split
 def test_a_map_that_lowers_all_scores_keeps_fixed_ap(sigmoid_split):
     """At the default threshold most of the lowered scores are gone, which is no matter of ranking."""
     lowered = ClassAffine(np.ones(10), np.full(10, -6.0))
-    found = run(sigmoid_split, {"lowered": lowered}, CompareSettings(draws=0, fixed=True))
+    found = run(sigmoid_split, {"lowered": lowered}, CompareSettings(num_bootstrap=0, fixed=True))
     assert found["lowered"]["AP"] < found["none"]["AP"]
     assert found["lowered"]["AP-Fixed"] == pytest.approx(found["none"]["AP-Fixed"], abs=1e-9)
     assert found.protocols["AP-Fixed"].score_threshold == 1e-7
@@ -162,7 +164,7 @@ def test_sweeps_without_a_split_choose_nothing(softmax_split):
 
 
 def test_a_choice_is_made_on_one_half_and_reported_on_the_other(softmax_split):
-    found = run(softmax_split, ["loga"], CompareSettings(draws=0, split=True), sweeps=["gamma=0:1.2:0.4"])
+    found = run(softmax_split, ["loga"], CompareSettings(num_bootstrap=0, split=True), sweeps=["gamma=0:1.2:0.4"])
     (curve,) = found.curves
     assert [row.name for row in found.rows] == ["none", "loga", curve.chosen]
     assert curve.chosen == curve.sweep.specs[int(np.argmax(curve.choosing))]
@@ -191,7 +193,7 @@ def test_no_images_and_too_few_for_halves_are_refused(softmax_split, tmp_path):
             tmp_path / "one",
             softmax_split.annotations,
             [],
-            settings=CompareSettings(draws=0, split=True, only_predicted=True),
+            settings=CompareSettings(num_bootstrap=0, split=True, only_predicted=True),
         )
     with PredictionWriter(tmp_path / "none", header):
         pass
@@ -200,7 +202,7 @@ def test_no_images_and_too_few_for_halves_are_refused(softmax_split, tmp_path):
 
 
 def test_an_unknown_objective_is_refused(softmax_split):
-    settings = CompareSettings(draws=0, split=True, objective="mAP")
+    settings = CompareSettings(num_bootstrap=0, split=True, objective="mAP")
     with pytest.raises(InputError, match=r"`objective` to be one of AP, .* but got 'mAP'"):
         run(softmax_split, [], settings, sweeps=["gamma=0:1:1"])
 
@@ -371,7 +373,7 @@ def test_one_function_compares_detectors_and_classifiers(softmax_split, tmp_path
     for given in (logits, logits.tolist(), tmp_path / "logits.npy", str(tmp_path / "logits.npy")):
         of_rows = logn.compare(given, labels, ["loga"], settings=QUICK, counts=[9, 5, 2])
         assert of_rows.task == "classification"
-        alone = logn.compare_classification(logits, labels, ["loga"], counts=[9, 5, 2], draws=0)
+        alone = logn.compare_classification(logits, labels, ["loga"], counts=[9, 5, 2], num_bootstrap=0)
         np.testing.assert_equal(of_rows["loga"].values, alone["loga"].values)
     with pytest.raises(InputError, match="`mask_maker` only with the predictions of a detector"):
         logn.compare(logits, labels, group_counts=[1, 2, 3])
@@ -404,7 +406,9 @@ def test_the_older_name_of_the_number_of_draws_is_taken():
     assert CompareSettings(draws=7).num_bootstrap == CompareSettings(num_bootstrap=7).draws == 7
     assert replace(CompareSettings(draws=7), seed=2).num_bootstrap == 7
     with pytest.raises(InputError, match="`num_bootstrap` or its older name `draws`, but got both"):
-        CompareSettings(draws=7, num_bootstrap=7)
+        CompareSettings(num_bootstrap=7, draws=7)
+    with pytest.raises(InputError, match="`draws` to be at least 0, but got -1"):
+        CompareSettings(draws=-1)
     with pytest.raises(InputError, match="`report_images` to be at least 0, but got -1"):
         CompareSettings(report_images=-1)
 
@@ -419,7 +423,7 @@ def test_maps_are_kept_as_they_were_fitted(comparison, softmax_split):
 
 
 def test_details_are_of_the_half_that_is_reported(softmax_split):
-    found = run(softmax_split, ["loga"], CompareSettings(draws=0, split=True)).with_details()
+    found = run(softmax_split, ["loga"], CompareSettings(num_bootstrap=0, split=True)).with_details()
     reported = set(softmax_split.store.image_ids[~first_half(softmax_split.store.image_ids)].tolist())
     details = found["loga"].details
     assert details.images == details.of_images == len(reported)

@@ -43,7 +43,7 @@ DEV = rows(DEV_LABELS, 2)
 @pytest.fixture(scope="module")
 def comparison():
     options = {"train_logits": TRAIN, "counts": COUNTS, "weight": WEIGHT, "families": [0, 0, 0, 1, 1, 1, 1]}
-    return compare_classification(TEST, LABELS, METHODS, draws=200, **options)
+    return compare_classification(TEST, LABELS, METHODS, num_bootstrap=200, **options)
 
 
 def test_every_row_equals_measuring_that_method_alone(comparison):
@@ -77,10 +77,12 @@ def test_logn_helps_the_few_and_its_balanced_form_keeps_the_scores_usable(compar
 
 def test_the_confidence_is_kept_on_dev_rows_or_on_training_rows():
     spec = "logn:keep_confidence=true"
-    on_dev = compare_classification(DEV, DEV_LABELS, [spec], train_logits=TRAIN, dev=(DEV, None), draws=0)
+    on_dev = compare_classification(DEV, DEV_LABELS, [spec], train_logits=TRAIN, dev=(DEV, None), num_bootstrap=0)
     assert on_dev[spec]["confidence"] == pytest.approx(on_dev["none"]["confidence"], abs=1e-3)
     assert on_dev[spec].settings["sample_rows"] == len(DEV)
-    trained = compare_classification(TRAIN, np.repeat(np.arange(CLASSES), COUNTS), [spec], train_logits=TRAIN, draws=0)
+    trained = compare_classification(
+        TRAIN, np.repeat(np.arange(CLASSES), COUNTS), [spec], train_logits=TRAIN, num_bootstrap=0
+    )
     assert trained[spec]["confidence"] == pytest.approx(trained["none"]["confidence"], abs=1e-3)
     assert any("kept on training rows" in note for note in trained.notes)
 
@@ -90,12 +92,12 @@ def test_a_map_of_other_classes_is_refused():
     source = logn.StatisticsMetadata(class_names=names[::-1])
     affine = logn.logit_adjustment(COUNTS).with_source(source)
     with pytest.raises(logn.InputError, match="`other` to be of the classes of the logits, whose class 0 is 'class 0'"):
-        compare_classification(TEST, LABELS, {"other": affine}, class_names=names, draws=0)
-    options = {"class_names": names, "draws": 0, "allow_mismatch": True}
+        compare_classification(TEST, LABELS, {"other": affine}, class_names=names, num_bootstrap=0)
+    options = {"class_names": names, "num_bootstrap": 0, "allow_mismatch": True}
     with pytest.warns(logn.LogNWarning, match="`other` to be of the classes of the logits"):
         compare_classification(TEST, LABELS, {"other": affine}, **options)
     with pytest.raises(logn.InputError, match="`wide` to have 7 classes, the columns of the logits, but got 8"):
-        compare_classification(TEST, LABELS, {"wide": logn.ClassAffine.identity(8)}, draws=0)
+        compare_classification(TEST, LABELS, {"wide": logn.ClassAffine.identity(8)}, num_bootstrap=0)
 
 
 def test_differences_are_to_the_uncorrected_model_and_paired(comparison):
@@ -114,10 +116,12 @@ def test_the_intervals_cover_the_difference_of_other_test_rows():
     """Ninety-five in a hundred do, up to chance."""
     many = np.repeat(np.arange(CLASSES), 4000)
     options = {"train_logits": TRAIN, "counts": COUNTS}
-    truth = compare_classification(rows(many, 77), many, ["logn"], draws=0, **options)["logn"].differences["few"]
+    truth = compare_classification(rows(many, 77), many, ["logn"], num_bootstrap=0, **options)["logn"].differences[
+        "few"
+    ]
     covered = 0
     for seed in range(60):
-        found = compare_classification(rows(LABELS, 100 + seed), LABELS, ["logn"], draws=300, **options)
+        found = compare_classification(rows(LABELS, 100 + seed), LABELS, ["logn"], num_bootstrap=300, **options)
         change = found["logn"].differences["few"]
         covered += change.low <= truth.difference <= change.high
     assert covered >= 50
@@ -128,9 +132,9 @@ def test_the_verdict_says_what_changed(comparison):
     assert "logn raises few-shot accuracy by " in said
     assert "Its calibration error (ECE) rises from " in said
     assert comparison.verdict() == said
-    alone = compare_classification(TEST, LABELS, [], draws=0)
+    alone = compare_classification(TEST, LABELS, [], num_bootstrap=0)
     assert alone.verdict() == "Nothing was compared: none is the only row."
-    without = compare_classification(TEST, LABELS, ["logn"], train_logits=TRAIN, draws=0)
+    without = compare_classification(TEST, LABELS, ["logn"], train_logits=TRAIN, num_bootstrap=0)
     assert "without intervals to say how sure that is" in without.verdict()
 
 
@@ -158,7 +162,7 @@ def test_all_forms_are_written(comparison, tmp_path):
 
 
 def test_groups_that_do_not_differ_are_said_once():
-    found = compare_classification(TEST, LABELS, [], counts=np.arange(1, CLASSES + 1), draws=0)
+    found = compare_classification(TEST, LABELS, [], counts=np.arange(1, CLASSES + 1), num_bootstrap=0)
     text = write_classification(found)
     assert "the bounds of OLTR's code give the same groups" in text
     assert "few-OLTR" not in text
@@ -169,18 +173,18 @@ def test_statistics_from_an_array_a_file_and_an_object_are_the_same(tmp_path):
     np.save(tmp_path / "train.npy", TRAIN)
     moments = moments_of_logits(TRAIN)
     moments.save(tmp_path / "stats.safetensors")
-    expected = compare_classification(TEST, LABELS, ["logn:balanced"], train_logits=TRAIN, draws=0)
+    expected = compare_classification(TEST, LABELS, ["logn:balanced"], train_logits=TRAIN, num_bootstrap=0)
     for options in (
         {"train_logits": tmp_path / "train.npy"},
         {"moments": moments},
         {"moments": tmp_path / "stats.safetensors"},
     ):
-        found = compare_classification(TEST, LABELS, ["logn:balanced"], draws=0, **options)
+        found = compare_classification(TEST, LABELS, ["logn:balanced"], num_bootstrap=0, **options)
         assert found["logn:balanced"].values == expected["logn:balanced"].values
 
 
 def test_own_maps_and_the_baseline():
-    found = compare_classification(TEST, LABELS, {"mine": lambda logits: -logits, "none": None}, draws=0)
+    found = compare_classification(TEST, LABELS, {"mine": lambda logits: -logits, "none": None}, num_bootstrap=0)
     assert [row.name for row in found.rows] == ["none", "mine"]
     with pytest.raises(InputError, match="a list of specifications, but got the text 'logn'"):
         compare_classification(TEST, LABELS, "logn")
@@ -191,7 +195,7 @@ def test_own_maps_and_the_baseline():
 
 
 def test_sweeps_without_other_rows_choose_nothing():
-    found = compare_classification(TEST, LABELS, [], counts=COUNTS, sweeps=["tau=0:2:0.5"], draws=0)
+    found = compare_classification(TEST, LABELS, [], counts=COUNTS, sweeps=["tau=0:2:0.5"], num_bootstrap=0)
     (curve,) = found.curves
     assert curve.chosen is None
     assert [row.name for row in found.rows] == ["none", *curve.sweep.specs]
@@ -200,7 +204,7 @@ def test_sweeps_without_other_rows_choose_nothing():
 
 
 def test_a_value_is_chosen_on_dev_and_reported_on_all_test_rows():
-    options = {"counts": COUNTS, "sweeps": ["tau=0:2:0.5"], "draws": 0}
+    options = {"counts": COUNTS, "sweeps": ["tau=0:2:0.5"], "num_bootstrap": 0}
     found = compare_classification(TEST, LABELS, [], dev=(DEV, DEV_LABELS), **options)
     (curve,) = found.curves
     maps = [logn.logit_adjustment(COUNTS, tau) for tau in curve.sweep.values]
@@ -222,7 +226,14 @@ def test_of_errors_the_least_is_chosen(objective, best):
     dev = (logits[:200], labels[:200])
     sweep = "temperature=1:9:1" if objective != "top-1" else "tau=0:2:0.5"
     found = compare_classification(
-        logits[200:], labels[200:], [], counts=[9, 5, 200], sweeps=[sweep], dev=dev, objective=objective, draws=0
+        logits[200:],
+        labels[200:],
+        [],
+        counts=[9, 5, 200],
+        sweeps=[sweep],
+        dev=dev,
+        objective=objective,
+        num_bootstrap=0,
     )
     (curve,) = found.curves
     assert np.ptp(curve.choosing) > 0
@@ -230,7 +241,9 @@ def test_of_errors_the_least_is_chosen(objective, best):
 
 
 def test_a_split_chooses_on_one_half_and_reports_on_the_other():
-    found = compare_classification(TEST, LABELS, ["loga"], counts=COUNTS, sweeps=["tau=0:2:0.5"], split=True, draws=0)
+    found = compare_classification(
+        TEST, LABELS, ["loga"], counts=COUNTS, sweeps=["tau=0:2:0.5"], split=True, num_bootstrap=0
+    )
     half = ~first_half(np.arange(len(LABELS)))
     expected = classification_metrics(TEST[half], LABELS[half], COUNTS)
     assert dict(found["none"].values) == pytest.approx(dict(expected.values))
@@ -244,12 +257,12 @@ def test_counts_and_statistics_meet_by_name():
     moments.update(TRAIN)
     order = np.random.default_rng(1).permutation(CLASSES)
     table = ClassCounts(COUNTS[order], names=[names[place] for place in order])
-    found = compare_classification(TEST, LABELS, ["loga"], moments=moments, counts=table, draws=0)
-    plain = compare_classification(TEST, LABELS, ["loga"], counts=COUNTS, draws=0)
+    found = compare_classification(TEST, LABELS, ["loga"], moments=moments, counts=table, num_bootstrap=0)
+    plain = compare_classification(TEST, LABELS, ["loga"], counts=COUNTS, num_bootstrap=0)
     assert found["loga"].values == plain["loga"].values
     assert found.to_dict()["methods"][0]["confused"][0]["label"] in names
     # Counts with names and nothing to match them with lend their names.
-    lent = compare_classification(TEST, LABELS, [], counts=ClassCounts(COUNTS, names=names), draws=0)
+    lent = compare_classification(TEST, LABELS, [], counts=ClassCounts(COUNTS, names=names), num_bootstrap=0)
     assert lent.truth.name(2) == "c"
 
 
@@ -288,7 +301,7 @@ def with_nan(logits):
             "which has no background, but got some with a background",
         ),
         (["loga"], {"counts": [*COUNTS[:-1], 0]}, "but class 6 has no training sample"),
-        ([], {"draws": -1}, "`draws` to be at least 0"),
+        ([], {"num_bootstrap": -1}, "`num_bootstrap` to be at least 0"),
         ([], {"confidence": 95}, "`confidence` to lie between 0 and 1"),
         ([], {"split": True, "dev": (DEV, DEV_LABELS)}, "one of `dev` and `split`, but got both"),
         ([], {"counts": COUNTS, "sweeps": ["tau=0:1:1"], "dev": (DEV[:, :3], DEV_LABELS)}, "of 7 classes, but got 3"),
@@ -301,13 +314,13 @@ def with_nan(logits):
 )
 def test_bad_input_gets_one_sentence(methods, options, sentence):
     with pytest.raises(InputError) as error:
-        compare_classification(TEST, LABELS, methods, **{"draws": 0, **options})
+        compare_classification(TEST, LABELS, methods, **{"num_bootstrap": 0, **options})
     assert sentence in str(error.value)
 
 
 def test_a_half_needs_rows():
     with pytest.raises(InputError, match="enough rows for `split`"):
-        compare_classification(TEST[:1], LABELS[:1], [], split=True, draws=0)
+        compare_classification(TEST[:1], LABELS[:1], [], split=True, num_bootstrap=0)
 
 
 def test_settings_and_inputs_are_the_same_objects_as_for_detectors():
@@ -341,5 +354,5 @@ def test_settings_and_inputs_are_the_same_objects_as_for_detectors():
 
 def test_fracal_takes_dimensions():
     dimensions = np.linspace(0.5, 1.5, CLASSES)
-    found = compare_classification(TEST, LABELS, ["fracal"], counts=COUNTS, dimensions=dimensions, draws=0)
+    found = compare_classification(TEST, LABELS, ["fracal"], counts=COUNTS, dimensions=dimensions, num_bootstrap=0)
     assert found["fracal"].transform == logn.fracal(COUNTS, COUNTS.sum(), dimensions)

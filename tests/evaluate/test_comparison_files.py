@@ -303,7 +303,9 @@ def test_without_the_arrays_the_metrics_are_read_and_a_warning_says_what_is_miss
 def test_a_map_that_no_file_can_hold_is_named(tmp_path):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 30)
-    found = logn.compare(rng.normal(size=(30, 3)), labels, {"mine": np.negative}, settings=CompareSettings(draws=0))
+    found = logn.compare(
+        rng.normal(size=(30, 3)), labels, {"mine": np.negative}, settings=CompareSettings(num_bootstrap=0)
+    )
     with pytest.warns(LogNWarning, match="The map of mine is a function that no file can hold"):
         found.save(tmp_path)
     loaded = Comparison.load(tmp_path)
@@ -343,7 +345,9 @@ def test_every_text_of_a_name_survives(tmp_path):
     names = (string.printable, "\ud83d", "猫 \u2028")
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 30)
-    found = logn.compare(rng.normal(size=(30, 3)), labels, [], class_names=names, settings=CompareSettings(draws=0))
+    found = logn.compare(
+        rng.normal(size=(30, 3)), labels, [], class_names=names, settings=CompareSettings(num_bootstrap=0)
+    )
     found.save(tmp_path)
     assert Comparison.load(tmp_path) == found
     assert [known.name for known in Comparison.load(tmp_path).classes] == list(names)

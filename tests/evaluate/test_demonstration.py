@@ -17,7 +17,7 @@ from logn.experiments.demo import METHODS, DemoSettings, run_demo
 from logn.training.engine.checkpoint import load_detector
 
 TINY = DemoSettings(
-    GlyphSettings(classes=6, train=24, dev=1, test=8), iterations=3, statistics_images=6, draws=20, processes=1
+    GlyphSettings(classes=6, train=24, dev=1, test=8), iterations=3, statistics_images=6, num_bootstrap=20, processes=1
 )
 
 

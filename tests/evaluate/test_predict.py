@@ -62,10 +62,11 @@ def assert_whole(path, data):
 
 
 @pytest.mark.parametrize("batch", [1, 3, 50])
-def test_all_images_once(tmp_path, batch):
+@pytest.mark.parametrize("name", ["progress", "advance"])
+def test_all_images_once(tmp_path, batch, name):
     data, detector = MadeData(), MadeDetector()
     steps: list[int] = []
-    assert predict(detector, data, tmp_path, batch=batch, advance=steps.append) == 11
+    assert predict(detector, data, tmp_path, batch=batch, **{name: steps.append}) == 11
     assert sorted(detector.seen) == list(range(11))
     assert sum(steps) == 11
     assert_whole(tmp_path, data)
@@ -80,7 +81,7 @@ def test_a_stopped_run_goes_on(tmp_path):
     assert len(PredictionStore(tmp_path)) == 5
     assert not PredictionStore(tmp_path).is_complete
     detector, steps = MadeDetector(), []
-    assert predict(detector, data, tmp_path, batch=4, advance=steps.append) == 6
+    assert predict(detector, data, tmp_path, batch=4, progress=steps.append) == 6
     assert sorted(detector.seen) == list(range(5, 11))
     assert sum(steps) == 11
     assert_whole(tmp_path, data)

@@ -18,7 +18,7 @@ from logn.calibrators.class_affine import ClassAffine  # noqa: E402
 from logn.datasets.masks import decode_segmentation  # noqa: E402
 from logn.errors import InputError  # noqa: E402
 from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
-from logn.evaluate.decode.masks import mask_maker, paste_mask  # noqa: E402
+from logn.evaluate.decode.mask_maker import mask_maker, paste_mask  # noqa: E402
 from logn.evaluate.store.format import StoreHeader  # noqa: E402
 from logn.evaluate.store.predict import as_tensor, predict  # noqa: E402
 from logn.evaluate.store.prediction_store import PredictionStore  # noqa: E402
@@ -197,7 +197,7 @@ def test_masks_equal_the_model_and_are_made_once_for_all_methods(tmp_path, mask_
     affine = ClassAffine.over_foreground(np.ones(6), np.array([1, 0, 0, 1, -1, 0]), 0, method="made")
     methods = [decode(store, transform, chosen) for transform in (None, affine)]
     steps: list[int] = []
-    encoded = mask_maker(detector, data, store, batch=1, advance=steps.append)(methods)
+    encoded = mask_maker(detector, data, store, batch=1, progress=steps.append)(methods)
     keys = [set(zip(m.image_index.tolist(), m.proposal.tolist(), m.labels.tolist(), strict=True)) for m in methods]
     assert keys[0] != keys[1]
     assert detector.asked == len(keys[0] | keys[1]) < len(methods[0]) + len(methods[1])

@@ -102,5 +102,5 @@ def test_a_second_stage_without_its_first_is_told(tmp_path, monkeypatch):
     }
 
 
-def _full_disk(plan, **options):
+def _full_disk(config, **options):
     raise OSError("No space left on device")

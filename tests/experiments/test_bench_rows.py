@@ -11,7 +11,7 @@ from logn.experiments.bench_detectors import BENCHMARK, EQL_THRESHOLD, QUICK
 from logn.experiments.bench_pages import section_table, to_dict, to_markdown, to_text, write_pages
 from logn.experiments.experiment import BenchResult, BenchSection, RowResult, SectionResult
 from logn.experiments.run_experiment import detectors_of
-from logn.training.detectors.plan import TrainingPlan
+from logn.training.detectors.config import DetectorTrainingConfig
 
 EXPERIMENTS = [module.EXPERIMENT for module in (table1, components, margins, online_table, sampler_table)]
 NAMES = [experiment.name for experiment in EXPERIMENTS]
@@ -49,8 +49,8 @@ def test_every_row_can_be_trained_and_fitted(experiment, length, tmp_path):
     for spec in detectors_of(sections):
         assert spec.seed == 3
         start = None if spec.start is None else tmp_path
-        # A plan refuses losses, parts and samplers that do not exist.
-        TrainingPlan(
+        # A configuration refuses losses, parts and samplers that do not exist.
+        DetectorTrainingConfig(
             "data",
             "run",
             loss=spec.loss,

@@ -96,10 +96,10 @@ def test_logits_and_statistics_of_older_weights_are_made_anew(own_cache):
 def test_a_training_that_fails_holds_up_its_own_rows_only(own_cache, monkeypatch):
     real = classifier_spec.train_classifier
 
-    def fail_for_seesaw(plan, **options):
-        if plan.loss == "seesaw":
+    def fail_for_seesaw(config, **options):
+        if config.loss == "seesaw":
             raise InputError("Expected the disk to have room, but it is full.")
-        return real(plan, **options)
+        return real(config, **options)
 
     monkeypatch.setattr(classifier_spec, "train_classifier", fail_for_seesaw)
     (own_cache.model_folder(ClassifierSpec("cosine", "seesaw", seed=3, problem=TINY)) / classifier_spec.DONE).unlink()
@@ -149,10 +149,10 @@ def test_list_files_are_the_same_data_for_every_seed(tmp_path):
     assert not (tmp_path / "root").exists()
     assert cache.dataset(first, "train").labels.tolist() == [0, 1]
     assert cache.dataset(second, "test").pixels.root == tmp_path / "images"
-    plan = second.plan(cache.folders(second))
-    assert (plan.model, plan.recipe.epochs, plan.data, plan.seed) == ("resnext50", 90, lists, 1)
+    config = second.training_config(cache.folders(second))
+    assert (config.model, config.recipe.epochs, config.data, config.seed) == ("resnext50", 90, lists, 1)
     last = ClassifierSpec(stage="lws", problem=problem)
-    stage = last.plan(cache.folders(last))
+    stage = last.training_config(cache.folders(last))
     assert (stage.only, stage.sampler, stage.start.name) == ("scales", "class-balanced", "linear-ce-s0")
     with pytest.raises(InputError, match="one of `glyphs` and `data`"):
         ClassifierProblem("both", GlyphClassSettings(), lists)

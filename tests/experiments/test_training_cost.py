@@ -10,9 +10,9 @@ from logn.experiments.detector_spec import DetectorSpec
 
 
 def test_the_warm_up_of_a_run_does_not_count(monkeypatch, tmp_path):
-    def made_up_training(plan, **options):
+    def made_up_training(config, **options):
         assert options == {"device": "cpu", "progress": False}
-        return SimpleNamespace(processor_seconds=3.0 + 0.5 * plan.iterations)
+        return SimpleNamespace(processor_seconds=3.0 + 0.5 * config.iterations)
 
-    monkeypatch.setattr(training_cost, "train", made_up_training)
+    monkeypatch.setattr(training_cost, "train_detector", made_up_training)
     assert training_cost.seconds_per_iteration(ArtifactCache(tmp_path), DetectorSpec()) == pytest.approx(0.5)

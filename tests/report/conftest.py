@@ -109,7 +109,7 @@ def make_run(folder: Path) -> Path:
         folder / "predictions",
         folder / "data" / "test.json",
         METHODS,
-        settings=CompareSettings(draws=50, errors=True),
+        settings=CompareSettings(num_bootstrap=50, errors=True),
         moments=moments,
         counts=ClassCounts.load(folder / "data" / "train.json").at_least(1),
     )

@@ -188,12 +188,12 @@ def test_the_table_marks_the_best_of_each_column(page, run_folder):
 
 def test_a_document_without_its_arrays_makes_a_page_that_says_what_is_missing(run_folder, tmp_path):
     shutil.copy(run_folder / "comparison.json", tmp_path)
-    with pytest.warns(LogNWarning, match="comparison.safetensors` is not beside `comparison.json`"):
+    with pytest.warns(LogNWarning, match="comparison.safetensors` is not next to `comparison.json`"):
         summary = write_report(open_run(tmp_path), tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert summary.method == "logn"
     assert set(summary.missing) == {"Logit statistics by class", "Scores and thresholds", "Images"}
-    assert text.count("which `logn compare -o` writes beside") == 3
+    assert text.count("which `logn compare -o` writes next to") == 3
 
 
 def test_a_document_of_before_there_were_arrays_is_read(run_folder, tmp_path):

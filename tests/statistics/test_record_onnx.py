@@ -77,6 +77,15 @@ def test_a_part_of_the_images_is_spread_evenly(tmp_path, images):
     np.testing.assert_array_equal(moments.mean, expected.mean)
 
 
+@pytest.mark.parametrize("name", ["progress", "advance"])
+def test_the_callback_hears_of_every_image_under_either_name(tmp_path, images, name):
+    done = []
+    record_onnx(write(tmp_path / "m.onnx"), images, PREPROCESSING, **{name: done.append})
+    assert sum(done) == 5
+    with pytest.raises(InputError, match="`progress` or its older name `advance`, but got both"):
+        record_onnx(tmp_path / "m.onnx", images, PREPROCESSING, progress=done.append, advance=done.append)
+
+
 def test_a_fixed_batch_is_filled_up_and_the_filling_not_counted(tmp_path, images):
     moments = record_onnx(write(tmp_path / "m.onnx", batch="2"), images, PREPROCESSING)
     expected = ClassMoments(5)

@@ -76,12 +76,12 @@ class _StopError(Exception):
 def _stop_after(blocks):
     seen = []
 
-    def advance(rows):
+    def progress(rows):
         seen.append(rows)
         if len(seen) > blocks:
             raise _StopError
 
-    return advance
+    return progress
 
 
 def _interrupted(shards, journal, stops, make):
@@ -89,7 +89,7 @@ def _interrupted(shards, journal, stops, make):
     for blocks in stops:
         with pytest.raises(_StopError):
             collect_shards(
-                shards, make(), batch_rows=8, journal=journal, journal_seconds=0, advance=_stop_after(blocks)
+                shards, make(), batch_rows=8, journal=journal, journal_seconds=0, progress=_stop_after(blocks)
             )
     statistics = make()
     collect_shards(shards, statistics, batch_rows=8, threads=3, journal=journal, journal_seconds=0).remove()
@@ -126,7 +126,7 @@ def test_the_moving_average_takes_the_batches_in_order(tmp_path):
 
 def _leave_journal(shards, journal):
     with pytest.raises(_StopError):
-        collect_shards(shards, _exact(), journal=journal, batch_rows=8, journal_seconds=0, advance=_stop_after(5))
+        collect_shards(shards, _exact(), journal=journal, batch_rows=8, journal_seconds=0, progress=_stop_after(5))
 
 
 def test_a_changed_file_is_noticed_when_resuming(tmp_path):
@@ -168,7 +168,7 @@ def test_a_block_that_was_merged_but_not_noted_is_not_counted_twice(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        collect_shards(shards, _exact(), journal=journal, batch_rows=8, journal_seconds=0, advance=interrupt)
+        collect_shards(shards, _exact(), journal=journal, batch_rows=8, journal_seconds=0, progress=interrupt)
     resumed = _exact()
     collect_shards(shards, resumed, batch_rows=8, journal=journal)
     assert resumed.moments().count.tolist() == [len(rows)] * CLASSES

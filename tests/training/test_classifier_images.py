@@ -98,7 +98,7 @@ def test_test_images_are_the_pixels(striped):
 @pytest.mark.parametrize("how", [STRONG, ImageAugmentation(least_area=0.3, flip=0.5)])
 def test_a_batch_is_the_same_on_any_number_of_processes(striped, how):
     whole = batches_of(striped, how)[5]
-    parts = [batches_of(striped, how, rank=rank, world=2)[5] for rank in range(2)]
+    parts = [batches_of(striped, how, rank=rank, world_size=2)[5] for rank in range(2)]
     for rank, part in enumerate(parts):
         torch.testing.assert_close(part.images, whole.images[rank::2], rtol=0, atol=0)
         assert part.image_ids == whole.image_ids[rank::2]

@@ -9,31 +9,31 @@ from torch import nn
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
 from logn.losses import SeesawLoss
+from logn.training.classifiers.config import ClassifierTrainingConfig
 from logn.training.classifiers.models import ClassifierSettings
-from logn.training.classifiers.plan import ClassifierPlan
 from logn.training.classifiers.train_classifier import load_classifier, train_classifier
 from logn.training.engine.checkpoint import Checkpoint, read_checkpoint, stored_kind
-from logn.training.engine.run import NonFiniteLossError
+from logn.training.engine.trainer import NonFiniteLossError
 from logn.training.engine.training_log import read_log
 from logn.training.losses.loss_factory import LOSS_NAMES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def plan_for(output, **options):
+def config_for(output, **options):
     values = {"iterations": 6, "batch": 8, "checkpoint_every": 2, **options}
-    return ClassifierPlan("stripes", output, **values)
+    return ClassifierTrainingConfig("stripes", output, **values)
 
 
-def run(plan, images, **options):
-    return train_classifier(plan, images=images, device="cpu", progress=False, **options)
+def run(config, images, **options):
+    return train_classifier(config, images=images, device="cpu", progress=False, **options)
 
 
 @pytest.fixture(scope="module")
 def finished(striped, tmp_path_factory):
     """An uninterrupted run."""
     output = tmp_path_factory.mktemp("classifier")
-    run(plan_for(output), striped)
+    run(config_for(output), striped)
     return output
 
 
@@ -44,7 +44,7 @@ def weights(folder):
 @pytest.mark.parametrize("loss", [name for name in LOSS_NAMES if name != "bags"])
 def test_every_loss_decreases(loss, striped, tmp_path):
     spec = "eql-softmax:threshold=0.2" if loss == "eql-softmax" else loss
-    run(plan_for(tmp_path, loss=spec, iterations=24, batch=16, checkpoint_every=8, learning_rate=0.02), striped)
+    run(config_for(tmp_path, loss=spec, iterations=24, batch=16, checkpoint_every=8, learning_rate=0.02), striped)
     losses = [line["loss"] for line in read_log(tmp_path)]
     assert losses[-1] < losses[0]
     model = load_classifier(tmp_path)
@@ -53,12 +53,12 @@ def test_every_loss_decreases(loss, striped, tmp_path):
 
 def test_bags_is_refused_since_it_needs_a_background(tmp_path):
     with pytest.raises(InputError, match="Expected `background` to be 0 or -1"):
-        plan_for(tmp_path, loss="bags")
+        config_for(tmp_path, loss="bags")
 
 
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])
 def test_a_few_dozen_iterations_learn_the_images(classifier, striped, tmp_path):
-    run(plan_for(tmp_path, classifier=classifier, iterations=60, batch=16, learning_rate=0.05), striped)
+    run(config_for(tmp_path, classifier=classifier, iterations=60, batch=16, learning_rate=0.05), striped)
     model = load_classifier(tmp_path, num_classes=4)
     pictures = torch.from_numpy(striped.pixels.array).permute(0, 3, 1, 2) / 255
     with torch.inference_mode():
@@ -69,22 +69,22 @@ def test_a_few_dozen_iterations_learn_the_images(classifier, striped, tmp_path):
 
 
 def test_an_interrupted_run_ends_as_the_uninterrupted_one(striped, finished, tmp_path, stop_at_call, assert_same_run):
-    plan = plan_for(tmp_path)
+    config = config_for(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run(plan, striped, classification_loss=stop_at_call(5))
+        run(config, striped, classification_loss=stop_at_call(5))
     assert read_checkpoint(tmp_path, ClassifierSettings).iteration == 4
-    result = run(plan, striped)
+    result = run(config, striped)
     assert (result.resumed_from, result.iterations, result.num_images) == (4, 6, 45)
     assert_same_run(tmp_path, finished, ClassifierSettings)
-    assert run(plan, striped).losses == {}  # nothing left to do
+    assert run(config, striped).losses == {}  # nothing left to do
 
 
 def test_the_state_of_a_loss_is_resumed(striped, tmp_path, stop_at_call, assert_same_run):
-    run(plan_for(tmp_path / "whole", loss="seesaw"), striped)
-    plan = plan_for(tmp_path / "parts", loss="seesaw")
+    run(config_for(tmp_path / "whole", loss="seesaw"), striped)
+    config = config_for(tmp_path / "parts", loss="seesaw")
     with pytest.raises(KeyboardInterrupt):
-        run(plan, striped, classification_loss=stop_at_call(4, SeesawLoss(4, background=None)))
-    run(plan, striped)
+        run(config, striped, classification_loss=stop_at_call(4, SeesawLoss(4, background=None)))
+    run(config, striped)
     assert_same_run(tmp_path / "whole", tmp_path / "parts", ClassifierSettings)
     assert weights(tmp_path / "parts")["classification_loss.counts"].sum() == 6 * 8
 
@@ -100,26 +100,26 @@ def test_the_state_of_a_loss_is_resumed(striped, tmp_path, stop_at_call, assert_
 )
 def test_another_run_in_the_folder_is_not_resumed(striped, finished, change, sentence):
     with pytest.raises(InputError, match=sentence):
-        run(plan_for(finished, **change), striped)
+        run(config_for(finished, **change), striped)
 
 
 def test_other_images_are_not_resumed(make_striped_images, finished):
     other = make_striped_images((24, 11, 6, 3))
     with pytest.raises(InputError, match=r"with 12 of class 1 \(`class 1`\), but `images` has 11"):
-        run(plan_for(finished), other)
+        run(config_for(finished), other)
 
 
 def test_two_processes_train_one_classifier(striped, tmp_path):
-    result = run(plan_for(tmp_path, loss="seesaw"), striped, processes=2)
+    result = run(config_for(tmp_path, loss="seesaw"), striped, processes=2)
     assert (result.iterations, result.processes) == (6, 2)
     assert weights(tmp_path)["classification_loss.counts"].sum() == 6 * 8
     with pytest.raises(InputError, match="Expected `processes` to be 2 as in"):
-        run(plan_for(tmp_path, loss="seesaw"), striped)
+        run(config_for(tmp_path, loss="seesaw"), striped)
 
 
 def test_crt_trains_a_new_class_layer_and_nothing_else(striped, finished, tmp_path):
-    plan = plan_for(tmp_path, start=finished, only="new-classifier", sampler="class-balanced", seed=3)
-    run(plan, striped)
+    config = config_for(tmp_path, start=finished, only="new-classifier", sampler="class-balanced", seed=3)
+    run(config, striped)
     before, after = weights(finished), weights(tmp_path)
     changed = {name for name in after if not torch.equal(before[name], after[name])}
     assert changed == {"cls_score.weight", "cls_score.bias"}  # normalisation keeps its running statistics too
@@ -128,7 +128,7 @@ def test_crt_trains_a_new_class_layer_and_nothing_else(striped, finished, tmp_pa
 
 
 def test_lws_trains_scales_that_end_up_in_an_ordinary_layer(striped, finished, tmp_path):
-    run(plan_for(tmp_path, start=finished, only="scales", sampler="class-balanced"), striped)
+    run(config_for(tmp_path, start=finished, only="scales", sampler="class-balanced"), striped)
     before, after = weights(finished), weights(tmp_path)
     assert {name for name in after if name not in before or not torch.equal(before[name], after[name])} == {
         "cls_score.scale"
@@ -155,14 +155,14 @@ def test_lws_trains_scales_that_end_up_in_an_ordinary_layer(striped, finished, t
         ({"weights": "a", "start": "b"}, "Expected one of `weights` and `start`"),
     ],
 )
-def test_impossible_plans_are_refused_at_once(options, sentence, tmp_path):
+def test_impossible_configs_are_refused_at_once(options, sentence, tmp_path):
     with pytest.raises(InputError, match=sentence):
-        plan_for(tmp_path, **{"iterations": None, **options})
+        config_for(tmp_path, **{"iterations": None, **options})
 
 
 def test_another_classifier_is_no_start(striped, finished, lvis_folder, tmp_path):
     with pytest.raises(InputError, match="Expected `start` to be a run with `classifier` 'cosine', but got 'linear'"):
-        run(plan_for(tmp_path / "a", start=finished, classifier="cosine"), striped)
+        run(config_for(tmp_path / "a", start=finished, classifier="cosine"), striped)
     with pytest.raises(InputError, match="to hold a detector, but it holds a classifier"):
         Checkpoint.load(finished)
     assert stored_kind(finished) == "classifier"
@@ -172,19 +172,19 @@ def test_another_classifier_is_no_start(striped, finished, lvis_folder, tmp_path
 def test_a_class_without_an_image_is_named(make_striped_images, tmp_path):
     lacking = make_striped_images((4, 0, 3, 2))
     with pytest.raises(InputError, match=r"there is no image of class 1 \(`class 1`\)"):
-        run(plan_for(tmp_path / "run"), lacking)
+        run(config_for(tmp_path / "run"), lacking)
     assert not (tmp_path / "run").exists()
 
 
 def test_one_class_is_nothing_to_learn(make_striped_images, tmp_path):
     with pytest.raises(InputError, match="at least 2 classes, but `class 0` is the only one"):
-        run(plan_for(tmp_path / "run"), make_striped_images((4,)))
+        run(config_for(tmp_path / "run"), make_striped_images((4,)))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved(striped, tmp_path):
     with pytest.raises(NonFiniteLossError, match="loss_classifier was nan at iteration 0 on images"):
-        run(plan_for(tmp_path), striped, classification_loss=lambda logits, labels: logits.sum() * float("nan"))
+        run(config_for(tmp_path), striped, classification_loss=lambda logits, labels: logits.sum() * float("nan"))
     arrays, _ = read_safetensors(tmp_path / "nan_batch.safetensors", expected_format="logn-batch", schema=1)
     assert arrays["images"].shape == (8, 3, 32, 32)
     assert arrays["labels"].shape == (8,)
@@ -197,7 +197,7 @@ def test_the_papers_recipe_trains_a_residual_network(striped, tmp_path):
     source = make_classifier("resnet10", 4, seed=5)
     state = {name.removeprefix("body."): value for name, value in source.state_dict().items() if "body." in name}
     torch.save(state, tmp_path / "weights.pth")
-    plan = plan_for(
+    config = config_for(
         tmp_path / "run",
         model="resnet10",
         image_size=32,
@@ -205,8 +205,8 @@ def test_the_papers_recipe_trains_a_residual_network(striped, tmp_path):
         learning_rate=1e-6,
         weights=tmp_path / "weights.pth",
     )
-    assert (plan.preset_name, plan.recipe.epochs, plan.settings(4).resize) == ("paper", 90, 37)
-    run(plan, striped)
+    assert (config.preset_name, config.recipe.epochs, config.settings(4).resize) == ("paper", 90, 37)
+    run(config, striped)
     trained = load_classifier(tmp_path / "run").body.get_parameter("layer1.0.conv1.weight")
     torch.testing.assert_close(trained.detach(), state["layer1.0.conv1.weight"], rtol=0, atol=1e-3)
 
@@ -223,7 +223,7 @@ def test_the_checkpoint_says_what_it_holds(finished):
 
 def test_training_leaves_the_random_state_alone(striped, tmp_path):
     before = torch.random.get_rng_state()
-    run(plan_for(tmp_path, iterations=1), striped)
+    run(config_for(tmp_path, iterations=1), striped)
     assert torch.equal(before, torch.random.get_rng_state())
 
 

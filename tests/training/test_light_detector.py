@@ -16,12 +16,12 @@ from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.losses import make_loss
+from logn.training.detectors.config import DetectorTrainingConfig
 from logn.training.detectors.light_backbones import BACKBONES, FoldedConv2d, LightBackbone
 from logn.training.detectors.models import build_detector, light
-from logn.training.detectors.plan import TrainingPlan
 from logn.training.detectors.settings import LIGHT_BACKBONES, DetectorSettings
 from logn.training.detectors.small_model import RegionSampler
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine import backbone_weights
 from logn.training.engine.backbone_weights import installed_weights, load_backbone, read_backbone_weights
 from logn.training.engine.checkpoint import Checkpoint, load_detector
@@ -63,16 +63,16 @@ def weights_file(network, tmp_path_factory):
     return path
 
 
-def plan_for(folder, output, weights, **options):
+def config_for(folder, output, weights, **options):
     values = {"model": "light", "iterations": 4, "batch": 2, "image_size": 64, "checkpoint_every": 2, **options}
-    return TrainingPlan(folder, output, weights=weights, **values)
+    return DetectorTrainingConfig(folder, output, weights=weights, **values)
 
 
 @pytest.fixture(scope="module")
 def finished(lvis_folder, weights_file, tmp_path_factory):
     """An uninterrupted run."""
     output = tmp_path_factory.mktemp("run")
-    train(plan_for(lvis_folder, output, weights_file), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, output, weights_file), device="cpu", progress=False)
     return output
 
 
@@ -207,11 +207,11 @@ def test_other_losses_train_it(name):
 def test_an_interrupted_run_ends_as_the_uninterrupted_one(
     lvis_folder, finished, weights_file, tmp_path, stop_at_call, assert_same_run
 ):
-    plan = plan_for(lvis_folder, tmp_path, weights_file)
+    config = config_for(lvis_folder, tmp_path, weights_file)
     with pytest.raises(KeyboardInterrupt):
-        train(plan, device="cpu", classification_loss=stop_at_call(3), progress=False)
+        train_detector(config, device="cpu", classification_loss=stop_at_call(3), progress=False)
     assert Checkpoint.load(tmp_path).iteration == 2
-    assert train(plan, device="cpu", progress=False).resumed_from == 2
+    assert train_detector(config, device="cpu", progress=False).resumed_from == 2
     assert_same_run(tmp_path, finished)
 
 
@@ -277,11 +277,11 @@ def test_weights_of_an_installed_package_are_found_without_importing_it(network,
     (tmp_path / package / "__init__.py").write_text("raise SystemExit('imported')\n")
     torch.save(network.state_dict(), file)
     monkeypatch.syspath_prepend(tmp_path)
-    plan = TrainingPlan("data", "run", model="light")
-    assert plan.backbone_file() == file
+    config = DetectorTrainingConfig("data", "run", model="light")
+    assert config.backbone_file() == file
     assert package not in sys.modules
     assert read_backbone_weights(file).keys() == network.state_dict().keys()
-    assert plan.detector(3).pretrained
+    assert config.detector(3).pretrained
 
 
 @pytest.mark.parametrize(
@@ -295,17 +295,17 @@ def test_without_weights_one_is_told_what_to_type(backbone, sentence, monkeypatc
     monkeypatch.setitem(backbone_weights.PACKAGES, "mobilenet-v2", ("nothing_like_it", "a.pt", "nothing-like-it"))
     with pytest.raises(InputError, match=sentence):
         installed_weights(backbone)
-    scratch = TrainingPlan("data", "run", model="light", backbone=backbone, weights="none")
+    scratch = DetectorTrainingConfig("data", "run", model="light", backbone=backbone, weights="none")
     assert scratch.backbone_file() is None
     assert not scratch.detector(3).pretrained
 
 
 def test_a_start_with_another_backbone_is_refused(lvis_folder, finished, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path, None, start=finished, backbone="resnet18", only="classifier")
+    config = config_for(lvis_folder, tmp_path, None, start=finished, backbone="resnet18", only="classifier")
     with pytest.raises(InputError, match="run with `backbone` 'resnet18', but got 'mobilenet-v2'"):
-        train(plan, device="cpu", progress=False)
-    plan = plan_for(lvis_folder, tmp_path, None, start=finished, only="classifier", iterations=1)
-    train(plan, device="cpu", progress=False)
+        train_detector(config, device="cpu", progress=False)
+    config = config_for(lvis_folder, tmp_path, None, start=finished, only="classifier", iterations=1)
+    train_detector(config, device="cpu", progress=False)
     before, after = (Checkpoint.load(folder).model for folder in (finished, tmp_path))
     changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
     assert changed == {f"roi_heads.box_predictor.cls_score.{name}" for name in ("weight", "bias")}

@@ -15,10 +15,10 @@ from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.logits.locate import locate_logits
 from logn.statistics.record import record
 from logn.training.detectors import one_stage
+from logn.training.detectors.config import DetectorTrainingConfig
 from logn.training.detectors.models import DetectorSettings, small_one_stage
 from logn.training.detectors.one_stage import KEPT_POINTS, boxes_at, boxes_of_points, grid_points, match_points
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import Checkpoint, load_detector
 from logn.training.losses.focal import SigmoidFocalLoss
 
@@ -34,15 +34,15 @@ def scene(size=64, objects=3, classes=5, seed=0):
     return image, {"boxes": boxes, "labels": labels}
 
 
-def plan_for(folder, output, **options):
+def config_for(folder, output, **options):
     values = {"model": "small-one-stage", "iterations": 6, "batch": 4, "image_size": 64, "checkpoint_every": 2}
-    return TrainingPlan(folder, output, **{**values, **options})
+    return DetectorTrainingConfig(folder, output, **{**values, **options})
 
 
 @pytest.fixture(scope="module")
 def finished(lvis_folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("one-stage")
-    train(plan_for(lvis_folder, output), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, output), device="cpu", progress=False)
     return output
 
 
@@ -184,7 +184,7 @@ def test_a_correction_attached_or_folded_is_the_map_of_the_proposed_logits(class
 def test_statistics_are_those_of_the_kept_points(finished, lvis_folder):
     model = load_detector(finished)
     dataset = DetectionDataset(lvis_folder / "train.json")
-    moments = collect_detector_statistics(model, dataset, images=3)
+    moments = collect_detector_statistics(model, dataset, max_images=3)
     assert moments.metadata.population == "kept points"
     assert (moments.metadata.background, moments.metadata.activation) == (None, "sigmoid")
     assert moments.count.tolist() == [3 * 64] * 4
@@ -202,23 +202,23 @@ def test_a_run_resumes_to_the_same_bits(lvis_folder, finished, tmp_path):
             raise KeyboardInterrupt
         return loss(logits, labels)
 
-    plan = plan_for(lvis_folder, tmp_path)
+    config = config_for(lvis_folder, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        train(plan, device="cpu", classification_loss=stop_at_the_fifth, progress=False)
-    assert train(plan, device="cpu", progress=False).resumed_from == 4
+        train_detector(config, device="cpu", classification_loss=stop_at_the_fifth, progress=False)
+    assert train_detector(config, device="cpu", progress=False).resumed_from == 4
     ours, theirs = Checkpoint.load(tmp_path), Checkpoint.load(finished)
     assert all(torch.equal(ours.model[name], theirs.model[name]) for name in theirs.model)
     assert all(torch.equal(ours.momentum[name], theirs.momentum[name]) for name in theirs.momentum)
 
 
 def test_two_processes_train_it(lvis_folder, tmp_path):
-    result = train(plan_for(lvis_folder, tmp_path, iterations=2), processes=2, device="cpu", progress=False)
+    result = train_detector(config_for(lvis_folder, tmp_path, iterations=2), processes=2, device="cpu", progress=False)
     assert (result.iterations, result.processes) == (2, 2)
 
 
 def test_its_classifier_is_trained_anew_on_the_frozen_rest(lvis_folder, finished, tmp_path):
     options = {"start": finished, "only": "new-classifier", "sampler": "class-balanced", "iterations": 2}
-    train(plan_for(lvis_folder, tmp_path, **options), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, tmp_path, **options), device="cpu", progress=False)
     ours, theirs = Checkpoint.load(tmp_path).model, Checkpoint.load(finished).model
     changed = {name for name in theirs if not torch.equal(ours[name], theirs[name])}
     assert changed == {"box_predictor.cls_score.weight", "box_predictor.cls_score.bias"}
@@ -237,15 +237,17 @@ def test_what_it_cannot_be_gets_a_sentence(options, sentence):
 
 
 def test_scales_of_its_classes_are_trained_on_another_run(lvis_folder, finished, tmp_path):
-    train(plan_for(lvis_folder, tmp_path, start=finished, only="scales", iterations=1), device="cpu", progress=False)
+    train_detector(
+        config_for(lvis_folder, tmp_path, start=finished, only="scales", iterations=1), device="cpu", progress=False
+    )
     scale = Checkpoint.load(tmp_path).model["box_predictor.cls_score.scale"]
     assert scale.shape == (4,)
     assert (scale != 1).any()
 
 
 def test_the_focal_loss_takes_its_options(lvis_folder, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path, loss="focal:gamma=1.5,weight=2", iterations=1)
-    train(plan, device="cpu", progress=False)
+    config = config_for(lvis_folder, tmp_path, loss="focal:gamma=1.5,weight=2", iterations=1)
+    train_detector(config, device="cpu", progress=False)
     checkpoint = Checkpoint.load(tmp_path)
     assert (checkpoint.settings.loss, checkpoint.run["loss"]) == ("focal", "focal:gamma=1.5,weight=2")
 

@@ -10,7 +10,7 @@ from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.samplers import RandomSampler, RepeatFactorSampler
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
-from logn.training.detectors.plan import TrainingPlan, find_annotations
+from logn.training.detectors.config import DetectorTrainingConfig, find_annotations
 from logn.training.engine.batches import ImageStream, IterationBatches, SampleCache
 from logn.training.engine.schedule import PAPER, SMALL, make_schedule
 
@@ -87,7 +87,7 @@ def test_batches_do_not_depend_on_workers_or_on_where_the_run_starts(lvis_folder
 
 def test_processes_share_the_very_images_of_one_process(lvis_folder):
     whole = batches_of(lvis_folder)[5]
-    parts = [batches_of(lvis_folder, rank=rank, world=2)[5] for rank in range(2)]
+    parts = [batches_of(lvis_folder, rank=rank, world_size=2)[5] for rank in range(2)]
     assert whole.image_ids[0::2] == parts[0].image_ids
     assert whole.image_ids[1::2] == parts[1].image_ids
     assert torch.equal(whole.images[1], parts[1].images[0])
@@ -127,12 +127,12 @@ def test_the_annotation_file_of_a_folder_is_found(lvis_folder, tmp_path):
         ({"iterations": 1, "epochs": 1.0}, "Expected one of `iterations` and `epochs`, but got both"),
     ],
 )
-def test_wrong_plans_get_a_sentence(wrong, sentence):
+def test_wrong_configs_get_a_sentence(wrong, sentence):
     with pytest.raises(InputError, match=sentence):
-        TrainingPlan("data", "run", **wrong)
+        DetectorTrainingConfig("data", "run", **wrong)
 
 
 def test_the_image_size_moves_the_papers_augmentation():
-    plan = TrainingPlan("data", "run", model="mask-rcnn-r50", image_size=400)
-    assert (plan.augmentation.short_sides, plan.augmentation.longest_side) == ((400,), 666)
-    assert TrainingPlan("data", "run", model="mask-rcnn-r50").augmentation.short_sides[0] == 640
+    config = DetectorTrainingConfig("data", "run", model="mask-rcnn-r50", image_size=400)
+    assert (config.augmentation.short_sides, config.augmentation.longest_side) == ((400,), 666)
+    assert DetectorTrainingConfig("data", "run", model="mask-rcnn-r50").augmentation.short_sides[0] == 640

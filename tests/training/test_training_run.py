@@ -14,36 +14,36 @@ from torch import nn
 
 from logn.errors import InputError
 from logn.files import read_safetensors
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.config import DetectorTrainingConfig
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import Checkpoint, load_detector
-from logn.training.engine.run import NonFiniteLossError
+from logn.training.engine.trainer import NonFiniteLossError
 from logn.training.engine.training_log import read_log
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def plan_for(folder, output, **options):
+def config_for(folder, output, **options):
     values = {"iterations": 6, "batch": 4, "image_size": 64, "checkpoint_every": 2, **options}
-    return TrainingPlan(folder, output, **values)
+    return DetectorTrainingConfig(folder, output, **values)
 
 
 @pytest.fixture(scope="module")
 def finished(lvis_folder, tmp_path_factory):
     """An uninterrupted run."""
     output = tmp_path_factory.mktemp("run")
-    train(plan_for(lvis_folder, output), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, output), device="cpu", progress=False)
     return output
 
 
 def test_an_interrupted_run_ends_as_the_uninterrupted_one(
     lvis_folder, finished, tmp_path, stop_at_call, assert_same_run
 ):
-    plan = plan_for(lvis_folder, tmp_path)
+    config = config_for(lvis_folder, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        train(plan, device="cpu", classification_loss=stop_at_call(5), progress=False)
+        train_detector(config, device="cpu", classification_loss=stop_at_call(5), progress=False)
     assert Checkpoint.load(tmp_path).iteration == 4
-    result = train(plan, device="cpu", progress=False)
+    result = train_detector(config, device="cpu", progress=False)
     assert (result.resumed_from, result.iterations) == (4, 6)
     assert_same_run(tmp_path, finished)
     # The log has no trace of the interruption either, but for the clock.
@@ -65,16 +65,16 @@ def test_a_killed_process_resumes_to_the_same_run(lvis_folder, finished, tmp_pat
     process.send_signal(signal.SIGKILL)
     error = process.communicate()[1]
     assert (tmp_path / "checkpoint.safetensors").exists(), error.decode()
-    train(plan_for(lvis_folder, tmp_path), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, tmp_path), device="cpu", progress=False)
     assert_same_run(tmp_path, finished)
 
 
 def test_a_finished_run_is_left_alone_and_a_fresh_one_starts_anew(lvis_folder, finished, tmp_path):
-    result = train(plan_for(lvis_folder, finished), device="cpu", progress=False)
+    result = train_detector(config_for(lvis_folder, finished), device="cpu", progress=False)
     assert (result.resumed_from, result.iterations, result.losses) == (6, 6, {})
-    plan = plan_for(lvis_folder, tmp_path, iterations=1)
-    train(plan, device="cpu", progress=False)
-    assert train(plan, resume=False, device="cpu", progress=False).resumed_from == 0
+    config = config_for(lvis_folder, tmp_path, iterations=1)
+    train_detector(config, device="cpu", progress=False)
+    assert train_detector(config, resume=False, device="cpu", progress=False).resumed_from == 0
     assert len(read_log(tmp_path)) == 1
 
 
@@ -88,7 +88,7 @@ def test_a_finished_run_is_left_alone_and_a_fresh_one_starts_anew(lvis_folder, f
 )
 def test_another_run_in_the_folder_is_not_resumed(lvis_folder, finished, change, sentence):
     with pytest.raises(InputError, match=sentence):
-        train(plan_for(lvis_folder, finished, **change), device="cpu", progress=False)
+        train_detector(config_for(lvis_folder, finished, **change), device="cpu", progress=False)
 
 
 def test_the_log_can_be_plotted(finished):
@@ -114,7 +114,7 @@ def test_another_class_count_gets_a_sentence(finished, make_lvis_folder, tmp_pat
         load_detector(finished, num_classes=7)
     make_lvis_folder(tmp_path, images=2, classes=7)
     with pytest.raises(InputError, match="Expected a checkpoint for 7 classes, but it holds 4 classes"):
-        train(plan_for(tmp_path, finished), device="cpu", progress=False)
+        train_detector(config_for(tmp_path, finished), device="cpu", progress=False)
 
 
 def test_a_file_that_is_no_checkpoint_gets_a_sentence(tmp_path):
@@ -134,10 +134,10 @@ def nan_from(call, counter, logits, labels):
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_named(lvis_folder, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path)
+    config = config_for(lvis_folder, tmp_path)
     loss = partial(nan_from, 3, [])
     with pytest.raises(NonFiniteLossError) as caught:
-        train(plan, device="cpu", classification_loss=loss, progress=False)
+        train_detector(config, device="cpu", classification_loss=loss, progress=False)
     message = str(caught.value)
     assert "loss_classifier was nan at iteration 3" in message
     arrays, metadata = read_safetensors(tmp_path / "nan_batch.safetensors", expected_format="logn-batch", schema=1)
@@ -160,11 +160,11 @@ class CountingLoss(nn.Module):
 
 
 def test_the_state_of_a_loss_is_kept_in_the_checkpoint_and_not_in_the_detector(lvis_folder, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path, iterations=2)
-    train(plan, device="cpu", classification_loss=CountingLoss(), progress=False)
+    config = config_for(lvis_folder, tmp_path, iterations=2)
+    train_detector(config, device="cpu", classification_loss=CountingLoss(), progress=False)
     assert Checkpoint.load(tmp_path).model["roi_heads.classification_loss.seen"] > 0
     resumed = CountingLoss()
-    train(plan, device="cpu", classification_loss=resumed, progress=False)
+    train_detector(config, device="cpu", classification_loss=resumed, progress=False)
     assert resumed.seen > 0
     assert load_detector(tmp_path).num_classes == 4
 
@@ -172,41 +172,41 @@ def test_the_state_of_a_loss_is_kept_in_the_checkpoint_and_not_in_the_detector(l
 def test_what_a_process_left_that_was_ended_while_it_wrote_is_removed(lvis_folder, tmp_path):
     left = tmp_path / f".checkpoint.{2**40}.partial.safetensors"  # no process has that number
     left.write_bytes(b"half")
-    train(plan_for(lvis_folder, tmp_path, iterations=1), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, tmp_path, iterations=1), device="cpu", progress=False)
     assert not left.exists()
 
 
 def test_training_leaves_the_random_state_alone(lvis_folder, tmp_path):
     before = torch.random.get_rng_state()
-    train(plan_for(lvis_folder, tmp_path, iterations=1), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, tmp_path, iterations=1), device="cpu", progress=False)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_two_processes_train_one_detector_and_resume_it(lvis_folder, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path / "run", iterations=4)
-    result = train(plan, processes=2, device="cpu", workers=1, progress=False)
+    config = config_for(lvis_folder, tmp_path / "run", iterations=4)
+    result = train_detector(config, processes=2, device="cpu", workers=1, progress=False)
     assert (result.iterations, result.processes) == (4, 2)
     assert json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])["iteration"] == 4
     with pytest.raises(InputError, match="Expected `processes` to be 2 as in"):
-        train(plan, device="cpu", progress=False)
+        train_detector(config, device="cpu", progress=False)
 
 
 def test_torchruns_variables_are_obeyed(lvis_folder, tmp_path, monkeypatch):
     # Port 0: the system chooses one that is free.
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}.items():
         monkeypatch.setenv(name, str(value))
-    result = train(plan_for(lvis_folder, tmp_path, iterations=1), device="cpu", progress=False)
+    result = train_detector(config_for(lvis_folder, tmp_path, iterations=1), device="cpu", progress=False)
     assert (result.iterations, result.processes) == (1, 1)
     with pytest.raises(InputError, match="Expected `processes` to be 1 under torchrun"):
-        train(plan_for(lvis_folder, tmp_path), processes=2)
+        train_detector(config_for(lvis_folder, tmp_path), processes=2)
 
 
 def test_wrong_devices_and_processes_get_a_sentence(lvis_folder, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path)
+    config = config_for(lvis_folder, tmp_path)
     with pytest.raises(InputError, match="Expected `device` to be auto, cpu or cuda"):
-        train(plan, device="abacus")
+        train_detector(config, device="abacus")
     with pytest.raises(InputError, match="Expected `processes` to be at least 1"):
-        train(plan, processes=0)
+        train_detector(config, processes=0)
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="torch finds no CUDA device"):
-            train(plan, device="cuda")
+            train_detector(config, device="cuda")

@@ -24,7 +24,7 @@ from logn.calibrators.score_shift_warning import change_in_words
 from logn.classes.counts import ClassCounts
 from logn.statistics.diagnosis import Diagnosis, TailBias, chance_correlation, diagnose, tail_bias
 from logn.statistics.moments import ClassMoments
-from logn.statistics.sanity_checks import doubts as doubts_about
+from logn.statistics.sanity_checks import sanity_checks as doubts_about
 
 # With fewer classes a spread of means or a correlation says nothing about a tail.
 FEWEST_CLASSES = 5

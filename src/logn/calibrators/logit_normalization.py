@@ -17,7 +17,7 @@ from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
 from logn.statistics.active_classes import active_classes as active_classes
 from logn.statistics.moments import ClassMoments
-from logn.statistics.sanity_checks import doubts_about_values, refuse_probabilities
+from logn.statistics.sanity_checks import refuse_probabilities, value_checks
 
 MarginName = Literal["min", "mean", "max", "background", "balance"]
 VarianceName = Literal["pooled", "within-batch"]
@@ -154,7 +154,7 @@ def _check_moments(moments: ClassMoments) -> None:
 def _check_values(moments: ClassMoments, background: int | None) -> None:
     """Refuse statistics of probabilities, and warn of what may be some, or of a class that stands alone."""
     refuse_probabilities(moments)
-    for sentence in doubts_about_values(moments, background=background):
+    for sentence in value_checks(moments, background=background):
         warnings.warn(sentence, LogNWarning, stacklevel=3)
 
 

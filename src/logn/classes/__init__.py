@@ -1,1 +1,1 @@
-"""What is known of the classes besides logits: names, training counts, fractal dimensions."""
+"""What is known about the classes apart from logits: names, training counts, fractal dimensions."""

@@ -221,7 +221,7 @@ def _whole_numbers(ids: Sequence[Any]) -> IntArray:
 def _counts_of_categories(
     categories: Sequence[Mapping[str, Any]], names: tuple[str, ...], num_images: int | None
 ) -> ClassCounts:
-    """Take the counts that LVIS writes beside each category, for a file without its annotations."""
+    """Take the counts that LVIS writes with each category, for a file without its annotations."""
     if not categories or not all("image_count" in category for category in categories):
         raise InputError("Expected annotations, or an `image_count` in each category, but got neither.")
     images = [category["image_count"] for category in categories]

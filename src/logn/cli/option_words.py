@@ -13,6 +13,9 @@ _OTHER_NAMES = {
     "output_path": "output",
     "model_path": "model",
     "draws": "bootstrap",
+    "num_bootstrap": "bootstrap",
+    "allow_refold": "again",
+    "max_images": "most",
     "weight": "weights",
     "dev": "dev_logits",
 }

@@ -111,7 +111,7 @@ def _category(entry: Mapping[str, Any]) -> Category:
 
 
 def image_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """Paths under which the image may lie, best first: LVIS tells the folder only in `coco_url`."""
+    """Paths under which the image may lie, best first: LVIS states the folder only in `coco_url`."""
     names = []
     if isinstance(entry.get("coco_url"), str):
         parts = entry["coco_url"].split("/")
@@ -122,7 +122,7 @@ def image_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def fingerprint_images(images: Iterable[tuple[int, tuple[str, ...]]]) -> str:
-    """Digest of ids and names of images, by which two data sets with the same ids are told apart.
+    """Digest of ids and names of images, by which two data sets with the same ids are distinguished.
 
     Example:
         >>> fingerprint_images([(1, ("a.jpg",))]) == fingerprint_images([(1, ("b.jpg",))])

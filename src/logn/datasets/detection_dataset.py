@@ -124,7 +124,7 @@ class DetectionDataset:
 
     @property
     def images_fingerprint(self) -> str:
-        """Digest of the ids and file names of all images, by which two data sets with the same ids are told apart."""
+        """Digest of the ids and file names of all images, which differs for two data sets with the same ids."""
         return fingerprint_images((image.id, image.names) for image in self._columns.images)
 
     @cached_property

@@ -47,15 +47,15 @@ class FederatedSummary:
 def federate(
     content: Mapping[str, Any], negatives: int | None, *, seed: int = 0, source: str = "annotations"
 ) -> dict[str, Any]:
-    """Cut exhaustive annotations down to so many images per class on which its absence is verified.
+    """Cut exhaustive annotations down to a number of images per class on which its absence is verified.
 
     All boxes stay. With the same seed the images of a smaller number are among those of a larger one, and the images
     of a class do not depend on the other classes.
 
     Args:
         content: COCO annotations, or LVIS annotations in which every class is verified on every image.
-        negatives: Verified absent on so many images per class (fewer where the class is nearly everywhere); None for
-            all images without it.
+        negatives: On how many images each class is verified absent (fewer where the class is nearly everywhere);
+            None for all images without it.
         seed: Which images.
         source: What to call the annotations in messages.
 

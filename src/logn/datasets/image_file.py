@@ -34,7 +34,7 @@ def read_image(path: str | os.PathLike[str]) -> ImageArray:
 
 
 def write_image(path: str | os.PathLike[str], image: ImageArray, *, colours: int | None = None) -> None:
-    """Write a picture in one atomic step; the suffix tells the format, and few `colours` make a small file."""
+    """Write a picture in one atomic step; the suffix gives the format, and few `colours` make a small file."""
     pillow = import_pillow()
     picture = pillow.fromarray(image)
     if colours is not None:

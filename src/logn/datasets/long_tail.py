@@ -43,7 +43,7 @@ def exponential_profile(most: int, num_classes: int, imbalance: float) -> IntArr
 
 
 def thinned(images: LabelledImages, imbalance: float, *, seed: int = 0) -> LabelledImages:
-    """Keep so many images of each class that the set becomes long-tailed: class 0 the most, the last the fewest.
+    """Thin out the images until the set is long-tailed: class 0 keeps the most, the last class the fewest.
 
     Which images stay depends on the seed alone, class by class; a stronger imbalance keeps some of those that a
     weaker one keeps. A class that has fewer images than the curve asks for keeps them all.

@@ -48,7 +48,7 @@ def _run_lengths(segmentation: Any, height: int, width: int) -> list[Any]:
         for polygon in polygons:
             _check_polygon(polygon)
         return list(hotcoco_mask.frPyObjects(polygons, height, width)) if polygons else []
-    # hotcoco makes room for whatever size it is told, so what does not fit must not get that far.
+    # hotcoco makes room for whatever size it is given, so what does not fit must not get that far.
     if list(segmentation["size"]) != [height, width]:
         raise InputError(f"Expected `segmentation` to have size {[height, width]}, but got {segmentation['size']}.")
     counts = segmentation["counts"]

@@ -1,4 +1,4 @@
-"""`open_images`: one function for all sources of labelled images, told apart by what lies in the folder."""
+"""`open_images`: one function for all sources of labelled images, distinguished by what the folder holds."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def open_images(
             file with `path label` lines (`ImageNet_LT_train.txt`), or the folder of such lists.
         split: `"train"`, `"dev"` (validation) or `"test"`.
         root: The folder that the paths of list files start from; by default that of the list.
-        imbalance: Thin the training images so that the first class has so many times the images of the last; None
+        imbalance: Thin out the training images until the first class has this many times the images of the last; None
             keeps all. Only for CIFAR and class folders, and never for dev and test.
         seed: Which images are held out and which thinning keeps.
         class_names: A file with one class name a line, for list files.
-        dev_each: Hold out so many training images of each class as dev, for CIFAR and class folders without one.
+        dev_each: Hold out this many training images of each class as dev, for CIFAR and class folders without one.
 
     Example:
         >>> import tempfile
@@ -132,7 +132,7 @@ def _open_list(
 ) -> LabelledImages:
     chosen = lists.get(split) or (lists.get("dev") if split == "test" else None)
     if chosen is None:
-        raise InputError(f"Expected a list of {split} images beside `{lists.get('train', path)}`, but there is none.")
+        raise InputError(f"Expected a list of {split} images next to `{lists.get('train', path)}`, but there is none.")
     training = lists.get("train", chosen)
     images = read_class_list(training, root, class_names=class_names)
     if chosen == training:

@@ -90,24 +90,26 @@ class ImageSampler(ABC):
     def _epoch(self, generator: np.random.Generator) -> IntArray:
         """Positions in `images` that one epoch shows, in any order."""
 
-    def indices(self, epoch: int = 0, seed: int = 0, *, rank: int = 0, world: int = 1, pad: bool = True) -> IntArray:
+    def indices(
+        self, epoch: int = 0, seed: int = 0, *, rank: int = 0, world_size: int = 1, pad: bool = True
+    ) -> IntArray:
         """The dataset positions that one process reads in an epoch, shuffled.
 
         Args:
             epoch: Number of the epoch; each has its own order.
             seed: Seed of the run.
             rank: Number of this process.
-            world: How many processes share the epoch.
+            world_size: How many processes share the epoch.
             pad: Start over from the front until every process has as many images, as distributed training
                 needs. Without it nothing comes twice, and some processes get an image less.
         """
-        if not 0 <= rank < world:
-            raise InputError(f"Expected `rank` to be from 0 to `world` - 1 = {world - 1}, but got {rank}.")
+        if not 0 <= rank < world_size:
+            raise InputError(f"Expected `rank` to be from 0 to `world_size` - 1 = {world_size - 1}, but got {rank}.")
         generator = np.random.default_rng((seed, epoch))
         order = generator.permutation(self._epoch(generator))
         if pad:
-            order = np.resize(order, -(-len(order) // world) * world)
-        mine: IntArray = self.images[order[rank::world]]
+            order = np.resize(order, -(-len(order) // world_size) * world_size)
+        mine: IntArray = self.images[order[rank::world_size]]
         return mine
 
     def label_distribution(self) -> FloatArray:
@@ -147,7 +149,7 @@ class RepeatFactorSampler(ImageSampler):
         num_classes: How many foreground classes there are.
         threshold: Classes in a smaller share of the images than this are repeated.
         rounding: `"ceil"` rounds the factor up, once and for all (MMDetection); `"stochastic"` shows the
-            whole part always and the rest with that probability, drawn anew each epoch (Detectron2).
+            whole part always and the rest with that probability, drawn again each epoch (Detectron2).
         skip_empty: Leave out images without any object.
 
     Example:

@@ -20,11 +20,11 @@ from logn.calibrators.provenance import Target, asks_for_weights, check_width
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning
 from logn.logits.fingerprint import fingerprint, only_looking
-from logn.logits.hooks import compile_anew
+from logn.logits.hooks import recompile
 from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, output_width, with_class_axis
 from logn.logits.shared_modules import OwnSlot, give_own_slots
 
-LogitMap = Callable[[Any], Any]
+LogitFunction = Callable[[Any], Any]
 
 
 class AttachedMap:
@@ -38,7 +38,7 @@ class AttachedMap:
         """Take the map off; the model is then exactly as before. Removing twice does nothing."""
         for hook in self._hooks:
             hook.remove()
-        compile_anew()
+        recompile()
         while self._slots:
             self._slots.pop().restore()
 
@@ -54,10 +54,11 @@ class AttachedMap:
 def attach(
     model: nn.Module,
     layer: LogitLayer,
-    affine: LogitMap | Sequence[LogitMap],
+    affine: LogitFunction | Sequence[LogitFunction],
     *,
-    again: bool = False,
+    allow_refold: bool = False,
     allow_mismatch: bool = False,
+    again: bool = False,
 ) -> AttachedMap:
     """Map the class logits of `model` from now on, without changing its weights.
 
@@ -65,8 +66,8 @@ def attach(
     survives tracing, exports and `torch.compile` (what is compiled already is compiled again).
 
     It is not part of the state dict, so checkpoints of any kind (`save_pretrained` and Lightning's too) are without it;
-    `state_dict()` warns of that. Fold the map (`logn.fold`) to save it with the weights, or save it beside them
-    (`affine.save`) and attach it again. Only `torch.save(model)`, which pickles the whole model, takes it along.
+    `state_dict()` warns about that. Fold the map (`logn.fold`) to save it with the weights, or save it next to
+    them (`affine.save`) and attach it again. Only `torch.save(model)`, which pickles the whole model, takes it along.
 
     Args:
         model: A torch module.
@@ -74,9 +75,10 @@ def attach(
         affine: A ClassAffine, or any function of logits (…, C) that returns new ones. For a layer with `stages=True`
             one per stage, or one for all. FRACAL for sigmoid heads comes back as the logits of its scores, so that
             the model's own sigmoid gives the scores.
-        again: Attach even to a layer that has a map folded into its weights.
+        allow_refold: Attach even to a layer that has a map folded into its weights.
         allow_mismatch: Only warn where `affine` was made for other weights or another activation, for example those of
             the model before it was retrained. To know, all weights are digested once, if `affine` names a fingerprint.
+        again: An older name of `allow_refold`.
 
     Returns:
         The handle, whose `remove()` undoes it.
@@ -93,11 +95,12 @@ def attach(
         >>> torch.equal(model(features), plain)
         True
     """
-    maps = maps_of_modules(model, layer, affine, again=again, allow_mismatch=allow_mismatch)
+    allow_refold = allow_refold or again
+    maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     layer = with_class_axis(model, layer)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
-        if not again:
+        if not allow_refold:
             refuse_folded(path, module)
     slots = give_own_slots(model, layer)
     hooks: dict[int, tuple[Any, ...]] = {}
@@ -106,18 +109,18 @@ def attach(
         if id(module) not in hooks:
             mapping = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
             hooks[id(module)] = (mapping, warn_on_save(module))
-    compile_anew()
+    recompile()
     return AttachedMap(tuple(itertools.chain(*hooks.values())), slots)
 
 
 def maps_of_modules(
     model: nn.Module,
     layer: LogitLayer,
-    affine: LogitMap | Sequence[LogitMap],
+    affine: LogitFunction | Sequence[LogitFunction],
     *,
-    again: bool = False,
+    allow_refold: bool = False,
     allow_mismatch: bool = False,
-) -> tuple[LogitMap, ...]:
+) -> tuple[LogitFunction, ...]:
     """One map per module, checked against the layer and, unless a fold has changed them already, the weights."""
     check_layer(layer)
     maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
@@ -126,14 +129,14 @@ def maps_of_modules(
     if len(maps) != layer.num_stages:
         raise InputError(f"Expected `affine` to have one map per stage ({layer.num_stages}), but got {len(maps)}.")
     columns = count_columns(model, layer)
-    digest = fingerprint(model) if not again and asks_for_weights(maps, "") else None
+    digest = fingerprint(model) if not allow_refold and asks_for_weights(maps, "") else None
     target = Target(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
     for logit_map in maps if isinstance(affine, Sequence) else maps[:1]:
         _check_map(logit_map, target, allow_mismatch)
     return tuple(maps[stage] for stage in layer.stage_of)
 
 
-def _check_map(logit_map: LogitMap, target: Target, allow_mismatch: bool) -> None:
+def _check_map(logit_map: LogitFunction, target: Target, allow_mismatch: bool) -> None:
     if not callable(logit_map):
         raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
     if isinstance(logit_map, ClassAffine):
@@ -154,10 +157,10 @@ def refuse_attached(path: str, module: nn.Module) -> None:
         )
 
 
-def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: LogitMap) -> _MapHook | _FunctionHook:
+def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: LogitFunction) -> _MapHook | _FunctionHook:
     if not isinstance(logit_map, ClassAffine):
         return _FunctionHook(layer, index, logit_map)
-    # A width that is not known beforehand has to be looked at in each pass, lest a narrow output be broadcast.
+    # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
     hook = _MapHook(layer, index, logit_map, check_width=output_width(module) is None)
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
@@ -204,7 +207,7 @@ class _MapHook:
 class _FunctionHook:
     """A forward hook for any function of logits (…, C)."""
 
-    def __init__(self, layer: LogitLayer, index: int, function: LogitMap) -> None:
+    def __init__(self, layer: LogitLayer, index: int, function: LogitFunction) -> None:
         self._layer = layer
         self._index = index
         self._function = function

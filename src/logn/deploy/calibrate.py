@@ -25,7 +25,7 @@ from logn.logits.run_batch import run_on_batch
 from logn.logits.trace import evaluation_mode
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import record
-from logn.statistics.sanity_checks import doubts_about_background
+from logn.statistics.sanity_checks import background_checks
 
 Forward = Callable[[nn.Module, Any], Any]
 
@@ -111,7 +111,7 @@ def calibrate(
 
     options.setdefault("relative_std", margin == "balance")
     stages = moments_of(batches)
-    for sentence in doubts_about_background(stages[0]):
+    for sentence in background_checks(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     maps = tuple(_normalization(moments, margin, options) for moments in stages)
     if margin != "balance":

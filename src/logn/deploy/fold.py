@@ -37,8 +37,9 @@ def fold(
     layer: LogitLayer,
     affine: ClassAffine | Sequence[ClassAffine],
     *,
-    again: bool = False,
+    allow_refold: bool = False,
     allow_mismatch: bool = False,
+    again: bool = False,
 ) -> None:
     """Write `affine` into the weights and biases of `layer`, in place; the model's speed and state dict keys stay.
 
@@ -53,11 +54,13 @@ def fold(
         model: A torch module.
         layer: Where the logits are (`logn.locate_logits`).
         affine: The map; for a layer with `stages=True` one per stage, or one for all.
-        again: Fold on top of a map that is folded already. With `affine.inverse()` this undoes it, up to rounding.
-            Whether `affine` was made for these weights is not asked then, as the earlier fold has changed them.
+        allow_refold: Fold on top of a map that is folded already. With `affine.inverse()` this undoes it, up to
+            rounding. Whether `affine` was made for these weights is not checked then, as the earlier fold has changed
+            them.
         allow_mismatch: Only warn where `affine` was made for other weights or another activation, for example those of
             the model before it was retrained. To know, all weights are digested once (some seconds for a model of
             gigabytes), if `affine` names a fingerprint.
+        again: An older name of `allow_refold`.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False))
@@ -68,12 +71,13 @@ def fold(
         >>> torch.allclose(model(features), expected, atol=1e-6)  # float32 sums that cancel
         True
     """
-    maps = maps_of_modules(model, layer, affine, again=again, allow_mismatch=allow_mismatch)
+    allow_refold = allow_refold or again
+    maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     # Tensors made in inference mode could never be trained again.
     with torch.inference_mode(False), torch.no_grad():
         slots = give_own_slots(model, layer)
         try:
-            folds = _prepare_all(layer, find_modules(model, layer), maps, again)
+            folds = _prepare_all(layer, find_modules(model, layer), maps, allow_refold)
         except InputError:
             for slot in slots:
                 slot.restore()
@@ -85,12 +89,14 @@ def fold(
                 keep_untied(model)
 
 
-def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[Any], again: bool) -> dict[int, _Fold]:
+def _prepare_all(
+    layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[Any], allow_refold: bool
+) -> dict[int, _Fold]:
     """The fold of every distinct module, by identity; whatever is wrong is found before anything changes."""
     folds: dict[int, _Fold] = {}
     for index, (path, module, logit_map) in enumerate(zip(layer.paths, modules, maps, strict=True)):
         _check_foldable(path, module, logit_map)
-        if not again:
+        if not allow_refold:
             refuse_folded(path, module)
         if id(module) not in folds:
             folds[id(module)] = _prepare(layer, index, module, logit_map)

@@ -1,10 +1,10 @@
-"""The mark that a fold leaves in the weights, so that nobody folds twice.
+"""The mark that a fold leaves in the weights, so that no map is folded in twice by accident.
 
 The mark is the lowest bit of the first 64 weights of the layer, zeros aside: it changes them by at most one unit in
 the last place. Hence a folded model has the very same state dict keys as before and loads anywhere with `strict=True`,
 and the mark goes with the weights through state dicts, safetensors, copies and ONNX files, where a buffer would break
 the loading and an attribute would be lost. Training the layer further, or loading other weights, wipes it out, as it
-should. A cast to another precision wipes it out too; for that there is an attribute on the module besides, which
+should. A cast to another precision wipes it out too; for that there is an attribute on the module as well, which
 lives as long as the module.
 """
 
@@ -82,7 +82,8 @@ def refuse_folded(path: str, module: nn.Module) -> None:
     """Refuse a module whose weights came out of a fold."""
     if is_folded(module):
         raise InputError(
-            f"Expected `{path}` to have no map folded into it, but it has one; again=True puts another on top of it."
+            f"Expected `{path}` to have no map folded into it, but it has one; allow_refold=True puts another "
+            "on top of it."
         )
 
 

@@ -63,8 +63,9 @@ def fold_onnx(
     axis: int | None = None,
     inputs: Mapping[str, npt.NDArray[Any]] | None = None,
     insert: bool = False,
-    again: bool = False,
+    allow_refold: bool = False,
     allow_mismatch: bool = False,
+    again: bool = False,
 ) -> FoldReport:
     '''Write `affine` into the class layer of an ONNX model; inputs, outputs and speed stay.
 
@@ -81,13 +82,14 @@ def fold_onnx(
         tensor: Name of the tensor that holds the logits, or of the output behind their activation, or several such;
             needed only where the search finds none or several.
         activation: "softmax" or "sigmoid", to search only for that.
-        axis: The class axis of the logits, needed only where it cannot be told.
+        axis: The class axis of the logits, needed only where it cannot be inferred.
         inputs: What to run the models on, by the name of the input; by default random values.
         insert: Put in nodes even where the weights could take the map.
-        again: Fold on top of a map that is folded already. Whether `affine` was made for this file is not asked then,
-            as the earlier fold has changed it.
+        allow_refold: Fold on top of a map that is folded already. Whether `affine` was made for this file is not
+            checked then, as the earlier fold has changed it.
         allow_mismatch: Only warn where `affine` was made for another file or another activation, for example for the
             model before it was retrained. A map that was made for a torch model is not compared with the file.
+        again: An older name of `allow_refold`.
 
     Example:
         >>> import onnx.parser
@@ -103,7 +105,8 @@ def fold_onnx(
         raise InputError(f"Expected `affine` to be a ClassAffine to fold, but got {type(affine).__name__}.")
     target = _check_paths(Path(model_path), Path(output_path))
     file = read_onnx(model_path)
-    if not again:
+    allow_refold = allow_refold or again
+    if not allow_refold:
         refuse_folded_file(file.model, file.path)
         digest = onnx_digest(file) if asks_for_weights([affine], "onnx") else None
         affine.check_fits(Target(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
@@ -111,7 +114,7 @@ def fold_onnx(
     wanted = Wanted(affine.num_classes, names, activation, axis, affine.background is not None)
     logits, used = locate_onnx_logits(file, wanted, None if inputs is None else dict(inputs))
     affine.check_fits(Target(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
-    if not again:
+    if not allow_refold:
         refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
     _refuse_quantised(logits, file.path, insert)
     way = "nodes" if insert or logits.layout is None else "weights"

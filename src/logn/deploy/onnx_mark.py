@@ -1,4 +1,4 @@
-"""The record that a fold leaves in an ONNX file, so that nobody folds twice."""
+"""The record that a fold leaves in an ONNX file, so that no map is folded in twice by accident."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def affine_digest(affine: ClassAffine) -> str:
 
 
 def folds_of(model: Any) -> list[dict[str, Any]]:
-    """The folds that a model has behind it, as its metadata tells."""
+    """The folds that a model has behind it, as its metadata records."""
     for entry in model.metadata_props:
         if entry.key == METADATA_KEY:
             with contextlib.suppress(ValueError):
@@ -66,13 +66,13 @@ def write_fold(model: Any, affine: ClassAffine, tensors: Sequence[str], way: str
 
 
 def refuse_folded_file(model: Any, path: Path) -> None:
-    """Refuse a model whose metadata tells of a fold."""
+    """Refuse a model whose metadata records a fold."""
     folds = folds_of(model)
     if folds:
         method = folds[-1].get("method") or "a map"
         raise InputError(
             f"Expected `{path}` to have no map folded into it, but it has one ({method}); fold the model that it was "
-            "made from, or pass again=True (`--again`) to put another map on top."
+            "made from, or pass allow_refold=True (`--again`) to put another map on top."
         )
 
 
@@ -87,7 +87,7 @@ def refuse_folded_weights(graph: OnnxGraph, layers: Sequence[LinearLayer], path:
         if any(_has_mark(np.ascontiguousarray(array)) for array in orders):
             raise InputError(
                 f"Expected `{path}` to have no map folded into it, but `{layer.weight}` was folded before the export; "
-                "pass again=True (`--again`) to put another map on top."
+                "pass allow_refold=True (`--again`) to put another map on top."
             )
 
 

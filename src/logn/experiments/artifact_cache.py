@@ -20,7 +20,7 @@ Data = TypeVar("Data")
 class ArtifactCache:
     """Makes what experiments need of detectors and classifiers, and makes nothing twice.
 
-    What is there already is used, what a kill cut short is taken up, and what other weights made is made anew.
+    What is there already is used, what was interrupted is resumed, and what other weights made is made again.
 
     Args:
         root: The folder: `data/`, `models/` (of detectors), `classifiers/`.
@@ -71,14 +71,14 @@ class ArtifactCache:
         failures: dict[str, str] = {}
         if not missing:
             return failures
-        with self.step(f"Training {len(missing)} {missing[0].noun}s", len(missing)) as advance:
+        with self.step(f"Training {len(missing)} {missing[0].noun}s", len(missing)) as progress:
             for second in (False, True):
                 todo = [spec for spec in missing if (spec.start is not None) == second]
                 ready = [(spec, self.folders(spec)) for spec in todo if self._can_start(spec, failures)]
-                advance(len(todo) - len(ready))
+                progress(len(todo) - len(ready))
                 with closing(train_side_by_side(ready, self.jobs)) as results:
                     for (spec, _), failure in results:
-                        advance(1)
+                        progress(1)
                         if failure:
                             failures[spec.name] = failure
         return failures

@@ -1,4 +1,4 @@
-"""A table of the bench for people and for programs: text, a Markdown page, JSON; the paper's numbers beside ours."""
+"""A table of the bench for people and for programs: text, a Markdown page, JSON; the paper's numbers next to ours."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def section_table(result: BenchResult, section: SectionResult) -> Table:
     header += ["training s", "with its start s", "inference"] if experiment.costs else []
     header += [f"LVIS: {name}" for name in PAPER_COLUMNS] if has_paper else []
     rows = tuple(_line(experiment, found, has_paper=has_paper) for found in section.rows)
-    beside = f"; the last columns: the paper's {MAIN_FRAMEWORK} on {DATA}" if has_paper else ""
-    return Table(f"{section.title}. Points on {OURS}{_over_seeds(result)}{beside}.", tuple(header), rows)
+    last_columns = f"; the last columns: the paper's {MAIN_FRAMEWORK} on {DATA}" if has_paper else ""
+    return Table(f"{section.title}. Points on {OURS}{_over_seeds(result)}{last_columns}.", tuple(header), rows)
 
 
 def _over_seeds(result: BenchResult) -> str:

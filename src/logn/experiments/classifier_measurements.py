@@ -1,4 +1,4 @@
-"""What corrections reach on a classifier's test images, kept in a file beside it so that it is measured once."""
+"""What corrections reach on a classifier's test images, kept in a file next to it so that it is measured once."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def describe_data(cache: ArtifactCache, problem: ClassifierProblem, seed: int) -
     specs = [ClassifierSpec(seed=seed, stage=stage, problem=problem) for stage in ("", "crt")]
     training, test = (cache.dataset(specs[0], split) for split in ("train", "test"))
     shots = shot_groups(training.image_counts)
-    plain, second = (spec.plan(cache.folders(spec)) for spec in specs)
+    plain, second = (spec.training_config(cache.folders(spec)) for spec in specs)
     return {
         "classes": training.num_classes,
         "train": len(training),
@@ -149,7 +149,7 @@ def _measured(cache: ArtifactCache, spec: ClassifierSpec, methods: Sequence[str]
         fitted,
         counts=training.image_counts,
         families=test.families,
-        draws=0,
+        num_bootstrap=0,
         **inputs,
     )
     rows: dict[str, Any] = {row.name: {"metrics": _kept(row.values)} for row in comparison.rows}

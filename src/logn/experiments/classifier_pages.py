@@ -1,4 +1,4 @@
-"""The tables of classifiers for people and for programs: text, a Markdown page, JSON; the paper's beside ours."""
+"""The tables of classifiers for people and for programs: text, a Markdown page, JSON; the paper's next to ours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READING = (
     "section shows what the classifier and the correction do each. The tau of tau-norm is the best on dev in steps of "
     "0.05, as its authors choose it; nothing else is chosen by labels. `Confidence kept` scales all logits by the one "
     "factor that leaves the mean confidence on dev as it was, which changes no decision. The paper's numbers stand "
-    "beside ours: another network on other data, so compare differences, not heights."
+    "next to ours: another network on other data, so compare differences, not heights."
 )
 
 
@@ -82,10 +82,10 @@ def section_table(bench: ClassifierBench, section: ClassifierSectionResult) -> T
     header = ["method", *COLUMNS, "change", "ECE"]
     header += [f"{PAPER_DATA}: {name}" for name in COLUMNS] if has_paper else []
     seeds = f", mean of {len(bench.seeds)} seeds ± 95 % interval of the mean" if len(bench.seeds) > 1 else ""
-    beside = f"; last columns: the paper's {PAPER_MODEL} on {PAPER_DATA}" if has_paper else ""
+    last_columns = f"; last columns: the paper's {PAPER_MODEL} on {PAPER_DATA}" if has_paper else ""
     caption = (
         f"{section.title}. Accuracy in percent on {bench.problem.name}{seeds}; change: of overall accuracy against "
-        f"{_baselines(section)}, seed by seed{beside}."
+        f"{_baselines(section)}, seed by seed{last_columns}."
     )
     return Table(caption, tuple(header), tuple(_line(section, found, has_paper) for found in section.rows))
 

@@ -20,7 +20,7 @@ from logn.evaluate.classification.logits import moments_of_logits
 from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, is_current, loss_in_name
 from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments
-from logn.training.classifiers.plan import ClassifierPlan
+from logn.training.classifiers.config import ClassifierTrainingConfig
 from logn.training.classifiers.train_classifier import load_classifier, train_classifier
 from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
@@ -116,17 +116,17 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         if is_complete(folder):
             generate_glyph_classes(folder, settings)  # refuses a drawing of other settings
             return
-        with step(f"Drawing data {self.seed}", settings.images) as advance:
-            generate_glyph_classes(folder, settings, workers=workers, advance=advance)
+        with step(f"Drawing data {self.seed}", settings.images) as progress:
+            generate_glyph_classes(folder, settings, workers=workers, progress=progress)
 
     def dataset(self, folder: Path, split: str) -> LabelledImages:
         """The images and labels of a split."""
         return open_images(folder, split, root=self.problem.images)
 
-    def plan(self, folders: Folders) -> ClassifierPlan:
+    def training_config(self, folders: Folders) -> ClassifierTrainingConfig:
         """The training of the classifier."""
         second: dict[str, Any] = {"sampler": "class-balanced", "only": SECOND_STAGES[self.stage]} if self.stage else {}
-        return ClassifierPlan(
+        return ClassifierTrainingConfig(
             folders.data,
             folders.run,
             root=self.problem.images,
@@ -140,10 +140,10 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         )
 
     def train(self, folders: Folders) -> None:
-        """Train the classifier, or go on with a run that was stopped, and note that it went to its end."""
-        plan = self.plan(folders)
-        result = train_classifier(plan, progress=False)
-        write_json(folders.run / DONE, {"plan": _plain(plan), "iterations": result.iterations})
+        """Train the classifier, or resume a run that was stopped, and note that it was completed."""
+        config = self.training_config(folders)
+        result = train_classifier(config, progress=False)
+        write_json(folders.run / DONE, {"plan": _plain(config), "iterations": result.iterations})
 
     def is_trained(self, folders: Folders) -> bool:
         """Whether the run went to its end, and was of this length."""
@@ -151,26 +151,26 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
             found = json.loads((folders.run / DONE).read_text())
         except (OSError, ValueError):
             return False
-        return isinstance(found, dict) and found.get("plan") == _plain(self.plan(folders))
+        return isinstance(found, dict) and found.get("plan") == _plain(self.training_config(folders))
 
     def load(self, folders: Folders) -> Any:
         """The trained classifier, in evaluation mode."""
         return load_classifier(folders.run)
 
     def statistics(self, folders: Folders, step: Step) -> ClassMoments:
-        """Statistics of the logits of all training images; made anew if the weights are newer."""
+        """Statistics of the logits of all training images; made again if the weights are newer."""
         path = folders.run / STATISTICS
         if not is_current(path, folders):
             moments_of_logits(self.predictions(folders, "train", step)).save(path)
         return ClassMoments.load(path)
 
     def predictions(self, folders: Folders, split: str, step: Step) -> Path:
-        """The file of the logits on a split, `(images, classes)`; made anew if the weights are newer."""
+        """The file of the logits on a split, `(images, classes)`; made again if the weights are newer."""
         path = folders.run / f"logits-{split}.npy"
         if not is_current(path, folders):
             images = self.dataset(folders.data, split)
-            with step(f"Logits of {self.name} on {split}", len(images)) as advance:
-                found = classifier_logits(self.load(folders), images, advance=advance)
+            with step(f"Logits of {self.name} on {split}", len(images)) as progress:
+                found = classifier_logits(self.load(folders), images, progress=progress)
             with atomic_path(path) as temporary:
                 np.save(temporary, found)
         return path
@@ -181,7 +181,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         return layer.get_parameter("weight").detach().numpy(), layer.get_parameter("bias").detach().numpy()
 
 
-def _plain(plan: ClassifierPlan) -> dict[str, Any]:
+def _plain(config: ClassifierTrainingConfig) -> dict[str, Any]:
     """What must be the same for a run to count as trained; folders may move."""
     folders = {"data", "output", "root", "start"}
-    return {name: value for name, value in vars(plan).items() if name not in folders}
+    return {name: value for name, value in vars(config).items() if name not in folders}

@@ -21,7 +21,7 @@ PAPERS_OWN = DETECTORS["cosine", "rfs"]
 def ablation(
     corrections: Mapping[str, Correction], paper: Sequence[PaperRow]
 ) -> Callable[[BenchLength, int], list[BenchSection]]:
-    """One section per detector with a row per correction; the paper's numbers stand beside the detector like its own.
+    """One section per detector with a row per correction; the paper's numbers stand next to the detector like its own.
 
     Args:
         corrections: By the name of the row.

@@ -17,12 +17,12 @@ from logn.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.decode.masks import mask_maker
+from logn.evaluate.decode.mask_maker import mask_maker
 from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.evaluate.store.predict import predict
 from logn.statistics.moments import ClassMoments
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.config import DetectorTrainingConfig
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import load_detector
 
 # Label-free forms first, then the rivals, which need class counts, with their published defaults.
@@ -40,14 +40,14 @@ class DemoSettings:
         glyphs: The data.
         iterations: Of training, with batches of 16.
         statistics_images: How many training images the statistics are taken from.
-        draws: Of the bootstrap intervals.
+        num_bootstrap: Of the bootstrap intervals.
         processes: How many processes train together; the result depends on it in the last digits.
     """
 
     glyphs: GlyphSettings
     iterations: int
     statistics_images: int
-    draws: int = 1000
+    num_bootstrap: int = 1000
     processes: int = 2
 
 
@@ -87,24 +87,24 @@ def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step)
     """
     glyphs = replace(settings.glyphs, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
-    with step("Drawing scenes", glyphs.train + glyphs.dev + glyphs.test) as advance:
-        data = generate_glyph_scenes(folder / "data", glyphs, workers=settings.processes, advance=advance)
+    with step("Drawing scenes", glyphs.train + glyphs.dev + glyphs.test) as progress:
+        data = generate_glyph_scenes(folder / "data", glyphs, workers=settings.processes, progress=progress)
     with step("Training", None):
-        plan = TrainingPlan(data, folder / "model", iterations=settings.iterations, seed=seed)
-        train(plan, processes=settings.processes)
+        config = DetectorTrainingConfig(data, folder / "model", iterations=settings.iterations, seed=seed)
+        train_detector(config, processes=settings.processes)
     detector = load_detector(folder / "model")
     training = DetectionDataset(data / "train.json")
     moments = _statistics(folder / "statistics.safetensors", detector, training, settings, step)
     test = DetectionDataset(data / "test.json")
-    with step("Predicting the test images", len(test)) as advance:
-        predict(detector, test, folder / "predictions", advance=advance)
-    with step("Comparing methods, masks included", len(test)) as advance:
+    with step("Predicting the test images", len(test)) as progress:
+        predict(detector, test, folder / "predictions", progress=progress)
+    with step("Comparing methods, masks included", len(test)) as progress:
         comparison = compare(
             folder / "predictions",
             data / "test.json",
             METHODS,
-            settings=CompareSettings(num_bootstrap=settings.draws, seed=seed),
-            mask_maker=mask_maker(detector, test, folder / "predictions", advance=advance),
+            settings=CompareSettings(num_bootstrap=settings.num_bootstrap, seed=seed),
+            mask_maker=mask_maker(detector, test, folder / "predictions", progress=progress),
             moments=moments,
             counts=_counts(training),
         )
@@ -118,7 +118,7 @@ def _compare_command(folder: Path, settings: DemoSettings, seed: int) -> tuple[s
     inputs = {"-p": "predictions", "-s": "statistics.safetensors", "-a": "data/test.json"}
     inputs |= {"--counts": "data/train.json", "--detector": "model"}
     named = [word for option, place in inputs.items() for word in (option, str(folder / place))]
-    chosen = ["--methods", ",".join(METHODS), "--bootstrap", str(settings.draws), "--seed", str(seed)]
+    chosen = ["--methods", ",".join(METHODS), "--bootstrap", str(settings.num_bootstrap), "--seed", str(seed)]
     return ("logn", "compare", *named, *chosen, "-o", str(folder))
 
 
@@ -128,8 +128,8 @@ def _statistics(
     if path.exists():
         return ClassMoments.load(path)
     images = min(settings.statistics_images, len(training))
-    with step("Recording logits of training images, without labels", images) as advance:
-        moments = collect_detector_statistics(detector, training, images=images, advance=advance)
+    with step("Recording logits of training images, without labels", images) as progress:
+        moments = collect_detector_statistics(detector, training, max_images=images, progress=progress)
     moments.save(path)
     return moments
 

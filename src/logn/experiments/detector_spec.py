@@ -21,8 +21,8 @@ from logn.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, lo
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import find_modules
 from logn.statistics.moments import ClassMoments
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train as train_detector
+from logn.training.detectors.config import DetectorTrainingConfig
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import FILE_NAME as CHECKPOINT
 from logn.training.engine.checkpoint import load_detector
 from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
@@ -121,21 +121,21 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         settings = self.scene_settings
         if (folder / "test.json").exists():
             return
-        with step(f"Drawing {self.data_name}", settings.train + settings.dev + settings.test) as advance:
-            generate_glyph_scenes(folder, settings, workers=workers, advance=advance)
+        with step(f"Drawing {self.data_name}", settings.train + settings.dev + settings.test) as progress:
+            generate_glyph_scenes(folder, settings, workers=workers, progress=progress)
 
     def dataset(self, folder: Path, split: str) -> DetectionDataset:
         """The scenes and objects of a split."""
         return DetectionDataset(folder / f"{split}.json")
 
-    def plan(self, folders: Folders) -> TrainingPlan:
+    def training_config(self, folders: Folders) -> DetectorTrainingConfig:
         """The training of the detector.
 
         Example:
-            >>> DetectorSpec(sampler="rfs").plan(Folders(Path("data"), Path("run"))).sampler
+            >>> DetectorSpec(sampler="rfs").training_config(Folders(Path("data"), Path("run"))).sampler
             'repeat-factor-stochastic'
         """
-        return TrainingPlan(
+        return DetectorTrainingConfig(
             folders.data,
             folders.run,
             model=self.model,
@@ -152,8 +152,8 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         )
 
     def train(self, folders: Folders) -> None:
-        """Train the detector, or go on with a run that was stopped."""
-        train_detector(self.plan(folders), progress=False)
+        """Train the detector, or resume a run that was stopped."""
+        train_detector(self.training_config(folders), progress=False)
 
     def is_trained(self, folders: Folders) -> bool:
         """Whether the run has all of its iterations."""
@@ -168,21 +168,21 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         return load_detector(folders.run)
 
     def statistics(self, folders: Folders, step: Step) -> ClassMoments:
-        """Statistics of the logits of proposals; made anew if the weights are others."""
+        """Statistics of the logits of proposals; made again if the weights have changed."""
         path, detector = folders.run / STATISTICS, self.load(folders)
         if not (path.exists() and ClassMoments.load(path).metadata.fingerprint == fingerprint(detector)):
             training = self.dataset(folders.data, "train")
             images = min(STATISTICS_IMAGES, len(training))
-            with step(f"Statistics of {self.name}", images) as advance:
-                collect_detector_statistics(detector, training, images=images, advance=advance).save(path)
+            with step(f"Statistics of {self.name}", images) as progress:
+                collect_detector_statistics(detector, training, max_images=images, progress=progress).save(path)
         return ClassMoments.load(path)
 
     def predictions(self, folders: Folders, split: str, step: Step) -> Path:
         """The store of the proposals on a split; one of other weights is refused."""
         store = folders.run / f"predictions-{split}"
         data, detector = self.dataset(folders.data, split), self.load(folders)
-        with step(f"Predicting {split} of {self.name}", len(data)) as advance:
-            predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, advance=advance)
+        with step(f"Predicting {split} of {self.name}", len(data)) as progress:
+            predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, progress=progress)
         return store
 
     def class_layer(self, folders: Folders) -> tuple[Any, Any]:

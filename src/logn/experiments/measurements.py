@@ -1,4 +1,4 @@
-"""What corrections reach on a trained detector's test images, kept in a file beside it so that it is measured once."""
+"""What corrections reach on a trained detector's test images, kept in a file next to it so that it is measured once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.decode.masks import mask_maker
+from logn.evaluate.decode.mask_maker import mask_maker
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
@@ -36,8 +36,8 @@ from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments
 from logn.strict_json import plain_values
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.config import DetectorTrainingConfig
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import FILE_NAME as CHECKPOINT
 
 SHORT, LONG = 2, 10
@@ -50,27 +50,27 @@ def seconds_per_iteration(cache: ArtifactCache, spec: DetectorSpec) -> float:
         cache: Where the data is, and the detector that a second stage starts from.
         spec: The detector.
     """
-    plan = spec.plan(cache.folders(spec))
+    config = spec.training_config(cache.folders(spec))
     with single_thread(), tempfile.TemporaryDirectory() as folder:
-        times = [_training_seconds(plan, Path(folder), iterations) for iterations in (SHORT, LONG)]
+        times = [_training_seconds(config, Path(folder), iterations) for iterations in (SHORT, LONG)]
     return (times[1] - times[0]) / (LONG - SHORT)
 
 
-def _training_seconds(plan: TrainingPlan, folder: Path, iterations: int) -> float:
+def _training_seconds(config: DetectorTrainingConfig, folder: Path, iterations: int) -> float:
     """Of the iterations alone: what comes before them, such as filling a memory, may take longer than they do."""
-    short = replace(plan, output=folder / str(iterations), iterations=iterations)
-    return train(short, device="cpu", progress=False).processor_seconds
+    short = replace(config, output=folder / str(iterations), iterations=iterations)
+    return train_detector(short, device="cpu", progress=False).processor_seconds
 
 
-def positive_statistics(
+def positive_moments(
     detector: Any,
     dataset: DetectionDataset,
     *,
-    images: int,
+    max_images: int,
     metadata: StatisticsMetadata,
     batch: int = 8,
     seed: int = 0,
-    advance: Callable[[float], object] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> tuple[ClassMoments, ClassMoments]:
     """Moments of each class's logit over the proposals of that class, and over those that are also recognised.
 
@@ -80,16 +80,16 @@ def positive_statistics(
     Args:
         detector: A detector with `propose`.
         dataset: Training images with labels.
-        images: How many of them; those that `collect_detector_statistics` takes with the same seed.
+        max_images: How many of them at most; those that `collect_detector_statistics` takes with the same seed.
         metadata: Of the usual statistics of this detector.
         batch: Images per forward pass.
         seed: Of the draw of the images.
-        advance: Called with the number of images whenever some are done.
+        progress: Called with the number of images whenever some are done.
     """
     offset = 1 if detector.background == 0 else 0
     columns = detector.num_classes + (detector.background is not None)
     forms = [PositiveMoments(columns, require_correct=correct, metadata=metadata) for correct in (False, True)]
-    order = np.random.default_rng(seed).permutation(len(dataset))[:images]
+    order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
     for start in range(0, len(order), batch):
         chosen = [int(index) for index in order[start : start + batch]]
         found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
@@ -98,7 +98,7 @@ def positive_statistics(
             real = labels >= 0
             for form in forms:
                 form.update(proposals.logits[real], labels[real] + offset)
-        advance(len(chosen))
+        progress(len(chosen))
     return forms[0].moments(), forms[1].moments()
 
 
@@ -271,14 +271,14 @@ def _measured(
     if not maps:
         return {}, failures
     detector, test = cache.model(spec), cache.dataset(spec, "test")
-    with cache.step(f"Measuring {len(maps)} rows of {spec.name}", len(test)) as advance:
+    with cache.step(f"Measuring {len(maps)} rows of {spec.name}", len(test)) as progress:
         comparison = compare(
             store,
             test.annotation_file,
             # "none" is always measured; asking for it by its name would be another row.
             {key: fitted for key, fitted in maps.items() if key != "none"},
-            settings=CompareSettings(draws=0, errors=errors),
-            mask_maker=mask_maker(detector, test, store, advance=advance),
+            settings=CompareSettings(num_bootstrap=0, errors=errors),
+            mask_maker=mask_maker(detector, test, store, progress=progress),
         )
     return {row.name: _record(row) for row in comparison.rows if row.name in {*maps, "none"}}, failures
 
@@ -325,13 +325,13 @@ class _FitInputs:
         if not all(_is_of(path, usual) for path in paths.values()):
             training = self.cache.dataset(self.spec, "train")
             images = min(STATISTICS_IMAGES, len(training))
-            with self.cache.step(f"Statistics of positives of {self.spec.name}", images) as advance:
-                found = positive_statistics(
+            with self.cache.step(f"Statistics of positives of {self.spec.name}", images) as progress:
+                found = positive_moments(
                     self.cache.model(self.spec),
                     training,
-                    images=images,
+                    max_images=images,
                     metadata=usual.metadata,
-                    advance=advance,
+                    progress=progress,
                 )
             for path, moments in zip(paths.values(), found, strict=True):
                 moments.save(path)

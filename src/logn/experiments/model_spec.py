@@ -70,7 +70,7 @@ class ModelSpec(ABC, Generic[Data]):
 
     @abstractmethod
     def train(self, folders: Folders) -> None:
-        """Train the model in this process, or go on with a run that was stopped."""
+        """Train the model in this process, or resume a run that was stopped."""
 
     @abstractmethod
     def is_trained(self, folders: Folders) -> bool:
@@ -104,5 +104,5 @@ def loss_in_name(loss: str) -> str:
 
 
 def is_current(path: Path, folders: Folders) -> bool:
-    """Whether a file that tells no weights is there, and not older than those that it must be made with."""
+    """Whether a file that names no weights is there, and not older than those that it must be made with."""
     return path.is_file() and path.stat().st_mtime_ns >= (folders.run / CHECKPOINT).stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""The numbers of the paper's tables, on LVIS v1 (Zhao, Teng, Wang; IJCV 2024), to print beside ours."""
+"""The numbers of the paper's tables, on LVIS v1 (Zhao, Teng, Wang; IJCV 2024), to print next to ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 DATA = "LVIS v1"
 FRAMEWORKS = ("Mask-R50", "Mask-R101", "Cascade-R101")
-#: The detector of the paper's ablations, with RFS; beside our rows stand its numbers.
+#: The detector of the paper's ablations, with RFS; its numbers stand next to our rows.
 MAIN_FRAMEWORK = "Mask-R101"
 
 

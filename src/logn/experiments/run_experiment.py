@@ -68,7 +68,7 @@ def run_experiment(
             outcomes[name] = DetectorOutcome(failure=failures.get(name, NOT_TRAINED))
         else:
             outcomes[name] = _measured(cache, spec, corrections, experiment.errors)
-    # Costs come last: whoever stops the command in between has the metrics.
+    # Costs come last: a command that is stopped in between still has the metrics.
     for name, (spec, _) in wanted.items() if experiment.costs else ():
         if outcomes[name].records:
             _add_costs(outcomes[name], cache, spec, length.plain("random", seed=spec.seed))

@@ -44,7 +44,7 @@ def _rows(length: BenchLength, sampler: str, seed: int) -> list[BenchRow]:
             row.label,
             row.detector,
             row.correction,
-            # The paper lists LOCE with its memory beside the rows of RFS, under a sampler of its own.
+            # The paper lists LOCE with its memory next to the rows of RFS, under a sampler of its own.
             paper_row(TABLE1, row.label, "mfs" if row.label == "LOCE + MFS" and sampler == "rfs" else sampler),
         )
         for row in rows
@@ -88,7 +88,7 @@ EXPERIMENT = Experiment(
         "online LogN train the whole detector; BAGS, LOCE, cRT and LWS train a part of the CE detector for a "
         "quarter of the iterations; the rows from tau-norm on correct the CE detector after training, with the "
         "default that their authors published. LogN is the paper's; LogN balanced keeps the detector's scale and "
-        "its share of foreground. The numbers of the paper stand beside ours: another detector on other data, so "
+        "its share of foreground. The numbers of the paper stand next to ours: another detector on other data, so "
         "compare differences to CE, not heights."
     ),
     sections=sections,

@@ -75,7 +75,7 @@ class _Worker:
     def give(self, job: Job) -> None:
         """Let it train a model."""
         self.job = job
-        with contextlib.suppress(BrokenPipeError):  # it is gone, which `outcome` tells
+        with contextlib.suppress(BrokenPipeError):  # it is gone, which `outcome` reports
             self.line.send(job)
 
     def outcome(self) -> str | None:

@@ -12,7 +12,7 @@ from logn.logits.layer import unwrap
 if TYPE_CHECKING:
     from torch import nn
 
-# True while a state dict is only looked at: nothing is saved, so nobody has to warn of what is not in it.
+# True while a state dict is only looked at: nothing is saved, so there is no need to warn about what is not in it.
 only_looking: ContextVar[bool] = ContextVar("logn_only_looking", default=False)
 
 

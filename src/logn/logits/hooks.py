@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def compile_anew() -> None:
-    """Have torch compile again what it compiled so far, since it would not see that hooks came or went.
+def recompile() -> None:
+    """Make torch compile again what it has compiled so far: it would not see that hooks were added or removed.
 
     Where nothing was compiled, this does nothing, and torch is not imported for it.
 
     Example:
-        >>> compile_anew()
+        >>> recompile()
     """
     if "torch._dynamo" in sys.modules:
         import torch

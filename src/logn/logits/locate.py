@@ -86,7 +86,7 @@ def locate_logits(model: nn.Module, num_classes: int | None = None, *, inputs: A
 
 
 def find_layer(model: nn.Module, num_classes: int | None = None, run: Callable[[], Any] | None = None) -> LogitLayer:
-    """The class logits of `model`; `run` runs it on some images where its code does not tell."""
+    """The class logits of `model`; `run` runs it on some images where its code does not show it."""
     check_model(model)
     inner = unwrap(model)
     for locate in (_declared, *LOCATORS):
@@ -122,12 +122,12 @@ def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], 
     elif run is not None:
         layer = _found_by_output(model, run)
     else:
-        raise InputError(_not_told(model, structure, num_classes))
+        raise InputError(_unknown_layer(model, structure, num_classes))
     return layer if num_classes in (None, count_columns(model, layer)) else None
 
 
 def _agreed(model: nn.Module, structure: Structure | None) -> tuple[str, ...] | None:
-    """The paths that the code tells, or timm where it does not; None where nothing tells, or the code says a mix."""
+    """The paths that the code shows, or timm where it does not; None where neither does, or the code shows a mix."""
     heads = declared_by_timm(model)
     if structure is None:
         return last_layers(model, heads)
@@ -159,8 +159,8 @@ def _check_columns(layer: LogitLayer, columns: int, num_classes: int | None) -> 
         )
 
 
-def _not_told(model: nn.Module, structure: Structure | None, num_classes: int | None) -> str:
-    """The message for a classifier whose code does not tell its layer."""
+def _unknown_layer(model: nn.Module, structure: Structure | None, num_classes: int | None) -> str:
+    """The message for a classifier whose code does not show its layer."""
     kind = type(model).__name__
     if structure is not None:
         parts = " and ".join(f"`{path}`" for path in structure.paths)
@@ -169,7 +169,7 @@ def _not_told(model: nn.Module, structure: Structure | None, num_classes: int | 
     if not candidates(model):
         return _not_found(model, num_classes)
     return (
-        f"Expected `inputs`, a batch of images to run {kind} on, since its code does not tell which layer gives what "
+        f"Expected `inputs`, a batch of images to run {kind} on, since its code does not show which layer gives what "
         f"it returns; write logn.locate_logits(model, inputs=images), or {_name_it(model, num_classes)}."
     )
 

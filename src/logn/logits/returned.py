@@ -38,7 +38,7 @@ class Verdict:
 
     Args:
         agrees: True when it returns them, perhaps pooled, resized, scaled or shifted alike for all classes, or
-            activated; False when it returns something else; None when that cannot be told.
+            activated; False when it returns something else; None when that is unknown.
         activation: What the model applies to the logits before it returns them, where it does.
         rectified: Whether a ReLU cuts them off at 0.
     """
@@ -52,7 +52,7 @@ UNKNOWN = Verdict(None)
 
 
 def returned_tensors(returned: Any) -> list[Tensor]:
-    """The floating point tensors that a model returned, the logits first where their name tells.
+    """The floating point tensors that a model returned, the logits first where their name shows them.
 
     A list of mappings is what detectors return, one per image; it holds no logits to compare.
 

@@ -147,7 +147,7 @@ def read_blocks(
     Args:
         shard: What `open_shards` gave.
         batch_rows: Rows of a batch when the array has two axes.
-        first_row: Where to go on, the end of an earlier block.
+        first_row: Where to continue, the end of an earlier block.
 
     Example:
         >>> import tempfile

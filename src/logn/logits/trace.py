@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import is_torch_tensor
 from logn.logits.candidates import listed_candidates
-from logn.logits.hooks import compile_anew, never_compiled
+from logn.logits.hooks import never_compiled, recompile
 from logn.logits.layer import LogitLayer, class_axis_of, find_modules, output_width, unwrap
 from logn.logits.returned import UNKNOWN, Verdict, compare, returned_tensors
 
@@ -37,19 +37,19 @@ class OutputCheck:
     Args:
         model: A torch module.
         layer: Where the logits are, with its class axis.
-        told: Called with the activation when the forward pass shows one.
+        on_activation: Called with the activation when the forward pass shows one.
 
     Example:
         >>> import torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Sigmoid()).eval()
-        >>> with OutputCheck(model, LogitLayer("0", class_axis=-1), told=print):
+        >>> with OutputCheck(model, LogitLayer("0", class_axis=-1), on_activation=print):
         ...     _ = model(torch.rand(5, 4))
         sigmoid
     """
 
-    def __init__(self, model: nn.Module, layer: LogitLayer, told: Callable[[str], None] | None = None) -> None:
+    def __init__(self, model: nn.Module, layer: LogitLayer, on_activation: Callable[[str], None] | None = None) -> None:
         self.verdict = UNKNOWN
-        self._model, self._layer, self._told = unwrap(model), layer, told
+        self._model, self._layer, self._on_activation = unwrap(model), layer, on_activation
         # Replicas of a data-parallel model run in threads.
         self._passes = threading.local()
         self._handles: list[Any] = []
@@ -64,7 +64,7 @@ class OutputCheck:
             self._handles.append(module.register_forward_hook(never_compiled(self._capture_of(index))))
             self._own.add(self._handles[-1].id)
         self._handles.append(self._model.register_forward_hook(never_compiled(self._end)))
-        compile_anew()
+        recompile()
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -116,8 +116,8 @@ class OutputCheck:
                 f"Expected `layer.activation` to be what the model applies to `{self._layer.name}`, "
                 f"{verdict.activation!r}, but got {stated!r}; write activation={verdict.activation!r}, or leave it out."
             )
-        if self._told is not None:
-            self._told(verdict.activation)
+        if self._on_activation is not None:
+            self._on_activation(verdict.activation)
 
 
 def is_comparable(layer: LogitLayer) -> bool:
@@ -185,10 +185,10 @@ def _captured(
         return never_compiled(capture)
 
     with contextlib.ExitStack() as hooks:
-        hooks.callback(compile_anew)
+        hooks.callback(recompile)
         for path in layers:
             hooks.callback(model.get_submodule(path).register_forward_hook(capture_of(path)).remove)
-        compile_anew()
+        recompile()
         returned = returned_tensors(run())
     return {path: together([calls]) for path, calls in captured.items()}, returned
 

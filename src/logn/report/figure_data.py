@@ -1,4 +1,4 @@
-"""Data of the figures on labels: how samplers shift their distribution, and how few they are beside the background."""
+"""Data of the figures on labels: how samplers shift their distribution, and how few they are next to the background."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LabelShift:
     Args:
         order: `(F,)` the classes.
         external: `(F,)` shift by repeat factor sampling, which repeats images of rare classes.
-        internal: `(F,)` shift by the assignment of proposals to objects, as far as the predicted images tell; NaN where
+        internal: `(F,)` shift by the assignment of proposals to objects, as far as the predicted images show; NaN where
             a class has no object or no proposal. None when there are no predictions.
         both: `(F,)` sum of the two; None when there are no predictions.
         threshold: Of repeat factor sampling.
@@ -100,7 +100,7 @@ class BackgroundRatio:
 
 
 def background_ratio(assigned: AssignedProposals) -> BackgroundRatio:
-    """How few foreground proposals there are beside the background, per class and in all."""
+    """How few foreground proposals there are compared to the background, per class and in all."""
     if not assigned.background:
         raise InputError("Expected the predictions to have background proposals, but every one overlaps an object.")
     order = np.argsort(-assigned.per_class, kind="stable")
@@ -120,7 +120,7 @@ class OnlineComparison:
 
 
 def online_comparison(run: Comparison, online: Comparison, method: str | None = None) -> OnlineComparison:
-    """Put a model that was trained with LogN beside the usual one, before and after the correction.
+    """Put a model that was trained with LogN next to the usual one, before and after the correction.
 
     Args:
         run: Comparison of the model that was trained as usual.
@@ -161,7 +161,7 @@ class LogitStatistics:
 
 
 def logit_statistics(moments: ClassMoments, instance_counts: npt.ArrayLike) -> LogitStatistics:
-    """Put statistics beside the training frequency; `instance_counts` is per foreground class."""
+    """Pair statistics with the training frequency; `instance_counts` is per foreground class."""
     foreground = foreground_columns(moments.num_classes, moments.metadata.background)
     counts = np.maximum(np.asarray(instance_counts, np.float64), 1.0)
     seen = moments.count[foreground]

@@ -138,7 +138,7 @@ def draw_background_ratio(ratio: BackgroundRatio, make: Callable[..., Any]) -> A
 
 
 def draw_logit_statistics(statistics: LogitStatistics, make: Callable[..., Any], samples: str) -> Any:
-    """Fig. 2 and 6: mean and variance of the logit beside the logarithm of the label distribution."""
+    """Fig. 2 and 6: mean and variance of the logit next to the logarithm of the label distribution."""
     figure = make(PAGE, 2.5)
     panels = (
         ("Mean logit", statistics.mean, statistics.mean_link, "o"),

@@ -50,7 +50,7 @@ class Section(Protocol):
 
 @dataclass(frozen=True)
 class NotShown:
-    """A sentence in the place of a section that lacks its input."""
+    """A sentence instead of a section that lacks its input."""
 
     template: ClassVar[str] = "not_shown.html.jinja"
     title: str
@@ -217,7 +217,7 @@ class _Builder:
         if self.focus.details is None:
             raise InputError(
                 "Expected the comparison to hold scores and boxes (in `comparison.safetensors`, which "
-                "`logn compare -o` writes beside `comparison.json`), but it does not; compare again."
+                "`logn compare -o` writes next to `comparison.json`), but it does not; compare again."
             )
         return self.focus.details
 

@@ -94,7 +94,7 @@ class ReliabilityChart:
 
 @dataclass(frozen=True)
 class ReliabilityCharts:
-    """The uncorrected model beside a method."""
+    """The uncorrected model next to a method."""
 
     template: ClassVar[str] = "reliability.html.jinja"
     charts: tuple[ReliabilityChart, ...]
@@ -108,7 +108,7 @@ def reliability_charts(comparison: Comparison, focus: MethodResult) -> Reliabili
 def _chart(row: MethodResult) -> ReliabilityChart:
     if row.reliability is None:
         raise InputError(
-            "Expected the accuracy by confidence in `comparison.safetensors`, which `logn compare -o` writes beside "
+            "Expected the accuracy by confidence in `comparison.safetensors`, which `logn compare -o` writes next to "
             "`comparison.json`, but it is not there; compare again."
         )
     x, y = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, HEIGHT - BOTTOM, TOP + 8)

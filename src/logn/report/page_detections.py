@@ -56,7 +56,7 @@ class Scores:
 
 
 def score_changes(details: ReportDetails) -> Scores:
-    """Draw histograms of the scores beside a table of thresholds."""
+    """Draw histograms of the scores next to a table of thresholds."""
     histograms = (
         _histogram(title, details.histograms[name]) for name, title in HISTOGRAMS.items() if name in details.histograms
     )
@@ -227,7 +227,7 @@ def _frame(mark: Mark, unit: float) -> Frame:
 
 
 def _badges(numbered: Sequence[tuple[Mark, int]], unit: float, size: tuple[int, int]) -> list[Badge]:
-    """Put each number at a corner of its box, inside the picture and none upon another."""
+    """Put each number at a corner of its box, inside the picture and none on top of another."""
     height = 9.5 * unit
     placed: list[Badge] = []
     for mark, number in numbered:

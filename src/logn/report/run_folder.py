@@ -103,7 +103,7 @@ class Run:
             ) from error
 
     def read_picture(self, image: GalleryImage) -> ImageArray:
-        """The picture of an image, from `images`, from beside the annotations, or from where the comparison saw it."""
+        """The picture of an image, from `images`, from next to the annotations, or from where the comparison saw it."""
         root = self.images
         if root is None and self.has("annotations"):
             root = self.path("annotations").parent

@@ -33,7 +33,7 @@ class Axis:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Places and texts of the round values beside the line.
+        """Places and texts of the round values next to the line.
 
         Example:
             >>> Axis(0, 1, 0, 10).ticks[1:3]

@@ -59,7 +59,7 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
 
 
 def _share_activation(parts: Sequence[ClassMoments]) -> None:
-    """Tell those that saw no image, and so not what the model applies to its logits, what the others saw."""
+    """Give processes that saw no image, and so no activation, the activation that the others saw."""
     seen = {part.metadata.activation for part in parts} - {None}
     if len(seen) == 1:
         for part in parts:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from logn.logits.arrays import foreground_columns
 from logn.statistics.moments import ClassMoments
 
-# A class whose standard deviation is this small beside the median one was not learnt; its column says nothing.
+# A class whose standard deviation is this small compared to the median one was not learnt; its column says nothing.
 DEAD_STD_SHARE = 1e-3
 
 

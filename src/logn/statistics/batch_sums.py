@@ -70,8 +70,8 @@ class Totals:
         return np.minimum(variance, within)
 
 
-# Narrow rows lie side by side as if they were one of about so many bytes: short loops would be all overhead, while long
-# ones would not fit the nearest cache together with their sums.
+# Narrow rows lie side by side as if they were one of about this many bytes: short loops would be all overhead, while
+# long ones would not fit the nearest cache together with their sums.
 WIDE_BYTES = 2**13
 # Wide rows of a block, which are added in the precision of the logits before float64 takes over: enough to hide the
 # cost of a NumPy call, few enough for their bytes to stay in the cache and for their rounding to stay small.
@@ -197,17 +197,17 @@ class ColumnSummer:
 
 @lru_cache(maxsize=64)
 def _part_weights(blocks: int, abreast: int, rest: bool) -> FloatArray:
-    """Zeros and ones that add up what so many blocks, and a rest, leave in the parts: sums first, then squares."""
+    """Zeros and ones that add up what whole blocks, and a rest, leave in the parts: sums first, then squares."""
     kinds = ([0] * abreast + [1] * abreast) * blocks + [0, 1] * rest
     return np.eye(2)[:, kinds]
 
 
 # Batches of so few values are summed in float64 throughout: the speed would not show, the digits might.
 SMALL_BATCH = 2**15
-# Where the squared distance of a mean from the pilot (or from zero, without one) is more than so many variances, too
+# Where the squared distance of a mean from the pilot (or from zero, without one) is more than this many variances, too
 # many of the seven digits of float32 cancel: the batch is summed again with a better pilot.
 FAR_PILOT = 36.0
-# Where squares exceed float64, values up to this one are not to blame: so many of them could be added up.
+# Where squares exceed float64, values up to this one are not to blame: their sum would still fit.
 LARGEST = 1e140
 # Values of a block on the slow way.
 CAREFUL_VALUES = 10 * 2**16
@@ -241,12 +241,12 @@ class SquareBound:
         self.learn(np.zeros(num_classes), most_rows=0.0)
 
     def learn(self, variance: FloatArray, most_rows: float) -> None:
-        """Go by these variances, of so many rows, from now on; where one is 0, nothing but 0 is below the bound."""
+        """Use these variances from now on, for up to `most_rows` rows; below a bound of 0 there is only 0."""
         self._of_one_row, self._most_rows = (1.0 + FAR_PILOT) * variance, most_rows
         self._of_rows, self._rows = self._of_one_row, 1
 
     def holds(self, squares: FloatArray, rows: int) -> bool:
-        """Whether the sums of squares of so many rows are below the bound; never for what is not finite."""
+        """Whether the sums of squares of `rows` rows are below the bound; never for what is not finite."""
         if rows > self._most_rows:
             return False
         if rows != self._rows:

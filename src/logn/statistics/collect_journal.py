@@ -27,8 +27,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
-    """How far a collection has come: the arrays of its state, and the rows that they hold of each shard."""
+class JournalEntry:
+    """How far a collection has come: the arrays of its state, and how many rows of each shard they hold."""
 
     arrays: Arrays
     rows: tuple[int, ...]
@@ -40,7 +40,7 @@ class CollectJournal:
     Args:
         path: The file; None keeps nothing.
         shards: All shards of the collection, in their order.
-        settings: What the result depends on besides the shards; anything JSON can hold.
+        settings: What the result depends on apart from the shards; anything JSON can hold.
         seconds: Least time between two writes.
     """
 
@@ -53,31 +53,31 @@ class CollectJournal:
         self._seconds = seconds
         self._last = time.monotonic()
 
-    def load(self) -> Progress | None:
+    def load(self) -> JournalEntry | None:
         """Read what an interrupted collection of the same shards left; None when there is nothing."""
         if self._path is None or not self._path.exists():
             return None
         arrays, text = read_safetensors(self._path, expected_format=FILE_FORMAT, schema=FILE_SCHEMA)
         settings, shards, rows = (json.loads(text[name]) for name in ("settings", "shards", "rows"))
         self._check(settings, shards)
-        return Progress(arrays, tuple(rows))
+        return JournalEntry(arrays, tuple(rows))
 
     def due(self) -> bool:
         """Whether it is time to write again."""
         return self._path is not None and time.monotonic() - self._last >= self._seconds
 
-    def save(self, progress: Progress) -> None:
-        """Write the progress."""
+    def save(self, entry: JournalEntry) -> None:
+        """Write how far the collection has come."""
         if self._path is None:
             return
         metadata = {
             "format": FILE_FORMAT,
             "schema": str(FILE_SCHEMA),
             "settings": json.dumps(self._settings),
-            "shards": json.dumps(self._shards[: len(progress.rows)]),
-            "rows": json.dumps(progress.rows),
+            "shards": json.dumps(self._shards[: len(entry.rows)]),
+            "rows": json.dumps(entry.rows),
         }
-        write_safetensors(self._path, progress.arrays, metadata)
+        write_safetensors(self._path, entry.arrays, metadata)
         self._last = time.monotonic()
 
     def remove(self) -> None:
@@ -105,7 +105,7 @@ class CollectJournal:
 
 
 def _identity(shard: StoredArray) -> list[Any]:
-    """What tells that a shard is still the same."""
+    """What shows that a shard is still the same."""
     return [str(shard.path.resolve()), shard.name, shard.size, shard.mtime_ns]
 
 

@@ -275,7 +275,7 @@ def _margins(means: FloatArray, background_mean: float | None) -> dict[str, floa
 
 def _conclusion(mean_link: Correlation | None, std_link: Correlation | None, num_alive: int) -> str:
     if mean_link is None or std_link is None:
-        return "Without the training counts nobody can say whether mean and spread follow them: give the counts."
+        return "Without the training counts it is unknown whether mean and spread follow them: give the counts."
     strength = mean_link.spearman
     values = f"rank correlation with the log count: mean {strength:+.2f}, std {std_link.spearman:+.2f}"
     # About the size that chance alone gives to one in twenty unrelated pairs.

@@ -1,4 +1,4 @@
-"""StatisticsMetadata: what must be known about statistics besides the numbers."""
+"""StatisticsMetadata: what must be known about statistics apart from the numbers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StatisticsMetadata:
     def check_width(self, num_classes: int) -> None:
         """Refuse class names that are not one per column, a background alone, and unused columns that there are not."""
         if self.background is not None and num_classes == 1:
-            raise InputError("Expected a column for a class beside that of the background, but got only 1 column.")
+            raise InputError("Expected a column for a class as well as one for the background, but got only 1 column.")
         if self.class_names is not None and len(self.class_names) != num_classes:
             raise InputError(
                 f"Expected `class_names` to have one name per column ({num_classes}), but got {len(self.class_names)}."

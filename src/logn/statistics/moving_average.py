@@ -88,12 +88,12 @@ class MovingAverage:
         self._batches += 1
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The averages and counters as plain arrays; `restore` goes on from them."""
+        """The averages and counters as plain arrays; `restore` continues from them."""
         counters = np.array([self._rows, self._batches, self.skipped_batches], dtype=np.int64)
         return {"mean": self._mean.copy(), "variance": self._variance.copy(), "counters": counters}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` returned."""
         self._mean, self._variance = state["mean"].copy(), state["variance"].copy()
         self._rows, self._batches, self.skipped_batches = (int(number) for number in state["counters"])
 
@@ -134,7 +134,7 @@ class MovingAverageStatistics:
         self._options = options
 
     def settings(self) -> dict[str, Any]:
-        """What the result depends on besides the shards."""
+        """What the result depends on apart from the shards."""
         return {**self._options, **self._average.metadata.to_text()}
 
     def compute(self, block: LogitBlock) -> list[tuple[BatchMoments, int]]:
@@ -152,7 +152,7 @@ class MovingAverageStatistics:
         return self._average.state()
 
     def restore(self, arrays: Arrays) -> None:
-        """Go on from the state that `arrays` gave."""
+        """Continue from the state that `arrays` returned."""
         self._average.restore(arrays)
 
     def moments(self) -> ClassMoments:

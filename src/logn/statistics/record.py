@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError, LogNWarning
 from logn.logits.fingerprint import fingerprint as fingerprint_of
-from logn.logits.hooks import ForwardPasses, compile_anew, never_compiled
+from logn.logits.hooks import ForwardPasses, never_compiled, recompile
 from logn.logits.layer import (
     LogitLayer,
     check_layer,
@@ -106,7 +106,7 @@ def record(
         for name in _stage_names(layer)
     )
     with contextlib.ExitStack() as hooks:
-        hooks.callback(compile_anew)
+        hooks.callback(recompile)
         for slot in give_own_slots(model, layer):
             hooks.callback(slot.restore)
         passes = ForwardPasses(unwrap(model)) if layer.final_only == "call" else None
@@ -118,8 +118,8 @@ def record(
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
         if check_output:
-            hooks.enter_context(OutputCheck(model, layer, told=partial(_note_activation, recorded)))
-        compile_anew()
+            hooks.enter_context(OutputCheck(model, layer, on_activation=partial(_note_activation, recorded)))
+        recompile()
         yield recorded if layer.stages else recorded[0]
     if across_processes:
         merge_across_processes(recorded)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.names import read_class_names
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, LogNWarning, renamed_argument
 from logn.logits.image_folder import Preprocessing, read_prepared, select_images
 from logn.logits.onnx.file import onnx_digest, read_onnx
 from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
@@ -98,8 +98,9 @@ def record_onnx(
     nonfinite: Nonfinite = "error",
     provider: str = "CPUExecutionProvider",
     skip_unreadable: bool = False,
-    advance: Callable[[float], None] = lambda amount: None,
+    progress: Callable[[int], object] | None = None,
     skipped: Callable[[Sequence[Path]], object] = lambda paths: None,
+    advance: Callable[[int], object] | None = None,
 ) -> ClassMoments:
     '''Collect the moments of the class logits of an ONNX model over a folder of images.
 
@@ -108,23 +109,24 @@ def record_onnx(
     Args:
         model_path: The ONNX file.
         images: Folder of images.
-        preprocessing: How they become inputs; size, layout and type are taken from the model where it tells them.
+        preprocessing: How they become inputs; size, layout and type are taken from the model where it states them.
         tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
         num_classes: Columns of the logits, the background included, where the search finds several.
         activation: "softmax" or "sigmoid", to search only for that.
-        axis: The class axis of the logits, needed only where it cannot be told.
+        axis: The class axis of the logits, needed only where it cannot be inferred.
         background: Place of the background column: None, 0 or -1.
         class_names: Name of each column, for the record, or a file of them.
         population: What a row of logits stands for, for the record.
-        max_images: Take only so many of the images, spread evenly over the folder.
+        max_images: Take at most this many of the images, spread evenly over the folder.
         batch_size: Images per run, where the model leaves it open.
         sample_rows: How many rows to keep as a sample.
         nonfinite: "error" refuses NaN and infinity, "skip" leaves them out.
         provider: Where the model runs, by onnxruntime's name.
-        skip_unreadable: Leave out images that cannot be read, and warn of them at the end; without it the first of
+        skip_unreadable: Leave out images that cannot be read, and warn about them at the end; without it the first of
             them is an error.
-        advance: Called with the number of images after each run.
+        progress: Called with the number of images after each run.
         skipped: Called at the end with the images that were left out, if any were.
+        advance: An older name of `progress`.
 
     Example:
         >>> import tempfile, onnx.parser
@@ -137,6 +139,7 @@ def record_onnx(
         >>> record_onnx(folder / "model.onnx", folder).mean
         array([2., 1., 0.])
     '''
+    report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     file, paths = read_onnx(model_path), select_images(images, max_images)
     batches = _plan(model_inputs(file.model), preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
@@ -159,7 +162,7 @@ def record_onnx(
     session = OnnxSession(exposing(file.model, logits.tensors, only=True), str(file.path), provider=provider)
     for inputs, real in batches.read(paths, unreadable):
         moments.update(_rows(session.run(inputs, logits.tensors), logits, real, batches))
-        advance(real)
+        report(real)
     if unreadable:
         skipped(tuple(unreadable))
         warnings.warn(_names_skipped(tuple(unreadable), len(paths)), LogNWarning, stacklevel=2)
@@ -223,7 +226,7 @@ def _takes_images(spec: InputSpec) -> bool:
 
 
 def _completed(given: Preprocessing | None, image: InputSpec) -> Preprocessing:
-    """Fill in what the model tells, and refuse what contradicts it."""
+    """Fill in what the model states, and refuse what contradicts it."""
     given = given or Preprocessing()
     channels_last = image.shape[-1] == 3 and image.shape[-3] != 3
     colours = (given.layout or ("HWC" if channels_last else "CHW")).removeprefix("N")

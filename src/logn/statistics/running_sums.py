@@ -14,7 +14,7 @@ from logn.statistics.batch_sums import BatchSummer, SquareBound, Totals
 # would take nearly as long for one batch; fewer where their sums would take more memory than this.
 FOLD_EVERY = 64
 FOLD_BYTES = 2**22
-# Batches that are looked at closely before a bound is made of them, which takes as long as looking at so many.
+# Batches that are looked at closely before a bound is made of them, which takes as long as looking at that many.
 LOOK_CLOSELY = 6
 
 
@@ -72,7 +72,7 @@ class RunningSums:
         self._go_on_from(self.totals().merged(other))
 
     def restart(self, totals: Totals) -> None:
-        """Forget everything and go on from these totals; what follows depends on nothing else."""
+        """Forget everything and continue from these totals; what follows depends on nothing else."""
         self._summer.forget()
         self._pilot = None
         self._go_on_from(totals)

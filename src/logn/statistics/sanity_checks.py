@@ -1,4 +1,4 @@
-"""What looks wrong with statistics: a background that nobody named, probabilities for logits, one class, few rows."""
+"""What looks wrong with statistics: an unnamed background, probabilities instead of logits, one class, few rows."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ONE_LOGIT = (
 )
 
 
-def doubts(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
-    """Sentences on what the row sample makes us doubt; none where all looks well, or where there is no sample.
+def sanity_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+    """Warnings about what the sampled rows show; none if all looks well or if no rows were sampled.
 
     Args:
         moments: The statistics.
@@ -38,15 +38,15 @@ def doubts(moments: ClassMoments, *, background: int | str | None = "recorded") 
     Example:
         >>> moments = ClassMoments(6, sample_rows=100)
         >>> moments.update(np.random.default_rng(0).standard_normal((100, 6)) + [0, 0, 0, 0, 0, 9])
-        >>> print(doubts(moments)[0][:79])
+        >>> print(sanity_checks(moments)[0][:79])
         The last column scores highest in 100 % of the sampled rows, as a background do
     """
     place = check_background(moments.metadata.background if background == "recorded" else background)
-    return (*doubts_about_values(moments, background=place), *doubts_about_background(moments, background=place))
+    return (*value_checks(moments, background=place), *background_checks(moments, background=place))
 
 
-def doubts_about_values(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
-    """Sentences on logits that are none, or that have nothing to be compared with."""
+def value_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+    """Warnings about values that are not logits, and about a single logit without another class to compare it with."""
     place = check_background(moments.metadata.background if background == "recorded" else background)
     if moments.num_classes == 1 and place is None:
         return (ONE_LOGIT,)
@@ -54,27 +54,27 @@ def doubts_about_values(moments: ClassMoments, *, background: int | str | None =
     return (sentence,) if sentence else ()
 
 
-def doubts_about_background(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
-    """A sentence on a column that behaves as a background and is not called one."""
+def background_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+    """A warning about a column that behaves like a background but is not declared as one."""
     place = check_background(moments.metadata.background if background == "recorded" else background)
     rows = moments.sample.astype(np.float64)
     sentence = _other_background(rows, moments, place) if len(rows) >= FEWEST_ROWS else ""
     return (sentence,) if sentence else ()
 
 
-def doubts_about_rows(moments: ClassMoments) -> tuple[str, ...]:
-    """A sentence on statistics of very few rows, or of more columns than rows, which may have been exchanged.
+def row_checks(moments: ClassMoments) -> tuple[str, ...]:
+    """A warning about very few rows, or about more columns than rows, which may have been transposed.
 
     Example:
         >>> moments = ClassMoments(3)
         >>> moments.update(np.eye(3))
-        >>> print(doubts_about_rows(moments)[0][:77])
+        >>> print(row_checks(moments)[0][:77])
         There are only 3 rows, from which the spread of a class is uncertain by 50 %:
     """
     rows, columns = int(moments.count.max()), moments.num_classes
     if 0 < rows < columns:
         return (
-            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column is taken for a class: if "
+            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column counts as a class: if "
             "rows and classes are exchanged, save numpy.ascontiguousarray(logits.T) and collect that, else collect "
             "more rows.",
         )
@@ -87,7 +87,7 @@ def doubts_about_rows(moments: ClassMoments) -> tuple[str, ...]:
 
 
 def refuse_probabilities(moments: ClassMoments) -> None:
-    """Refuse statistics that are surely of probabilities: by the sampled rows, or without a sample by the moments.
+    """Refuse statistics that are certainly of probabilities: by the sampled rows, or without any by the moments.
 
     Example:
         >>> moments = ClassMoments(3)
@@ -133,7 +133,7 @@ def _probabilities(moments: ClassMoments) -> str:
 
 
 def _other_background(rows: FloatArray, moments: ClassMoments, background: int | None) -> str:
-    """A sentence on a column at either end that behaves as a background and is not called one."""
+    """A warning about a first or last column that behaves like a background but is not declared as one."""
     metadata = moments.metadata
     if rows.shape[1] < FEWEST_COLUMNS or metadata.activation == "sigmoid" or metadata.population == "images":
         return ""  # a classifier of images has no background
@@ -142,9 +142,9 @@ def _other_background(rows: FloatArray, moments: ClassMoments, background: int |
     place = max((place for place in _PLACES if place != background), key=lambda place: share[place])
     if share[place] < BACKGROUND_SHARE or not _stands_out(moments, place % rows.shape[1]):
         return ""
-    beside = "" if background is None else f", the named background in {100 * share[background]:.0f} %"
+    named = "" if background is None else f", the named background in {100 * share[background]:.0f} %"
     return (
-        f"The {_PLACES[place]} column scores highest in {100 * share[place]:.0f} % of the sampled rows{beside}, as a "
+        f"The {_PLACES[place]} column scores highest in {100 * share[place]:.0f} % of the sampled rows{named}, as a "
         f"background does: if it is one, say so (`--background {_PLACES[place]}`, in Python `background={place}`)."
     )
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from logn.errors import InputError
 from logn.logits.array_files import StoredArray
 from logn.logits.shards import DEFAULT_BATCH_ROWS, LogitBlock, read_blocks
-from logn.statistics.collect_journal import Arrays, CollectJournal, Progress, pack
+from logn.statistics.collect_journal import Arrays, CollectJournal, JournalEntry, pack
 from logn.statistics.file_format import VECTORS, StatisticsFile
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
@@ -142,7 +142,7 @@ def collect_shards(
     threads: int | None = None,
     journal: Path | None = None,
     journal_seconds: float = 5.0,
-    advance: Callable[[float], None] = lambda amount: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> CollectJournal:
     """Run all blocks of all shards through `statistics`; returns the journal, to remove once the result is saved.
 
@@ -153,7 +153,7 @@ def collect_shards(
         threads: How many threads read and compute; by default one per core, at most eight.
         journal: Where to keep the progress, so that a killed run can be resumed.
         journal_seconds: Least time between two writes of it.
-        advance: Called with the number of rows that have been done.
+        progress: Called with the number of rows that have been done.
 
     Example:
         >>> import tempfile, numpy as np
@@ -173,7 +173,7 @@ def collect_shards(
     done = list(earlier.rows) if earlier else []
     if earlier:
         statistics.restore(earlier.arrays)
-        advance(sum(done))
+        progress(sum(done))
     blocks = _remaining_blocks(shards, done, batch_rows)
     # Closed here, since an interrupt while Python clears it away would be printed with its traceback.
     with contextlib.closing(in_order(blocks, lambda item: _compute(statistics, item[1]), threads)) as results:
@@ -181,10 +181,10 @@ def collect_shards(
             statistics.merge(result)
             done.extend([0] * (index + 1 - len(done)))
             done[index] = block.stop
-            advance(block.stop - block.start)
+            progress(block.stop - block.start)
             # Only here do statistics and rows surely belong together: an interrupt saves nothing by itself.
             if book.due():
-                book.save(Progress(statistics.arrays(), tuple(done)))
+                book.save(JournalEntry(statistics.arrays(), tuple(done)))
     return book
 
 

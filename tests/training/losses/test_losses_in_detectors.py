@@ -18,10 +18,10 @@ from logn.evaluate.store.predict import as_tensor, predict
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.losses import LOSS_NAMES, CrossEntropyLoss, SeesawLoss, make_loss
 from logn.statistics.record import record
+from logn.training.detectors.config import DetectorTrainingConfig
 from logn.training.detectors.feature_memory import FeatureMemory
 from logn.training.detectors.models import DetectorSettings, build_detector
-from logn.training.detectors.plan import TrainingPlan
-from logn.training.detectors.train_detector import train
+from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import Checkpoint, load_detector
 
 CLASSES = 4
@@ -129,29 +129,33 @@ def test_the_stages_of_a_cascade_have_a_state_each_and_one_set_of_scores():
     assert detector.logit_layer.paths == ("roi_heads.test_logits",)
 
 
-def plan_for(folder, output, **options):
+def config_for(folder, output, **options):
     values = {"iterations": 3, "batch": 4, "image_size": 64, "checkpoint_every": 1, **options}
-    return TrainingPlan(folder, output, **values)
+    return DetectorTrainingConfig(folder, output, **values)
 
 
 @pytest.mark.parametrize(("loss", "key"), [("seesaw", "counts"), ("loce", "mean_score")])
 def test_a_run_keeps_the_state_of_its_loss_and_resumes_to_the_bit(lvis_folder, tmp_path, loss, key, stop_at_call):
-    plan = plan_for(lvis_folder, tmp_path / "whole", loss=loss)
-    train(plan, device="cpu", progress=False)
+    config = config_for(lvis_folder, tmp_path / "whole", loss=loss)
+    train_detector(config, device="cpu", progress=False)
     whole = Checkpoint.load(tmp_path / "whole")
     state = whole.model[f"roi_heads.classification_loss.{key}"]
     assert (state != make_loss(loss, COUNTS).state_dict()[key]).any()
 
-    stopped = plan_for(lvis_folder, tmp_path / "stopped", loss=loss)
+    stopped = config_for(lvis_folder, tmp_path / "stopped", loss=loss)
     with pytest.raises(KeyboardInterrupt):
-        train(stopped, device="cpu", progress=False, classification_loss=stop_at_call(2, make_loss(loss, COUNTS)))
-    assert train(stopped, device="cpu", progress=False).resumed_from == 2
+        train_detector(
+            stopped, device="cpu", progress=False, classification_loss=stop_at_call(2, make_loss(loss, COUNTS))
+        )
+    assert train_detector(stopped, device="cpu", progress=False).resumed_from == 2
     resumed = Checkpoint.load(tmp_path / "stopped")
     assert all(torch.equal(tensor, whole.model[name]) for name, tensor in resumed.model.items() if "_loss" not in name)
     assert torch.equal(resumed.model[f"roi_heads.classification_loss.{key}"], state)
     assert load_detector(tmp_path / "whole").settings.loss == loss
     with pytest.raises(InputError, match="loss"):
-        train(plan_for(lvis_folder, tmp_path / "whole", loss=f"{loss}:eps=1" if loss == "seesaw" else "loce:decay=0.5"))
+        train_detector(
+            config_for(lvis_folder, tmp_path / "whole", loss=f"{loss}:eps=1" if loss == "seesaw" else "loce:decay=0.5")
+        )
 
 
 def test_regions_of_earlier_batches_join_each_batch():
@@ -174,12 +178,12 @@ def test_regions_of_earlier_batches_join_each_batch():
 
 @pytest.mark.parametrize("loss", ["eql", "seesaw", "bags"])
 def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvis_folder, tmp_path, loss):
-    train(plan_for(lvis_folder, tmp_path / "run", loss=loss, iterations=1), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, tmp_path / "run", loss=loss, iterations=1), device="cpu", progress=False)
     detector = load_detector(tmp_path / "run")
     # As after a long training: clearly different logits.
     nn.init.normal_(detector.roi_heads.box_predictor.cls_score.weight, std=0.5)
     dataset = DetectionDataset(lvis_folder / "train.json")
-    moments = collect_detector_statistics(detector, dataset, images=4)
+    moments = collect_detector_statistics(detector, dataset, max_images=4)
     assert moments.metadata.class_names[-CLASSES:] == dataset.class_names
     assert (moments.metadata.background, moments.metadata.activation) == (detector.background, detector.activation)
     affine = logit_normalization(moments)
@@ -196,15 +200,15 @@ def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvi
 
 
 def test_a_run_with_a_feature_memory(lvis_folder, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path, loss="loce", feature_memory=True)
-    assert np.isfinite(list(train(plan, device="cpu", progress=False).losses.values())).all()
+    config = config_for(lvis_folder, tmp_path, loss="loce", feature_memory=True)
+    assert np.isfinite(list(train_detector(config, device="cpu", progress=False).losses.values())).all()
     with pytest.raises(InputError, match="Expected `feature_memory` to be used with the loss `loce`"):
-        plan_for(lvis_folder, tmp_path, loss="seesaw", feature_memory=True)
+        config_for(lvis_folder, tmp_path, loss="seesaw", feature_memory=True)
 
 
 def test_two_processes_share_the_state(lvis_folder, tmp_path):
-    result = train(
-        plan_for(lvis_folder, tmp_path, loss="seesaw", iterations=2), processes=2, device="cpu", progress=False
+    result = train_detector(
+        config_for(lvis_folder, tmp_path, loss="seesaw", iterations=2), processes=2, device="cpu", progress=False
     )
     assert result.processes == 2
     counts = Checkpoint.load(tmp_path).model["roi_heads.classification_loss.counts"]
@@ -214,10 +218,10 @@ def test_two_processes_share_the_state(lvis_folder, tmp_path):
 def test_bags_trains_the_classifier_only_on_another_run(make_lvis_folder, tmp_path):
     make_lvis_folder(tmp_path / "data", objects=5)  # more than ten objects of some classes, fewer of others
     lvis_folder = tmp_path / "data"
-    base = plan_for(lvis_folder, tmp_path / "base", iterations=2)
-    train(base, device="cpu", progress=False)
-    train(
-        plan_for(lvis_folder, tmp_path / "bags", loss="bags", start=tmp_path / "base", only="classifier"),
+    base = config_for(lvis_folder, tmp_path / "base", iterations=2)
+    train_detector(base, device="cpu", progress=False)
+    train_detector(
+        config_for(lvis_folder, tmp_path / "bags", loss="bags", start=tmp_path / "base", only="classifier"),
         device="cpu",
         progress=False,
     )
@@ -243,9 +247,9 @@ def fold_the_scaled_classifier(run):
 
 @pytest.mark.parametrize("only", ["classifier", "new-classifier", "scales", "heads"])
 def test_which_weights_each_part_trains(lvis_folder, tmp_path, only):
-    train(plan_for(lvis_folder, tmp_path / "base", iterations=1), device="cpu", progress=False)
-    plan = plan_for(lvis_folder, tmp_path / only, start=tmp_path / "base", only=only, iterations=1, seed=1)
-    train(plan, device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, tmp_path / "base", iterations=1), device="cpu", progress=False)
+    config = config_for(lvis_folder, tmp_path / only, start=tmp_path / "base", only=only, iterations=1, seed=1)
+    train_detector(config, device="cpu", progress=False)
     before, after = (Checkpoint.load(tmp_path / name).model for name in ("base", only))
     changed = {name for name in before if (before[name] != after[name]).any()}
     if only == "scales":
@@ -274,12 +278,14 @@ def test_which_weights_each_part_trains(lvis_folder, tmp_path, only):
         ({"classifier": "scaled"}, "Expected `classifier` to be linear or cosine, but got 'scaled'"),
     ],
 )
-def test_wrong_plans_get_a_sentence(options, sentence):
+def test_wrong_configs_get_a_sentence(options, sentence):
     with pytest.raises(InputError, match=sentence):
-        TrainingPlan("data", "runs/a", **options)
+        DetectorTrainingConfig("data", "runs/a", **options)
 
 
 def test_a_start_of_another_kind_gets_a_sentence(lvis_folder, tmp_path):
-    train(plan_for(lvis_folder, tmp_path / "base", iterations=1), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, tmp_path / "base", iterations=1), device="cpu", progress=False)
     with pytest.raises(InputError, match="Expected `start` to be a run with `classifier` 'cosine', but got 'linear'"):
-        train(plan_for(lvis_folder, tmp_path / "other", classifier="cosine", start=tmp_path / "base"), device="cpu")
+        train_detector(
+            config_for(lvis_folder, tmp_path / "other", classifier="cosine", start=tmp_path / "base"), device="cpu"
+        )

@@ -11,12 +11,12 @@ from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.losses import make_loss
 from logn.training.detectors.cascade_heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
+from logn.training.detectors.config import DetectorTrainingConfig
 from logn.training.detectors.feature_memory import FeatureMemory, load_memory, memory_file, remove_memories, save_memory
 from logn.training.detectors.heads import BoxPredictor, MaskPredictor
 from logn.training.detectors.memory_sampling import draw_regions
-from logn.training.detectors.plan import TrainingPlan
 from logn.training.detectors.small_model import RegionSampler, SmallBoxHead, SmallMaskHead
-from logn.training.detectors.train_detector import DetectorRun, train
+from logn.training.detectors.train_detector import DetectorTrainer, train_detector
 from logn.training.engine.checkpoint import Checkpoint
 from logn.training.losses.equilibrium import INITIAL_SCORE, EquilibriumLoss
 
@@ -25,24 +25,24 @@ SCORES = "roi_heads.classification_loss.mean_score"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def plan_for(folder, output, **options):
+def config_for(folder, output, **options):
     values = {"iterations": 3, "batch": 4, "image_size": 64, "checkpoint_every": 1, **options}
-    return TrainingPlan(folder, output, **values)
+    return DetectorTrainingConfig(folder, output, **values)
 
 
 @pytest.fixture(scope="module")
 def first_stage(lvis_folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("first")
-    train(plan_for(lvis_folder, output), device="cpu", progress=False)
+    train_detector(config_for(lvis_folder, output), device="cpu", progress=False)
     return output
 
 
 def second_stage(folder, output, first, **options):
-    return plan_for(folder, output, loss="loce", feature_memory=True, start=first, only="heads", **options)
+    return config_for(folder, output, loss="loce", feature_memory=True, start=first, only="heads", **options)
 
 
 def test_filling_the_memory_is_no_time_of_the_iterations(lvis_folder, first_stage, tmp_path, monkeypatch):
-    fill = DetectorRun.fill_memory
+    fill = DetectorTrainer.fill_memory
 
     def slow_fill(run, *arguments, **options):
         fill(run, *arguments, **options)
@@ -50,23 +50,23 @@ def test_filling_the_memory_is_no_time_of_the_iterations(lvis_folder, first_stag
         while time.process_time() < end:
             pass
 
-    monkeypatch.setattr(DetectorRun, "fill_memory", slow_fill)
+    monkeypatch.setattr(DetectorTrainer, "fill_memory", slow_fill)
     began = time.process_time()
-    plan = second_stage(lvis_folder, tmp_path / "run", first_stage, iterations=1)
-    result = train(plan, device="cpu", progress=False)
+    config = second_stage(lvis_folder, tmp_path / "run", first_stage, iterations=1)
+    result = train_detector(config, device="cpu", progress=False)
     assert 0.0 < result.processor_seconds < time.process_time() - began - 0.3
 
 
 def test_a_resumed_run_has_the_memory_that_it_had(lvis_folder, first_stage, tmp_path, stop_at_call, assert_same_run):
-    train(second_stage(lvis_folder, tmp_path / "whole", first_stage), device="cpu", progress=False)
-    plan = second_stage(lvis_folder, tmp_path / "stopped", first_stage)
+    train_detector(second_stage(lvis_folder, tmp_path / "whole", first_stage), device="cpu", progress=False)
+    config = second_stage(lvis_folder, tmp_path / "stopped", first_stage)
     stopping = stop_at_call(2, EquilibriumLoss(4, background=0))
     with pytest.raises(KeyboardInterrupt):
-        train(plan, device="cpu", progress=False, classification_loss=stopping)
+        train_detector(config, device="cpu", progress=False, classification_loss=stopping)
     assert [path.name for path in (tmp_path / "stopped").glob("feature_memory*")] == [
         "feature_memory_0_at_2.safetensors"
     ]
-    assert train(plan, device="cpu", progress=False).resumed_from == 2
+    assert train_detector(config, device="cpu", progress=False).resumed_from == 2
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
     memories = [FeatureMemory(4), FeatureMemory(4)]
     for memory, name in zip(memories, ("whole", "stopped"), strict=True):
@@ -79,10 +79,10 @@ def test_a_resumed_run_has_the_memory_that_it_had(lvis_folder, first_stage, tmp_
 def test_a_pass_over_the_images_fills_the_memory_and_the_scores_before_any_weight_changes(
     lvis_folder, first_stage, tmp_path, stop_at_call
 ):
-    plan = second_stage(lvis_folder, tmp_path, first_stage)
+    config = second_stage(lvis_folder, tmp_path, first_stage)
     loss = stop_at_call(0, EquilibriumLoss(4, background=0))
     with pytest.raises(KeyboardInterrupt):
-        train(plan, device="cpu", progress=False, classification_loss=loss)
+        train_detector(config, device="cpu", progress=False, classification_loss=loss)
     filled, before = Checkpoint.load(tmp_path), Checkpoint.load(first_stage)
     assert filled.iteration == 0
     assert all(torch.equal(tensor, filled.model[name]) for name, tensor in before.model.items())
@@ -94,7 +94,7 @@ def test_a_pass_over_the_images_fills_the_memory_and_the_scores_before_any_weigh
 
 
 def test_frozen_normalisation_stays_frozen_after_the_pass(lvis_folder, first_stage, tmp_path):
-    train(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
+    train_detector(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
     before, after = Checkpoint.load(first_stage).model, Checkpoint.load(tmp_path).model
     statistics = [name for name in before if "running_" in name]
     assert statistics
@@ -102,23 +102,23 @@ def test_frozen_normalisation_stays_frozen_after_the_pass(lvis_folder, first_sta
 
 
 def test_without_a_first_stage_the_memory_fills_while_training(lvis_folder, tmp_path):
-    plan = plan_for(lvis_folder, tmp_path, loss="loce", feature_memory=True, iterations=1)
-    train(plan, device="cpu", progress=False)
+    config = config_for(lvis_folder, tmp_path, loss="loce", feature_memory=True, iterations=1)
+    train_detector(config, device="cpu", progress=False)
     memory = FeatureMemory(4)
     load_memory(memory, tmp_path, 1, 0)
     assert 0 < len(memory) < 4 * 80
 
 
 def test_a_run_whose_memory_is_gone_is_not_resumed(lvis_folder, first_stage, tmp_path):
-    train(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
+    train_detector(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
     remove_memories(tmp_path)
     with pytest.raises(InputError, match=r"feature memory of the run to be in .*at_1\.safetensors`, but there is no"):
-        train(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
+        train_detector(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
 
 
 def test_each_process_keeps_a_memory_of_its_own(lvis_folder, first_stage, tmp_path):
-    plan = second_stage(lvis_folder, tmp_path, first_stage, iterations=1)
-    train(plan, processes=2, device="cpu", progress=False)
+    config = second_stage(lvis_folder, tmp_path, first_stage, iterations=1)
+    train_detector(config, processes=2, device="cpu", progress=False)
     memories = [FeatureMemory(4), FeatureMemory(4)]
     for rank, memory in enumerate(memories):
         load_memory(memory, tmp_path, 1, rank)

@@ -82,5 +82,5 @@ def draw(
     """Draw the images of `settings` into `folder` with a progress bar, and say where and how long it took."""
     started = time.monotonic()
     with progress("Drawing", total=images, shown=shown) as advance:
-        generate(folder, settings, workers=workers, advance=advance)
+        generate(folder, settings, workers=workers, progress=advance)
     return {"folder": folder, "seconds": round(time.monotonic() - started, 1)}

@@ -71,20 +71,20 @@ class ClassifierRun:
         from logn.classes.counts import ClassCounts
         from logn.evaluate.classification.classifier_logits import classifier_logits, classifier_statistics
         from logn.training.classifiers.train_classifier import load_classifier
-        from logn.training.engine.processes import choose_device
+        from logn.training.engine.distributed import choose_device
 
         classifier = load_classifier(self.model).to(choose_device(self.device))
         train, test = (self._images(classifier, split) for split in ("train", "test"))
         found: Inputs = {
-            "logits": classifier_logits(classifier, test, advance=advance),
+            "logits": classifier_logits(classifier, test, progress=advance),
             "labels": test.labels,
-            "moments": classifier_statistics(classifier, train, advance=advance),
+            "moments": classifier_statistics(classifier, train, progress=advance),
             "counts": ClassCounts(np.asarray(classifier.image_counts, np.float64), names=train.class_names),
             "families": train.families,
         }
         if dev:
             images = self._images(classifier, "dev")
-            found["dev"] = (classifier_logits(classifier, images, advance=advance), images.labels)
+            found["dev"] = (classifier_logits(classifier, images, progress=advance), images.labels)
         if classifier.settings.classifier != "cosine":
             layer = classifier.cls_score
             found |= {name: layer.get_parameter(name).detach().cpu().numpy() for name in ("weight", "bias")}

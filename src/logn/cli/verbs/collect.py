@@ -96,7 +96,7 @@ def collect(
             threads=threads,
             journal=output.with_name(output.name + ".partial"),
             journal_seconds=journal_seconds,
-            advance=advance,
+            progress=advance,
         )
     moments = statistics.moments()
     moments.save(output)

@@ -61,7 +61,7 @@ def collect_detector(
     run, available = prepare(model, data, images, device)
     total = available if most is None else min(most, available)
     with progress("Collecting", total, shown=show_progress) as advance:
-        moments = run(most=most, batch=batch, seed=seed, sample_rows=sample_rows, advance=advance)
+        moments = run(max_images=most, batch=batch, seed=seed, sample_rows=sample_rows, progress=advance)
     moments.save(output)
     rows, warnings = int(moments.count.max()), warn_of_doubts(moments)
     if json:
@@ -82,21 +82,21 @@ def collect_detector(
 def _prepare_detector(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.evaluate.store.detector_statistics import collect_detector_statistics
-    from logn.training.detectors.plan import find_annotations
+    from logn.training.detectors.config import find_annotations
     from logn.training.engine.checkpoint import load_detector
-    from logn.training.engine.processes import choose_device
+    from logn.training.engine.distributed import choose_device
 
     dataset = DetectionDataset(find_annotations(data), images)
     detector = load_detector(model, num_classes=dataset.num_classes)
     detector.to(choose_device(device))
-    return lambda most, **options: collect_detector_statistics(detector, dataset, images=most, **options), len(dataset)
+    return partial(collect_detector_statistics, detector, dataset), len(dataset)
 
 
 def _prepare_classifier(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
     from logn.datasets.open_images import open_images
     from logn.evaluate.classification.classifier_logits import classifier_statistics
     from logn.training.classifiers.train_classifier import load_classifier
-    from logn.training.engine.processes import choose_device
+    from logn.training.engine.distributed import choose_device
 
     classifier = load_classifier(model).to(choose_device(device))
     dataset = open_images(data, "train", root=images, **(classifier.data_options or {}))

@@ -153,7 +153,7 @@ def collect_onnx(
             nonfinite=nonfinite.value,
             provider=provider,
             skip_unreadable=skip_unreadable,
-            advance=advance,
+            progress=advance,
             skipped=unreadable.extend,
         )
     moments.save(output)

@@ -122,7 +122,7 @@ def compare(
 
 def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: PredictionStore) -> Any:
     from logn.datasets.detection_dataset import DetectionDataset
-    from logn.evaluate.decode.masks import mask_maker
+    from logn.evaluate.decode.mask_maker import mask_maker
     from logn.training.engine.checkpoint import load_detector
 
     model = load_detector(detector, num_classes=store.num_classes)

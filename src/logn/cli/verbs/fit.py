@@ -289,12 +289,12 @@ def _warnings(
 ) -> list[str]:
     """What was told when fitting, and what the row sample says against statistics and map; also printed on stderr."""
     from logn.calibrators.score_shift_warning import form_warning
-    from logn.statistics.sanity_checks import doubts
+    from logn.statistics.sanity_checks import sanity_checks
 
     found = list(told)
     if moments is not None:
         moved = form_warning(affine, moments, threshold=threshold)
-        found += [*doubts(moments, background=affine.background), *([moved] if moved else [])]
+        found += [*sanity_checks(moments, background=affine.background), *([moved] if moved else [])]
     found = [in_options(sentence) for sentence in dict.fromkeys(found)]
     for warning in found:
         print_note(f"Warning: {warning}")

@@ -65,7 +65,7 @@ def fold(
         axis=axis,
         inputs=_inputs(model, input_shape or [], inputs),
         insert=insert,
-        again=again,
+        allow_refold=again,
         allow_mismatch=allow_mismatch,
     )
     if json:

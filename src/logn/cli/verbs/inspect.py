@@ -107,7 +107,7 @@ def inspect(
     from logn.classes.counts import ClassCounts
     from logn.statistics.diagnosis import diagnose, tail_bias
     from logn.statistics.moments import ClassMoments
-    from logn.statistics.sanity_checks import doubts
+    from logn.statistics.sanity_checks import sanity_checks
 
     if plot is not None:
         check_output(plot, statistics, counts)
@@ -117,7 +117,7 @@ def inspect(
         warnings.simplefilter("ignore", LogNWarning)  # what there is to doubt, the advice says
         effects = form_effects(moments, threshold=threshold, activation=activation)
     bias, estimator = tail_bias(moments), moments.metadata.estimator
-    advice = advice_from(bias, diagnosis, effects, estimator=estimator, doubts=doubts(moments))
+    advice = advice_from(bias, diagnosis, effects, estimator=estimator, doubts=sanity_checks(moments))
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 

@@ -56,7 +56,7 @@ def predict(
     detector.to(_device(device))
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     with progress("Predicting", total=share, shown=show_progress) as advance:
-        written = run_detector(detector, dataset, output, dtype=dtype, batch=batch, metadata=metadata, advance=advance)
+        written = run_detector(detector, dataset, output, dtype=dtype, batch=batch, metadata=metadata, progress=advance)
     if int(os.environ.get("RANK", 0)) > 0:
         return  # one process speaks for all
     store = PredictionStore(output)
@@ -94,7 +94,7 @@ def _annotations(data: Path) -> Path:
 
 
 def _device(name: str) -> str:
-    from logn.training.engine.processes import choose_device
+    from logn.training.engine.distributed import choose_device
 
     chosen = choose_device(name)
     if chosen.type == "cuda" and ":" not in name:

@@ -55,7 +55,7 @@ def predict_classifier(
     from logn.datasets.open_images import SPLITS, open_images
     from logn.evaluate.classification.classifier_logits import check_classes
     from logn.training.classifiers.train_classifier import load_classifier
-    from logn.training.engine.processes import choose_device
+    from logn.training.engine.distributed import choose_device
 
     splits = list(dict.fromkeys(split or ("train", "test")))
     for name in splits:
@@ -130,12 +130,12 @@ def _write_split(
     written: dict[str, Path] = {}
     if split == "train":
         logits, moments = logits_and_statistics(
-            classifier, images, batch=batch, sample_rows=sample_rows, advance=advance
+            classifier, images, batch=batch, sample_rows=sample_rows, progress=advance
         )
         moments.save(folder / STATISTICS_FILE)
         written["statistics"] = folder / STATISTICS_FILE
     else:
-        logits = classifier_logits(classifier, images, batch=batch, advance=advance)
+        logits = classifier_logits(classifier, images, batch=batch, progress=advance)
     for kind, array in (("logits", logits), ("labels", images.labels)):
         path = folder / f"{split}_{kind}.npy"
         with atomic_path(path) as temporary:

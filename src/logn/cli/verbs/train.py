@@ -100,10 +100,10 @@ def train(
 
         torchrun --nproc-per-node 8 -m logn.cli.main train --data lvis_v1_train.json -m cascade-r101 -o runs/lvis
     """
-    from logn.training.detectors.plan import TrainingPlan
-    from logn.training.detectors.train_detector import train as run_training
+    from logn.training.detectors.config import DetectorTrainingConfig
+    from logn.training.detectors.train_detector import train_detector
 
-    plan = TrainingPlan(
+    config = DetectorTrainingConfig(
         data=data,
         output=output,
         images=images,
@@ -127,8 +127,8 @@ def train(
         feature_memory=feature_memory,
         backbone=backbone,
     )
-    result = run_training(
-        plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
+    result = train_detector(
+        config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
     options.print_result(result, as_json=as_json)
     statistics, predictions = output / "statistics.safetensors", output / "predictions"

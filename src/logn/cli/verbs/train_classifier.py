@@ -72,10 +72,10 @@ def train_classifier(
 
         logn train-classifier --data ImageNet_LT_train.txt --root imagenet -m resnext50 --classifier cosine -o runs/lt
     """
-    from logn.training.classifiers.plan import ClassifierPlan
+    from logn.training.classifiers.config import ClassifierTrainingConfig
     from logn.training.classifiers.train_classifier import train_classifier as run_training
 
-    plan = ClassifierPlan(
+    config = ClassifierTrainingConfig(
         data=data,
         output=output,
         root=root,
@@ -102,7 +102,7 @@ def train_classifier(
         only=only,
     )
     result = run_training(
-        plan, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
+        config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
     options.print_result(result, as_json=as_json)
     compare = command("logn", "compare", "--task", "classification", "--model", output, "--data", data)

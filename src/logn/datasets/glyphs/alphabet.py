@@ -92,8 +92,8 @@ _GLYPH_PIXELS = 20
 _LONGEST_SHAPE = 3.2  # a dash or a bar is too easily a line of the background
 _LEAST_INK = 0.06
 _DISTRACTORS = 60
-# Two characters of a scene correlate at most this much; more only where so many classes cannot be had
-# otherwise.
+# Two characters of a scene correlate at most this much; more only where there would be too few of
+# them otherwise.
 _LARGEST_SIMILARITIES = (0.9, 0.93, 0.95, 0.97)
 
 FloatArray = npt.NDArray[np.float32]
@@ -190,7 +190,7 @@ def _template(character: str) -> FloatArray | None:
 
 
 def _pool(num_classes: int) -> tuple[tuple[str, ...], FloatArray]:
-    """Characters that can be told apart, enough for the classes and the distractors."""
+    """Characters that can be distinguished, enough for the classes and the distractors."""
     characters, correlation = _usable()
     kept: list[int] = []
     for largest in _LARGEST_SIMILARITIES:

@@ -1,7 +1,7 @@
 """Glyph classes: a long-tailed classification problem that is drawn, not downloaded.
 
 A folder holds one array of images and one of labels for each split, and `classes.json`. Shards of a split are drawn
-first and joined at the end, each in one atomic step, so a run that was stopped goes on from the last whole shard.
+first and joined at the end, each in one atomic step, so a stopped run resumes from the last whole shard.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def generate_glyph_classes(
     settings: GlyphClassSettings | None = None,
     *,
     workers: int = 1,
-    advance: Callable[[float], None] = lambda images: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> Path:
     """Draw the images of all splits, or finish what an earlier call began.
 
@@ -105,7 +105,7 @@ def generate_glyph_classes(
         folder: Where to write; made if it is not there. It must be empty or hold glyph classes of the same settings.
         settings: What to draw.
         workers: Number of processes; 1 draws in this process.
-        advance: Called with the number of images whenever some are finished.
+        progress: Called with the number of images whenever some are finished.
 
     Example:
         >>> import tempfile
@@ -120,13 +120,13 @@ def generate_glyph_classes(
     root = Path(folder)
     claim_folder(root, _WHAT, CLASSES_VERSION, asdict(settings))
     if is_complete(root):
-        advance(settings.images)
+        progress(settings.images)
         return root
     plan = plan_classes(settings)
     (root / PARTS).mkdir(exist_ok=True)
     labels = {split: plan.labels[split].tolist() for split in SPLITS}
     shards = cut_into_shards(root, settings, labels, plan.alphabet, images=_SHARD_IMAGES, suffix=".npy")
-    draw_shards(_draw_shard, shards, lambda shard: shard.part.is_file(), workers, advance)
+    draw_shards(_draw_shard, shards, lambda shard: shard.part.is_file(), workers, progress)
     for split in SPLITS:
         _write_array(_images_file(root, split), _joined([shard.part for shard in shards if shard.split == split]))
         _write_array(_labels_file(root, split), plan.labels[split])

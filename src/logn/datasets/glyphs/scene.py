@@ -92,7 +92,7 @@ def _object_sides(count: int, generator: np.random.Generator) -> FloatArray:
 
 
 def turned_glyph(character: str, side: float, generator: np.random.Generator) -> FloatArray:
-    """The opacity of a character in a random style, its longer side so many pixels, turned a little."""
+    """The opacity of a character in a random style, its longer side `side` pixels, turned a little."""
     pillow = import_pillow()
     alpha = glyph_alpha(character, int(generator.integers(len(STYLES))))
     turned = pillow.fromarray(alpha).rotate(
@@ -147,7 +147,7 @@ def _draw_distractors(
     places: IntArray,
     generator: np.random.Generator,
 ) -> None:
-    """Draw so many characters that are no class, where there is room; objects come on top of them."""
+    """Draw characters that are no class, where there is room; objects come on top of them."""
     size = len(canvas)
     corners, shapes = places, [glyph.shape for glyph in glyphs]
     for _ in range(number):
@@ -181,7 +181,7 @@ def paint_glyph(
 
 
 def _colour_against(background: FloatArray, least: float, generator: np.random.Generator) -> FloatArray:
-    """A random colour that can be told from the background: the first of some that is far enough, or the farthest."""
+    """A random colour that differs from the background: the first of some that is far enough, or the farthest."""
     colours = generator.uniform(0, 255, (8, 3)).astype(np.float32)
     distance = np.linalg.norm(colours - background, axis=1)
     far = np.flatnonzero(distance >= least)

@@ -1,7 +1,7 @@
 """Glyph scenes: a long-tailed detection problem that is drawn, not downloaded.
 
 The work is cut into shards. A shard writes its images and then one small file with their objects, each in one atomic
-step, so a run that was stopped goes on from the last whole shard, and the annotation files appear only at the end.
+step, so a stopped run resumes from the last whole shard, and the annotation files appear only at the end.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def generate_glyph_scenes(
     settings: GlyphSettings | None = None,
     *,
     workers: int = 1,
-    advance: Callable[[float], None] = lambda images: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> Path:
     """Draw the images and write the annotation files, or finish what an earlier call began.
 
@@ -186,7 +186,7 @@ def generate_glyph_scenes(
         folder: Where to write; made if it is not there. It must be empty or hold glyph scenes of the same settings.
         settings: What to draw.
         workers: Number of processes; 1 draws in this process.
-        advance: Called with the number of images whenever some are finished.
+        progress: Called with the number of images whenever some are finished.
 
     Example:
         >>> import tempfile
@@ -201,13 +201,13 @@ def generate_glyph_scenes(
     for split in SPLITS:
         (root / "images" / split).mkdir(parents=True, exist_ok=True)
     if _is_complete(root, settings):
-        advance(settings.train + settings.dev + settings.test)
+        progress(settings.train + settings.dev + settings.test)
         return root
     plan = plan_scenes(settings)
     (root / PARTS).mkdir(exist_ok=True)
     labels = {split: [entry.tolist() for entry in plan.labels[split]] for split in SPLITS}
     shards = cut_into_shards(root, settings, labels, plan.alphabet, images=_SHARD_IMAGES, suffix=".json")
-    draw_shards(_draw_shard, shards, _is_drawn, workers, advance)
+    draw_shards(_draw_shard, shards, _is_drawn, workers, progress)
     for split in SPLITS:
         _write_annotations(root, split, settings, plan)
     shutil.rmtree(root / PARTS)

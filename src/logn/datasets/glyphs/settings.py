@@ -20,7 +20,7 @@ MaskForm = Literal["rle", "polygon"]
 
 @dataclass(frozen=True)
 class GlyphSettings:
-    """What `logn data glyphs` can be told.
+    """The settings of `logn data glyphs`.
 
     Args:
         classes: How many classes, up to 1,203.
@@ -107,7 +107,7 @@ def plan_scenes(settings: GlyphSettings) -> GlyphPlan:
 
 
 def sorted_by_name(alphabet: Alphabet) -> Alphabet:
-    """Sort the classes by name, as LVIS does, so that the ids tell nothing about families and frequencies."""
+    """Sort the classes by name, as LVIS does, so that the ids say nothing about families and frequencies."""
     order = np.argsort(alphabet.names, kind="stable").tolist()
     return Alphabet(
         characters=tuple(alphabet.characters[index] for index in order),
@@ -122,7 +122,7 @@ CLASSES_VERSION = 2
 
 @dataclass(frozen=True)
 class GlyphClassSettings:
-    """What `logn data glyph-classes` can be told.
+    """The settings of `logn data glyph-classes`.
 
     Args:
         classes: How many classes, up to 1,203.

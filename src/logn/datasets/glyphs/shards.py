@@ -82,17 +82,17 @@ def _difference(found: dict[str, Any] | None, wanted: dict[str, Any], defaults: 
 
 
 def draw_in_processes(
-    draw: Callable[[Shard], int], shards: Sequence[Shard], workers: int, advance: Callable[[float], None]
+    draw: Callable[[Shard], int], shards: Sequence[Shard], workers: int, progress: Callable[[int], object]
 ) -> None:
     """Call `draw`, which returns how many images it drew, for every shard; 1 worker draws in this process."""
     if workers == 1:
         for shard in shards:
-            advance(draw(shard))
+            progress(draw(shard))
         return
     try:
         with fresh_processes(min(workers, max(1, len(shards)))) as pool:
             for finished in as_completed([pool.submit(draw, shard) for shard in shards]):
-                advance(finished.result())
+                progress(finished.result())
     except BrokenProcessPool as error:
         raise InputError(
             f"Expected `workers` = {workers} processes to draw, but one of them ended; try `workers` = 1, and in a "
@@ -169,7 +169,7 @@ def cut_into_shards(
     images: int,
     suffix: str,
 ) -> list[GlyphShard[Settings, Label]]:
-    """Cut the images of all splits, whose content is `labels`, into shards of so many `images`."""
+    """Cut the images of all splits, whose content is `labels`, into shards of `images` images."""
     return [
         GlyphShard(root, settings, split, first, labels[split][first : first + images], alphabet, suffix)
         for split in SPLITS
@@ -190,9 +190,9 @@ def draw_shards(
     shards: Sequence[GlyphShard[Settings, Label]],
     is_done: Callable[[GlyphShard[Settings, Label]], bool],
     workers: int,
-    advance: Callable[[float], None],
+    progress: Callable[[int], object],
 ) -> None:
     """Draw the shards that an earlier call has not drawn."""
     waiting = [shard for shard in shards if not is_done(shard)]
-    advance(sum(len(shard.labels) for shard in shards) - sum(len(shard.labels) for shard in waiting))
-    draw_in_processes(draw, waiting, workers, advance)
+    progress(sum(len(shard.labels) for shard in shards) - sum(len(shard.labels) for shard in waiting))
+    draw_in_processes(draw, waiting, workers, progress)

@@ -26,7 +26,7 @@ def classifier_logits(
     images: LabelledImages,
     *,
     batch: int = BATCH,
-    advance: Callable[[int], object] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> npt.NDArray[np.float32]:
     """The logits `(N, C)` of all images, in their order.
 
@@ -34,7 +34,7 @@ def classifier_logits(
         model: As `logn.training.classifiers.train_classifier.load_classifier` gives it, on any device.
         images: Prepared as the classifier's settings say: brought to its size, the middle cut out.
         batch: Images per forward pass.
-        advance: Called with the number of images whenever some are done.
+        progress: Called with the number of images whenever some are done.
 
     Example:
         >>> from logn.datasets.labelled_images import array_images
@@ -50,7 +50,7 @@ def classifier_logits(
         for pictures in _batches(model, images, batch):
             logits[done : done + len(pictures)] = model(pictures).float().cpu().numpy()
             done += len(pictures)
-            advance(len(pictures))
+            progress(len(pictures))
     return logits
 
 
@@ -58,32 +58,32 @@ def classifier_statistics(
     model: Classifier,
     images: LabelledImages,
     *,
-    most: int | None = None,
+    max_images: int | None = None,
     batch: int = BATCH,
     seed: int = 0,
     sample_rows: int | None = None,
-    advance: Callable[[int], object] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> ClassMoments:
     """Run a classifier over its training images and sum up its logits; labels are not read.
 
     Args:
         model: As `logn.training.classifiers.train_classifier.load_classifier` gives it, on any device.
         images: The training images.
-        most: How many of them, drawn at random without repetition; all by default.
+        max_images: How many of them at most, drawn at random without repetition; all by default.
         batch: Images per forward pass.
         seed: Of the draw.
         sample_rows: Rows to keep for margins and confidence; by default 4096, or what fits into 4 MiB.
-        advance: Called with the number of images whenever some are done.
+        progress: Called with the number of images whenever some are done.
     """
     check_classes(model, images)
-    if most is not None:
-        if most < 1:
-            raise InputError(f"Expected `most` to be at least 1, but got {most}.")
-        images = images.subset(np.random.default_rng(seed).permutation(len(images))[:most])
+    if max_images is not None:
+        if max_images < 1:
+            raise InputError(f"Expected `max_images` to be at least 1, but got {max_images}.")
+        images = images.subset(np.random.default_rng(seed).permutation(len(images))[:max_images])
     with evaluation_mode(model), _recording(model, images, sample_rows) as moments, torch.inference_mode():
         for pictures in _batches(model, images, batch):
             model(pictures)
-            advance(len(pictures))
+            progress(len(pictures))
     return moments
 
 
@@ -93,12 +93,12 @@ def logits_and_statistics(
     *,
     batch: int = BATCH,
     sample_rows: int | None = None,
-    advance: Callable[[int], object] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> tuple[npt.NDArray[np.float32], ClassMoments]:
     """What `classifier_logits` and `classifier_statistics` give, in one pass."""
     check_classes(model, images)
     with evaluation_mode(model), _recording(model, images, sample_rows) as moments:
-        logits = classifier_logits(model, images, batch=batch, advance=advance)
+        logits = classifier_logits(model, images, batch=batch, progress=progress)
     return logits, moments
 
 

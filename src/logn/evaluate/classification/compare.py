@@ -13,7 +13,7 @@ from logn.calibrators.method_spec import FitInputs
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.logits import open_logits
-from logn.evaluate.classification.methods import ClassifierFit, classifier_statistics
+from logn.evaluate.classification.methods import ClassifierFit, training_moments
 from logn.evaluate.classification.task import ClassificationTask
 from logn.evaluate.classification.truth import PAPER_BOUNDS, Labels, checked_labels, classification_truth
 from logn.evaluate.comparison.comparison import Comparison
@@ -76,11 +76,11 @@ def compare_classification(
         bounds: The most training samples of a few-shot and of a medium-shot class; by default 19 and 100.
         draws: An older name of `num_bootstrap`.
         confidence: Of the intervals; by default 0.95.
-        seed: Of the draws; by default 0.
+        seed: Of the bootstrap; by default 0.
         progress: Called with the number of test rows that were done since the last call.
         settings: What is measured, and how, instead of the single choices `split`, `objective`, `bounds`,
             `num_bootstrap`, `confidence` and `seed`.
-        num_bootstrap: How often rows are drawn anew for the intervals, by default 1000; 0 for no intervals.
+        num_bootstrap: Bootstrap samples of the rows that intervals are made from, by default 1000; 0 for no intervals.
         inputs: What methods are fitted from, instead of `moments`, `counts`, `dimensions`, `weight` and `bias`.
         dimensions: Fractal dimensions of the classes, for fracal.
         allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
@@ -110,7 +110,7 @@ def compare_classification(
     classes = checked_labels(labels, opened.num_classes)
     opened.check_labels(classes)  # before the training logits are read, which may take long
     recorded = moments if inputs is None else inputs.moments
-    statistics = classifier_statistics(recorded, train_logits, opened.num_classes)
+    statistics = training_moments(recorded, train_logits, opened.num_classes)
     clock.lap("statistics")
     truth = classification_truth(
         classes,

@@ -34,16 +34,16 @@ class RowOutcomes:
     Args:
         predicted: The class of the highest logit (the first of several), int64 (N,).
         confidence: Its softmax probability, float64 (N,).
-        surprise: Minus the logarithm of the probability of the true class, float64 (N,).
+        nll: Minus the logarithm of the probability of the true class, float64 (N,).
     """
 
     predicted: npt.NDArray[np.int64]
     confidence: FloatArray
-    surprise: FloatArray
+    nll: FloatArray
 
     def part(self, rows: npt.NDArray[Any]) -> RowOutcomes:
         """Keep the rows that the mask or the positions name."""
-        return RowOutcomes(self.predicted[rows], self.confidence[rows], self.surprise[rows])
+        return RowOutcomes(self.predicted[rows], self.confidence[rows], self.nll[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def row_outcomes(
 
     Example:
         >>> (found,) = row_outcomes(open_logits([[0.0, np.log(3.0)], [1.0, 1.0]]), np.array([1, 0]))
-        >>> found.predicted.tolist(), found.confidence.round(2).tolist(), found.surprise.round(3).tolist()
+        >>> found.predicted.tolist(), found.confidence.round(2).tolist(), found.nll.round(3).tolist()
         ([1, 0], [0.75, 0.5], [0.288, 0.693])
     """
     logits.check_labels(labels)
@@ -209,4 +209,4 @@ def _fill(outcome: RowOutcomes, rows: slice, logits: FloatArray, labels: npt.NDA
     total = np.exp(logits, out=logits).sum(axis=1)
     outcome.predicted[rows] = predicted
     outcome.confidence[rows] = 1.0 / total
-    outcome.surprise[rows] = np.log(total) - behind
+    outcome.nll[rows] = np.log(total) - behind

@@ -21,8 +21,8 @@ from logn.evaluate.comparison.method_fitting import LogitMap
 from logn.statistics.moments import ClassMoments
 
 
-def classifier_statistics(moments: Any, train_logits: Any, num_classes: int) -> ClassMoments | None:
-    """Statistics from an object, from a file or from the training logits themselves; None when nothing is given."""
+def training_moments(moments: Any, train_logits: Any, num_classes: int) -> ClassMoments | None:
+    """Moments from an object, from a file or from the training logits themselves; None when nothing is given."""
     if moments is not None and train_logits is not None:
         raise InputError(
             "Expected one of `moments` (`--statistics`) and `train_logits` (`--train-logits`), but got both."

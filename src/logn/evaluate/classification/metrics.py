@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.counts import ClassCounts
-from logn.evaluate.classification.draws import weighted_metrics
+from logn.evaluate.classification.bootstrap import weighted_metrics
 from logn.evaluate.classification.logits import RowOutcomes, open_logits, row_outcomes
 from logn.evaluate.classification.truth import PAPER_BOUNDS, ClassificationTruth, Labels, classification_truth
 from logn.logits.arrays import FloatArray
@@ -68,9 +68,9 @@ class Confusions:
         label, taken_for = np.divmod(pairs, truth.num_classes)
         return cls(label, taken_for, errors.astype(np.int64), errors / truth.rows_per_class[label])
 
-    def worst(self, most: int = MOST_CONFUSED) -> tuple[ConfusedPair, ...]:
+    def worst(self, max_pairs: int = MOST_CONFUSED) -> tuple[ConfusedPair, ...]:
         """The pairs with the most errors; equals by share, then by class."""
-        order = np.lexsort((-self.share, -self.errors))[:most]
+        order = np.lexsort((-self.share, -self.errors))[:max_pairs]
         columns = (column[order].tolist() for column in (self.label, self.predicted, self.errors, self.share))
         return tuple(ConfusedPair(*pair) for pair in zip(*columns, strict=True))
 
@@ -150,9 +150,9 @@ def classification_metrics(
 ) -> ClassificationMetrics:
     """Measure a softmax classifier from its logits and the true classes.
 
-    The groups are the mean accuracy of the classes with so many training samples. By the paper's bounds "few" is 1 to
+    The groups are the mean accuracy of the classes with that many training samples. By the paper's bounds "few" is 1 to
     19, "medium" 20 to 100 and "many" more than 100; the code of OLTR counts 20 as few and 100 as many, and these
-    numbers are given beside the others as "few-OLTR", "medium-OLTR" and "many-OLTR".
+    numbers are given in addition to the others as "few-OLTR", "medium-OLTR" and "many-OLTR".
 
     Args:
         logits: `(rows, classes)`: an array, a tensor, or the path of a `.npy`, `.npz` or `.safetensors` file.

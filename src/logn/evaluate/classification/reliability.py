@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.classification.draws import BINS
+from logn.evaluate.classification.bootstrap import BINS
 from logn.evaluate.classification.logits import RowOutcomes
 from logn.logits.arrays import FloatArray
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.evaluate.classification.draws import drawn_metrics
+from logn.evaluate.classification.bootstrap import bootstrap_metrics
 from logn.evaluate.classification.logits import ClassifierLogits, RowOutcomes, open_logits, row_outcomes
 from logn.evaluate.classification.methods import ClassifierFit
 from logn.evaluate.classification.metrics import metrics_of_outcomes
@@ -107,9 +107,9 @@ class ClassificationTask:
             for name, outcome in outcomes.items()
         }
 
-    def draws(self, bases: Sequence[RowOutcomes]) -> list[Mapping[str, FloatArray]]:
-        """The metrics of each method over the same draws of rows."""
-        return list(drawn_metrics(bases, self.truth, self.settings.num_bootstrap, self.settings.seed))
+    def bootstrap(self, bases: Sequence[RowOutcomes]) -> list[Mapping[str, FloatArray]]:
+        """The metrics of each method over the same bootstrap samples of rows."""
+        return list(bootstrap_metrics(bases, self.truth, self.settings.num_bootstrap, self.settings.seed))
 
     def details(self, outcomes: Mapping[str, RowOutcomes]) -> None:
         """All that the report shows is small enough to be measured at once."""

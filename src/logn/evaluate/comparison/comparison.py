@@ -23,7 +23,7 @@ from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import plain_values
 
-# Adds to the rows of a comparison what the report shows beside their metrics.
+# Adds to the rows of a comparison what the report shows in addition to their metrics.
 AddDetails = Callable[[Sequence[MethodResult]], Sequence[MethodResult]]
 DETECTION, CLASSIFICATION = "detection", "classification"
 
@@ -79,7 +79,7 @@ class Comparison:
         seconds: Time by step.
         notes: What to know before reading the numbers.
         provenance: How it was made.
-        add_details: Adds what the report shows beside the metrics; None where that is there, or cannot be had.
+        add_details: Adds what the report shows in addition to the metrics; None where that is there or impossible.
     """
 
     rows: tuple[MethodResult, ...]
@@ -147,7 +147,7 @@ class Comparison:
 
     @property
     def num_bootstrap(self) -> int:
-        """How many draws the intervals come from; 0 for none."""
+        """How many bootstrap samples the intervals come from; 0 for none."""
         return self.settings.num_bootstrap
 
     @property
@@ -175,7 +175,7 @@ class Comparison:
         if method is not None:
             return self._row("method", method)
         if len(self.rows) < 2:
-            raise InputError("Expected the comparison to have a method beside `none`, but it has none.")
+            raise InputError("Expected the comparison to have a method other than `none`, but it has none.")
         return self.rows[1]
 
     def describe(self) -> str:
@@ -199,7 +199,7 @@ class Comparison:
         return replace(self, provenance=replace(self.provenance, command=command))
 
     def with_details(self) -> Comparison:
-        """The same comparison with what the report shows beside the metrics: scores, thresholds, errors, pictures.
+        """The same comparison with what else the report shows: scores, thresholds, kinds of error, pictures.
 
         It takes as long as some methods take to measure, so it waits until `save` or the report wants it.
         """

@@ -46,7 +46,7 @@ Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int], object]
 # What a task finds out about its units under one method: detections of images, predictions of rows.
 Outcome = TypeVar("Outcome")
-# What is left of an outcome for the draws: matched detections, or the outcome itself.
+# What is left of an outcome for the bootstrap: matched detections, or the outcome itself.
 Basis = TypeVar("Basis")
 
 
@@ -75,7 +75,7 @@ class ComparedTask(Protocol[Outcome, Basis]):
         """The outcome of some of the units."""
 
     def other_units(self, maps: Mapping[str, LogitMap]) -> tuple[Self, Mapping[str, Outcome]] | None:
-        """Units kept apart to choose values of sweeps on, with their outcomes; None where there are none."""
+        """Units held out to choose values of sweeps on, with their outcomes; None where there are none."""
 
     def metrics(self, outcome: Outcome) -> Mapping[str, float]:
         """The metrics by which a value may be chosen."""
@@ -83,13 +83,13 @@ class ComparedTask(Protocol[Outcome, Basis]):
     def measure(
         self, outcomes: Mapping[str, Outcome], maps: Mapping[str, LogitMap]
     ) -> dict[str, tuple[MethodResult, Basis]]:
-        """Everything that is measured of each method, without differences, and what the draws are made from."""
+        """Everything that is measured of each method, without differences, and what the bootstrap resamples."""
 
-    def draws(self, bases: Sequence[Basis]) -> list[Mapping[str, FloatArray]]:
-        """The metrics of several methods over the same draws of units."""
+    def bootstrap(self, bases: Sequence[Basis]) -> list[Mapping[str, FloatArray]]:
+        """The metrics of several methods over the same bootstrap samples of units."""
 
     def details(self, outcomes: Mapping[str, Outcome]) -> AddDetails | None:
-        """What adds to results what the report shows beside metrics, when it is asked for; None where nothing is."""
+        """A function that adds to results what else the report shows; None where there is nothing."""
 
     def scope(self) -> DetectionScope | ClassificationTruth:
         """What the metrics were measured under."""
@@ -120,7 +120,7 @@ def run_comparison(
         methods: Specifications, or a mapping from a name to a specification or to a map of logits.
         settings: What is measured, and how.
         sweeps: Parameters to vary.
-        clock: Goes on with the times of the steps that came before.
+        clock: Continues the times of the steps that came before.
         progress: Called with the number of units that were read since the last call.
     """
     clock = clock or StepClock()
@@ -194,10 +194,10 @@ def _half(
 def _with_differences(
     task: ComparedTask[Outcome, Basis], measured: Sequence[tuple[MethodResult, Basis]], settings: CompareSettings
 ) -> list[MethodResult]:
-    """Add to each method its differences to the first, over the same draws of units."""
+    """Add to each method its differences to the first, over the same bootstrap samples of units."""
     drawn: Sequence[Mapping[str, FloatArray]] = [{}] * len(measured)
     if settings.num_bootstrap:
-        drawn = task.draws([basis for _, basis in measured])
+        drawn = task.bootstrap([basis for _, basis in measured])
     first = measured[0][0].values
     return [
         replace(row, differences=paired_differences(row.values, first, own, drawn[0], settings.confidence))

@@ -140,7 +140,7 @@ def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> N
 
 
 def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
-    """Read what `save_comparison` wrote, in this version or before there were arrays beside the JSON.
+    """Read what `save_comparison` wrote, in this version or before there were arrays next to the JSON.
 
     Where the arrays are missing, the metrics are all there; the maps and what the report draws are not, and a warning
     says so.
@@ -171,7 +171,7 @@ def _arrays(root: Path, content: Mapping[str, Any]) -> Arrays | None:
     path = root / ARRAYS
     if not path.is_file():
         warnings.warn(
-            f"`{path}` is not beside `{DOCUMENT}`: the metrics are read, the fitted maps and pictures are not there.",
+            f"`{path}` is not next to `{DOCUMENT}`: the metrics are read, the fitted maps and pictures are not there.",
             LogNWarning,
             stacklevel=4,
         )

@@ -30,7 +30,7 @@ class MethodResult:
         notes: What to know before reading the numbers.
         settings: Parameters of the method, for the record.
         transform: The map of logits that was measured: a `ClassAffine`, a callable, or None for no change.
-        details: Of detectors what the report shows beside the metrics.
+        details: Of detectors what the report shows in addition to the metrics.
         reliability: Of classifiers the accuracy by confidence.
     """
 

@@ -1,4 +1,4 @@
-"""From the content of `comparison.json` and the arrays beside it to the comparison that was saved."""
+"""From the content of `comparison.json` and the arrays next to it to the comparison that was saved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.tide import ErrorTypes
 from logn.strict_json import number_or_nan, numbers_or_nan
 
-# The metrics of boxes that one evaluation gives; all others are measured beside it.
+# The metrics of boxes that one evaluation gives; all others are measured separately.
 BOX_METRICS = frozenset({"AP", "AP50", "AP75", *(f"AP{part}" for part in "smlrcf")})
 Arrays = Mapping[str, npt.NDArray[Any]]
 Entry = Mapping[str, Any]

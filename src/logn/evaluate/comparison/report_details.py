@@ -1,4 +1,4 @@
-"""What the report shows of one method beside its metrics, computed while the detections are there."""
+"""What the report shows of one method in addition to its metrics, computed while the detections are there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ReportDetails:
 
     @classmethod
     def of(cls, pair: BeforeAfter, of_images: int, errors: ErrorTypes | None) -> ReportDetails:
-        """Look at the detections of a method beside those of the uncorrected model."""
+        """Compare the detections of a method with those of the uncorrected model."""
         point = operating_point(pair, GALLERY_THRESHOLD)
         return cls(
             images=pair.truth.num_images,

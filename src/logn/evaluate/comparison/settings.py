@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from logn.errors import InputError
+from logn.errors import InputError, renamed_argument
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.detection.class_groups import LVIS_BOUNDS
 from logn.evaluate.detection.ground_truth import GroundTruth
@@ -23,9 +23,9 @@ class CompareSettings:
     Args:
         style: "lvis" or "coco". For detectors.
         decode: Threshold, suppression and limits of the decoder. For detectors.
-        num_bootstrap: How often images or rows are drawn anew for the intervals; 0 for no intervals.
+        num_bootstrap: How many bootstrap samples of the images or rows the intervals come from; 0 for no intervals.
         confidence: Of the intervals.
-        seed: Of the draws.
+        seed: Of the bootstrap.
         split: Report on one half of the images or rows only, and make choices on the other.
         fixed: Also compute AP-Fixed, and AP-Pool over its detections: a second decoding. For detectors.
         errors: Also find the kinds of error (TIDE) over all images. For detectors.
@@ -72,9 +72,7 @@ class CompareSettings:
         *,
         draws: int | None = None,
     ) -> None:
-        if num_bootstrap is not None and draws is not None:
-            raise InputError("Expected `num_bootstrap` or its older name `draws`, but got both.")
-        given = num_bootstrap if draws is None else draws
+        given = renamed_argument("num_bootstrap", num_bootstrap, "draws", draws)
         values = {
             "style": style,
             "decode": decode or DecodeSettings(),

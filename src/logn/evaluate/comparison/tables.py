@@ -214,13 +214,13 @@ def metric_cells(
         writers: Writes the values of those metrics that are not written in points.
     """
     shown = [name for name in main if name in comparison.metric_names]
-    beside = [name for name in others if name in comparison.metric_names]
+    extra = [name for name in others if name in comparison.metric_names]
     rows = []
     for place, row in enumerate(comparison.rows):
         changes = [f"\n{change_text(row.differences[name])}" if place else "" for name in shown]
         cells = [points(row[name]) + change for name, change in zip(shown, changes, strict=True)]
-        rows.append((row.name, *cells, *(writers.get(name, points)(row[name]) for name in beside)))
-    return ("method", *shown, *beside), rows
+        rows.append((row.name, *cells, *(writers.get(name, points)(row[name]) for name in extra)))
+    return ("method", *shown, *extra), rows
 
 
 def full_cells(comparison: Comparison, writers: Writers = NO_WRITERS) -> Cells:

@@ -39,7 +39,7 @@ _IMAGES_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """What decides, beside the scores, which proposals become detections.
+    """What decides, apart from the scores, which proposals become detections.
 
     Args:
         score_threshold: Scores strictly greater than this are kept.
@@ -171,7 +171,7 @@ def _decode_chunks(
     starts = iter(range(0, len(store), _IMAGES_AT_ONCE))
     with ThreadPoolExecutor(workers) as pool:
         while True:
-            # Not all at once: results that nobody has taken yet would fill the memory.
+            # Not all at once: results that have not been consumed yet would fill the memory.
             while len(waiting) < 2 * workers and (start := next(starts, None)) is not None:
                 stop = min(start + _IMAGES_AT_ONCE, len(store))
                 waiting.append((stop - start, pool.submit(decoder.decode_images, start, stop)))

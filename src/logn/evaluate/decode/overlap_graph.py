@@ -43,7 +43,7 @@ class OverlapGraph:
         loser, winner = _positions(overlaps & ~np.eye(self._proposals, dtype=np.bool_))
         self._loser, self._pair = loser, number[loser, winner]
         self._starts = np.flatnonzero(np.diff(loser, prepend=-1))
-        # Proposals that overlap none need not be settled; the others are numbered anew.
+        # Proposals that overlap none need not be settled; the others are renumbered.
         self._overlapping = loser[self._starts]
         renumbered = np.zeros(self._proposals, np.intp)
         renumbered[self._overlapping] = np.arange(len(self._overlapping))

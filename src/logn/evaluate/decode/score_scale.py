@@ -62,7 +62,7 @@ class ScoreScale:
         return float(mapped) if np.ndim(scores) == 0 else mapped
 
     def inverse(self) -> ScoreScale:
-        """The map from the original scale to that of the corrected model: it tells what an old threshold is now."""
+        """The map from the original scale to that of the corrected model, which converts old thresholds."""
         return ScoreScale(self.values, self.knots)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -148,7 +148,7 @@ def advise_thresholds(
     Two answers, for two wishes. `overall` keeps the load (as many detections as before in all) and lets the
     correction do its work: rare classes get more of them. `per_class` keeps the number of each class; it undoes what
     the correction gained at that threshold, and keeps only the better ranking inside the class. A class with fewer
-    than `least` detections above the old threshold tells nothing about its own, and gets `overall`; those are most
+    than `least` detections above the old threshold says nothing about its own, and gets `overall`; those are most
     often the rare ones. Counts are of the given images: advice from a few images is as uncertain as they are few.
 
     Args:

@@ -1,4 +1,4 @@
-"""How sure a difference is: images drawn anew many times, the same draw for every method.
+"""How sure a difference is: images are drawn with repetition many times, the same for every method.
 
 The matching of detections to boxes does not depend on which images are drawn, so it is done once; a draw is a weight
 per image. AP is then computed for many draws at once, from the hits alone: precision can only peak at a hit.

@@ -42,7 +42,7 @@ class GalleryImage:
         before: Boxes of the uncorrected model.
         after: Boxes of the corrected model.
         names: Paths under which the picture may lie, from the folder of the images; empty where nothing names it.
-        size: Height and width by the annotations; None where they do not tell.
+        size: Height and width by the annotations; None where they do not say.
     """
 
     part: str

@@ -94,7 +94,7 @@ class GroundTruth:
         return [self.evaluator_dataset.ann_to_rle(item) for item in annotations]
 
     def part(self, images: npt.NDArray[np.bool_]) -> GroundTruth:
-        """Give the ground truth of the images that the mask `(I,)` names; they are numbered anew."""
+        """Give the ground truth of the images that the mask `(I,)` names; they are renumbered."""
         position = np.cumsum(images) - 1
         kept = images[self.image_index]
         ids = set(self.image_ids[images].tolist())

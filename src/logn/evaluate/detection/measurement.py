@@ -49,7 +49,7 @@ class MethodDetections:
     notes: tuple[str, ...] = ()
 
     def part(self, images: npt.NDArray[np.bool_]) -> MethodDetections:
-        """Keep the images that the mask `(I,)` names; they are numbered anew."""
+        """Keep the images that the mask `(I,)` names; they are renumbered."""
         rows = np.flatnonzero(images[self.capped.image_index])
         masks = None if self.masks is None else [self.masks[row] for row in rows.tolist()]
         fixed, looked_at = (
@@ -59,7 +59,7 @@ class MethodDetections:
 
 
 def renumbered(detections: Detections, images: npt.NDArray[np.bool_]) -> Detections:
-    """The detections of the images that the mask `(I,)` names; those images are numbered anew."""
+    """The detections of the images that the mask `(I,)` names; those images are renumbered."""
     kept = detections.take(images[detections.image_index])
     position = (np.cumsum(images) - 1).astype(np.int32)
     return replace(kept, image_index=position[kept.image_index])
@@ -84,7 +84,7 @@ class Measurement:
     errors: bool = False
 
     def measure(self, method: MethodDetections) -> tuple[MethodResult, Matched]:
-        """Compute all metrics of one method; what was matched, boxes and masks, serves the bootstrap again."""
+        """Compute all metrics of one method; what was matched, boxes and masks, is kept for the bootstrap."""
         started = time.perf_counter()
         metrics = evaluate_detections(method.capped, self.truth, self.protocol, groups=self.groups)
         matched = self._matched(method.capped, self.protocol)

@@ -49,7 +49,7 @@ class DetectionMatches:
 def find_matches(
     detections: Detections, truth: GroundTruth, *, least_overlap: float = LEAST_OVERLAP
 ) -> DetectionMatches:
-    """Match detections to the boxes of their class, greedily by score, and tell which are judged at all.
+    """Match detections to the boxes of their class, greedily by score, and say which are evaluated at all.
 
     Example:
         >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}],

@@ -153,20 +153,20 @@ class DetectionTask:
     def measure(
         self, outcomes: Mapping[str, MethodDetections], maps: Mapping[str, LogitMap]
     ) -> dict[str, tuple[MethodResult, Matched]]:
-        """All metrics of each method; what was matched serves the draws again."""
+        """All metrics of each method; the matches are kept for the bootstrap."""
         with ThreadPoolExecutor(available_processors()) as pool:
             measured = list(pool.map(self.measurement.measure, outcomes.values()))
         return {result.name: (result, matched) for result, matched in measured}
 
-    def draws(self, bases: Sequence[Matched]) -> list[Mapping[str, FloatArray]]:
-        """AP of each method over the same draws of images."""
+    def bootstrap(self, bases: Sequence[Matched]) -> list[Mapping[str, FloatArray]]:
+        """AP of each method over the same bootstrap samples of images."""
         weights = draw_weights(self.truth.num_images, self.settings.num_bootstrap, self.settings.seed)
         measurement = self.measurement
         with ThreadPoolExecutor(available_processors()) as pool:
             return list(pool.map(lambda matched: measurement.draw(matched, weights), bases))
 
     def details(self, outcomes: Mapping[str, MethodDetections]) -> AddDetails | None:
-        """Add scores, thresholds, kinds of error and pictures of some images, beside those of the first method.
+        """Add scores, thresholds, kinds of error and pictures of some images, next to those of the first method.
 
         Only the detections of these images are kept for it.
         """

@@ -64,7 +64,7 @@ class ErrorTypes:
 
 @dataclass(frozen=True, eq=False)
 class _Diagnosis:
-    """Each detection's fate and each box's."""
+    """How each detection and each box was matched."""
 
     labels: npt.NDArray[np.int64]
     scores: npt.NDArray[np.float64]
@@ -135,7 +135,7 @@ def _diagnose(detections: Detections, truth: GroundTruth, masks: Sequence[Any] |
     fits = [correct, place, other_iou >= FOREGROUND_IOU, duplicate, away]
     kind = np.select(fits, [-1, 1, 0, 3, 4], default=2).astype(np.int8)
     repairs = np.select([kind == 1, kind == 0], [same_box, other_box], default=-1)
-    repairs[np.append(box_found, False)[repairs]] = -1  # no box is the last one, which nobody found
+    repairs[np.append(box_found, False)[repairs]] = -1  # no box is the last one, which is never found
     usable = np.zeros(len(truth.labels), bool)
     usable[repairs[repairs >= 0]] = True
     _keep_first_of_each(repairs)

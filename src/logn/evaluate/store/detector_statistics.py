@@ -20,11 +20,11 @@ def collect_detector_statistics(
     detector: Any,
     dataset: DetectionDataset,
     *,
-    images: int | None = None,
+    max_images: int | None = None,
     batch: int = 8,
     seed: int = 0,
     sample_rows: int | None = None,
-    advance: Callable[[int], object] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> ClassMoments:
     """Run `detector` over training images and sum up the logits of its proposals.
 
@@ -34,13 +34,13 @@ def collect_detector_statistics(
     Args:
         detector: A detector with `propose` and `logit_layer`, such as those of `logn.training`.
         dataset: The training images.
-        images: How many of them, drawn at random without repetition; all by default.
+        max_images: How many of them at most, drawn at random without repetition; all by default.
         batch: Images per forward pass.
         seed: Of the draw.
         sample_rows: Rows to keep for the balanced margin; by default 4096, or what fits into 4 MiB.
-        advance: Called with the number of images whenever some are done.
+        progress: Called with the number of images whenever some are done.
     """
-    for name, count in (("images", images), ("batch", batch)):
+    for name, count in (("max_images", max_images), ("batch", batch)):
         if count is not None and count < 1:
             raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")
     if detector.num_classes != dataset.num_classes:
@@ -49,14 +49,14 @@ def collect_detector_statistics(
             f"{dataset.num_classes}."
         )
     moments: ClassMoments | None = None
-    order = np.random.default_rng(seed).permutation(len(dataset))[:images]
+    order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
         for proposals in detector.propose([as_tensor(dataset.read_image(int(index))) for index in chosen]):
             # Every image is a batch, as in the paper's code.
             moments = moments or _empty(detector, dataset, proposals.num_columns, sample_rows)
             moments.update(proposals.logits)
-        advance(len(chosen))
+        progress(len(chosen))
     if moments is None:
         raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
     return moments

@@ -1,4 +1,4 @@
-"""Run a detector once over a data set and keep its proposals with all logits; a run that was stopped goes on."""
+"""Run a detector once over a data set and keep its proposals with all logits; a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError, MissingExtraError
+from logn.errors import InputError, MissingExtraError, renamed_argument
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
@@ -51,7 +51,8 @@ def predict(
     rank: int | None = None,
     world_size: int | None = None,
     metadata: Mapping[str, Any] | None = None,
-    advance: Callable[[int], object] = lambda count: None,
+    progress: Callable[[int], object] | None = None,
+    advance: Callable[[int], object] | None = None,
 ) -> int:
     """Write the proposals of all images to a store; images that it holds already are not run again.
 
@@ -68,11 +69,13 @@ def predict(
         world_size: Number of processes; by default what torchrun says, else 1.
         metadata: Kept in the header; its `fingerprint` (of the weights) and `images` (of the data set) must be the
             same when a store is continued.
-        advance: Called with the number of images whenever some are done, those of an earlier run included.
+        progress: Called with the number of images whenever some are done, those of an earlier run included.
+        advance: An older name of `progress`.
 
     Returns:
         How many images this call has run.
     """
+    report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     _check_classes(detector, dataset)
     if batch < 1:
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
@@ -81,7 +84,7 @@ def predict(
     known = _images_there(path, metadata or {}, dataset, dtype)
     mine = range(rank, len(dataset.image_ids), world_size)
     todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
-    advance(len(mine) - len(todo))
+    report(len(mine) - len(todo))
     writer: PredictionWriter | None = None
     try:
         for indices, found in _proposals(detector, dataset, todo, batch):
@@ -90,7 +93,7 @@ def predict(
             )
             for index, proposals in zip(indices, found, strict=True):
                 writer.append(int(dataset.image_ids[index]), proposals)
-            advance(len(indices))
+            report(len(indices))
     finally:
         if writer:
             writer.close()
@@ -140,7 +143,7 @@ def _images_there(
         return frozenset()
     store = PredictionStore(path)
     there = frozenset(store.image_ids.tolist())
-    if store.header.dtype != dtype:  # told here, since a store that is complete gets no writer to notice
+    if store.header.dtype != dtype:  # checked here, since a complete store gets no writer that would notice
         raise InputError(
             f"Expected `{path}` to be continued with dtype {store.header.dtype!r}, but got {dtype!r}; use a new folder."
         )

@@ -69,7 +69,7 @@ class TorchvisionDetector:
     def _proposals(self, boxes: Any, logits: Any, sizes: tuple[Any, tuple[int, int]]) -> Proposals:
         image, inner = sizes
         height, width = (int(side) for side in image.shape[-2:])
-        boxes = boxes[:, 1:].float()  # the background has a box too, which nobody asks for
+        boxes = boxes[:, 1:].float()  # the background has a box too, which is not used
         boxes[..., 0::2] = boxes[..., 0::2].clamp(min=0, max=inner[1])
         boxes[..., 1::2] = boxes[..., 1::2].clamp(min=0, max=inner[0])
         pixels = self._resize(boxes.reshape(-1, 4), inner, (height, width)).reshape(boxes.shape)

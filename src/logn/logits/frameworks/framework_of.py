@@ -1,4 +1,4 @@
-"""Which framework a module comes from, told by its class and the bases of it; nothing of a framework is imported."""
+"""Which framework a module comes from, by its class and its base classes; nothing of a framework is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Ultralytics' YOLO models have their class logits. They are only told by name: nothing of them is imported."""
+"""Where Ultralytics' YOLO models have their class logits. They are recognised by name; nothing is imported."""
 
 from __future__ import annotations
 

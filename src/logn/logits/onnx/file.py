@@ -20,7 +20,7 @@ class OnnxFile:
     Attributes:
         path: The file.
         model: The `onnx.ModelProto`, all weights inside.
-        data_files: Files beside it that held weights, relative to its folder; empty for a model in one file.
+        data_files: Files next to it that held weights, relative to its folder; empty for a model in one file.
         external: Names of the weights that they held.
     """
 

@@ -32,7 +32,7 @@ class OnnxGraph:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the graph anew, after a change of its nodes."""
+        """Read the graph again, after a change of its nodes."""
         model = self.model
         for cached in ("readers", "input_names"):
             self.__dict__.pop(cached, None)
@@ -56,7 +56,7 @@ class OnnxGraph:
 
     @property
     def tensor_outputs(self) -> list[str]:
-        """The outputs, with the tensor of probabilities in the place of a list of dictionaries made from it."""
+        """The outputs, with the tensor of probabilities instead of a list of dictionaries made from it."""
         producers = [self.producers.get(name) for name in self.outputs]
         return [
             node.input[0] if node is not None and node.op_type == "ZipMap" else name

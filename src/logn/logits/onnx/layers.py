@@ -101,7 +101,7 @@ class _Place(NamedTuple):
 
 
 def _look_behind(graph: OnnxGraph, node: Any, place: _Place) -> tuple[LinearLayer | None, list[_Place] | None]:
-    """The layer that `node` is, or where to go on; neither where the walk ends."""
+    """The layer that `node` is, or where to continue; neither where the walk ends."""
     layer = _as_layer(graph, node, place)
     steps = _steps(graph, node, place) if layer is None else None
     if layer is None and steps is None and node.op_type in ARITHMETIC:
@@ -112,7 +112,7 @@ def _look_behind(graph: OnnxGraph, node: Any, place: _Place) -> tuple[LinearLaye
 
 
 def _steps(graph: OnnxGraph, node: Any, place: _Place) -> list[_Place] | None:
-    """The tensors to go on with, or None where the walk ends."""
+    """The tensors to continue with, or None where the walk ends."""
     if node.op_type == "Concat":
         return [place._replace(tensor=name) for name in node.input]
     if node.op_type in MOVES:

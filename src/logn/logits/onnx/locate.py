@@ -237,7 +237,7 @@ def _fits(candidate: Candidate, shape: tuple[int, ...], wanted: Wanted) -> bool:
     lengths = [shape[axis] for axis in axes]
     if wanted.num_classes is not None:
         return wanted.num_classes in lengths
-    # When nobody says how many classes there are, only a layer can tell logits from attention.
+    # When the number of classes is not given, only a layer can tell logits from attention.
     return max(lengths) > 1 and bool(candidate.origin.layers or wanted.tensors)
 
 

@@ -18,7 +18,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 # Image sizes to try, one after the other, where a model leaves its own open.
 OPEN_SIZES = (64, 224, 640)
-# Errors come back as exceptions; onnxruntime would print them besides.
+# Errors come back as exceptions; onnxruntime would print them as well.
 _FATAL_ONLY = 4
 
 
@@ -144,7 +144,7 @@ def _message(model: Any) -> bytes | None:
 
 
 def _save_in_two_files(model: Any, path: Path) -> None:
-    """Write the weights beside the model; they leave its message."""
+    """Write the weights next to the model; they leave its message."""
     import onnx
 
     for tensor in model.graph.initializer:

@@ -103,7 +103,7 @@ def insert_after(graph: OnnxGraph, tensor: str, operator: str, operand: str) -> 
 
 
 def add_initializer(graph: OnnxGraph, name: str, value: npt.NDArray[Any]) -> str:
-    """Store an array under `name`, or a name like it that nobody has, and return that."""
+    """Store an array under `name`, or a similar name that is free, and return that."""
     from onnx import numpy_helper
 
     free = unused_name(graph, name)

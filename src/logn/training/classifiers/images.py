@@ -19,7 +19,7 @@ from logn.datasets.image_file import ImageArray, import_pillow
 from logn.datasets.labelled_images import ArrayPixels, LabelledImages
 from logn.datasets.transforms import fitted_size
 from logn.errors import InputError
-from logn.training.engine.batches import BatchesOfRun, ImageStream
+from logn.training.engine.batches import ImageStream, TrainingBatches
 
 FloatArray = npt.NDArray[np.float64]
 CROP_TRIES = 10
@@ -169,7 +169,7 @@ class ClassifierBatch:
         return {"images": self.images.cpu().numpy(), "labels": self.targets.cpu().numpy()}
 
 
-class ClassifierBatches(BatchesOfRun):
+class ClassifierBatches(TrainingBatches):
     """The training batches of a classifier.
 
     Args:
@@ -179,7 +179,7 @@ class ClassifierBatches(BatchesOfRun):
         size: Side of the square that the network sees.
         resize: Shorter side of an image before the middle is cut out of it.
         rank: Number of this process.
-        world: How many processes share a batch.
+        world_size: How many processes share a batch.
     """
 
     def __init__(
@@ -191,16 +191,16 @@ class ClassifierBatches(BatchesOfRun):
         size: int,
         resize: int,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
     ) -> None:
         self.stream, self.images, self.augmentation = stream, images, augmentation
-        self.size, self.resize, self.rank, self.world = size, resize, rank, world
+        self.size, self.resize, self.rank, self.world_size = size, resize, rank, world_size
 
     def __getitem__(self, iteration: int) -> ClassifierBatch:
         everyone = self.stream.indices(iteration)
         # Drawn for the whole batch, so that an image's numbers do not depend on the process that shows it.
         draws = np.random.default_rng((self.stream.seed, iteration, len(everyone))).random((len(everyone), DRAWS))
-        mine = slice(self.rank, None, self.world)
+        mine = slice(self.rank, None, self.world_size)
         indices = everyone[mine].tolist()
         return ClassifierBatch(
             self._pictures(indices, draws[mine]), torch.from_numpy(self.images.labels[indices]), indices

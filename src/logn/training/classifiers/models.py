@@ -95,7 +95,7 @@ class Classifier(nn.Module):
     Attributes:
         class_names: Names of the classes, where they are known.
         image_counts: Training images of each class, where they are known.
-        data_options: How the training images were chosen from their source (`ClassifierPlan.data_options`).
+        data_options: How the training images were chosen from their source (`ClassifierTrainingConfig.data_options`).
     """
 
     class_names: tuple[str, ...] | None = None

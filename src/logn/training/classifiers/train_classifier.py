@@ -12,19 +12,19 @@ import torch
 from logn.classes.counts import ClassCounts
 from logn.datasets.labelled_images import LabelledImages, require_every_class
 from logn.errors import InputError
+from logn.training.classifiers.config import ClassifierTrainingConfig
 from logn.training.classifiers.images import ClassifierBatches
 from logn.training.classifiers.models import Classifier, ClassifierSettings, build_classifier
-from logn.training.classifiers.plan import ClassifierPlan
 from logn.training.classifiers.scaled_classifier import ScaledLinear
 from logn.training.detectors.region_sampling import ClassificationLoss
 from logn.training.detectors.train_detector import TrainingResult
 from logn.training.engine.backbone_weights import read_backbone_weights
 from logn.training.engine.batches import ImageStream
 from logn.training.engine.checkpoint import FILE_NAME, read_checkpoint, restore_weights
+from logn.training.engine.distributed import DistributedContext, run_distributed
 from logn.training.engine.finetuning import start_from
-from logn.training.engine.processes import Team, run_together
-from logn.training.engine.run import Run
-from logn.training.engine.run_folder import run_folder
+from logn.training.engine.output_folder import output_folder
+from logn.training.engine.trainer import Trainer
 from logn.training.losses.loss_factory import make_loss
 
 
@@ -49,7 +49,7 @@ def load_classifier(path: str | os.PathLike[str], *, num_classes: int | None = N
 
 
 def train_classifier(
-    plan: ClassifierPlan,
+    config: ClassifierTrainingConfig,
     *,
     images: LabelledImages | None = None,
     resume: bool = True,
@@ -59,36 +59,36 @@ def train_classifier(
     classification_loss: ClassificationLoss | None = None,
     progress: bool | None = None,
 ) -> TrainingResult:
-    """Train an image classifier, or go on with a run that was stopped.
+    """Train an image classifier, or resume a run that was stopped.
 
     A resumed run does what the uninterrupted one would have done, to the bit on a CPU.
 
     Args:
-        plan: What to train.
-        images: The training images, in place of those that the plan names.
-        resume: Go on from the checkpoint in the folder of the run, if there is one; False starts anew.
+        config: What to train.
+        images: The training images, in place of those that `config` names.
+        resume: Continue from the checkpoint in the folder of the run, if there is one; False starts over.
         processes: How many processes to start; leave it 1 under torchrun, which starts them itself.
         device: `auto`, `cpu` or `cuda`.
         workers: Processes that read images ahead; by default none on a CPU, whose cores are busy, else 4.
-        classification_loss: Takes logits `(N, C)` and labels `(N,)`; by default the one that the plan names. A
+        classification_loss: Takes logits `(N, C)` and labels `(N,)`; by default the one that `config` names. A
             module's buffers are kept in the checkpoint.
         progress: Whether to draw a progress bar on stderr; None does so on a terminal.
     """
     work = partial(
         _train,
-        plan,
+        config,
         images=images,
         resume=resume,
         workers=workers,
         classification_loss=classification_loss,
         progress=progress,
     )
-    return run_together(work, processes=processes, device=device)
+    return run_distributed(work, processes=processes, device=device)
 
 
 def _train(
-    plan: ClassifierPlan,
-    team: Team,
+    config: ClassifierTrainingConfig,
+    context: DistributedContext,
     *,
     images: LabelledImages | None,
     resume: bool,
@@ -96,61 +96,71 @@ def _train(
     classification_loss: ClassificationLoss | None,
     progress: bool | None,
 ) -> TrainingResult:
-    images = plan.training_images() if images is None else images
+    images = config.training_images() if images is None else images
     require_every_class(images)
     if images.num_classes < 2:
         raise InputError(
             f"Expected `{images.source}` to hold images of at least 2 classes, but `{images.class_names[0]}` is the "
             "only one."
         )
-    plan.check_processes(team.world)
-    sampler = plan.make_sampler(images)
-    schedule = plan.schedule(len(images))
-    model = _classifier(plan, team, images, classification_loss)
+    config.check_processes(context.world_size)
+    sampler = config.make_sampler(images)
+    schedule = config.schedule(len(images))
+    model = _classifier(config, context, images, classification_loss)
     batches = ClassifierBatches(
-        ImageStream(sampler, plan.images_per_iteration, plan.seed),
+        ImageStream(sampler, config.images_per_iteration, config.seed),
         images,
-        plan.augmentation,
+        config.augmentation,
         size=model.settings.image_size,
         resize=model.settings.resize,
-        rank=team.rank,
-        world=team.world,
+        rank=context.rank,
+        world_size=context.world_size,
     )
-    facts = {"image_counts": images.image_counts.tolist(), "data": plan.data_options()}
-    ahead, shown = team.readers(workers), progress if team.is_leader else False
-    with run_folder(Path(plan.output)), torch.random.fork_rng(devices=team.cuda_devices):
-        run = Run(plan, team, schedule, model, class_names=images.class_names, facts=facts)
-        start = run.resume() if resume else 0
+    facts = {"image_counts": images.image_counts.tolist(), "data": config.data_options()}
+    ahead, shown = context.readers(workers), progress if context.is_leader else False
+    with output_folder(Path(config.output)), torch.random.fork_rng(devices=context.cuda_devices):
+        trainer = Trainer(config, context, schedule, model, class_names=images.class_names, facts=facts)
+        start = trainer.resume() if resume else 0
         if start:
-            _check_same_images(run.folder, images)
-        elapsed, losses = run.go(batches, start, workers=ahead, progress=shown)
+            _check_same_images(trainer.folder, images)
+        elapsed, losses = trainer.fit(batches, start, workers=ahead, progress=shown)
     return TrainingResult(
-        Path(plan.output), schedule.total, start, *elapsed, losses, images.num_classes, len(images), team.world
+        Path(config.output),
+        schedule.total,
+        start,
+        *elapsed,
+        losses,
+        images.num_classes,
+        len(images),
+        context.world_size,
     )
 
 
 def _classifier(
-    plan: ClassifierPlan, team: Team, images: LabelledImages, loss: ClassificationLoss | None
+    config: ClassifierTrainingConfig,
+    context: DistributedContext,
+    images: LabelledImages,
+    loss: ClassificationLoss | None,
 ) -> Classifier:
-    """The classifier of the plan, ready to be trained."""
-    weights = None if plan.weights is None else read_backbone_weights(plan.weights)
-    model = build_classifier(plan.settings(images.num_classes), seed=plan.seed, weights=weights)
+    """The classifier of `config`, ready to be trained."""
+    weights = None if config.weights is None else read_backbone_weights(config.weights)
+    model = build_classifier(config.settings(images.num_classes), seed=config.seed, weights=weights)
     counts = ClassCounts(images.image_counts.astype(np.float64), num_images=len(images))
-    model.classification_loss = loss or make_loss(plan.loss, counts, background=None)
-    model.to(team.device).train()
-    if plan.start is not None:
-        start_from(model, plan.start, only=plan.only, background=None)
+    model.classification_loss = loss or make_loss(config.loss, counts, background=None)
+    model.to(context.device).train()
+    if config.start is not None:
+        start_from(model, config.start, only=config.only, background=None)
     return model
 
 
 def _check_same_images(folder: Path, images: LabelledImages) -> None:
-    """Refuse to go on with a run on other images; their number per class tells."""
+    """Refuse to resume a run on other images, which their number per class shows."""
     before = np.asarray(read_checkpoint(folder / FILE_NAME, ClassifierSettings).extra["image_counts"])
     changed = np.flatnonzero(before != images.image_counts)
     if len(changed):
         label = int(changed[0])
         raise InputError(
             f"Expected the images of the run in `{folder}`, with {before[label]} of class {label}"
-            f" (`{images.class_names[label]}`), but `{images.source}` has {images.image_counts[label]}; start anew"
+            f" (`{images.class_names[label]}`), but `{images.source}` has {images.image_counts[label]}; start over"
             " (`--fresh`) to replace that run."
         )

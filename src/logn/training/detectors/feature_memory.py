@@ -122,7 +122,7 @@ class FeatureMemory:
         Args:
             mean_score: Of each class, from `EquilibriumLoss`.
             classes: How many classes to draw.
-            features_each: How many different features of each, as far as there are so many.
+            features_each: How many different features of each, if there are that many.
 
         Returns:
             The features; None while the memory is empty.
@@ -195,7 +195,7 @@ def load_memory(memory: FeatureMemory, folder: Path, iteration: int, rank: int) 
     path = memory_file(folder, iteration, rank)
     if not path.is_file():
         raise InputError(
-            f"Expected the feature memory of the run to be in `{path}`, but there is no such file; start anew"
+            f"Expected the feature memory of the run to be in `{path}`, but there is no such file; start over"
             " (`--fresh`)."
         )
     arrays, _ = read_safetensors(path, expected_format=FORMAT, schema=SCHEMA)

@@ -284,6 +284,6 @@ class OneStageDetector(nn.Module):
         found = []
         for image, (boxes, rows, inner) in zip(images, self._kept_points(images), strict=True):
             per_class = resize_boxes(boxes, inner, size_of(image))[:, None].expand(-1, self.num_classes, -1)
-            best = best_boxes(per_class, rows.sigmoid(), score=1e-4, iou=0.5, most=300)
+            best = best_boxes(per_class, rows.sigmoid(), score=1e-4, iou=0.5, max_boxes=300)
             found.append({"boxes": best[0], "scores": best[1], "labels": best[2] + 1})
         return found

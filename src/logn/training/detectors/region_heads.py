@@ -41,7 +41,7 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         read_as: The loss that says what the class layer's output means at test time.
         regions_per_image: How many regions of an image are sampled in training, a quarter of them positive.
         beta: Corner of the smooth L1 loss of the boxes.
-        mask_regions_per_image: At most so many positive regions of an image train the mask head.
+        mask_regions_per_image: At most this many positive regions of an image train the mask head.
     """
 
     logit_layer_paths: tuple[str, ...] = ("roi_heads.box_predictor.cls_score",)
@@ -165,7 +165,7 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
     def limit_masks(
         self, positives: tuple[list[Tensor], list[Tensor], list[Tensor]]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Keep a random few of the positive regions of each image, since masks are dear on a CPU."""
+        """Keep a random few of the positive regions of each image, since masks are expensive on a CPU."""
         limit = self.mask_regions_per_image
         if limit is None:
             return positives
@@ -194,7 +194,7 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         scores = class_logits.sigmoid() if self.layout.background is None else class_logits.sigmoid()[:, 1:]
         counts = [len(boxes) for boxes in proposals]
         decoded = clip(torch.split(self.box_coder.decode(box_regression, proposals)[:, 1:], counts), image_shapes)
-        limits = {"score": self.score_thresh, "iou": self.nms_thresh, "most": self.detections_per_img}
+        limits = {"score": self.score_thresh, "iou": self.nms_thresh, "max_boxes": self.detections_per_img}
         images = [best_boxes(b, s, **limits) for b, s in zip(decoded, torch.split(scores, counts), strict=True)]
         return [i[0] for i in images], [i[1] for i in images], [i[2] + 1 for i in images]
 

@@ -36,7 +36,9 @@ def clip(boxes: Sequence[Tensor], image_shapes: Sizes) -> list[Tensor]:
     return clipped
 
 
-def best_boxes(boxes: Tensor, scores: Tensor, *, score: float, iou: float, most: int) -> tuple[Tensor, Tensor, Tensor]:
+def best_boxes(
+    boxes: Tensor, scores: Tensor, *, score: float, iou: float, max_boxes: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Threshold, suppression class by class, and a limit, for scores of any kind.
 
     Args:
@@ -44,27 +46,27 @@ def best_boxes(boxes: Tensor, scores: Tensor, *, score: float, iou: float, most:
         scores: `(N, F)`.
         score: Scores above this are kept.
         iou: Boxes of a class that overlap a better one by more are dropped.
-        most: How many boxes an image may have.
+        max_boxes: How many boxes an image may have.
 
     Returns:
         Boxes, scores and classes 0..F-1, best first.
 
     Example:
         >>> boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0]])[:, None].repeat(1, 2, 1)
-        >>> best_boxes(boxes, torch.tensor([[0.9, 0.0], [0.8, 0.3]]), score=0.1, iou=0.5, most=10)[1]
+        >>> best_boxes(boxes, torch.tensor([[0.9, 0.0], [0.8, 0.3]]), score=0.1, iou=0.5, max_boxes=10)[1]
         tensor([0.9000, 0.3000])
     """
     rows, classes = torch.where(scores > score)
     found, values = boxes[rows, classes], scores[rows, classes]
     wide = ((found[:, 2:] - found[:, :2]) >= 1e-2).all(1)
     found, values, classes = found[wide], values[wide], classes[wide]
-    keep = batched_nms(found, values, classes, iou)[:most]
+    keep = batched_nms(found, values, classes, iou)[:max_boxes]
     return found[keep], values[keep], classes[keep]
 
 
 Target = dict[str, Any]
 # Takes the logits (N, C) and the column of the true class (N,), background 0, and gives one number.
-# One whose `uses_instances` is true is also told which object each region belongs to.
+# One whose `uses_instances` is true is also given the object that each region belongs to.
 ClassificationLoss = Callable[..., Tensor]
 
 

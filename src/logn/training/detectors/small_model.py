@@ -16,7 +16,7 @@ PYRAMID_CHANNELS = 48
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions with batch normalisation, beside a 1x1 shortcut where the shape changes."""
+    """Two 3x3 convolutions with batch normalisation, and a 1x1 shortcut where the shape changes."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()

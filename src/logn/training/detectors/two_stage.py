@@ -116,7 +116,7 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
         for boxes, rows, inner, outer in zip(
             boxes_of_images, logits.float().split(counts), batch.image_sizes, sizes, strict=True
         ):
-            # One box per column: the background has one too, which nobody asks for.
+            # One box per column: the background has one too, which is not used.
             foreground = boxes[:, 1:] if boxes.shape[1] > 1 else boxes
             pixels = resize_boxes(foreground.reshape(-1, 4), inner, outer).reshape(foreground.shape)
             pixels = pixels[:, 0] if boxes.shape[1] == 1 else pixels

@@ -23,7 +23,7 @@ from logn.datasets.transforms import Augmentation, to_tensors
 from logn.processes import keyboard_to_this_process
 
 IntArray = npt.NDArray[np.int64]
-# Decoded images of this many bytes are kept in memory; more are read anew each time.
+# Decoded images of this many bytes are kept in memory; more are read again each time.
 CACHE_BYTES = 2**31
 
 
@@ -106,7 +106,7 @@ class SampleCache:
     Args:
         dataset: Where samples come from.
         room: Bytes to use at most.
-        masks: Whether the masks are kept too; without them they are read anew whenever they are asked for.
+        masks: Whether the masks are kept too; without them they are read again whenever they are needed.
     """
 
     def __init__(self, dataset: DetectionDataset, room: int = CACHE_BYTES, *, masks: bool = True) -> None:
@@ -137,7 +137,7 @@ def _with_packed_masks(sample: Sample) -> Sample:
     return replace(sample, mask_source=unpack)
 
 
-class BatchesOfRun(Dataset[Any]):
+class TrainingBatches(Dataset[Any]):
     """The batch of each iteration, or this process's share of it, as a dataset over iterations."""
 
     def iterate(self, start: int, stop: int, *, workers: int = 0) -> Iterator[Any]:
@@ -153,7 +153,7 @@ class BatchesOfRun(Dataset[Any]):
             return iter(loader)  # starts the processes
 
 
-class IterationBatches(BatchesOfRun):
+class IterationBatches(TrainingBatches):
     """The batches of a detector.
 
     Args:
@@ -161,8 +161,8 @@ class IterationBatches(BatchesOfRun):
         read: Gives the sample at a dataset position.
         augmentation: What is done to it.
         rank: Number of this process.
-        world: How many processes share a batch.
-        masks: Whether the targets have masks, which are dear where nobody looks at them.
+        world_size: How many processes share a batch.
+        masks: Whether the targets have masks, which are expensive and not always used.
     """
 
     def __init__(
@@ -172,16 +172,16 @@ class IterationBatches(BatchesOfRun):
         augmentation: Augmentation,
         *,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         masks: bool = True,
     ) -> None:
         self.stream, self.read, self.augmentation = stream, read, augmentation
-        self.rank, self.world, self.masks = rank, world, masks
+        self.rank, self.world_size, self.masks = rank, world_size, masks
 
     def __getitem__(self, iteration: int) -> Batch:
         indices = self.stream.indices(iteration)
         images, targets = [], []
-        for place in range(self.rank, len(indices), self.world):
+        for place in range(self.rank, len(indices), self.world_size):
             generator = np.random.default_rng((self.stream.seed, iteration, place))
             sample = self.augmentation(self.read(int(indices[place])), generator)
             image, target = to_tensors(sample, masks=self.masks)

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on as if nothing had happened, in one safetensors file."""
+"""Checkpoints: everything that a run needs to resume as if nothing had happened, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def stored_kind(path: str | os.PathLike[str]) -> str:
 
 
 def _file_of(path: str | os.PathLike[str]) -> Path:
-    """The checkpoint of a run; what is no run is refused, and whoever has another model is told where to go."""
+    """The checkpoint of a run; anything else is refused, with a hint on what to do with another kind of model."""
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     if not file.exists():
         raise InputError(

@@ -21,7 +21,7 @@ PARTS = {
 
 
 def check_part(only: str | None, *, started: bool) -> None:
-    """Refuse unknown parts, and frozen weights that nobody has trained.
+    """Refuse unknown parts, and frozen weights that were never trained.
 
     Example:
         >>> check_part("backbone", started=True)
@@ -38,7 +38,7 @@ def check_part(only: str | None, *, started: bool) -> None:
 def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, background: int | None = 0) -> None:
     """Begin with the weights of another run, and freeze all but the part that is to be trained.
 
-    The classifier starts anew where it is asked for, and where the loss of that run wants other logits.
+    The classifier starts from random weights where it is asked for, and where the loss of that run wants other logits.
 
     Args:
         model: The detector or image classifier, in training mode.

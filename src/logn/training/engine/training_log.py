@@ -31,7 +31,7 @@ class TrainingLog:
         self._count = 0
         kept = [line for line in read_log(folder) if line["iteration"] <= start] if start else []
         self.seconds_before = float(kept[-1]["seconds"]) if kept else 0.0
-        if self.path.exists():  # no empty file beside nothing, in case the first iteration fails
+        if self.path.exists():  # no empty file, in case the first iteration fails
             with atomic_path(self.path) as temporary:
                 temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
 

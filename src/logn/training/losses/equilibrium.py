@@ -81,7 +81,7 @@ class EquilibriumLoss(HeadLoss):
     def remember(self, scores: Tensor, classes: Tensor) -> None:
         """Let one score of each object (or of each class drawn from a memory) join the running means.
 
-        Every process must call this in every iteration, also with nothing to tell.
+        Every process must call this in every iteration, also with nothing to add.
         """
         sums = self.mean_score.new_zeros(2, self.num_classes)
         sums[0].index_add_(0, classes, scores.detach().to(sums.dtype))

@@ -86,7 +86,7 @@ class HeadLayout:
     initial_bias: float = 0.0
 
     def test_columns(self, num_classes: int) -> int:
-        """How many columns the test logits have for so many foreground classes."""
+        """How many columns the test logits have for `num_classes` foreground classes."""
         return num_classes + (self.background is not None)
 
 

@@ -23,7 +23,7 @@ class OnlineLogitNormalizationLoss(HeadLoss):
         num_classes: Foreground classes.
         background: Where the background is: None, 0 or -1.
         margin: A number, or "min" for the smallest of the foreground means.
-        momentum: Share of the present batch in the averages. The paper does not tell its own; at this one the
+        momentum: Share of the present batch in the averages. The paper does not state its own; at this one the
             averages span about a thousand iterations.
         eps: Added to the variance.
         reduction: "mean", "sum" or "none".

@@ -10,7 +10,7 @@ from logn.training.losses.head_loss import HeadLayout, HeadLoss, sum_across_proc
 
 
 class SeesawLoss(HeadLoss):
-    """Cross entropy of `x_j + log(M_yj K_yj)` among the classes, beside an objectness of its own for the background.
+    """Cross entropy of `x_j + log(M_yj K_yj)` among the classes, with a separate objectness for the background.
 
     Mitigation `M_yj = (N_j / N_y)^p` where class j has been seen less often than class y, else 1; compensation
     `K_yj = (s_j / max(s_y, eps))^q` where that is above 1, else 1, with `s` the softmax of the class logits. `N` counts

@@ -9,20 +9,20 @@ import pytest
 pytest.importorskip("torch")
 
 from logn.errors import InputError
-from logn.training.engine.processes import run_together
+from logn.training.engine.distributed import run_distributed
 
 # A module of its own, since fresh processes must find it by its name.
 WORK = """
 import time
 from logn.errors import InputError
 
-def refuse(team):
-    if not team.is_leader:
+def refuse(context):
+    if not context.is_leader:
         raise InputError("The second process has a reason.")
-    return team.gather("never")
+    return context.gather("never")
 
-def wait_forever(folder, team):
-    if team.is_leader:
+def wait_forever(folder, context):
+    if context.is_leader:
         while not (folder / "there").exists():
             time.sleep(0.01)
         raise KeyboardInterrupt
@@ -36,19 +36,19 @@ def wait_forever(folder, team):
 def work(tmp_path_factory):
     """What the processes do here."""
     folder = tmp_path_factory.mktemp("work")
-    (folder / "logn_test_team_work.py").write_text(WORK)
+    (folder / "logn_test_distributed_work.py").write_text(WORK)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        yield importlib.import_module("logn_test_team_work")
+        yield importlib.import_module("logn_test_distributed_work")
 
 
 def test_the_reason_of_another_process_is_told(work):
     with pytest.raises(InputError, match="The second process has a reason"):
-        run_together(work.refuse, processes=2, device="cpu")
+        run_distributed(work.refuse, processes=2, device="cpu")
 
 
 def test_an_interruption_of_the_first_process_ends_the_others(work, tmp_path):
     before = set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt):
-        run_together(partial(work.wait_forever, tmp_path), processes=2, device="cpu")
+        run_distributed(partial(work.wait_forever, tmp_path), processes=2, device="cpu")
     assert set(multiprocessing.active_children()) <= before

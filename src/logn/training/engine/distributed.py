@@ -23,12 +23,12 @@ WAIT = timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
-class Team:
+class DistributedContext:
     """This process among those that train together."""
 
     device: torch.device
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     @property
     def is_leader(self) -> bool:
@@ -41,27 +41,27 @@ class Team:
         return [self.device] if self.device.type == "cuda" else []
 
     def readers(self, wanted: int | None) -> int:
-        """How many processes read images ahead; unless told, none on a CPU, whose cores are busy, else 4."""
+        """How many processes read images ahead; by default none on a CPU, whose cores are busy, else 4."""
         return wanted if wanted is not None else (0 if self.device.type == "cpu" else 4)
 
     def mean(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
         """The mean of each value over all processes.
 
         Example:
-            >>> Team(torch.device("cpu")).mean({"loss": torch.tensor(0.5)})
+            >>> DistributedContext(torch.device("cpu")).mean({"loss": torch.tensor(0.5)})
             {'loss': 0.5}
         """
         joined = torch.stack([value.detach().float() for value in values.values()])
-        if self.world > 1:
+        if self.world_size > 1:
             dist.all_reduce(joined)
-            joined /= self.world
+            joined /= self.world_size
         return dict(zip(values, joined.tolist(), strict=True))
 
     def gather(self, value: Any) -> list[Any]:
         """The value of every process, in the order of their numbers."""
-        if self.world == 1:
+        if self.world_size == 1:
             return [value]
-        values: list[Any] = [None] * self.world
+        values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, value)
         return values
 
@@ -84,8 +84,10 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def run_together(work: Callable[[Team], Result], *, processes: int = 1, device: str = "auto") -> Result:
-    """Run `work` in this process and in as many more as wanted, and give this one's result.
+def run_distributed(
+    work: Callable[[DistributedContext], Result], *, processes: int = 1, device: str = "auto"
+) -> Result:
+    """Run `work` in this process and in as many more as wanted, and return the result of this one.
 
     Under torchrun the processes are there already and `processes` must stay 1. On a CPU, two processes with one
     thread each train the small detector nearly twice as fast as one with two threads.
@@ -102,53 +104,55 @@ def run_together(work: Callable[[Team], Result], *, processes: int = 1, device: 
             raise InputError(f"Expected `processes` to be 1 under torchrun, but got {processes}.")
         return _run_under_torchrun(work, device)
     if processes == 1:
-        return work(Team(choose_device(device)))
+        return work(DistributedContext(choose_device(device)))
     return _run_with_children(work, processes, device)
 
 
-def _run_under_torchrun(work: Callable[[Team], Result], device: str) -> Result:
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def _run_under_torchrun(work: Callable[[DistributedContext], Result], device: str) -> Result:
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     chosen = choose_device(device)
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(chosen)
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=WAIT)
     try:
-        return work(Team(chosen, rank, world))
+        return work(DistributedContext(chosen, rank, world_size))
     finally:
         dist.destroy_process_group()
 
 
-def _run_with_children(work: Callable[[Team], Result], processes: int, device: str) -> Result:
+def _run_with_children(work: Callable[[DistributedContext], Result], processes: int, device: str) -> Result:
     chosen = choose_device(device)
     if chosen.type == "cuda" and processes > torch.cuda.device_count():
         raise InputError(
             f"Expected `processes` to be at most the {torch.cuda.device_count()} CUDA devices, but got {processes}."
         )
-    context = FreshContext()
+    fresh = FreshContext()
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder) / "meeting"
-        errors = context.SimpleQueue()
+        errors = fresh.SimpleQueue()
         try:
             for rank in range(1, processes):
                 # No daemon, which could not start processes of its own that read images.
-                context.Process(target=_child, args=(work, rank, processes, str(meeting), chosen.type, errors)).start()
-            result = _member(work, 0, processes, str(meeting), chosen.type)
-            for child in context.children:
+                fresh.Process(target=_child, args=(work, rank, processes, str(meeting), chosen.type, errors)).start()
+            result = _join_group(work, 0, processes, str(meeting), chosen.type)
+            for child in fresh.children:
                 child.join(timeout=10)
             return result
         except RuntimeError as error:
-            # When another process stops, this one only sees the line go dead; what that one said is the reason.
+            # When another process stops, this one only sees the connection break; what that one reported is the reason.
             if not errors.empty():
                 raise InputError(errors.get()) from error
             raise
         finally:
-            context.end()  # at once: only the leader has files to write
+            fresh.end()  # at once: only the leader has files to write
 
 
-def _child(work: Callable[[Team], Any], rank: int, world: int, meeting: str, kind: str, errors: Any) -> None:
+def _child(
+    work: Callable[[DistributedContext], Any], rank: int, world_size: int, meeting: str, kind: str, errors: Any
+) -> None:
     try:
-        _member(partial(_tell_errors, work, errors), rank, world, meeting, kind)
+        _join_group(partial(_report_errors, work, errors), rank, world_size, meeting, kind)
     except InputError as error:
         raise SystemExit(2) from error
     except (RuntimeError, KeyboardInterrupt) as error:
@@ -156,38 +160,40 @@ def _child(work: Callable[[Team], Any], rank: int, world: int, meeting: str, kin
         raise SystemExit(1) from error
 
 
-def _tell_errors(work: Callable[[Team], Any], errors: Any, team: Team) -> Any:
-    """Do the work and tell the leader what is wrong with it before the line goes dead, so that it need not wait."""
+def _report_errors(work: Callable[[DistributedContext], Any], errors: Any, context: DistributedContext) -> Any:
+    """Do the work and report an error to the leader before the connection breaks, so that it need not wait."""
     try:
-        return work(team)
+        return work(context)
     except InputError as error:
         errors.put(str(error))
         raise
 
 
-def _member(work: Callable[[Team], Result], rank: int, world: int, meeting: str, kind: str) -> Result:
+def _join_group(
+    work: Callable[[DistributedContext], Result], rank: int, world_size: int, meeting: str, kind: str
+) -> Result:
     device = torch.device(kind, rank) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.cuda.set_device(device)
-    with _share_of_threads(world), _local_network():
+    with _share_of_threads(world_size), _local_network():
         dist.init_process_group(
             "nccl" if kind == "cuda" else "gloo",
             init_method=f"file://{meeting}",
             rank=rank,
-            world_size=world,
+            world_size=world_size,
             timeout=WAIT,
         )
         try:
-            return work(Team(device, rank, world))
+            return work(DistributedContext(device, rank, world_size))
         finally:
             dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def _share_of_threads(world: int) -> Iterator[None]:
+def _share_of_threads(world_size: int) -> Iterator[None]:
     before = torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores // world))
+    torch.set_num_threads(max(1, cores // world_size))
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Run: the state of a training in one process, and one iteration of it, whatever the model."""
+"""Trainer: the training loop of one process, for any model, with checkpoints, log and progress bar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from logn.errors import InputError
 from logn.files import remove_leftovers, write_safetensors
-from logn.training.engine.batches import BatchesOfRun
+from logn.training.engine.batches import TrainingBatches
 from logn.training.engine.checkpoint import (
     FILE_NAME,
     Checkpoint,
@@ -25,9 +25,9 @@ from logn.training.engine.checkpoint import (
     restore_weights,
     settings_of,
 )
-from logn.training.engine.processes import Team
-from logn.training.engine.run_plan import RunPlan
+from logn.training.engine.distributed import DistributedContext
 from logn.training.engine.schedule import Schedule
+from logn.training.engine.training_config import TrainingConfig
 from logn.training.engine.training_log import TrainingLog, progress_bar
 
 LOG_EVERY = 10
@@ -37,7 +37,7 @@ class NonFiniteLossError(InputError):
     """The loss became infinite or not a number; the message names the images and the file with the batch."""
 
 
-class RunBatch(Protocol):
+class TrainingBatch(Protocol):
     """What a model is called with in one iteration."""
 
     @property
@@ -52,7 +52,7 @@ class RunBatch(Protocol):
     def image_ids(self) -> list[int]:
         """Which images these are."""
 
-    def to(self, device: torch.device) -> RunBatch:
+    def to(self, device: torch.device) -> TrainingBatch:
         """The same batch on a device."""
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -66,14 +66,14 @@ class Elapsed(NamedTuple):
     processor: float
 
 
-class Run:
-    """The state of a run in one process: model, optimizer, files.
+class Trainer:
+    """Trains a model in one process and keeps its state: model, optimizer, files.
 
     Args:
-        plan: What to train.
-        team: This process among the others.
+        config: What to train.
+        context: This process among the others.
         schedule: The learning rates.
-        model: With `settings`, in training mode, on the device of the team; called with images and targets it gives
+        model: With `settings`, in training mode, on the device of `context`; called with images and targets it gives
             its losses by name.
         class_names: Of the foreground classes.
         facts: What else to keep in the checkpoint.
@@ -81,26 +81,26 @@ class Run:
 
     def __init__(
         self,
-        plan: RunPlan,
-        team: Team,
+        config: TrainingConfig,
+        context: DistributedContext,
         schedule: Schedule,
         model: nn.Module,
         *,
         class_names: tuple[str, ...],
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self.plan, self.team, self.schedule, self.class_names = plan, team, schedule, class_names
-        self.model, self.facts, self.folder = model, dict(facts or {}), Path(plan.output)
-        recipe = plan.recipe
+        self.config, self.context, self.schedule, self.class_names = config, context, schedule, class_names
+        self.model, self.facts, self.folder = model, dict(facts or {}), Path(config.output)
+        recipe = config.recipe
         self.optimizer = torch.optim.SGD(
             [weight for weight in self.model.parameters() if weight.requires_grad],
             lr=schedule.peak,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
         )
-        self.amp = team.device.type == "cuda"
+        self.amp = context.device.type == "cuda"
         self.scaler = torch.amp.GradScaler(enabled=self.amp)
-        self.settings = plan.run_settings(total=schedule.total, world=team.world)
+        self.settings = config.run_settings(total=schedule.total, world_size=context.world_size)
 
     @property
     def checkpoint_file(self) -> Path:
@@ -108,7 +108,7 @@ class Run:
         return self.folder / FILE_NAME
 
     def resume(self) -> int:
-        """Take up the checkpoint of the folder, if there is one, and say how many iterations it has done."""
+        """Load the checkpoint of the folder, if there is one; returns how many iterations it has done."""
         if not self.checkpoint_file.is_file():
             return 0
         checkpoint = read_checkpoint(self.checkpoint_file, type(settings_of(self.model)))
@@ -120,7 +120,7 @@ class Run:
             if checkpoint.run.get(name) != value:
                 raise InputError(
                     f"Expected `{name}` to be {checkpoint.run.get(name)!r} as in `{self.checkpoint_file}`, but got"
-                    f" {value!r}; start anew (`--fresh`) to replace that run."
+                    f" {value!r}; start over (`--fresh`) to replace that run."
                 )
         restore_momentum(self.model, self.optimizer, checkpoint.momentum)
         if self.amp and "scaler" in checkpoint.extra:
@@ -128,8 +128,8 @@ class Run:
         return checkpoint.iteration
 
     def save(self, iteration: int) -> None:
-        """Write the checkpoint after so many iterations."""
-        if not self.team.is_leader:
+        """Write the checkpoint after `iteration` iterations."""
+        if not self.context.is_leader:
             return
         Checkpoint(
             settings_of(self.model),
@@ -142,13 +142,13 @@ class Run:
         ).save(self.checkpoint_file)
         remove_leftovers(self.checkpoint_file)  # of a process that was ended while it wrote
 
-    def go(
-        self, batches: BatchesOfRun, start: int, *, workers: int, progress: bool | None
+    def fit(
+        self, batches: TrainingBatches, start: int, *, workers: int, progress: bool | None
     ) -> tuple[Elapsed, dict[str, float]]:
-        """Do the iterations from `start` to the end; gives their time and the last mean losses."""
-        total, every = self.schedule.total, self.plan.recipe.checkpoint_every
-        model = _wrap(self.model, self.team)
-        log = TrainingLog(self.folder, start) if self.team.is_leader else None
+        """Train from iteration `start` to the end; returns the time it took and the last mean losses."""
+        total, every = self.schedule.total, self.config.recipe.checkpoint_every
+        model = _wrap(self.model, self.context)
+        log = TrainingLog(self.folder, start) if self.context.is_leader else None
         losses: dict[str, float] = {}
         began, processor_began = time.monotonic(), time.process_time()
         with progress_bar(total, start, shown=progress) as report:
@@ -166,20 +166,20 @@ class Run:
                     self.save(done)
         return Elapsed(time.monotonic() - began, time.process_time() - processor_began), losses
 
-    def step(self, model: nn.Module, batch: RunBatch, iteration: int) -> dict[str, float]:
-        """One iteration of gradient descent; gives the losses, averaged over the processes."""
-        torch.manual_seed(iteration_seed(self.plan.seed, iteration, self.team.rank))
+    def step(self, model: nn.Module, batch: TrainingBatch, iteration: int) -> dict[str, float]:
+        """One iteration of gradient descent; returns the losses, averaged over the processes."""
+        torch.manual_seed(iteration_seed(self.config.seed, iteration, self.context.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.learning_rate(iteration)
-        moved = batch.to(self.team.device)
-        with torch.autocast(self.team.device.type, enabled=self.amp):
+        moved = batch.to(self.context.device)
+        with torch.autocast(self.context.device.type, enabled=self.amp):
             losses: dict[str, Tensor] = model(moved.images, moved.targets)
-        means = self.team.mean(losses)
+        means = self.context.mean(losses)
         if not all(math.isfinite(value) for value in means.values()):
-            self.stop(batch, losses, iteration)
+            self.raise_non_finite(batch, losses, iteration)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(self.scaler.scale(torch.stack(list(losses.values())).sum()))
-        limit = self.plan.recipe.gradient_norm
+        limit = self.config.recipe.gradient_norm
         if limit is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), limit)
@@ -187,15 +187,15 @@ class Run:
         self.scaler.update()
         return means
 
-    def stop(self, batch: RunBatch, losses: Mapping[str, Tensor], iteration: int) -> None:
-        """Save the batch whose loss is not finite, and say so, in every process alike."""
+    def raise_non_finite(self, batch: TrainingBatch, losses: Mapping[str, Tensor], iteration: int) -> None:
+        """Save the batch whose loss is not finite, and raise the same error in every process."""
         bad = {name: value.item() for name, value in losses.items() if not torch.isfinite(value)}
         path = self.folder / (
-            f"nan_batch_{self.team.rank}.safetensors" if self.team.world > 1 else "nan_batch.safetensors"
+            f"nan_batch_{self.context.rank}.safetensors" if self.context.world_size > 1 else "nan_batch.safetensors"
         )
         if bad:
             save_batch(path, batch, iteration)
-        reports = self.team.gather((str(path), batch.image_ids, bad))
+        reports = self.context.gather((str(path), batch.image_ids, bad))
         files = [path for path, _, bad in reports if bad]
         ids = [image for _, images, bad in reports if bad for image in images]
         what = next(f"{name} was {value}" for _, _, bad in reports for name, value in bad.items())
@@ -205,7 +205,7 @@ class Run:
         )
 
 
-def save_batch(path: Path, batch: RunBatch, iteration: int) -> None:
+def save_batch(path: Path, batch: TrainingBatch, iteration: int) -> None:
     """Write images and targets of a batch to a safetensors file, to look at."""
     ids = ",".join(map(str, batch.image_ids))
     metadata = {"format": "logn-batch", "schema": "1", "iteration": str(iteration), "image_ids": ids}
@@ -222,10 +222,10 @@ def iteration_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
 
-def _wrap(model: nn.Module, team: Team) -> nn.Module:
-    if team.world == 1:
+def _wrap(model: nn.Module, context: DistributedContext) -> nn.Module:
+    if context.world_size == 1:
         return model
-    return DistributedDataParallel(model, device_ids=team.cuda_devices or None, gradient_as_bucket_view=True)
+    return DistributedDataParallel(model, device_ids=context.cuda_devices or None, gradient_as_bucket_view=True)
 
 
 def _short(name: str) -> str:

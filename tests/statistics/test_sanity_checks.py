@@ -9,7 +9,7 @@ import logn
 from logn.calibrators.advice import advise
 from logn.errors import InputError, LogNWarning
 from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.sanity_checks import FEW_ROWS, ONE_LOGIT, doubts, doubts_about_rows, refuse_probabilities
+from logn.statistics.sanity_checks import FEW_ROWS, ONE_LOGIT, refuse_probabilities, row_checks, sanity_checks
 
 
 def moments_of(rows, **metadata):
@@ -31,44 +31,44 @@ def softmax(rows):
 
 
 def test_a_background_that_nobody_named_is_noticed(detector):
-    [sentence] = doubts(moments_of(detector))
+    [sentence] = sanity_checks(moments_of(detector))
     assert "The last column scores highest in 100 %" in sentence
     assert "`--background last`, in Python `background=-1`" in sentence
-    [sentence] = doubts(moments_of(detector[:, ::-1]))
+    [sentence] = sanity_checks(moments_of(detector[:, ::-1]))
     assert "`--background first`, in Python `background=0`" in sentence
 
 
 def test_a_background_at_the_other_end_is_noticed(detector):
-    [sentence] = doubts(moments_of(detector, background=0))
+    [sentence] = sanity_checks(moments_of(detector, background=0))
     assert "the named background in 0 %" in sentence
     assert "`--background last`" in sentence
 
 
 def test_the_right_background_raises_no_doubt(detector):
-    assert doubts(moments_of(detector, background=-1)) == ()
-    assert doubts(moments_of(detector), background=-1) == ()
+    assert sanity_checks(moments_of(detector, background=-1)) == ()
+    assert sanity_checks(moments_of(detector), background=-1) == ()
 
 
 def test_classifiers_sigmoids_and_small_samples_raise_no_doubt(detector):
-    assert doubts(moments_of(detector[:, :-1])) == ()
-    assert doubts(moments_of(detector, activation="sigmoid")) == ()
-    assert doubts(moments_of(detector[:10])) == ()
-    assert doubts(moments_of(detector, population="images")) == ()
-    assert doubts(logn.ClassMoments(7)) == ()
+    assert sanity_checks(moments_of(detector[:, :-1])) == ()
+    assert sanity_checks(moments_of(detector, activation="sigmoid")) == ()
+    assert sanity_checks(moments_of(detector[:10])) == ()
+    assert sanity_checks(moments_of(detector, population="images")) == ()
+    assert sanity_checks(logn.ClassMoments(7)) == ()
 
 
 def test_probabilities_are_no_logits(detector):
-    [sentence] = doubts(moments_of(softmax(detector), background=-1))
+    [sentence] = sanity_checks(moments_of(softmax(detector), background=-1))
     assert "each row sums to 1" in sentence
     assert sentence.endswith("LogN needs the logits, before the softmax.")
-    [sentence] = doubts(moments_of(1 / (1 + np.exp(-detector[:, :-1])), activation="sigmoid"))
+    [sentence] = sanity_checks(moments_of(1 / (1 + np.exp(-detector[:, :-1])), activation="sigmoid"))
     assert sentence.endswith("before the softmax or sigmoid.")
 
 
 def test_advice_on_doubtful_statistics_is_unsure_and_says_why(detector):
     advice = advise(moments_of(detector))
     assert advice.confidence == "low"
-    assert advice.cautions[0] == doubts(moments_of(detector))[0]
+    assert advice.cautions[0] == sanity_checks(moments_of(detector))[0]
 
 
 def test_calibrate_warns(detector):
@@ -118,22 +118,22 @@ def test_scores_of_sigmoids_are_a_warning(detector):
 def test_few_rows_between_0_and_1_are_not_judged():
     moments = moments_of(softmax(np.eye(3)))
     logn.logit_normalization(moments)
-    assert doubts(moments) == ()
+    assert sanity_checks(moments) == ()
 
 
 def test_one_logit_has_nothing_to_be_compared_with():
     moments = moments_of(np.random.default_rng(0).standard_normal((200, 1)))
-    assert doubts(moments) == (ONE_LOGIT,)
+    assert sanity_checks(moments) == (ONE_LOGIT,)
     with pytest.warns(LogNWarning, match="There is one logit, which has no other class"):
         logn.logit_normalization(moments)
 
 
 def test_few_rows_and_exchanged_axes_are_told_apart_from_enough_rows():
     random = np.random.default_rng(0)
-    [sentence] = doubts_about_rows(moments_of(random.standard_normal((80, 5000))))
+    [sentence] = row_checks(moments_of(random.standard_normal((80, 5000))))
     assert "more columns (5,000) than rows (80)" in sentence
     assert "numpy.ascontiguousarray(logits.T)" in sentence
-    [sentence] = doubts_about_rows(moments_of(random.standard_normal((9, 3))))
+    [sentence] = row_checks(moments_of(random.standard_normal((9, 3))))
     assert "only 9 rows, from which the spread of a class is uncertain by 25 %" in sentence
-    assert doubts_about_rows(moments_of(random.standard_normal((FEW_ROWS, 3)))) == ()
-    assert doubts_about_rows(logn.ClassMoments(3)) == ()
+    assert row_checks(moments_of(random.standard_normal((FEW_ROWS, 3)))) == ()
+    assert row_checks(logn.ClassMoments(3)) == ()

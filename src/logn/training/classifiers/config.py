@@ -1,4 +1,4 @@
-"""ClassifierPlan: all that says what the training of an image classifier does, as plain values."""
+"""ClassifierTrainingConfig: everything that defines the training of an image classifier, as plain values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from logn.datasets.samplers import ImageSampler, make_sampler
 from logn.errors import InputError
 from logn.training.classifiers.images import ImageAugmentation
 from logn.training.classifiers.models import ClassifierSettings
-from logn.training.engine.run_plan import RunPlan
 from logn.training.engine.schedule import Recipe
+from logn.training.engine.training_config import TrainingConfig
 from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 
@@ -35,7 +35,7 @@ class ClassifierPreset(Recipe):
     part_epochs: Mapping[str, float] = field(default_factory=dict)
 
 
-#: SGD with momentum 0.9 and weight decay 5e-4 for 90 epochs is the paper's. It does not tell the rest, which is that
+#: SGD with momentum 0.9 and weight decay 5e-4 for 90 epochs is the paper's. It does not state the rest, which is that
 #: of the decoupled classifiers it compares with (Kang et al., ICLR 2020), whose 0.2 for 512 images is 0.1 for 256.
 PAPER = ClassifierPreset(
     learning_rate=0.1,
@@ -83,16 +83,16 @@ PARTS = ("classifier", "new-classifier", "scales")
 
 
 @dataclass(frozen=True)
-class ClassifierPlan(RunPlan):
-    """What to train, on what, for how long, and where to put it; what is not told here, `RunPlan` tells.
+class ClassifierTrainingConfig(TrainingConfig):
+    """What to train, on what, for how long, and where to put it; the other arguments are those of `TrainingConfig`.
 
     Args:
         data: Labelled images, as `logn.datasets.open_images.open_images` takes them: a folder that `logn data
             glyph-classes` wrote, a folder of class folders, CIFAR's folder, or a list file with `path label` lines.
         root: Folder that the paths of a list file start from; by default that of the list.
-        imbalance: Thin the training images so that the most frequent class has so many times the images of the
-            rarest; None keeps all.
-        dev_each: Hold out so many training images of each class, for CIFAR and class folders.
+        imbalance: Thin out the training images until the most frequent class has this many times the images of
+            the rarest; None keeps all.
+        dev_each: Hold out this many training images of each class, for CIFAR and class folders.
         data_seed: Which images are held out and which the thinning keeps.
         class_names: File with one class name a line, for list files.
         model: `small`, `resnet10`, `resnet50`, `resnet152` or `resnext50`.
@@ -105,9 +105,9 @@ class ClassifierPlan(RunPlan):
             (one per class, of a linear classifier; LWS); needs `start`.
 
     Example:
-        >>> ClassifierPlan("glyphs", "runs/a", model="resnext50").recipe.epochs
+        >>> ClassifierTrainingConfig("glyphs", "runs/a", model="resnext50").recipe.epochs
         90
-        >>> ClassifierPlan("glyphs", "runs/b", start="runs/a", only="scales", model="resnext50").recipe.epochs
+        >>> ClassifierTrainingConfig("glyphs", "runs/b", start="runs/a", only="scales", model="resnext50").recipe.epochs
         5
     """
 
@@ -133,7 +133,7 @@ class ClassifierPlan(RunPlan):
 
     @property
     def recipe(self) -> ClassifierPreset:
-        """The preset with this plan's changes."""
+        """The preset with the changes of this configuration."""
         preset = get_preset(self.preset_name)
         return replace(
             preset,
@@ -148,7 +148,7 @@ class ClassifierPlan(RunPlan):
         return augmentation if self.flip is None else replace(augmentation, flip=0.5 * self.flip)
 
     def settings(self, num_classes: int) -> ClassifierSettings:
-        """The settings of the classifier for so many classes."""
+        """The settings of a classifier of `num_classes` classes."""
         recipe = self.recipe
         size = self.image_size or recipe.image_size
         return ClassifierSettings(
@@ -162,7 +162,7 @@ class ClassifierPlan(RunPlan):
         )
 
     def training_images(self) -> LabelledImages:
-        """The images that the plan names."""
+        """The images that `data` names."""
         return open_images(self.data, "train", root=self.root, class_names=self.class_names, **self.data_options())
 
     def data_options(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class ClassifierPlan(RunPlan):
         """The order in which the images are shown."""
         return make_sampler(self.sampler, images)
 
-    def run_settings(self, *, total: int, world: int) -> dict[str, Any]:
+    def run_settings(self, *, total: int, world_size: int) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
         own = {"flip": self.flip, "loss": self.loss, "only": self.only}
-        return {**super().run_settings(total=total, world=world), **own}
+        return {**super().run_settings(total=total, world_size=world_size), **own}

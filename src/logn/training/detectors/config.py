@@ -1,4 +1,4 @@
-"""TrainingPlan: all that says what a training run does, as plain values."""
+"""DetectorTrainingConfig: everything that defines the training of a detector, as plain values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
 from logn.training.detectors.settings import LIGHT, ONE_STAGE, SMALL_MODELS, DetectorSettings, default_loss
 from logn.training.engine.backbone_weights import installed_weights
-from logn.training.engine.run_plan import RunPlan
 from logn.training.engine.schedule import Preset, get_preset
+from logn.training.engine.training_config import TrainingConfig
 from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: In place of a file with weights, for a light detector.
@@ -21,8 +21,8 @@ ANNOTATION_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json"
 
 
 @dataclass(frozen=True)
-class TrainingPlan(RunPlan):
-    """What to train, on what, for how long, and where to put it; what is not told here, `RunPlan` tells.
+class DetectorTrainingConfig(TrainingConfig):
+    """What to train, on what, for how long, and where to put it; the other arguments are those of `TrainingConfig`.
 
     Args:
         data: LVIS or COCO annotation file, or a folder that holds `train.json`.
@@ -43,7 +43,7 @@ class TrainingPlan(RunPlan):
             LOCE, for `loss="loce"`. With `start`, a pass over the training images fills the memory first.
 
     Example:
-        >>> TrainingPlan("data", "runs/a", model="cascade-r101").recipe.milestones
+        >>> DetectorTrainingConfig("data", "runs/a", model="cascade-r101").recipe.milestones
         (16, 22)
     """
 
@@ -100,7 +100,7 @@ class TrainingPlan(RunPlan):
 
     @property
     def recipe(self) -> Preset:
-        """The preset with this plan's changes."""
+        """The preset with the changes of this configuration."""
         preset = get_preset(self.preset_name)
         return replace(preset, checkpoint_every=self.checkpoint_every or preset.checkpoint_every)
 
@@ -114,7 +114,7 @@ class TrainingPlan(RunPlan):
         return replace(augmentation, short_sides=(self.image_size,), longest_side=longest)
 
     def detector(self, num_classes: int) -> DetectorSettings:
-        """The settings of the detector for so many foreground classes."""
+        """The settings of a detector of `num_classes` foreground classes."""
         return DetectorSettings(
             self.model,
             num_classes,
@@ -126,9 +126,9 @@ class TrainingPlan(RunPlan):
             backbone=self.backbone,
         )
 
-    def run_settings(self, *, total: int, world: int) -> dict[str, Any]:
+    def run_settings(self, *, total: int, world_size: int) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
-        # Only where they are used, so that runs from before they existed go on.
+        # Only where they are used, so that runs from before they existed can be resumed.
         special = {
             "loss": self.loss_name if self.loss_name != DEFAULT_LOSS else None,
             "only": self.only,
@@ -137,7 +137,7 @@ class TrainingPlan(RunPlan):
         }
         return {
             **{name: value for name, value in special.items() if value is not None},
-            **super().run_settings(total=total, world=world),
+            **super().run_settings(total=total, world_size=world_size),
         }
 
 

@@ -1,4 +1,4 @@
-"""RunPlan: what the plan of a detector and that of an image classifier have in common."""
+"""TrainingConfig: what the training of a detector and that of an image classifier have in common."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from logn.training.engine.schedule import Recipe, Schedule, make_schedule
 
 
 @dataclass(frozen=True)
-class RunPlan(ABC):
-    """Which model to train, on what, for how long, and where to put it; each kind of model adds what it has besides.
+class TrainingConfig(ABC):
+    """Which model to train, on what, for how long, and where to put it; each kind of model adds its own arguments.
 
     Args:
         data: What to train on.
@@ -32,7 +32,7 @@ class RunPlan(ABC):
         weights: Local file with the weights of a residual network.
         image_size: Size of the images, instead of the model's or the preset's.
         checkpoint_every: Iterations between checkpoints, instead of the preset's.
-        start: Run, or checkpoint file, of the same model whose weights to begin with.
+        start: Folder of a run, or checkpoint file, of the same model: its weights are the first ones.
         only: Train a part of the model at `start` and freeze the rest.
 
     Attributes:
@@ -84,7 +84,7 @@ class RunPlan(ABC):
     @property
     @abstractmethod
     def recipe(self) -> Recipe:
-        """The preset with this plan's changes."""
+        """The preset with the changes of this configuration."""
 
     @property
     def preset_name(self) -> str:
@@ -102,7 +102,7 @@ class RunPlan(ABC):
         return "scaled" if self.only == "scales" else self.classifier
 
     def schedule(self, images_per_epoch: int) -> Schedule:
-        """The learning rate of every iteration, for epochs of so many images, repeats included."""
+        """The learning rate of every iteration, for epochs of `images_per_epoch` images, repeats included."""
         return make_schedule(
             self.recipe,
             images_per_epoch=images_per_epoch,
@@ -112,14 +112,14 @@ class RunPlan(ABC):
             learning_rate=self.learning_rate,
         )
 
-    def check_processes(self, world: int) -> None:
-        """Refuse a batch that leaves one of so many processes without an image."""
-        if self.images_per_iteration < world:
+    def check_processes(self, world_size: int) -> None:
+        """Refuse a batch that is too small to give every process an image."""
+        if self.images_per_iteration < world_size:
             raise InputError(
-                f"Expected `batch` to be at least the {world} processes, but got {self.images_per_iteration}."
+                f"Expected `batch` to be at least the {world_size} processes, but got {self.images_per_iteration}."
             )
 
-    def run_settings(self, *, total: int, world: int) -> dict[str, Any]:
+    def run_settings(self, *, total: int, world_size: int) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
         return {
             "preset": self.preset_name,
@@ -128,5 +128,5 @@ class RunPlan(ABC):
             "batch": self.images_per_iteration,
             "learning_rate": self.learning_rate,
             "seed": self.seed,
-            "processes": world,
+            "processes": world_size,
         }

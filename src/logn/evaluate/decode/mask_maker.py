@@ -26,7 +26,7 @@ def mask_maker(
     store: PredictionStore | str | os.PathLike[str],
     *,
     batch: int = 4,
-    advance: Callable[[int], object] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> Callable[[Sequence[Detections]], list[list[dict[str, Any]]]]:
     """Give the function from the detections of several methods to their masks.
 
@@ -38,7 +38,7 @@ def mask_maker(
         dataset: The images.
         store: The store that the detections were decoded from.
         batch: Images per forward pass.
-        advance: Called with the number of images whenever some are done.
+        progress: Called with the number of images whenever some are done.
     """
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
     place_of = {image_id: place for place, image_id in enumerate(dataset.image_ids.tolist())}
@@ -54,7 +54,7 @@ def mask_maker(
         encoded: list[dict[str, Any]] = []
         for images, parts in _batches(distinct, batch):
             encoded += _encoded_masks(detector, dataset, places[images], parts)
-            advance(len(parts))
+            progress(len(parts))
         return [[encoded[number] for number in rows.tolist()] for rows in references]
 
     return make

@@ -1,4 +1,4 @@
-"""The metrics of a classifier as functions of how often each row counts: once each, or as rows were drawn anew."""
+"""The metrics of a classifier as functions of how often each row counts: once each, or as a bootstrap draws them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS_AT_ONCE = 4_000_000
 
 
 def weighted_metrics(outcomes: RowOutcomes, truth: ClassificationTruth, weights: FloatArray) -> dict[str, FloatArray]:
-    """All metrics for each row of `weights`, `(draws,)` each; NaN where nothing is left to measure.
+    """All metrics for each row of `weights`, `(num_bootstrap,)` each; NaN where nothing is left to measure.
 
     "top-1" is the share of right rows, "balanced" the mean accuracy of the classes, "many", "medium" and "few" that of
     the classes of a group (and "many-OLTR" and so on by the bounds of OLTR); "ECE" the expected calibration error over
@@ -30,7 +30,7 @@ def weighted_metrics(outcomes: RowOutcomes, truth: ClassificationTruth, weights:
     Args:
         outcomes: Of one method.
         truth: The labels and the groups of the classes.
-        weights: `(draws, N)` how often each row counts.
+        weights: `(num_bootstrap, N)` how often each row counts.
 
     Example:
         >>> from logn.evaluate.classification.truth import classification_truth
@@ -42,19 +42,21 @@ def weighted_metrics(outcomes: RowOutcomes, truth: ClassificationTruth, weights:
     return _Prepared.of([outcomes], truth).metrics(weights[:, np.argsort(truth.labels, kind="stable")])[0]
 
 
-def drawn_metrics(
-    outcomes: Sequence[RowOutcomes], truth: ClassificationTruth, draws: int, seed: int = 0
+def bootstrap_metrics(
+    outcomes: Sequence[RowOutcomes], truth: ClassificationTruth, num_bootstrap: int, seed: int = 0
 ) -> list[dict[str, FloatArray]]:
-    """The metrics of several methods over the same draws of rows: `(draws,)` each."""
+    """The metrics of several methods over the same bootstrap samples of rows: `(num_bootstrap,)` each."""
     prepared = _Prepared.of(outcomes, truth)
-    parts = [prepared.metrics(weights) for weights in draw_blocks(len(truth.labels), draws, seed)]
+    parts = [prepared.metrics(weights) for weights in draw_blocks(len(truth.labels), num_bootstrap, seed)]
     return [
         {name: np.concatenate([part[place][name] for part in parts]) for name in parts[0][place]}
         for place in range(len(outcomes))
     ]
 
 
-def draw_blocks(num_rows: int, draws: int, seed: int = 0, at_once: int = NUMBERS_AT_ONCE) -> Iterator[FloatArray]:
+def draw_blocks(
+    num_rows: int, num_bootstrap: int, seed: int = 0, at_once: int = NUMBERS_AT_ONCE
+) -> Iterator[FloatArray]:
     """How often each row is drawn, some draws at a time: `(some, N)`, every draw of `N` rows.
 
     Example:
@@ -63,8 +65,8 @@ def draw_blocks(num_rows: int, draws: int, seed: int = 0, at_once: int = NUMBERS
     """
     generator = np.random.default_rng(seed)
     size = max(1, at_once // num_rows)
-    for start in range(0, draws, size):
-        weights = np.empty((min(size, draws - start), num_rows))
+    for start in range(0, num_bootstrap, size):
+        weights = np.empty((min(size, num_bootstrap - start), num_rows))
         for row in weights:
             row[:] = np.bincount(generator.integers(0, num_rows, num_rows), minlength=num_rows)
         yield weights
@@ -89,13 +91,13 @@ class _Prepared:
 
     @cached_property
     def columns(self) -> list[FloatArray]:
-        """What is summed over all rows, per method: right, confidence, surprise, wrong, wrong within the family."""
+        """What is summed over all rows, per method: right, confidence, NLL, wrong, wrong within the family."""
         families, labels = self.truth.families, self.truth.labels
         columns = []
         for found in self.outcomes:
             wrong = found.predicted != labels
             within = wrong & False if families is None else wrong & (families[found.predicted] == families[labels])
-            columns.append(np.stack([~wrong, found.confidence, found.surprise, wrong, within], axis=1).astype(float))
+            columns.append(np.stack([~wrong, found.confidence, found.nll, wrong, within], axis=1).astype(float))
         return columns
 
     @cached_property
@@ -117,12 +119,12 @@ class _Prepared:
         results = []
         for columns, bins in zip(self.columns, self.bins, strict=True):
             total = weights.sum(axis=1)
-            right, confidence, surprise, wrong, within = (weights @ columns).T
+            right, confidence, nll, wrong, within = (weights @ columns).T
             accuracy = _share(np.add.reduceat(weights * columns[:, 0], start, axis=1), rows_of_class)
             result = {"top-1": right / total}
             result |= {name: _mean_of_present(accuracy[:, members[present]]) for name, members in groups.items()}
             error = np.sum([np.abs(weights[:, rows] @ gap) for rows, gap in bins], axis=0)
-            result |= {"ECE": error / total, "confidence": confidence / total, "NLL": surprise / total}
+            result |= {"ECE": error / total, "confidence": confidence / total, "NLL": nll / total}
             if self.truth.families is not None:
                 result["within-family"] = _share(within, wrong)
             results.append(result)

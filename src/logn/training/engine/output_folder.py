@@ -1,4 +1,4 @@
-"""The folder of a run, which goes away again when nothing came of it."""
+"""The output folder of a run, which is removed if the run fails before it writes anything."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 @contextmanager
-def run_folder(path: Path) -> Iterator[None]:
-    """Make a folder for a block; if the block fails and left it empty, what was made is removed.
+def output_folder(path: Path) -> Iterator[None]:
+    """Make a folder for the block; if the block fails and leaves it empty, every folder made here is removed.
 
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp()) / "runs" / "a"
-        >>> with run_folder(folder):
+        >>> with output_folder(folder):
         ...     raise OSError("no such image")
         Traceback (most recent call last):
         ...
