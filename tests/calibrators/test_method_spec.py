@@ -113,7 +113,7 @@ def test_a_class_can_be_switched_off(moments):
         ("norcal:gamma", "gamma=VALUE"),
         ("norcal:gamma=big", "`gamma` to be a number, but got 'big'"),
         ("norcal:weights=odd", "`weights` to be one of"),
-        ("norcal:counts=boxes", "images or instances"),
+        ("norcal:counts=boxes", "`counts` to be one of images, instances"),
         ("logn:use_mean=maybe", "true or false"),
         ("logn:margin=huge", "`margin` to be a number or one of"),
         ("loga:balanced", "but got `balanced`"),

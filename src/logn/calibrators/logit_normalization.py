@@ -155,6 +155,9 @@ def logit_normalization(
     scale, centre = 1.0 / std, mean if use_mean else np.zeros_like(mean)
     known = known_activation(moments.metadata.activation, place, activation)
     known = "softmax" if known is None and keep_confidence else known
+    if keep_confidence and (place is not None or known != "softmax"):
+        got = "a background" if place is not None else "sigmoids"
+        raise InputError(f"Expected `keep_confidence` only for a softmax without a background, but got {got}.")
     margin_name = chosen.margin if chosen.margin is not None else _paper_margin(place, known)
     settings: dict[str, Any] = {
         "margin": margin_name,
@@ -190,9 +193,6 @@ def logit_normalization(
     )
     if not keep_confidence:
         return affine
-    if place is not None or known != "softmax":
-        got = "a background" if place is not None else "sigmoids"
-        raise InputError(f"Expected `keep_confidence` only for a softmax without a background, but got {got}.")
     return with_kept_confidence(affine, _needed_sample(moments, "to keep the mean confidence", "keep_confidence=False"))
 
 
