@@ -306,7 +306,12 @@ def _checked_mask(active: npt.ArrayLike, num_classes: int) -> npt.NDArray[np.boo
 
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
-    given: Options = {"form": "paper", "background": inputs.background, "active": inputs.active, "activation": inputs.activation}
+    given: Options = {
+        "form": "paper",
+        "background": inputs.background,
+        "active": inputs.active,
+        "activation": inputs.activation,
+    }
     return logit_normalization(inputs.needed_moments(), **(given | options))
 
 
