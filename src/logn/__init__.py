@@ -9,6 +9,8 @@ normalise the logits at test time:
             model(batch)
     logn.fold(model, layer, logn.logit_normalization(moments))
 
+Arrays of logits: `logn.LogitNormalizer().fit(train_logits).transform(test_logits)`.
+
 Names are imported when they are used, so `import logn` costs next to nothing and needs neither torch nor matplotlib.
 """
 
