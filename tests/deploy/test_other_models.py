@@ -55,6 +55,15 @@ def test_another_model_of_the_same_shape_does_not(put):
 
 
 @put_on
+def test_a_model_with_a_fold_is_told_of_the_fold_and_not_of_other_weights(put):
+    model = classifier()
+    affine = recorded_map(model)
+    logn.fold(model, LAYER, affine)
+    with pytest.raises(InputError, match="no map folded into it"):
+        put(model, LAYER, affine)
+
+
+@put_on
 def test_a_cast_model_is_another_one(put):
     model = classifier()
     affine = recorded_map(model)

@@ -100,8 +100,6 @@ def attach(
     layer = with_class_axis(model, layer)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
-        if not allow_refold:
-            refuse_folded(path, module)
     slots = give_own_slots(model, layer)
     hooks: dict[int, tuple[Any, ...]] = {}
     for index, (module, logit_map) in enumerate(zip(find_modules(model, layer), maps, strict=True)):
@@ -129,6 +127,9 @@ def maps_of_modules(
     if len(maps) != layer.num_stages:
         raise InputError(f"Expected `affine` to have one map per stage ({layer.num_stages}), but got {len(maps)}.")
     columns = count_columns(model, layer)
+    if not allow_refold:  # before the weights are compared, since a fold has changed them
+        for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
+            refuse_folded(path, module)
     digest = fingerprint(model) if not allow_refold and asks_for_weights(maps, "") else None
     target = Target(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
     for logit_map in maps if isinstance(affine, Sequence) else maps[:1]:

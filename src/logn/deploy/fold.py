@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import maps_of_modules, refuse_attached
-from logn.deploy.fold_mark import is_plain, mark_module, marked, refuse_folded
+from logn.deploy.fold_mark import is_plain, mark_module, marked
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.logits.shared_modules import give_own_slots
@@ -77,7 +77,7 @@ def fold(
     with torch.inference_mode(False), torch.no_grad():
         slots = give_own_slots(model, layer)
         try:
-            folds = _prepare_all(layer, find_modules(model, layer), maps, allow_refold)
+            folds = _prepare_all(layer, find_modules(model, layer), maps)
         except InputError:
             for slot in slots:
                 slot.restore()
@@ -89,15 +89,11 @@ def fold(
                 keep_untied(model)
 
 
-def _prepare_all(
-    layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[Any], allow_refold: bool
-) -> dict[int, _Fold]:
+def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[Any]) -> dict[int, _Fold]:
     """The fold of every distinct module, by identity; whatever is wrong is found before anything changes."""
     folds: dict[int, _Fold] = {}
     for index, (path, module, logit_map) in enumerate(zip(layer.paths, modules, maps, strict=True)):
         _check_foldable(path, module, logit_map)
-        if not allow_refold:
-            refuse_folded(path, module)
         if id(module) not in folds:
             folds[id(module)] = _prepare(layer, index, module, logit_map)
         elif logit_map != maps[list(modules).index(module)]:
