@@ -79,6 +79,7 @@ def verb_of(*kinds: Kind, common: str) -> Callable[[Callable[..., Kind]], Verb]:
         parameters = _merged([see, *(kind.run for kind in kinds)])
         for parameter in parameters:
             parameter.sort_into(see, kinds, common)
+        parameters.sort(key=lambda parameter: not parameter.in_all)  # what goes with all kinds comes first in the help
 
         def call(context: typer.Context, **values: Any) -> None:
             given = _newly_spelled(context, parameters, values)
@@ -136,7 +137,7 @@ class _Parameter:
             info.rich_help_panel = own or common
         else:
             title = " or ".join(titles)
-            info.rich_help_panel = f"{title}: {own}" if own else title
+            info.rich_help_panel = f"{title}: {own[:1].lower()}{own[1:]}" if own else title
             self.in_all = False
             if self.needed_by == self.takers:
                 info.help = f"{info.help} Required."

@@ -100,7 +100,7 @@ class VerbCommand(TyperCommand):
         option = super().get_help_option(ctx)
         panels = [getattr(item, "rich_help_panel", None) for item in self.params if "--json" in item.opts]
         if option is not None and panels:
-            option.rich_help_panel = panels[0]  # type: ignore[attr-defined]
+            option.rich_help_panel = panels[0]
         return option
 
 

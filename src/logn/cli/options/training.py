@@ -1,4 +1,4 @@
-"""The options that `logn train` and `logn train-classifier` share, and what they print of a run."""
+"""The options that the training of detectors and of classifiers share, and what is printed of a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,56 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logn.cli.console import print_json, print_note
+from logn.cli.kinds import formerly
+from logn.cli.options.choices import ANNOTATIONS, LABELLED_IMAGES
 
 if TYPE_CHECKING:
     from logn.training.detectors.train_detector import TrainingResult
 
+DataArgument = Annotated[
+    Path,
+    typer.Argument(help=f"Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES}"),
+    formerly("--data", "-d"),
+]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Detectors: `small`, `small-one-stage` (sigmoid, no masks), `light` (photographs on a CPU, no masks), "
+        "`mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`. Classifiers: `small`, `resnet10`, `resnet50`, "
+        "`resnet152` or `resnext50`.",
+    ),
+]
+SamplerOption = Annotated[
+    str,
+    typer.Option(help="`random`, `class-balanced`, for detectors `repeat-factor-ceil` or `repeat-factor-stochastic`."),
+]
+SeedOption = Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.")]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Local file with weights of the backbone (.pth or .safetensors); never downloaded. `light` looks into"
+        " installed packages without it; `none` trains it from scratch."
+    ),
+    formerly("--backbone-weights"),
+]
+SizeOption = Annotated[int | None, typer.Option(help="Shorter side of the images; of a classifier, of the square.")]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Classification loss, with options: `seesaw`, `eql:threshold=0.005`; see docs/losses.md. By default "
+        "`cross-entropy`, for the one-stage detector `focal`."
+    ),
+]
+StartOption = Annotated[Path | None, typer.Option(help="Run of the same model whose weights to begin with.")]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Train `classifier`, `new-classifier`, `scales` or, of a detector, `heads` of the run at --start and "
+        "freeze the rest."
+    ),
+]
 RunOption = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; made if it is not there.")]
 ClassifierOption = Annotated[str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).")]
 TemperatureOption = Annotated[float, typer.Option(help="Of the cosine classifier.")]

@@ -60,8 +60,8 @@ class Channels(StrEnum):
     bgr = "BGR"
 
 
-PREPROCESSING = "how an image becomes an input"
-SEARCH = "where the logits are, if they are not found"
+PREPROCESSING = "How an image becomes an input"
+SEARCH = "Where the logits are, if they are not found"
 
 SourcesArgument = Annotated[
     list[str],
