@@ -119,8 +119,8 @@ CountsOption = Annotated[
 BoundsOption = Annotated[
     str | None,
     typer.Option(
-        help="Group classes by --counts: last rare (few-shot), last common (medium-shot) count, such as 10,100; default "
-        "for classifiers 19,100."
+        help="Group classes by --counts: last rare (few-shot), last common (medium-shot) count, such as 10,100; "
+        "default for classifiers 19,100."
     ),
 ]
 FixedOption = Annotated[bool, _option(MEASURES, "Also AP-Fixed, and AP-Pool over its detections.", "--fixed")]
