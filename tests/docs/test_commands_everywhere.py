@@ -14,7 +14,7 @@ SOURCES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
-    *sorted((ROOT / "src" / "logn" / "cli").glob("*.py")),
+    *sorted((ROOT / "src" / "logn" / "cli").rglob("*.py")),
 ]
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the documentation is not beside the tests")
 

@@ -129,18 +129,14 @@ class _Parameter:
 
     def sort_into(self, see: Callable[..., Any], kinds: Sequence[Kind], common: str) -> None:
         """Put an option into its group of the help; only what all kinds need can be asked for before one is seen."""
-        if not isinstance(self.info, OptionInfo):
-            return
         titles = [kind.title for kind in kinds if kind.run in self.takers]
+        self.in_all = see in self.takers or len(titles) == len(kinds)
         info, own = copy(self.info), self.info.rich_help_panel
-        if see in self.takers or len(titles) == len(kinds):
-            info.rich_help_panel = own or common
-        else:
-            title = " or ".join(titles)
-            info.rich_help_panel = f"{title}: {own[:1].lower()}{own[1:]}" if own else title
-            self.in_all = False
-            if self.needed_by == self.takers:
-                info.help = f"{info.help} Required."
+        if self.needed_by == self.takers and not self.required:
+            info.help = f"{info.help} Required."
+        if isinstance(info, OptionInfo):
+            title = common if self.in_all else " or ".join(titles)
+            info.rich_help_panel = f"{title}: {own[:1].lower()}{own[1:]}" if own and not self.in_all else own or title
         self.info = info
 
     @property
