@@ -15,7 +15,7 @@ from logn.cli.option_words import spelling
 from logn.errors import InputError
 
 NOTHING = inspect.Parameter.empty
-Verb = Callable[..., None]
+Command = Callable[..., None]
 Values = dict[str, Any]
 
 
@@ -31,7 +31,7 @@ class Kind:
 
     title: str
     words: str
-    run: Verb
+    run: Command
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def formerly(*names: str) -> OldSpelling:
     return OldSpelling(names)
 
 
-def verb_of(*kinds: Kind, common: str) -> Callable[[Callable[..., Kind]], Verb]:
+def verb_of(*kinds: Kind, common: str) -> Callable[[Callable[..., Kind]], Command]:
     """Make a verb of the function that sees from its arguments which of the `kinds` they are.
 
     The verb has the parameters of that function and of all kinds, each once: kinds that share one declare it by the
@@ -75,7 +75,7 @@ def verb_of(*kinds: Kind, common: str) -> Callable[[Callable[..., Kind]], Verb]:
         ['context', 'word', 'letter']
     """
 
-    def make(see: Callable[..., Kind]) -> Verb:
+    def make(see: Callable[..., Kind]) -> Command:
         parameters = _merged([see, *(kind.run for kind in kinds)])
         for parameter in parameters:
             parameter.sort_into(see, kinds, common)
@@ -92,7 +92,7 @@ def verb_of(*kinds: Kind, common: str) -> Callable[[Callable[..., Kind]], Verb]:
     return make
 
 
-def with_old_spellings(function: Verb) -> Verb:
+def with_old_spellings(function: Command) -> Command:
     """A verb some of whose parameters have old spellings (`formerly`)."""
     parameters = _merged([function])
 
@@ -184,7 +184,7 @@ def _declared(item: inspect.Parameter) -> _Parameter:
     return _Parameter(item.name, plain, info, old, item.default)
 
 
-def _shown(call: Verb, parameters: Sequence[_Parameter], described: Callable[..., Any]) -> Verb:
+def _shown(call: Command, parameters: Sequence[_Parameter], described: Callable[..., Any]) -> Command:
     """`call` with the signature and the help from which typer makes the command."""
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     shown = [context, *(item for parameter in parameters for item in parameter.shown())]
@@ -215,9 +215,7 @@ def _newly_spelled(context: typer.Context, parameters: Sequence[_Parameter], val
             values[parameter.name], given[parameter.name] = values[names[0]], spelled[names[0]]
         elif parameter.old and parameter.default is NOTHING:
             words = {item.name: spelling(item) for item in context.command.params}
-            raise InputError(
-                f"Expected `{words[parameter.name]}`, but got none; `{context.command_path} --help` shows examples."
-            )
+            raise InputError(f"Expected `{words[parameter.name]}`, but got none; see `{context.command_path} --help`.")
     return given
 
 

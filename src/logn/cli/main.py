@@ -30,8 +30,8 @@ class Verb(NamedTuple):
 
 
 START = "Start here"
-LOGITS = "From dumped logits to a correction"
-DATA = "Data"
+LOGITS = "From logits to a correction"
+DATA = "Data and training"
 EVALUATION = "Believe it"
 
 # A new verb is one line here and a function in a file of its own.

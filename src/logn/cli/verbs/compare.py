@@ -100,6 +100,7 @@ def compare_detection(
         print_note(f"For one page with charts and images: {options.report_command(output, images)}")
 
 
+LOGIT_FILES = (".npy", ".npz", ".safetensors")
 DETECTION = Kind("Detector", "predictions of a detector", compare_detection)
 CLASSIFICATION = Kind("Image classifier", "a classifier", compare_classification)
 
@@ -134,15 +135,13 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     """
     if task is not None:
         return DETECTION if task is Task.detection else CLASSIFICATION
-    if not source.is_dir():
-        return CLASSIFICATION  # a file, which is opened, or refused, as logits
     if any(source.glob("part-*")):
         return DETECTION
-    if any(source.glob("*_logits.npy")) or _is_classifier(source):
+    if source.is_file() or source.suffix in LOGIT_FILES or any(source.glob("*_logits.npy")) or _is_classifier(source):
         return CLASSIFICATION
     raise InputError(
-        f"Expected `{source}` to be what `logn predict` wrote, a file of logits or a trained image classifier, but it "
-        "is none of them."
+        f"Expected `{source}` to be what `logn predict` wrote, a file of logits or a trained image classifier, but "
+        f"{'it is none of them' if source.exists() else 'there is none'}."
     )
 
 
