@@ -210,7 +210,9 @@ def _newly_spelled(context: typer.Context, parameters: Sequence[_Parameter], val
         names = [name for name in (parameter.name, *parameter.old_names()) if name in spelled]
         if len(names) > 1:
             ways = " and ".join(f"`{spelled[name]}`" for name in names)
-            raise InputError(f"Expected one of {ways}, which are the same, but got both.")
+            raise InputError(
+                f"Expected one of {ways}, which are the same, but got {'both' if len(names) == 2 else 'all'}."
+            )
         if names:
             values[parameter.name], given[parameter.name] = values[names[0]], spelled[names[0]]
         elif parameter.old and parameter.default is NOTHING:
@@ -223,8 +225,8 @@ def _check_fit(
     kind: Kind, kinds: Sequence[Kind], parameters: Sequence[_Parameter], given: dict[str, str], values: Values
 ) -> None:
     """Refuse options of other kinds, and ask for those that this one needs."""
-    source = values[parameters[0].name]
-    seen = f"{kind.words} (`{', '.join(source) if isinstance(source, list) else source}`)"
+    first, *more = source if isinstance(source := values[parameters[0].name], list) else [source]
+    seen = f"{kind.words} (`{first}`{f' and {len(more)} more' if more else ''})"
     for parameter in parameters:
         fitting = [other.words for other in kinds if other.run in parameter.takers]
         if parameter.name in given and fitting and kind.words not in fitting:
