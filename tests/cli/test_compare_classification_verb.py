@@ -1,4 +1,4 @@
-"""`logn compare --task classification`: the very numbers of the Python API, what it writes, and what it refuses."""
+"""`logn compare` of classifiers: the very numbers of the Python API, what it writes, and what it refuses."""
 
 import contextlib
 import io
@@ -32,8 +32,7 @@ def files(tmp_path):
 
 
 def command(files, *more):
-    inputs = ["--logits", files / "test.npy", "--labels", files / "test_labels.npy"]
-    return ["compare", "--task", "classification", *inputs, "--bootstrap", "50", *more]
+    return ["compare", files / "test.npy", "--labels", files / "test_labels.npy", "--bootstrap", "50", *more]
 
 
 def fitting(files):
@@ -126,24 +125,13 @@ def test_a_correction_can_be_fitted_to_keep_the_confidence(files, run, refused):
     assert "to hold a row sample, but it holds none" in refused(*fit, files / "none.safetensors")
 
 
-def test_each_task_has_its_own_help(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    for arguments in (["--task", "classification"], ["--task=classification"]):
-        shown = run("compare", *arguments, "--help").out
-        assert "--train-logits" in shown
-        assert "--annotations" not in shown
-    shown = run("compare", "--help").out
-    assert "--annotations" in shown
-    assert "logn compare --task classification --help" in shown
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A classifier of eight glyphs that has hardly been trained, and its data."""
     folder = tmp_path_factory.mktemp("classifier")
     data = ["data", "glyph-classes", "-o", "classes", "--classes", "8", "--most", "30", "--fewest", "3"]
-    train = ["train-classifier", "-d", "classes", "-o", "run", "--iterations", "3", "--batch", "16"]
-    dump = ["predict-classifier", "-m", "run", "-d", "classes", "-o", "logits"]
+    train = ["train", "classes", "-o", "run", "--iterations", "3", "--batch", "16"]
+    dump = ["predict", "run", "-d", "classes", "-o", "logits"]
     dump += ["--split", "train", "--split", "dev", "--split", "test"]
     with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
         for arguments in ([*data, "--dev", "3", "--test", "5"], train, dump):
@@ -152,11 +140,11 @@ def trained(tmp_path_factory):
 
 
 def test_a_trained_run_and_its_dumped_logits_give_the_same(trained, run):
-    task = ["compare", "--task", "classification", "--bootstrap", "0", "--json"]
+    options = ["--bootstrap", "0", "--json"]
     methods = ["--methods", "logn,logn:keep_confidence=true,loga", "--sweep", "tau-norm:tau=0:1:0.5"]
     families = ["--families", trained / "classes" / "classes.json"]
-    dumped = run(*task, *methods, "-p", trained / "logits", *families).json
-    direct = run(*task, *methods, "--model", trained / "run", "--data", trained / "classes").json
+    dumped = run("compare", trained / "logits", *options, *methods, *families).json
+    direct = run("compare", trained / "run", *options, *methods, "--data", trained / "classes").json
     names = [method["method"] for method in dumped["methods"]]
     assert names[:4] == ["none", "logn", "logn:keep_confidence=true", "loga"]
     assert names[4].startswith("tau-norm:tau=")
@@ -165,19 +153,45 @@ def test_a_trained_run_and_its_dumped_logits_give_the_same(trained, run):
         assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-6)
     assert "within-family" in direct["methods"][0]["metrics"]
     assert "The mean confidence was kept on 24 rows of `dev`." in direct["notes"]
-    halved = run(*task, *methods, "-p", trained / "logits", "--split").json
+    halved = run("compare", trained / "logits", *options, *methods, "--split").json
     assert any("kept on training rows" in note for note in halved["notes"])
 
 
+def test_old_spellings_of_the_source_give_the_same(trained, run):
+    options = ["--bootstrap", "0", "--methods", "logn", "--json"]
+    dumped, model = trained / "logits", ["--data", trained / "classes"]
+    labels = ["--labels", dumped / "test_labels.npy", "-s", dumped / "statistics.safetensors"]
+
+    def metrics(*arguments):
+        return [method["metrics"] for method in run("compare", *arguments, *options).json["methods"]]
+
+    expected = metrics(dumped)
+    assert metrics("-p", dumped) == expected
+    assert metrics("--task", "classification", "--predictions", dumped) == expected
+    assert metrics("-l", dumped / "test_logits.npy", *labels) == metrics(dumped / "test_logits.npy", *labels)
+    assert metrics("--model", trained / "run", *model) == metrics(trained / "run", *model)
+
+
 def test_the_source_of_the_logits_must_be_one(trained, refused):
-    task = ["compare", "--task", "classification"]
-    both = "one of `--logits`, `--predictions` and `--model`, but got several or none"
-    assert both in refused(*task)
-    assert both in refused(*task, "-p", trained / "logits", "-l", trained / "logits" / "test_logits.npy")
-    assert "`--labels` with `--logits`" in refused(*task, "-l", trained / "logits" / "test_logits.npy")
-    assert "`--data` with `--model`" in refused(*task, "-m", trained / "run")
-    assert "only with `--model`" in refused(*task, "-d", trained / "classes")
-    assert "to hold `test_logits.npy`, which `logn predict-classifier" in refused(*task, "-p", trained)
+    logits = trained / "logits" / "test_logits.npy"
+    assert "Expected `SOURCE`, but got none" in refused("compare", "--task", "classification")
+    assert refused("compare", "-p", trained / "logits", "-l", logits) == (
+        "Expected one of `--predictions` and `--logits`, which are the same, but got both."
+    )
+    assert "one of `SOURCE` and `--model`" in refused("compare", trained / "logits", "-m", trained / "run")
+    assert f"`--labels` with the logits `{logits}`" in refused("compare", logits)
+    assert "`--data` with the trained classifier" in refused("compare", trained / "run")
+    for option in ("--data", "--images"):
+        sentence = refused("compare", trained / "logits", option, trained / "classes")
+        assert f"Expected `{option}` only with a trained classifier" in sentence
+    assert "none of them" in refused("compare", trained)
+    assert "to hold `test_logits.npy`, which `logn predict" in refused("compare", trained, "--task", "classification")
+
+
+def test_options_of_detectors_are_refused(trained, refused):
+    for option in (["--annotations", "gt.json"], ["--fixed"], ["--nms", "0.5"]):
+        sentence = f"Expected `{option[0]}` only with predictions of a detector, but got a classifier"
+        assert sentence in refused("compare", trained / "logits", *option)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +201,8 @@ def test_the_source_of_the_logits_must_be_one(trained, refused):
         (["--labels", "bad.txt"], "bad.txt`: Expected line 2 to end in the number of a class, but got 'b.jpg x'."),
         (["--labels", "far.txt"], "far.txt`: Expected `labels` to be from 0 to 3, but row 1 has class 9."),
         (["--labels", "short.txt"], "one for each of the 160 rows"),
-        (["--logits", "nan.npy", "--methods", "none"], "nan.npy` to be finite, but row 5, class 2 is nan."),
-        (["--logits", "none.npy"], "none.npy` to be a file, but there is none."),
+        (["nan.npy", "--methods", "none"], "nan.npy` to be finite, but row 5, class 2 is nan."),
+        (["none.npy"], "none.npy` to be a file, but there is none."),
         (["--train-logits", "nan.npy"], "nan.npy` to be finite, but row 5, class 2 is nan."),
         (["--methods", "loga", "--counts", "zero.csv"], "but class 2 (c) has no training sample"),
         (["--methods", "loga", "--counts", "few.json"], "`--counts` to be of the 4 classes of the logits, got 2."),
@@ -211,7 +225,9 @@ def test_bad_input_gets_one_sentence(files, refused, monkeypatch, change, senten
     (files / "short.txt").write_text("0\n1\n")
     (files / "zero.csv").write_text("name,image_count\na,9\nb,9\nc,0\nd,9\n")
     (files / "few.json").write_text("[5, 5]")
-    assert sentence in refused(*command(files, *change))
+    *options, last = command(files)[2:], change
+    source = [last.pop(0)] if last[0].endswith(".npy") else ["test.npy"]
+    assert sentence in refused("compare", *source, *options[0], *last)
 
 
 def test_an_unknown_task_is_refused(files, refused):

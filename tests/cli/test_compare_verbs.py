@@ -190,9 +190,36 @@ def test_options_that_make_no_sense_are_refused_in_one_sentence(files, capsys, m
     assert printed.count("\n") == 1
 
 
-def test_evaluate_needs_predictions_or_results(files, capsys):
-    assert execute(["evaluate", "-a", str(files / "gt.json")]) == 2
-    assert "one of `--predictions` and `--results`" in capsys.readouterr().err
+def test_evaluate_needs_predictions_or_results(files, refused):
+    truth = ["-a", files / "gt.json"]
+    assert "Expected `SOURCE`, but got none" in refused("evaluate", *truth)
+    both = ["-p", files / "store", "-r", files / "results.json"]
+    assert "one of `--predictions` and `--results`" in refused("evaluate", *both, *truth)
+    for option in (["--correction", "affine.safetensors"], ["--nms", "0.5"], ["--score-threshold", "0.1"]):
+        sentence = refused("evaluate", files / "results.json", *option, *truth)
+        assert sentence == (
+            f"Expected `{option[0]}` only with predictions of `logn predict`, but got a result file "
+            f"(`{files / 'results.json'}`)."
+        )
+
+
+def test_the_source_says_the_task(files, run, refused, tmp_path):
+    """The store comes first, and `-p` and `--task` say the same; what does not fit it is refused by name."""
+    options = ["-a", files / "gt.json", "-s", files / "stats.safetensors", "--bootstrap", "0", "--json"]
+
+    def metrics(*source):
+        return [method["metrics"] for method in run("compare", *source, *options).json["methods"]]
+
+    expected = metrics(files / "store")
+    assert metrics("-p", files / "store") == expected
+    assert metrics("--task", "detection", files / "store") == expected
+    assert refused("compare", files / "store") == (
+        f"Expected `--annotations` with predictions of a detector (`{files / 'store'}`), but got none."
+    )
+    sentence = refused("compare", files / "store", "--labels", files / "gt.json", *options[:2])
+    assert sentence.startswith("Expected `--labels` only with a classifier, but got predictions of a detector (`")
+    assert f"`{files}` to be what `logn predict` wrote" in refused("compare", files, *options[:2])
+    assert refused("compare", files / "stor", *options[:2]).endswith("trained image classifier, but there is none.")
 
 
 def test_groups_by_counts_with_own_bounds(files, capsys):

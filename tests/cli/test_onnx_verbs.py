@@ -117,11 +117,6 @@ def _empty(tmp_path):
     return folder
 
 
-def test_help_for_onnx_files_shows_their_options(run):
-    assert "--images" in run("collect", "model.onnx", "--help").out
-    assert "logn collect model.onnx --help" in " ".join(run("collect", "--help").out.split())
-
-
 def test_the_correction_of_another_file_is_refused(run, refused, tmp_path, model, images):
     stats, affine, output = (tmp_path / name for name in ("stats.safetensors", "affine.safetensors", "out.onnx"))
     assert run("collect", model, "--images", images, "-o", stats).code == 0

@@ -52,7 +52,7 @@ def test_models_of_others_are_told_where_to_go(refused, tmp_path):
     data.write_text(json.dumps({"images": [image], "categories": [{"id": 1, "name": "cup"}], "annotations": []}))
     (tmp_path / "model.onnx").write_bytes(b"onnx")
     options = ("--data", data, "-o", tmp_path / "predictions")
-    assert "docs/predictions-store.md" in refused("predict", "--model", tmp_path / "model.onnx", *options)
+    assert "docs/predictions-store.md" in refused("predict", tmp_path / "model.onnx", *options)
     sentence = refused("predict", "--model", tmp_path / "nowhere", *options)
     assert sentence == (
         f"Expected `{tmp_path / 'nowhere'}` to be a run, a folder with `checkpoint.safetensors` that `logn train` "
@@ -73,7 +73,7 @@ def test_the_folder_of_scenes_is_inspected_by_its_annotations(run, tmp_path):
     small = ("--classes", 3, "--train", 6, "--dev", 2, "--test", 4, "--size", 64, "--workers", 1)
     drawn = run("data", "glyphs", "-o", folder, *small)
     assert drawn.code == 0
-    assert f"logn train --data {folder} -o run" in drawn.err
+    assert f"logn train {folder} -o run" in drawn.err
     assert run("data", "inspect", folder, "--json").json["images"] == 6
     assert run("data", "inspect", folder, "--split", "test", "--json").json["images"] == 4
 
@@ -83,5 +83,6 @@ def test_a_folder_in_the_place_of_a_file_is_named(run, refused, stats, tmp_path)
     sentence = f"Expected `{folder}` to be a file, but it is a folder."
     assert refused("inspect", folder) == sentence
     assert refused("fit", folder, "-o", tmp_path / "a.safetensors") == sentence
-    assert refused("evaluate", "-r", folder, "-a", folder) == sentence.replace("a file", "a JSON file")
+    store = f"Expected `{folder}` to be a prediction store, but it holds no `part-00000`."
+    assert refused("evaluate", folder, "-a", folder) == store
     assert refused("report", stats) == f"Expected `{stats}` to be the folder of a run, but it is a file."

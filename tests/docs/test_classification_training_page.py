@@ -26,7 +26,7 @@ def test_the_commands_train_and_compare(tmp_path, monkeypatch, blocks, run_logn)
     few = " --classes 4 --most 12 --fewest 3 --dev 2 --test 2 --workers 1"
     lines = [line.partition("#")[0].strip() for block in blocks("console") for line in block.splitlines()]
     for line in lines:
-        trains = line.startswith("$ logn train-classifier")
+        trains = line.startswith("$ logn train ")
         run_logn(line + (few if "glyph-classes" in line else " --iterations 2" if trains else ""))
     for name in ("softmax", "crt", "lws"):
         assert (tmp_path / "runs" / name / "checkpoint.safetensors").exists()

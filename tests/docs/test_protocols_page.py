@@ -16,7 +16,7 @@ pytestmark = [
 @pytest.fixture
 def predicted(workplace, run_logn):
     run_logn(
-        "logn predict --model runs/glyphs --data glyphs/test.json -o predictions\n"
+        "logn predict runs/glyphs --data glyphs/test.json -o predictions\n"
         "logn collect runs/glyphs --data glyphs/train.json -o statistics.safetensors"
     )
     return workplace

@@ -21,9 +21,9 @@ def demonstration(workplace, run_logn):
     (workplace / "glyphs").rename(folder / "data")
     (workplace / "runs" / "glyphs").rename(folder / "model")
     run_logn(
-        f"logn predict --model {folder}/model --data {folder}/data/test.json -o {folder}/predictions\n"
+        f"logn predict {folder}/model --data {folder}/data/test.json -o {folder}/predictions\n"
         f"logn collect {folder}/model --data {folder}/data/train.json -o {folder}/statistics.safetensors\n"
-        f"logn compare -p {folder}/predictions -s {folder}/statistics.safetensors -a {folder}/data/test.json"
+        f"logn compare {folder}/predictions -s {folder}/statistics.safetensors -a {folder}/data/test.json"
         f" --counts {folder}/data/train.json --methods logn:balanced,logn --bootstrap 50 -o {folder}"
     )
     return folder

@@ -44,7 +44,7 @@ def test_the_commands_draw_and_train_detector(tmp_path, monkeypatch, blocks, run
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     commands, _, _ = blocks("sh")
-    ours, for_lvis, _ = commands.partition("logn train --data lvis")
+    ours, for_lvis, _ = commands.partition("logn train lvis")
     assert for_lvis
     few = "logn data glyphs --classes 6 --train 16 --dev 1 --test 1 --size 64 --workers 1"
     run_logn(ours, shorter={"logn data glyphs": few, "--processes 2": "--iterations 1"})

@@ -61,7 +61,16 @@ def test_statistics_are_those_of_the_logits_and_know_where_they_are_from(folder)
 
 def test_collecting_from_the_command_line(folder, tmp_path, capsys):
     output = tmp_path / "stats.safetensors"
-    arguments = ["collect", str(folder / "model"), "--data", str(folder / "data"), "-o", str(output), "--most", "6"]
+    arguments = [
+        "collect",
+        str(folder / "model"),
+        "--data",
+        str(folder / "data"),
+        "-o",
+        str(output),
+        "--max-images",
+        "6",
+    ]
     assert execute([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 6
     np.testing.assert_array_equal(

@@ -157,12 +157,13 @@ def test_other_classes_are_refused(tmp_path):
         predict(MadeDetector(), MadeData(), tmp_path, batch=0)
 
 
-def test_command_line(tmp_path, capsys, monkeypatch):
+def test_command_line(tmp_path, capsys):
     """`logn predict` on a small detector with random weights and three drawn images, then once more."""
     pytest.importorskip("torchvision")
     from logn.cli.main import execute
     from logn.datasets.image_file import write_image
     from logn.training.detectors.models import DetectorSettings, build_detector
+    from logn.training.engine.checkpoint import Checkpoint
 
     images = [{"id": number, "file_name": f"{number}.png", "height": 40, "width": 50} for number in (3, 1, 2)]
     for image in images:
@@ -170,8 +171,8 @@ def test_command_line(tmp_path, capsys, monkeypatch):
         write_image(tmp_path / image["file_name"], noise.astype(np.uint8))
     categories = [{"id": 4, "name": "ant"}, {"id": 8, "name": "bee"}]
     (tmp_path / "test.json").write_text(json.dumps({"images": images, "categories": categories, "annotations": []}))
-    detector = build_detector(DetectorSettings("small", num_classes=2)).eval()
-    monkeypatch.setattr("logn.training.engine.checkpoint.load_detector", lambda path, num_classes: detector)
+    settings = DetectorSettings("small", num_classes=2)
+    Checkpoint(settings, 0, build_detector(settings).state_dict()).save(tmp_path / "checkpoint.safetensors")
     arguments = ["predict", "-m", str(tmp_path), "-d", str(tmp_path), "-o", str(tmp_path / "store"), "--json"]
     for expected in (3, 0):
         assert execute(arguments) == 0
@@ -183,7 +184,7 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     arguments[4] = str(tmp_path / "dev.json")
     assert execute(arguments) == 2
     assert "with the same images" in json.loads(capsys.readouterr().out)["error"]
-    assert execute(["predict", "-m", "x", "-d", str(tmp_path / "store"), "-o", "y"]) == 2
+    assert execute(["predict", str(tmp_path), "-d", str(tmp_path / "store"), "-o", "y"]) == 2
     assert "to hold `test.json`" in capsys.readouterr().err
 
 

@@ -30,7 +30,10 @@ def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--data", "nowhere"], "Expected `--data` to be an annotation file or a folder, but there is no `nowhere`."),
+        (["nowhere"], "Expected `nowhere` to be annotations, or a list or a folder of images, but there is none."),
+        (["nowhere", "--task", "detection"], "Expected `DATA` to be an annotation file or a folder, but there is no"),
+        ([".", "--imbalance", "10"], "Expected `--imbalance` only with data of an image classifier, but got data of a"),
+        ([".", "--model", "resnet10"], "Expected `--model` to be one of"),
         (["--data", ".", "--model", "yolo"], "Expected `--model` to be one of"),
         (["--data", ".", "--weights", "none.pth"], "there is no"),
     ],

@@ -26,18 +26,18 @@ class Verb(NamedTuple):
     target: str  # "module:attribute" in logn.cli.verbs: a function, or a typer.Typer that has subcommands
     help: str
     panel: str
-    hint: str | None = None  # the call that shows its options, where it is not `logn NAME --help`
+    hidden: bool = False  # an old spelling, which works but is not listed
 
 
 START = "Start here"
-LOGITS = "From dumped logits to a correction"
-DATA = "Data"
+LOGITS = "From logits to a correction"
+DATA = "Data and training"
 EVALUATION = "Believe it"
 
 # A new verb is one line here and a function in a file of its own.
 VERBS = (
     Verb("demo", "demo:demo", "See the whole story on a detector that is trained here, in minutes.", START),
-    Verb("collect", "collect:collect", "Read logits once and write their statistics per class.", LOGITS),
+    Verb("collect", "collect:collect", "Read logits, of files or a model, and write statistics per class.", LOGITS),
     Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", LOGITS),
     Verb(
         "inspect",
@@ -49,44 +49,16 @@ VERBS = (
     Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
     Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", LOGITS),
     Verb("data", "data:data", "Make and look at long-tailed data, for detectors and classifiers.", DATA),
-    Verb("train", "train:train", "Train one of the detectors, or go on with a run that was stopped.", DATA),
-    Verb("train-classifier", "train_classifier:train_classifier", "Train an image classifier, or go on with it.", DATA),
-    Verb("predict", "predict:predict", "Run a detector once and keep what it says of every proposal.", EVALUATION),
-    Verb(
-        "predict-classifier",
-        "predict_classifier:predict_classifier",
-        "Run an image classifier once and keep its logits.",
-        EVALUATION,
-    ),
+    Verb("train", "train:train", "Train a detector or an image classifier, or go on with it.", DATA),
+    Verb("predict", "predict:predict", "Run a trained model once and keep the logits.", EVALUATION),
     Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
     Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", EVALUATION),
     Verb("bench", "bench:bench", "Run the paper's tables on detectors that are trained here.", EVALUATION),
     Verb("figure", "figure:figure", "Draw a figure of the paper from your own run.", EVALUATION),
+    Verb("train-classifier", "train:train_classifier", "Train an image classifier.", DATA, hidden=True),
+    Verb("predict-classifier", "predict:predict_classifier", "Run an image classifier.", EVALUATION, hidden=True),
 )
-
-# Running a model takes other options than reading logits, so `logn collect model.onnx --help` shows those.
-COLLECT_ONNX = Verb(
-    "collect", "collect_onnx:collect_onnx", "Run an ONNX model over images.", LOGITS, "logn collect model.onnx --help"
-)
-COMPARE_CLASSIFICATION = Verb(
-    "compare",
-    "compare_classification:compare_classification",
-    "Score every method on the logits of a classifier, in one table.",
-    EVALUATION,
-    "logn compare --task classification --help",
-)
-COLLECT_DETECTOR = Verb(
-    "collect",
-    "collect_detector:collect_detector",
-    "Run a trained detector over images.",
-    LOGITS,
-    "logn collect --data x --help",
-)
-# Options of `collect` whose value may well be, or name, an ONNX file.
-COLLECT_TEXTS = ("-o", "--output", "--population", "--layer", "--key", "--class-names")
-# Only classifiers have these options, so whoever gives one need not say --task too.
-CLASSIFIER_OPTIONS = ("-l", "--logits", "--labels", "--train-logits")
 
 # Which extra brings a package that is not always there.
 EXTRAS = {
@@ -106,42 +78,30 @@ class LazyVerbs(TyperGroup):
         super().__init__(**attributes)
         # Stand-ins that have the help line only; `resolve_command` puts the real verb in their place.
         self.commands = {
-            verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel) for verb in VERBS
+            verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel, hidden=verb.hidden)
+            for verb in VERBS
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
         name, stand_in, rest = super().resolve_command(ctx, args)
         verb = next((verb for verb in VERBS if verb.name == name), None)
-        if name == "collect" and _names_onnx_model(rest):
-            verb = COLLECT_ONNX
-        elif name == "collect" and any(argument.startswith(("-d", "--data")) for argument in _options(rest)):
-            verb = COLLECT_DETECTOR
-        elif name == "compare" and _compares_classifiers(rest):
-            verb = COMPARE_CLASSIFICATION
         command = stand_in and verb and load_verb(verb)
         if command:
             speak_options_of(command)
         return name, command, rest
 
 
-def _options(arguments: Sequence[str]) -> Sequence[str]:
-    """What may be options: `--` ends them."""
-    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+class VerbCommand(TyperCommand):
+    """A verb whose `--help` stands in the group of `--json`, not in one of its own."""
 
-
-def _names_onnx_model(arguments: Sequence[str]) -> bool:
-    """Whether one of the inputs is an ONNX file; what follows an option that takes a text is no input."""
-    before = ("", *arguments)
-    return any(
-        argument.lower().endswith(".onnx") and not argument.startswith("-") and previous not in COLLECT_TEXTS
-        for previous, argument in zip(before, arguments, strict=False)
-    )
-
-
-def _compares_classifiers(arguments: Sequence[str]) -> bool:
-    given = {argument.partition("=")[0] for argument in arguments}
-    return "--task=classification" in "=".join(arguments) or not given.isdisjoint(CLASSIFIER_OPTIONS)
+    def get_help_option(self, ctx: Any) -> Any:
+        """The option `--help`, in its group."""
+        option = super().get_help_option(ctx)
+        panels = [getattr(item, "rich_help_panel", None) for item in self.params if "--json" in item.opts]
+        if option is not None and panels:
+            option.rich_help_panel = panels[0]
+        return option
 
 
 def load_verb(verb: Verb) -> Any:
@@ -151,10 +111,8 @@ def load_verb(verb: Verb) -> Any:
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-    single.command(verb.name, context_settings=HELP_OPTIONS)(target)
-    command = typer.main.get_command(single)
-    command.hint = verb.hint  # type: ignore[attr-defined]
-    return command
+    single.command(verb.name, cls=VerbCommand, context_settings=HELP_OPTIONS)(target)
+    return typer.main.get_command(single)
 
 
 app = typer.Typer(
@@ -257,8 +215,7 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     if message[-1:] not in (".", "?", "!"):
         message += "."
     context = getattr(error, "ctx", None)
-    call = getattr(context.command, "hint", None) or f"{context.command_path} --help" if context else None
-    print_error(message + (f" Try `{call}`." if call else ""), as_json=as_json)
+    print_error(message + (f" Try `{context.command_path} --help`." if context else ""), as_json=as_json)
     return 2
 
 

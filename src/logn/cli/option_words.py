@@ -15,9 +15,10 @@ _OTHER_NAMES = {
     "draws": "bootstrap",
     "num_bootstrap": "bootstrap",
     "allow_refold": "again",
-    "max_images": "most",
     "weight": "weights",
     "dev": "dev_logits",
+    "root": "images",
+    "logits": "source",
 }
 # Where a name in backticks is a parameter; elsewhere it may be a tensor, a class or an array of that name.
 _PARAMETER = re.compile(r"((?:^|; )Expected (?:no |one of )?|\b(?:its|their|give|other) |--[\w-]+` (?:and|or) )`(\w+)`")
@@ -32,10 +33,11 @@ _words: ContextVar[Mapping[str, str]] = ContextVar("logn_option_words", default=
 def speak_options_of(command: Any) -> None:
     """From now on say the options of `command`, or of all commands of a group, in the place of parameters."""
     commands = [command, *getattr(command, "commands", {}).values()]
-    _words.set({item.name: _spelling(item) for part in commands for item in part.params})
+    _words.set({item.name: spelling(item) for part in commands for item in part.params})
 
 
-def _spelling(parameter: Any) -> str:
+def spelling(parameter: Any) -> str:
+    """How a parameter of a command is told to a user: the long form of an option, an argument in capitals."""
     if parameter.param_type_name == "argument":
         return str(parameter.name).upper()
     return next((str(text) for text in parameter.opts if text.startswith("--")), str(parameter.opts[0]))

@@ -38,7 +38,7 @@ class ClassifierProblem:
         glyphs: What is drawn, with the seed of each classifier; None where the data is read.
         data: Images with one class each, as `open_images` takes them; None where the data is drawn.
         images: The folder that the paths of list files start from.
-        model: As `logn train-classifier --model` takes it.
+        model: As `logn train --model` takes it.
         epochs: Of a first stage; None for those of the preset.
         stage_epochs: Of a second stage; None for those of the preset.
         eql: Loss of EQL, with a threshold that fits the data.
@@ -69,7 +69,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
 
     Args:
         classifier: `linear` or `cosine` (normalised).
-        loss: As `logn train-classifier --loss` takes it.
+        loss: As `logn train --loss` takes it.
         seed: Of the training, and of the data where that is drawn.
         stage: Empty, or `crt` or `lws`: trained from the classifier that is this one without a stage.
         problem: What it learns, and how long; not part of the name, so every problem has a cache of its own.

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from logn.cli.console import progress
+from logn.cli.kinds import formerly
+from logn.errors import InputError
 
 
 class Background(StrEnum):
@@ -48,21 +50,44 @@ class Activation(StrEnum):
 StatisticsFileOption = Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")]
 BackgroundOption = Annotated[Background, typer.Option(help="Place of the background column.")]
 ClassNamesOption = Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")]
+ActivationOption = Annotated[
+    Activation | None,
+    typer.Option(help="What the model applies to the logits; in an ONNX file only those before it are searched for."),
+]
 PopulationOption = Annotated[str | None, typer.Option(help="Which samples these are, e.g. 'test proposals'.")]
-SampleRowsOption = Annotated[int | None, typer.Option(help="Rows to keep for balanced margins; default 4096.")]
+SampleRowsOption = Annotated[
+    int | None, typer.Option(help="Rows that the statistics keep, for balanced margins; default 4096.")
+]
 NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")]
 
 
 LABELLED_IMAGES = "Folder of `logn data glyph-classes`, class folders, CIFAR's folder, or a list of `path label` lines."
 
+ANNOTATIONS = "LVIS or COCO annotation file, or a folder that holds one."
+
 ImageFolderOption = Annotated[
-    Path | None, typer.Option(help="Folder that the image paths start from; by default that of the file.")
+    Path | None,
+    typer.Option(help="Folder that the image paths start from; by default that of the annotations or the list."),
+    formerly("--root"),
 ]
-LabelledImagesOption = Annotated[Path, typer.Option("--data", "-d", help=LABELLED_IMAGES)]
-ListRootOption = Annotated[Path | None, typer.Option(help="Folder that the paths of a list start from.")]
+TaskOption = Annotated[Task | None, typer.Option(help="Seen from what is given; to be said where that leaves it open.")]
 ListNamesOption = Annotated[Path | None, typer.Option(help="One class name a line, for list files.")]
-ForwardBatchOption = Annotated[int, typer.Option(help="Images per forward pass.")]
 DeviceOption = Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
+
+
+def at_least_one(**counts: int | None) -> None:
+    """Refuse a number of images below 1, by the name of its option.
+
+    Example:
+        >>> at_least_one(max_images=0)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `--max-images` to be at least 1, but got 0.
+    """
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"Expected `--{name.replace('_', '-')}` to be at least 1, but got {count}.")
+
 
 # Of `logn data glyphs` and `logn data glyph-classes`
 FolderOption = Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")]

@@ -1,4 +1,4 @@
-"""What a comparison of classifiers needs, from the folder of `logn predict-classifier` or from a trained run itself."""
+"""What a comparison of classifiers needs, from the folder of `logn predict` or from a trained run itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logn.cli.verbs.predict_classifier import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
     from logn.training.classifiers.models import Classifier
 
 Inputs = dict[str, Any]
+# In the folder that `logn predict` writes, beside the logits and labels
+COUNTS_FILE, STATISTICS_FILE, LAYER_FILE = "class_counts.json", "statistics.safetensors", "class_layer.safetensors"
 
 
 def inputs_of_predictions(folder: Path) -> Inputs:
@@ -24,8 +25,7 @@ def inputs_of_predictions(folder: Path) -> Inputs:
     for name in ("test_logits.npy", "test_labels.npy"):
         if not (folder / name).is_file():
             raise InputError(
-                f"Expected `{folder}` to hold `{name}`, which `logn predict-classifier --split test` writes, "
-                "but it does not."
+                f"Expected `{folder}` to hold `{name}`, which `logn predict --split test` writes, but it does not."
             )
     found: Inputs = {"logits": folder / "test_logits.npy", "labels": folder / "test_labels.npy"}
     if (folder / STATISTICS_FILE).is_file():
@@ -48,7 +48,7 @@ def _class_layer(path: Path) -> Inputs:
 
 @dataclass(frozen=True)
 class ClassifierRun:
-    """A run of `logn train-classifier` and the images to measure it on.
+    """A classifier that `logn train` wrote and the images to measure it on.
 
     Args:
         model: Folder of the run.

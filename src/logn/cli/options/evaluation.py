@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import COMMAND_LINE, print_json
-from logn.cli.options.choices import Task
+from logn.cli.kinds import formerly
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from logn.evaluate.comparison.comparison import Comparison
     from logn.evaluate.comparison.settings import CompareSettings
 
-PROTOCOL, MEASURES = "Protocol", "What is measured"
+PROTOCOL, MEASURES, METHODS, INTERVALS = "Protocol", "What is measured", "Methods", "Intervals"
 
 
 class Format(StrEnum):
@@ -34,7 +34,6 @@ def _option(panel: str, help_line: str, *names: str) -> Any:
     return typer.Option(*names, help=help_line, rich_help_panel=panel)
 
 
-TaskOption = Annotated[Task, typer.Option(help="`classification` takes other options: see them with --help.")]
 AnnotationsOption = Annotated[Path, typer.Option("--annotations", "-a", help="LVIS or COCO ground truth.")]
 CocoOption = Annotated[bool, _option(PROTOCOL, "Evaluate as COCO: every class counts in every image.", "--coco")]
 OnlyPredictedOption = Annotated[
@@ -43,24 +42,86 @@ OnlyPredictedOption = Annotated[
 ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
 NmsOption = Annotated[float, _option(PROTOCOL, "Overlap above which a box of the same class is dropped.", "--nms")]
 CapOption = Annotated[int, _option(PROTOCOL, "Detections an image over all classes; -1: all.", "--max-detections")]
-MethodOption = Annotated[list[str] | None, typer.Option(help="One more method; can be repeated.")]
+SourceArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="What `logn predict` wrote; or a file of test logits (.npy, .npz, .safetensors of rows and classes), with "
+        "--labels; or a trained image classifier, with --data."
+    ),
+    formerly("--predictions", "-p"),
+    formerly("--logits", "-l"),
+    formerly("--model", "-m"),
+]
+MethodsOption = Annotated[
+    str,
+    typer.Option(
+        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.", rich_help_panel=METHODS
+    ),
+]
+StatisticsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--statistics", "-s", help="What `logn collect` wrote of the training images.", rich_help_panel=METHODS
+    ),
+]
+ImagesOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder that the image paths start from: with --detector, or with a trained classifier."),
+    formerly("--root"),
+]
+SweepOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Values to try, such as margin=-12:4:1 or tau-norm:tau=0:1:0.1.", rich_help_panel=METHODS),
+]
+SplitOption = Annotated[
+    bool,
+    typer.Option(
+        "--split",
+        help="Choose a sweep's value on one half of the images or rows, report on the other.",
+        rich_help_panel=METHODS,
+    ),
+]
+MethodOption = Annotated[
+    list[str] | None, typer.Option(help="One more method; can be repeated.", rich_help_panel=METHODS)
+]
 CorrectionsOption = Annotated[
-    list[Path] | None, typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.")
+    list[Path] | None,
+    typer.Option(help="One more method, as `logn fit` wrote it; can be repeated.", rich_help_panel=METHODS),
 ]
 MismatchOption = Annotated[
-    bool, typer.Option("--allow-mismatch", help="Only warn where a correction or the statistics are of another model.")
+    bool,
+    typer.Option(
+        "--allow-mismatch",
+        help="Only warn where a correction or the statistics are of another model.",
+        rich_help_panel=METHODS,
+    ),
 ]
-WeightsOption = Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")]
-KeyOption = Annotated[str | None, typer.Option(help="Name of the weight in its file; its bias is found beside it.")]
-ObjectiveOption = Annotated[str, typer.Option(help="The metric by which a sweep's value is chosen.")]
-BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: none.")]
-ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.")]
-DrawSeedOption = Annotated[int, typer.Option(min=0, help="Of the draws.")]
+WeightsOption = Annotated[
+    Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.", rich_help_panel=METHODS)
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(help="Name of the weight in its file; its bias is found beside it.", rich_help_panel=METHODS),
+]
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The metric by which a sweep's value is chosen; default AP, for classifiers top-1.",
+        rich_help_panel=METHODS,
+    ),
+]
+BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: none.", rich_help_panel=INTERVALS)]
+ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.", rich_help_panel=INTERVALS)]
+DrawSeedOption = Annotated[int, typer.Option(min=0, help="Of the draws.", rich_help_panel=INTERVALS)]
 CountsOption = Annotated[
     Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
 ]
 BoundsOption = Annotated[
-    str | None, _option(PROTOCOL, "Group classes by --counts: last rare, last common, e.g. 10,100.", "--bounds")
+    str | None,
+    typer.Option(
+        help="Group classes by --counts: last rare (few-shot), last common (medium-shot) count, such as 10,100; "
+        "default for classifiers 19,100."
+    ),
 ]
 FixedOption = Annotated[bool, _option(MEASURES, "Also AP-Fixed, and AP-Pool over its detections.", "--fixed")]
 ErrorsOption = Annotated[bool, _option(MEASURES, "Also the kinds of error (TIDE).", "--errors")]
@@ -114,6 +175,23 @@ def compare_settings(decode: Any, bounds: str | None, choices: Mapping[str, Any]
     from logn.evaluate.comparison.settings import CompareSettings
 
     return CompareSettings(decode=decode, bounds=None if bounds is None else parse_bounds(bounds), **choices)
+
+
+def check_numbers(bootstrap: int, confidence: float) -> None:
+    """Refuse draws and intervals that make no sense."""
+    if bootstrap < 0:
+        raise InputError(f"Expected `--bootstrap` to be at least 0, but got {bootstrap}.")
+    if not 0 < confidence < 1:
+        raise InputError(f"Expected `--confidence` to lie between 0 and 1, but got {confidence:g}.")
+
+
+def read_methods(listed: str, more: list[str], corrections: list[Path]) -> dict[str, Any]:
+    """All methods by name: specifications, and corrections read from files."""
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.evaluate.comparison.method_fitting import split_methods
+
+    specs = {spec: spec for spec in (*split_methods(listed), *more)}
+    return {**specs, **{str(path): ClassAffine.load(path) for path in corrections}}
 
 
 def make_folder(folder: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The options that `logn train` and `logn train-classifier` share, and what they print of a run."""
+"""The options that the training of detectors and of classifiers share, and what is printed of a run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,92 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logn.cli.console import print_json, print_note
+from logn.cli.kinds import formerly
+from logn.cli.options.choices import ANNOTATIONS, LABELLED_IMAGES
 
 if TYPE_CHECKING:
     from logn.training.detectors.train_detector import TrainingResult
 
+MODEL, RECIPE = "What is trained", "How it is trained"
+
+DataArgument = Annotated[
+    Path,
+    typer.Argument(help=f"Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES}"),
+    formerly("--data", "-d"),
+]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Detectors: `small`, `small-one-stage` (sigmoid, no masks), `light` (photographs on a CPU, no masks), "
+        "`mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`. Classifiers: `small`, `resnet10`, `resnet50`, "
+        "`resnet152` or `resnext50`.",
+        rich_help_panel=MODEL,
+    ),
+]
+SamplerOption = Annotated[
+    str,
+    typer.Option(
+        help="`random`, `class-balanced`, for detectors `repeat-factor-ceil` or `repeat-factor-stochastic`.",
+        rich_help_panel=RECIPE,
+    ),
+]
+SeedOption = Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.", rich_help_panel=RECIPE)]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Local file with weights of the backbone (.pth or .safetensors); never downloaded. `light` looks into"
+        " installed packages without it; `none` trains it from scratch.",
+        rich_help_panel=MODEL,
+    ),
+    formerly("--backbone-weights"),
+]
+SizeOption = Annotated[
+    int | None, typer.Option(help="Shorter side of the images; of a classifier, of the square.", rich_help_panel=RECIPE)
+]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Classification loss, with options: `seesaw`, `eql:threshold=0.005`; see docs/losses.md. By default "
+        "`cross-entropy`, for the one-stage detector `focal`.",
+        rich_help_panel=MODEL,
+    ),
+]
+StartOption = Annotated[
+    Path | None, typer.Option(help="Run of the same model whose weights to begin with.", rich_help_panel=MODEL)
+]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Train `classifier`, `new-classifier`, `scales` or, of a detector, `heads` of the run at --start and "
+        "freeze the rest.",
+        rich_help_panel=MODEL,
+    ),
+]
 RunOption = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; made if it is not there.")]
-ClassifierOption = Annotated[str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).")]
-TemperatureOption = Annotated[float, typer.Option(help="Of the cosine classifier.")]
+ClassifierOption = Annotated[
+    str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).", rich_help_panel=MODEL)
+]
+TemperatureOption = Annotated[float, typer.Option(help="Of the cosine classifier.", rich_help_panel=MODEL)]
 PresetOption = Annotated[
-    str | None, typer.Option(help="`paper`, `small` or `light` (detectors); by default the one that fits the model.")
+    str | None,
+    typer.Option(
+        help="`paper`, `small` or `light` (detectors); by default the one that fits the model.", rich_help_panel=RECIPE
+    ),
 ]
-IterationsOption = Annotated[int | None, typer.Option(help="Length of the run, instead of the preset's.")]
-EpochsOption = Annotated[float | None, typer.Option(help="Length of the run in epochs.")]
-BatchOption = Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")]
+IterationsOption = Annotated[
+    int | None, typer.Option(help="Length of the run, instead of the preset's.", rich_help_panel=RECIPE)
+]
+EpochsOption = Annotated[float | None, typer.Option(help="Length of the run in epochs.", rich_help_panel=RECIPE)]
+BatchOption = Annotated[
+    int | None, typer.Option(help="Images per iteration, all processes together.", rich_help_panel=RECIPE)
+]
 RateOption = Annotated[
-    float | None, typer.Option(help="Learning rate; by default the preset's, scaled with the batch.")
+    float | None,
+    typer.Option(help="Learning rate; by default the preset's, scaled with the batch.", rich_help_panel=RECIPE),
 ]
-CheckpointOption = Annotated[int | None, typer.Option(help="Iterations between checkpoints.")]
+CheckpointOption = Annotated[int | None, typer.Option(help="Iterations between checkpoints.", rich_help_panel=RECIPE)]
 ResumeOption = Annotated[
     bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in the folder, or start anew.")
 ]

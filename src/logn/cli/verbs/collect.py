@@ -1,7 +1,8 @@
-"""`logn collect`: dumped logits in, statistics out."""
+"""`logn collect`: dumped logits, or a model and images, in; statistics out."""
 
 from __future__ import annotations
 
+import glob
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, print_note, progress
+from logn.cli.kinds import Kind, verb_of
 from logn.cli.options.choices import (
     BACKGROUND_INDEX,
     Activation,
+    ActivationOption,
     Background,
     BackgroundOption,
     ClassNamesOption,
@@ -23,7 +26,8 @@ from logn.cli.options.choices import (
     StatisticsFileOption,
 )
 from logn.cli.paths import check_output
-from logn.cli.verbs.statistics_summary import print_next, print_statistics, warn_of_doubts
+from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
+from logn.cli.verbs.collect_models import SourcesArgument, collect_onnx, collect_run
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,11 +43,11 @@ class Estimator(StrEnum):
     moving_average = "moving-average"
 
 
-def collect(
-    shards: Annotated[list[str], typer.Argument(help="Files, folders or quoted globs: .npy, .npz, .safetensors.")],
+def collect_logits(
+    sources: SourcesArgument,
     output: StatisticsFileOption,
     background: BackgroundOption = Background.none,
-    activation: Annotated[Activation | None, typer.Option(help="What the model applies to the logits.")] = None,
+    activation: ActivationOption = None,
     class_names: ClassNamesOption = None,
     population: PopulationOption = None,
     layer: Annotated[str | None, typer.Option(help="The layer that gave the logits.")] = None,
@@ -59,30 +63,11 @@ def collect(
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read logits once and write their count, mean and variance per class.
-
-    Files are (rows, classes) or (images, proposals, classes), read in bounded memory by several threads; the result is
-    the same, bit by bit, for any number of them. A killed run goes on where it stopped when the same command is given
-    again: its progress is in OUTPUT.partial until the end.
-
-    **Examples**
-
-    `logn collect 'shards/*.npy' -o stats.safetensors`
-
-    `logn collect dumps/ --background last --activation softmax --population 'test proposals' -o stats.safetensors`
-
-    `logn collect big.npz --key cls_score --class-names names.txt -o stats.safetensors --json`
-
-    `logn collect model.onnx --images train/ -o stats.safetensors` (its options: `logn collect model.onnx --help`)
-
-    `logn collect runs/a --data train.json -o stats.safetensors` (its options: `logn collect --data x --help`)
-    """
-    # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    """Read files of (rows, classes) or (images, proposals, classes) in bounded memory, by several threads."""
     from logn.logits.shards import find_shards, open_shards
     from logn.statistics.shard_collection import collect_shards
 
-    found = find_shards(shards)
+    found = find_shards(sources)
     check_output(output, *found, holds="logn.statistics")
     opened = open_shards(found, key)
     metadata = _metadata(opened[0].num_classes, background, activation, class_names, population, layer)
@@ -102,6 +87,62 @@ def collect(
     moments.save(output)
     journal.remove()
     _report(moments, opened, output, as_json=json)
+
+
+CHECKPOINT = "checkpoint.safetensors"
+LOGITS = Kind("Dumped logits", "dumped logits", collect_logits)
+ONNX = Kind("ONNX model", "an ONNX model", collect_onnx)
+RUN = Kind("Trained run", "a trained run", collect_run)
+
+
+@verb_of(LOGITS, ONNX, RUN, common="Any source")
+def collect(sources: SourcesArgument) -> Kind:
+    """Read logits once and write their count, mean and variance per class. No label is read.
+
+    What SOURCES are is seen from them: files of logits, an ONNX file (run over `--images`; the logits are read where
+    `logn fold` will correct them), or a run of `logn train` (run over the training images of `--data`).
+
+    Files of logits are read in bounded memory; the result has the same bits for any number of threads. A killed run
+    goes on where it stopped when the same command is given again: its progress is in OUTPUT.partial until the end.
+
+    **Examples**
+
+    `logn collect 'shards/*.npy' -o stats.safetensors`
+
+    `logn collect dumps/ --background last --activation softmax --population 'test proposals' -o stats.safetensors`
+
+    `logn collect big.npz --key cls_score --class-names names.txt -o stats.safetensors --json`
+
+    `logn collect model.onnx --images train/ --size 224x224 --resize crop --mean 0.485,0.456,0.406 --std
+    0.229,0.224,0.225 -o stats.safetensors`
+
+    `logn collect runs/a --data train.json --max-images 5000 -o stats.safetensors`
+    """
+    models = [source for source in sources if source.lower().endswith(".onnx") or _is_run(Path(source))]
+    if not models:
+        # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it
+        # loads.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        _check_there(sources)
+        return LOGITS
+    if len(sources) > 1:
+        raise InputError(f"Expected one model, or any number of files of logits, but got `{models[0]}` and others.")
+    return RUN if _is_run(Path(models[0])) else ONNX
+
+
+def _is_run(path: Path) -> bool:
+    return (path / CHECKPOINT).is_file() or path.name == CHECKPOINT
+
+
+def _check_there(sources: list[str]) -> None:
+    from logn.logits.array_files import SUFFIXES
+
+    for source in sources:
+        if not glob.has_magic(source) and not Path(source).exists() and Path(source).suffix not in SUFFIXES:
+            raise InputError(
+                f"Expected `{source}` to be a file or folder of logits ({', '.join(SUFFIXES)}), an ONNX file or a run "
+                "of `logn train`, but there is none."
+            )
 
 
 def _metadata(

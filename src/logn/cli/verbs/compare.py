@@ -1,4 +1,4 @@
-"""`logn compare`: every post-hoc method on the same predictions, in one table."""
+"""`logn compare`: every post-hoc method on the same predictions of a detector or a classifier, in one table."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, command, print_note, progress
+from logn.cli.kinds import Kind, verb_of
 from logn.cli.options import evaluation as options
-from logn.cli.options.choices import Task
+from logn.cli.options.choices import Task, TaskOption
+from logn.cli.verbs.compare_classification import compare_classification
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,16 +20,13 @@ if TYPE_CHECKING:
     from logn.evaluate.store.prediction_store import PredictionStore
 
 
-def compare(
-    predictions: Annotated[Path, typer.Option("--predictions", "-p", help="What `logn predict` wrote.")],
+def compare_detection(
+    source: options.SourceArgument,
     annotations: options.AnnotationsOption,
-    task: options.TaskOption = Task.detection,
-    methods: Annotated[
-        str, typer.Option(help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.")
-    ] = "logn,logn:balanced",
+    methods: options.MethodsOption = "logn,logn:balanced",
     method: options.MethodOption = None,
     correction: options.CorrectionsOption = None,
-    statistics: Annotated[Path | None, typer.Option("--statistics", "-s", help="What `logn collect` wrote.")] = None,
+    statistics: options.StatisticsOption = None,
     allow_mismatch: options.MismatchOption = False,
     counts: options.CountsOption = None,
     dimensions: Annotated[
@@ -38,12 +37,10 @@ def compare(
     detector: Annotated[
         Path | None, typer.Option(help="Folder of a trained detector, for mask AP: it makes masks for what is kept.")
     ] = None,
-    images: Annotated[Path | None, typer.Option(help="With --detector: folder of the images.")] = None,
-    sweep: Annotated[list[str] | None, typer.Option(help="Such as margin=-12:4:1 or gamma=0:1.2:0.1.")] = None,
-    split: Annotated[
-        bool, typer.Option("--split", help="Choose a sweep's value on one half of the images, report on the other.")
-    ] = False,
-    objective: options.ObjectiveOption = "AP",
+    images: options.ImagesOption = None,
+    sweep: options.SweepOption = None,
+    split: options.SplitOption = False,
+    objective: options.ObjectiveOption = None,
     bootstrap: options.BootstrapOption = 1000,
     confidence: options.ConfidenceOption = 0.95,
     seed: options.DrawSeedOption = 0,
@@ -60,28 +57,11 @@ def compare(
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Score any number of methods on the very same proposals, without running the detector again.
-
-    The table has AP over all classes and over rare, common and frequent ones, and the difference of each to the
-    uncorrected model (`none`, always the first row) with an interval from paired draws of the images. Which
-    methods there are, with their options, `logn fit --help` says.
-
-    **Examples**
-
-    `logn compare -p store -s stats.safetensors -a lvis_v1_val.json --methods none,logn,logn:margin=0`
-
-    `logn compare -p store -s stats.safetensors -a val.json --counts train.json --methods logn,loga,norcal,iif --fixed`
-
-    `logn compare -p store -s stats.safetensors -a val.json --counts train.json --sweep gamma=0:1.2:0.1 --split`
-
-    `logn compare -p store -s stats.safetensors -a val.json --method logn:margin=0,use_std=false --format latex`
-
-    `logn compare --task classification --help` (for the logits of a classifier)
-    """
+    """Score methods on the very same proposals, without running the detector again."""
     from logn.evaluate.comparison.compare import compare as run
     from logn.evaluate.store.prediction_store import PredictionStore
 
-    check_numbers(bootstrap, confidence)
+    options.check_numbers(bootstrap, confidence)
     decode = options.decode_options(score_threshold, nms, max_detections)
     choices = {
         "style": "coco" if coco else "lvis",
@@ -92,13 +72,13 @@ def compare(
         "fixed": fixed,
         "errors": errors,
         "only_predicted": only_predicted,
-        "objective": objective,
+        "objective": "AP" if objective is None else objective,
     }
     settings = options.compare_settings(decode, bounds, choices)
     options.make_folder(output)
-    store = PredictionStore(predictions)
+    store = PredictionStore(source)
     table = options.read_counts(counts)
-    chosen = read_methods(methods, method or [], correction or [])
+    chosen = options.read_methods(methods, method or [], correction or [])
     inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
     groups = options.group_counts(table, bounds, store.header.class_names)
     mask_maker = None if detector is None else _mask_maker(detector, annotations, images, store)
@@ -120,6 +100,62 @@ def compare(
         print_note(f"For one page with charts and images: {options.report_command(output, images)}")
 
 
+LOGIT_FILES = (".npy", ".npz", ".safetensors")
+DETECTION = Kind("Detector", "predictions of a detector", compare_detection)
+CLASSIFICATION = Kind("Image classifier", "a classifier", compare_classification)
+
+
+@verb_of(DETECTION, CLASSIFICATION, common="Any predictions")
+def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
+    """Score any number of methods on the very same predictions, without running the model again.
+
+    The table has the difference of each method to the uncorrected model (`none`, always the first row) with an interval
+    from paired draws of the images. Methods: none, logn (the paper's), logn:balanced, loga, norcal, fracal, iif,
+    tau-norm, temperature.
+
+    **Detectors**: AP over all classes and over rare, common and frequent ones. **Classifiers**: accuracy over all rows
+    and over many-, medium- and few-shot classes (more than 100, 20 to 100 and up to 19 training samples), the
+    calibration error (ECE) and the mean confidence.
+
+    **Examples**
+
+    `logn compare store -s stats.safetensors -a lvis_v1_val.json --methods none,logn,logn:margin=0`
+
+    `logn compare store -s stats.safetensors -a val.json --counts train.json --methods logn,loga,norcal,iif --fixed`
+
+    `logn compare store -s stats.safetensors -a val.json --counts train.json --sweep gamma=0:1.2:0.1 --split`
+
+    `logn compare store -s stats.safetensors -a val.json --method logn:margin=0,use_std=false --format latex`
+
+    `logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv`
+
+    `logn compare logits --methods logn,loga,tau-norm --sweep tau=0:2:0.25 --split` (a folder of `logn predict`)
+
+    `logn compare runs/softmax --data classes --methods logn,logn:balanced,loga`
+    """
+    if task is not None:
+        return DETECTION if task is Task.detection else CLASSIFICATION
+    if any(source.glob("part-*")):
+        return DETECTION
+    if source.is_file() or source.suffix in LOGIT_FILES or any(source.glob("*_logits.npy")) or _is_classifier(source):
+        return CLASSIFICATION
+    raise InputError(
+        f"Expected `{source}` to be what `logn predict` wrote, a file of logits or a trained image classifier, but "
+        f"{'it is none of them' if source.exists() else 'there is none'}."
+    )
+
+
+def _is_classifier(source: Path) -> bool:
+    if not (source / "checkpoint.safetensors").is_file():
+        return False
+    from logn.training.engine.checkpoint import stored_kind
+
+    if stored_kind(source) == "classifier":
+        return True
+    predict = command("logn", "predict", source, "--data", "test.json", "-o", "predictions")
+    raise InputError(f"Expected the predictions of a detector, but `{source}` is the detector itself; run `{predict}`.")
+
+
 def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: PredictionStore) -> Any:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.evaluate.decode.mask_maker import mask_maker
@@ -127,23 +163,6 @@ def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: P
 
     model = load_detector(detector, num_classes=store.num_classes)
     return mask_maker(model, DetectionDataset(annotations, images), store)
-
-
-def check_numbers(bootstrap: int, confidence: float) -> None:
-    """Refuse draws and intervals that make no sense."""
-    if bootstrap < 0:
-        raise InputError(f"Expected `--bootstrap` to be at least 0, but got {bootstrap}.")
-    if not 0 < confidence < 1:
-        raise InputError(f"Expected `--confidence` to lie between 0 and 1, but got {confidence:g}.")
-
-
-def read_methods(listed: str, more: list[str], corrections: list[Path]) -> dict[str, Any]:
-    """All methods by name: specifications, and corrections read from files."""
-    from logn.calibrators.class_affine import ClassAffine
-    from logn.evaluate.comparison.method_fitting import split_methods
-
-    specs = {spec: spec for spec in (*split_methods(listed), *more)}
-    return {**specs, **{str(path): ClassAffine.load(path) for path in corrections}}
 
 
 def _fit_inputs(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, verb_group
+from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.options import choices as glyph_options
 from logn.cli.paths import check_output
 from logn.datasets.open_images import open_images
@@ -72,10 +73,11 @@ def glyphs(
     )
     _show({**drawn, **_summary(output / "train.json")}, as_json=as_json)
     if not as_json:
-        print_note(f"To train a detector on it: {command('logn', 'train', '--data', output, '-o', 'run')}")
+        print_note(f"To train a detector on it: {command('logn', 'train', output, '-o', 'run')}")
 
 
 @data.command()
+@with_old_spellings
 def inspect(
     source: Annotated[
         Path,
@@ -87,8 +89,10 @@ def inspect(
     sampler: Annotated[
         str, typer.Option(help="`random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.")
     ] = "random",
-    threshold: Annotated[
-        float, typer.Option(help="Share of images below which repeat factor sampling repeats a class.")
+    repeat_threshold: Annotated[
+        float,
+        typer.Option(help="Share of images below which repeat factor sampling repeats a class."),
+        formerly("--threshold"),
     ] = 0.001,
     split: Annotated[str, typer.Option(help="`train`, `dev` or `test`, where the source has several.")] = "train",
     imbalance: Annotated[
@@ -110,9 +114,9 @@ def inspect(
     if (source / f"{split}.json").is_file():  # the folder of glyph scenes
         source = source / f"{split}.json"
     if source.suffix == ".json":
-        _show(_summary(source, sampler, threshold), as_json=as_json)
+        _show(_summary(source, sampler, repeat_threshold), as_json=as_json)
         return
-    _show(summarise_images(source, split, imbalance, seed, sampler, threshold), as_json=as_json)
+    _show(summarise_images(source, split, imbalance, seed, sampler, repeat_threshold), as_json=as_json)
 
 
 @data.command("glyph-classes")
@@ -153,7 +157,7 @@ def glyph_classes(
     )
     _show({**drawn, **summarise_images(output)}, as_json=as_json)
     if not as_json:
-        print_note(f"To train a classifier on it: {command('logn', 'train-classifier', '--data', output, '-o', 'run')}")
+        print_note(f"To train a classifier on it: {command('logn', 'train', output, '-o', 'run')}")
 
 
 @data.command()
@@ -204,7 +208,7 @@ def federate(
 
         logn data federate instances_val2017.json -o federated.json --negatives 8
 
-        logn compare -p store -s stats.safetensors -a federated.json --counts train.json --methods logn,logn:balanced
+        logn compare store -s stats.safetensors -a federated.json --counts train.json --methods logn,logn:balanced
     """
     from logn.datasets.federated_labels import federate_file
 

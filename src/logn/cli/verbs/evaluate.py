@@ -8,19 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, progress
+from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
-from logn.errors import InputError
+
+SourceArgument = Annotated[
+    Path,
+    typer.Argument(help="The folder that `logn predict` wrote, or a COCO-style result file (.json) of any tool."),
+    formerly("--predictions", "-p"),
+    formerly("--results", "-r"),
+]
 
 
-def evaluate(
+def evaluate_store(
+    source: SourceArgument,
     annotations: options.AnnotationsOption,
-    predictions: Annotated[Path | None, typer.Option("--predictions", "-p", help="What `logn predict` wrote.")] = None,
-    correction: Annotated[
-        Path | None, typer.Option(help="With --predictions: a correction, as `logn fit` wrote it.")
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option("--results", "-r", help="Or: a COCO-style result file of any tool.")
-    ] = None,
+    correction: Annotated[Path | None, typer.Option(help="A correction to apply, as `logn fit` wrote it.")] = None,
     counts: options.CountsOption = None,
     coco: options.CocoOption = False,
     only_predicted: options.OnlyPredictedOption = False,
@@ -35,25 +37,53 @@ def evaluate(
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate predictions by the protocol of LVIS, or of COCO.
+    """Decode and measure what `logn predict` wrote."""
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.evaluate.comparison.compare import compare
+    from logn.evaluate.store.prediction_store import PredictionStore
 
-    AP, AP50, AP75, by size and by class frequency, AP-Pool and the calibration error of the scores; the AP of every
-    class goes into the folder given by `--output`.
-
-    **Examples**
-
-    `logn evaluate -p store -a lvis_v1_val.json`
-
-    `logn evaluate -p store --correction affine.safetensors -a lvis_v1_val.json --fixed --errors`
-
-    `logn evaluate -r results.json -a instances_val2017.json --coco --json`
-    """
-    if (predictions is None) == (results is None):
-        raise InputError("Expected one of `--predictions` and `--results`, but got both or neither.")
-    if results is not None and correction is not None:
-        raise InputError("Expected `--correction` only with `--predictions`, but got `--results`.")
     decode = options.decode_options(score_threshold, nms, max_detections)
-    choices = {
+    settings = options.compare_settings(decode, bounds, _choices(coco, only_predicted, fixed, errors))
+    options.make_folder(output)
+    table = options.read_counts(counts)
+    store = PredictionStore(source)
+    groups = options.group_counts(table, bounds, store.header.class_names)
+    methods = {} if correction is None else {str(correction): ClassAffine.load(correction)}
+    with progress("Decoding", None, shown=show_progress) as advance:
+        comparison = compare(store, annotations, methods, settings=settings, progress=advance, counts=table, **groups)
+    options.present(comparison, form, output, as_json=json)
+
+
+def evaluate_file(
+    source: SourceArgument,
+    annotations: options.AnnotationsOption,
+    counts: options.CountsOption = None,
+    coco: options.CocoOption = False,
+    only_predicted: options.OnlyPredictedOption = False,
+    max_detections: options.CapOption = 300,
+    bounds: options.BoundsOption = None,
+    fixed: options.FixedOption = False,
+    errors: options.ErrorsOption = False,
+    form: options.FormatOption = options.Format.table,
+    output: options.FolderOption = None,
+    show_progress: ProgressOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure the result file of any tool, whose boxes were decoded there."""
+    from logn.evaluate.detection.result_file import evaluate_results
+
+    decode = options.decode_options(1e-4, 0.5, max_detections)
+    settings = options.compare_settings(decode, bounds, _choices(coco, only_predicted, fixed, errors))
+    options.make_folder(output)
+    table = options.read_counts(counts)
+    groups = options.group_counts(table, bounds, None)
+    with progress("Measuring", None, shown=show_progress):
+        comparison = evaluate_results(source, annotations, settings=settings, counts=table, **groups)
+    options.present(comparison, form, output, as_json=json)
+
+
+def _choices(coco: bool, only_predicted: bool, fixed: bool, errors: bool) -> dict[str, Any]:
+    return {
         "style": "coco" if coco else "lvis",
         "num_bootstrap": 0,
         "fixed": fixed,
@@ -61,33 +91,25 @@ def evaluate(
         "only_predicted": only_predicted,
         "report_images": 0,  # there is no page of a single model
     }
-    settings = options.compare_settings(decode, bounds, choices)
-    options.make_folder(output)
-    table = options.read_counts(counts)
-    if results is not None:
-        groups = options.group_counts(table, bounds, None)
-        comparison = _of_results(results, annotations, settings, {"counts": table, **groups})
-    else:
-        with progress("Decoding", None, shown=show_progress) as advance:
-            comparison = _of_predictions(predictions, correction, annotations, settings, (table, bounds), advance)
-    options.present(comparison, form, output, as_json=json)
 
 
-def _of_results(results: Path, annotations: Path, settings: Any, groups: dict[str, Any]) -> Any:
-    from logn.evaluate.detection.result_file import evaluate_results
-
-    return evaluate_results(results, annotations, settings=settings, **groups)
+STORE = Kind("Predictions", "predictions of `logn predict`", evaluate_store)
+RESULTS = Kind("Result file", "a result file", evaluate_file)
 
 
-def _of_predictions(
-    predictions: Any, correction: Path | None, annotations: Path, settings: Any, grouping: Any, advance: Any
-) -> Any:
-    from logn.calibrators.class_affine import ClassAffine
-    from logn.evaluate.comparison.compare import compare
-    from logn.evaluate.store.prediction_store import PredictionStore
+@verb_of(STORE, RESULTS, common="Any predictions")
+def evaluate(source: SourceArgument) -> Kind:
+    """Evaluate predictions by the protocol of LVIS, or of COCO.
 
-    store = PredictionStore(predictions)
-    counts, bounds = grouping
-    groups = options.group_counts(counts, bounds, store.header.class_names)
-    methods = {} if correction is None else {str(correction): ClassAffine.load(correction)}
-    return compare(store, annotations, methods, settings=settings, progress=advance, counts=counts, **groups)
+    AP, AP50, AP75, by size and by class frequency, AP-Pool and the calibration error of the scores; the AP of every
+    class goes into the folder given by `--output`.
+
+    **Examples**
+
+    `logn evaluate store -a lvis_v1_val.json`
+
+    `logn evaluate store --correction affine.safetensors -a lvis_v1_val.json --fixed --errors`
+
+    `logn evaluate results.json -a instances_val2017.json --coco --json`
+    """
+    return RESULTS if source.suffix.lower() == ".json" or source.is_file() else STORE

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from logn.cli.console import JsonOption, print_json
+from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.paths import check_output
 from logn.cli.verbs.report import (
     AnnotationsOption,
@@ -33,6 +34,7 @@ class Name(StrEnum):
     margin_effect = "margin-effect"
 
 
+@with_old_spellings
 def figure(
     name: Annotated[Name, typer.Argument(help="Which figure.")],
     run: RunArgument,
@@ -41,7 +43,9 @@ def figure(
     online: Annotated[
         Path | None, typer.Option("--online", help="online: run folder of a model trained with LogN.")
     ] = None,
-    rfs_threshold: Annotated[float, typer.Option(help="label-shift: of repeat factor sampling.")] = 0.001,
+    repeat_threshold: Annotated[
+        float, typer.Option(help="label-shift: of repeat factor sampling."), formerly("--rfs-threshold")
+    ] = 0.001,
     predictions: PredictionsOption = None,
     statistics: StatisticsOption = None,
     annotations: AnnotationsOption = None,
@@ -70,7 +74,7 @@ def figure(
     check_format(output)
     check_output(output)
     places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
-    draw_figure(name.value, open_run(run, places=places), output, FigureOptions(method, online, rfs_threshold))
+    draw_figure(name.value, open_run(run, places=places), output, FigureOptions(method, online, repeat_threshold))
     if json:
         print_json({"figure": output, "name": name.value, "bytes": output.stat().st_size})
     else:

@@ -10,7 +10,7 @@ import typer
 from logn.cli.console import JsonOption, count_of, print_json
 from logn.cli.options.choices import StatisticsFileOption
 from logn.cli.paths import check_output
-from logn.cli.verbs.statistics_summary import print_next, print_statistics
+from logn.cli.statistics_summary import print_next, print_statistics
 from logn.errors import InputError
 from logn.files import file_identity
 

@@ -1,4 +1,4 @@
-"""`logn train`: train one of the detectors, or go on with a run that was stopped."""
+"""`logn train`: train a detector or an image classifier, or go on with a run that was stopped."""
 
 from __future__ import annotations
 
@@ -8,32 +8,21 @@ from typing import Annotated
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command
+from logn.cli.kinds import Kind, verb_of, with_old_spellings
 from logn.cli.options import training as options
-from logn.cli.options.choices import DeviceOption, ImageFolderOption
+from logn.cli.options.choices import DeviceOption, ImageFolderOption, ListNamesOption, Task, TaskOption
+from logn.errors import InputError
 
 
-def train(
-    data: Annotated[
-        Path, typer.Option("--data", "-d", help="LVIS or COCO annotation file, or a folder with `train.json`.")
-    ],
+def train_detector(
+    data: options.DataArgument,
     output: options.RunOption,
     images: ImageFolderOption = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            "-m",
-            help="`small`, `small-one-stage` (sigmoid, no masks), `light` (photographs on a CPU, no masks), "
-            "`mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.",
-        ),
-    ] = "small",
+    model: options.ModelOption = "small",
     classifier: options.ClassifierOption = "linear",
     temperature: options.TemperatureOption = 20.0,
     preset: options.PresetOption = None,
-    sampler: Annotated[
-        str,
-        typer.Option(help="`random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`."),
-    ] = "random",
+    sampler: options.SamplerOption = "random",
     repeat_threshold: Annotated[
         float, typer.Option(help="Share of the images below which repeat-factor repeats a class; glyph scenes: 0.04.")
     ] = 0.001,
@@ -41,16 +30,8 @@ def train(
     epochs: options.EpochsOption = None,
     batch: options.BatchOption = None,
     lr: options.RateOption = None,
-    seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.")] = 0,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            "--weights",
-            "--backbone-weights",
-            help="Local file with weights of the backbone (.pth or .safetensors); never downloaded. `light` looks into"
-            " installed packages without it; `none` trains it from scratch.",
-        ),
-    ] = None,
+    seed: options.SeedOption = 0,
+    weights: options.WeightsOption = None,
     backbone: Annotated[
         str | None,
         typer.Option(
@@ -58,22 +39,11 @@ def train(
             " `resnet34`."
         ),
     ] = None,
-    image_size: Annotated[int | None, typer.Option(help="Shorter side of the images.")] = None,
+    image_size: options.SizeOption = None,
     checkpoint_every: options.CheckpointOption = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            help="Classification loss, with options: `seesaw`, `eql:threshold=0.005`; see docs/losses.md. By default "
-            "`cross-entropy`, for the one-stage detector `focal`."
-        ),
-    ] = None,
-    start: Annotated[Path | None, typer.Option(help="Run of the same detector whose weights to begin with.")] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            help="Train `classifier`, `new-classifier`, `scales` or `heads` of the run at --start and freeze the rest."
-        ),
-    ] = None,
+    loss: options.LossOption = None,
+    start: options.StartOption = None,
+    only: options.OnlyOption = None,
     feature_memory: Annotated[
         bool, typer.Option("--feature-memory", help="Add features of earlier regions to each batch; for `--loss loce`.")
     ] = False,
@@ -84,24 +54,9 @@ def train(
     progress_bar: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a detector on long-tailed data. A run that was stopped goes on, to the same result.
-
-    Writes `checkpoint.safetensors` and `log.jsonl` to the folder of the run.
-
-    **Examples**
-
-        logn train --data glyphs -o runs/glyphs --processes 2
-
-        logn train --data glyphs -o runs/bags --loss bags --start runs/glyphs --only classifier
-
-        logn train --data lvis_v1_train.json --images coco -m mask-rcnn-r101 --weights resnet101.pth -o runs/lvis
-
-        logn train --data photos.json -m light --classifier cosine --weights mobilenet_v2.pth -o runs/photos
-
-        torchrun --nproc-per-node 8 -m logn.cli.main train --data lvis_v1_train.json -m cascade-r101 -o runs/lvis
-    """
+    """Train a detector, as `logn train` does."""
     from logn.training.detectors.config import DetectorTrainingConfig
-    from logn.training.detectors.train_detector import train_detector
+    from logn.training.detectors.train_detector import train_detector as run_training
 
     config = DetectorTrainingConfig(
         data=data,
@@ -127,7 +82,7 @@ def train(
         feature_memory=feature_memory,
         backbone=backbone,
     )
-    result = train_detector(
+    result = run_training(
         config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
     options.print_result(result, as_json=as_json)
@@ -136,6 +91,138 @@ def train(
     where = () if images is None else ("--images", images)
     options.print_next(
         command("logn", "collect", output, "--data", data, *where, "-o", statistics),
-        command("logn", "predict", "--model", output, "--data", test, *where, "-o", predictions),
+        command("logn", "predict", output, "--data", test, *where, "-o", predictions),
         as_json=as_json,
+    )
+
+
+def run_classifier(
+    data: options.DataArgument,
+    output: options.RunOption,
+    images: ImageFolderOption = None,
+    class_names: ListNamesOption = None,
+    imbalance: Annotated[
+        float | None, typer.Option(help="Thin CIFAR or class folders: the first class has so many times the last's.")
+    ] = None,
+    dev_each: Annotated[
+        int | None, typer.Option(help="Hold out so many training images of each class (CIFAR, class folders).")
+    ] = None,
+    data_seed: Annotated[int, typer.Option(help="Which images are held out and thinned away.")] = 0,
+    model: options.ModelOption = "small",
+    classifier: options.ClassifierOption = "linear",
+    temperature: options.TemperatureOption = 20.0,
+    preset: options.PresetOption = None,
+    sampler: options.SamplerOption = "random",
+    iterations: options.IterationsOption = None,
+    epochs: options.EpochsOption = None,
+    batch: options.BatchOption = None,
+    lr: options.RateOption = None,
+    seed: options.SeedOption = 0,
+    weights: options.WeightsOption = None,
+    image_size: options.SizeOption = None,
+    flip: Annotated[
+        bool | None, typer.Option("--flip/--no-flip", help="Mirror half of the training images; default: preset's.")
+    ] = None,
+    checkpoint_every: options.CheckpointOption = None,
+    loss: options.LossOption = None,
+    start: options.StartOption = None,
+    only: options.OnlyOption = None,
+    resume: options.ResumeOption = True,
+    processes: options.ProcessesOption = 1,
+    device: DeviceOption = "auto",
+    workers: options.WorkersOption = None,
+    progress_bar: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train an image classifier, as `logn train` does."""
+    from logn.training.classifiers.config import ClassifierTrainingConfig
+    from logn.training.classifiers.train_classifier import train_classifier as run_training
+    from logn.training.losses.loss_factory import DEFAULT_LOSS
+
+    config = ClassifierTrainingConfig(
+        data=data,
+        output=output,
+        root=images,
+        class_names=class_names,
+        imbalance=imbalance,
+        dev_each=dev_each,
+        data_seed=data_seed,
+        model=model,
+        classifier=classifier,
+        temperature=temperature,
+        preset=preset,
+        sampler=sampler,
+        iterations=iterations,
+        epochs=epochs,
+        batch=batch,
+        learning_rate=lr,
+        seed=seed,
+        weights=weights,
+        image_size=image_size,
+        flip=flip,
+        checkpoint_every=checkpoint_every,
+        loss=DEFAULT_LOSS if loss is None else loss,
+        start=start,
+        only=only,
+    )
+    result = run_training(
+        config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
+    )
+    options.print_result(result, as_json=as_json)
+    compare = command("logn", "compare", output, "--data", data)
+    options.print_next(f"{compare} --methods logn,logn:balanced,loga", as_json=as_json)
+
+
+DETECTOR = Kind("Detector", "data of a detector", train_detector)
+CLASSIFIER = Kind("Image classifier", "data of an image classifier", run_classifier)
+
+
+@verb_of(DETECTOR, CLASSIFIER, common="Any model")
+def train(data: options.DataArgument, task: TaskOption = None) -> Kind:
+    """Train a detector or an image classifier on long-tailed data. A run that was stopped goes on, to the same result.
+
+    Which of them it is, is seen from DATA: annotations are for a detector; class folders, lists and glyph classes for a
+    classifier. Writes `checkpoint.safetensors` and `log.jsonl` to the folder of the run.
+
+    **Examples**
+
+        logn train glyphs -o runs/glyphs --processes 2
+
+        logn train glyphs -o runs/bags --loss bags --start runs/glyphs --only classifier
+
+        logn train lvis_v1_train.json --images coco -m mask-rcnn-r101 --weights resnet101.pth -o runs/lvis
+
+        logn train photos.json -m light --classifier cosine --weights mobilenet_v2.pth -o runs/photos
+
+        logn train classes -o runs/softmax
+
+        logn train ImageNet_LT_train.txt --images imagenet -m resnext50 --classifier cosine -o runs/lt
+
+        torchrun --nproc-per-node 8 -m logn.cli.main train lvis_v1_train.json -m cascade-r101 -o runs/lvis
+    """
+    if task is not None:
+        return DETECTOR if task is Task.detection else CLASSIFIER
+    if data.is_file():
+        return CLASSIFIER if data.suffix.lower() == ".txt" else DETECTOR
+    return _kind_of_folder(data)
+
+
+train_classifier = with_old_spellings(run_classifier)
+
+
+def _kind_of_folder(data: Path) -> Kind:
+    from logn.datasets.cifar import is_cifar
+    from logn.datasets.glyphs.classes import is_glyph_classes
+
+    if not data.is_dir():
+        raise InputError(f"Expected `{data}` to be annotations, or a list or a folder of images, but there is none.")
+    if is_glyph_classes(data) or is_cifar(data):
+        return CLASSIFIER
+    # The folders of COCO are no classes: where there are annotations, it is they that count.
+    if any(data.glob("*.json")) or any(data.glob("annotations/*.json")):
+        return DETECTOR
+    if any(data.glob("*.txt")) or any(path.is_dir() for path in data.iterdir()):
+        return CLASSIFIER
+    raise InputError(
+        f"Expected `{data}` to hold annotations (`train.json`), class folders or lists of images, but it holds none."
     )

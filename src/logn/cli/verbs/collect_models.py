@@ -1,31 +1,41 @@
-"""`logn collect model.onnx`: an ONNX file and a folder of images in, statistics out."""
+"""`logn collect` of models: an ONNX file or a trained run, and images, in; statistics out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
+from logn.cli.kinds import formerly
 from logn.cli.options.choices import (
+    ANNOTATIONS,
     BACKGROUND_INDEX,
-    Activation,
+    LABELLED_IMAGES,
+    ActivationOption,
     Background,
     BackgroundOption,
     ClassNamesOption,
+    DeviceOption,
     Nonfinite,
     NonfiniteOption,
     PopulationOption,
+    SampleRowsOption,
     StatisticsFileOption,
+    at_least_one,
 )
 from logn.cli.paths import check_output
-from logn.cli.verbs.statistics_summary import print_next, print_statistics, warn_of_doubts
+from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
 from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
+
+    Collect = Callable[..., ClassMoments]
 
 
 class Resize(StrEnum):
@@ -51,20 +61,42 @@ class Channels(StrEnum):
 
 
 PREPROCESSING = "How an image becomes an input"
-SEARCH = "Where the logits are (found by themselves in most models)"
+SEARCH = "Where the logits are, if they are not found"
+
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        help="Files of logits, folders of them or quoted globs (.npy, .npz, .safetensors); or an ONNX file; or the "
+        "folder that `logn train` wrote."
+    ),
+]
+IMAGES = typer.Option(
+    help="ONNX: folder of training images, required. Run: folder that the image paths start from, by default that of "
+    "the annotations or the list."
+)
+MaxImagesOption = Annotated[
+    int | None,
+    typer.Option(help="Only so many images: spread evenly over the folder of an ONNX file, drawn at random for a run."),
+    formerly("--most"),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(help="Images per forward pass; default 1 for ONNX files, 8 for runs."),
+    formerly("--batch-size"),
+]
 
 
 def collect_onnx(
-    model: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    sources: SourcesArgument,
     output: StatisticsFileOption,
-    images: Annotated[Path, typer.Option(help="Folder of training images; labels are not needed.")],
+    images: Annotated[Path, IMAGES],
     background: BackgroundOption = Background.none,
     class_names: ClassNamesOption = None,
     population: PopulationOption = None,
-    max_images: Annotated[int | None, typer.Option(min=1, help="Only so many images, spread evenly.")] = None,
-    sample_rows: Annotated[int, typer.Option(help="Rows to keep for balanced margins.")] = 4096,
+    max_images: MaxImagesOption = None,
+    sample_rows: SampleRowsOption = None,
     nonfinite: NonfiniteOption = Nonfinite.error,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images per run, where the model leaves it open.")] = 1,
+    batch: BatchOption = None,
     provider: Annotated[str, typer.Option(help="Where to run, by onnxruntime's name.")] = "CPUExecutionProvider",
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
@@ -97,31 +129,19 @@ def collect_onnx(
     num_classes: Annotated[
         int | None, typer.Option(min=2, help="Columns, the background included.", rich_help_panel=SEARCH)
     ] = None,
-    activation: Annotated[
-        Activation | None, typer.Option(help="Search only for logits before this.", rich_help_panel=SEARCH)
-    ] = None,
+    activation: ActivationOption = None,
     axis: Annotated[
         int | None, typer.Option(help="The class axis, where it cannot be told.", rich_help_panel=SEARCH)
     ] = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run an ONNX model over images once and write the count, mean and variance of its logits per class.
-
-    The logits are read where `logn fold` will correct them: at the input of the class activation.
-
-    **Examples**
-
-    `logn collect model.onnx --images train/ -o stats.safetensors`
-
-    `logn collect resnet.onnx --images train/ --size 224x224 --resize crop --mean 0.485,0.456,0.406 --std
-    0.229,0.224,0.225 -o stats.safetensors`
-
-    `logn collect yolo.onnx --images train/ --size 640x640 --resize letterbox --num-classes 80 -o stats.safetensors`
-    """
+    """Run an ONNX model over images once; the logits are read where `logn fold` will correct them."""
     from logn.logits.image_folder import Preprocessing, select_images
     from logn.statistics.record_onnx import record_onnx
 
+    (model,) = map(Path, sources)
+    at_least_one(max_images=max_images, batch=batch)
     check_output(output, model, holds="logn.statistics")
     preprocessing = Preprocessing(
         size=_parse_size(size),
@@ -148,8 +168,8 @@ def collect_onnx(
             class_names=class_names,
             population=population,
             max_images=max_images,
-            batch_size=batch_size,
-            sample_rows=sample_rows,
+            batch_size=batch or 1,
+            sample_rows=4096 if sample_rows is None else sample_rows,
             nonfinite=nonfinite.value,
             provider=provider,
             skip_unreadable=skip_unreadable,
@@ -157,7 +177,7 @@ def collect_onnx(
             skipped=unreadable.extend,
         )
     moments.save(output)
-    _report(moments, count - len(unreadable), unreadable, output, as_json=json)
+    _report_onnx(moments, count - len(unreadable), unreadable, output, as_json=json)
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:
@@ -178,7 +198,7 @@ def _parse_numbers(option: str, text: str) -> tuple[float, ...]:
         raise InputError(f"Expected `{option}` to be numbers like 0.485,0.456,0.406, but got {text!r}.") from error
 
 
-def _report(moments: ClassMoments, images: int, unreadable: list[Path], output: Path, *, as_json: bool) -> None:
+def _report_onnx(moments: ClassMoments, images: int, unreadable: list[Path], output: Path, *, as_json: bool) -> None:
     rows = int(moments.count.max())
     result: dict[str, Any] = {
         "output": output,
@@ -200,3 +220,71 @@ def _report(moments: ClassMoments, images: int, unreadable: list[Path], output: 
     followed = f"before {activation}" if (activation := moments.metadata.activation) else "which no activation follows"
     typer.echo(f"Read at `{moments.metadata.layer}`, {followed}.")
     print_next(output)
+
+
+def collect_run(
+    sources: SourcesArgument,
+    data: Annotated[
+        Path,
+        typer.Option("--data", "-d", help=f"Training images. Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES}"),
+    ],
+    output: StatisticsFileOption,
+    images: Annotated[Path | None, IMAGES] = None,
+    max_images: MaxImagesOption = None,
+    batch: BatchOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
+    sample_rows: SampleRowsOption = None,
+    device: DeviceOption = "auto",
+    show_progress: ProgressOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a detector or image classifier over training images, held out and thinned as they were in its training."""
+    from logn.training.engine.checkpoint import stored_kind
+
+    (model,) = map(Path, sources)
+    at_least_one(max_images=max_images, batch=batch)
+    check_output(output, holds="logn.statistics")
+    prepare = _prepare_classifier if stored_kind(model) == "classifier" else _prepare_detector
+    run, available = prepare(model, data, images, device)
+    total = available if max_images is None else min(max_images, available)
+    with progress("Collecting", total, shown=show_progress) as advance:
+        moments = run(max_images=max_images, batch=batch or 8, seed=seed, sample_rows=sample_rows, progress=advance)
+    moments.save(output)
+    rows, warnings = int(moments.count.max()), warn_of_doubts(moments)
+    if json:
+        print_json(
+            {
+                "output": output,
+                "images": total,
+                "rows": rows,
+                "num_classes": moments.num_classes,
+                "warnings": warnings,
+            }
+        )
+    else:
+        print_statistics(output, moments, rows, count_of(total, "image"))
+        print_next(output)
+
+
+def _prepare_detector(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.evaluate.store.detector_statistics import collect_detector_statistics
+    from logn.training.detectors.config import find_annotations
+    from logn.training.engine.checkpoint import load_detector
+    from logn.training.engine.distributed import choose_device
+
+    dataset = DetectionDataset(find_annotations(data), images)
+    detector = load_detector(model, num_classes=dataset.num_classes)
+    detector.to(choose_device(device))
+    return partial(collect_detector_statistics, detector, dataset), len(dataset)
+
+
+def _prepare_classifier(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
+    from logn.datasets.open_images import open_images
+    from logn.evaluate.classification.classifier_logits import classifier_statistics
+    from logn.training.classifiers.train_classifier import load_classifier
+    from logn.training.engine.distributed import choose_device
+
+    classifier = load_classifier(model).to(choose_device(device))
+    dataset = open_images(data, "train", root=images, **(classifier.data_options or {}))
+    return partial(classifier_statistics, classifier, dataset), len(dataset)
