@@ -29,7 +29,7 @@ def measured(seed: int, pixel: float) -> dict[str, list[float]]:
     test, others = (np.concatenate([rows[part] for rows in order]) for part in (slice(120, 160), slice(160, None)))
     model = LogisticRegression(max_iter=5000).fit(images[train], digits[train])
     logits = {name: model.decision_function(images[rows]) for name, rows in (("train", train), ("others", others))}
-    paper = logn.logit_normalization(moments_of(logits["train"]))
+    paper = logn.logit_normalization(moments_of(logits["train"]), form="paper")
     methods: dict[str, Any] = {spec: spec for spec in METHODS}
     methods[ON_OTHERS] = logn.keep_confidence(paper, logits["others"])
     methods[ON_TRAINING] = logn.keep_confidence(paper, logits["train"])

@@ -53,7 +53,7 @@ def test_every_form_keeps_the_foreground_mass_at_its_centre_and_raises_it_with_t
 
 def test_known_margins_lie_on_the_forms(moments):
     forms = margin_forms(moments)
-    paper = logit_normalization(moments)
+    paper = logit_normalization(moments, form="paper")
     again = forms["paper"].at(forms["paper"].shift_of(paper.settings["margin_value"]))
     np.testing.assert_allclose(again.scale, paper.scale)
     np.testing.assert_allclose(again.shift, paper.shift, atol=1e-9)
@@ -106,7 +106,7 @@ def test_measurements_are_those_of_compare(logits, moments, tmp_path):
         "images": [{**image, "neg_category_ids": list(range(1, 7))} for image in content["images"]],
     }
     truths = {"some": load_ground_truth(content), "all": load_ground_truth(everywhere)}
-    maps = {"none": margin_forms(moments)["none"].at(0), "logn": logit_normalization(moments)}
+    maps = {"none": margin_forms(moments)["none"].at(0), "logn": logit_normalization(moments, form="paper")}
     store = PredictionStore(tmp_path / "store")
     found = measure_maps(store, truths, maps, moments.sample)
     for protocol, labels in (("some", content), ("all", everywhere)):

@@ -19,7 +19,7 @@ def test_the_balanced_form_is_not_told_to_be_its_own_remedy():
     sentence = form_warning(balanced, moments)
     assert "lowers the mean confidence" in sentence
     assert "logn:balanced" not in sentence
-    paper = form_warning(logn.logit_normalization(moments), moments)
+    paper = form_warning(logn.logit_normalization(moments, form="paper"), moments)
     assert paper.endswith("or use logn:balanced, which keeps the model's common scale.")
 
 

@@ -49,7 +49,9 @@ def test_a_factor_on_a_class_is_normalised_away_without_a_margin(rows, test, fac
 @given(rows=ROWS)
 def test_normalised_training_logits_have_mean_0_and_variance_1(rows):
     assume(well_spread(rows))
-    normalised = moments_of(logn.logit_normalization(moments_of(rows), background=None, activation="softmax")(rows))
+    normalised = moments_of(
+        logn.logit_normalization(moments_of(rows), form="paper", background=None, activation="softmax")(rows)
+    )
     np.testing.assert_allclose(normalised.mean, 0.0, atol=1e-6)
     np.testing.assert_allclose(normalised.variance, 1.0, rtol=1e-2)
 
@@ -207,11 +209,11 @@ def test_dead_classes_neither_move_nor_set_the_margin():
     rng = np.random.default_rng(0)
     rows = rng.normal([1.0, -2.0, 0.0, -50.0, 0.0], 1.0, size=(200, 5))
     rows[:, 3] = -50.0
-    affine = logn.logit_normalization(moments_of(rows), background=0)
+    affine = logn.logit_normalization(moments_of(rows), form="paper", background=0)
     assert (affine.scale[3], affine.shift[3]) == (1.0, 0.0)
     assert affine.settings["inactive"] == 1
     assert affine.settings["margin_value"] == pytest.approx(rows[:, 1].mean())
-    forced = logn.logit_normalization(moments_of(rows), background=0, active=[True] * 5)
+    forced = logn.logit_normalization(moments_of(rows), form="paper", background=0, active=[True] * 5)
     assert forced.settings["margin_value"] == -50.0
 
 
@@ -237,7 +239,7 @@ def test_a_class_that_hardly_varies_is_dead(share, alive):
 
 def test_a_recorded_background_is_the_default():
     rows = np.random.default_rng(0).normal(size=(20, 4))
-    moments = moments_of(rows, metadata=logn.StatisticsMetadata(background=-1))
+    moments = moments_of(rows, sample_rows=20, metadata=logn.StatisticsMetadata(background=-1))
     assert logn.logit_normalization(moments) == logn.logit_normalization(moments, background=-1)
     assert logn.logit_normalization(moments) != logn.logit_normalization(moments, background=None)
 

@@ -8,7 +8,8 @@ from logn.calibrators.fracal import fracal
 from logn.calibrators.inverse_image_frequency import inverse_image_frequency
 from logn.calibrators.logit_adjustment import logit_adjustment
 from logn.calibrators.logit_normalization import logit_normalization
-from logn.calibrators.method_spec import METHOD_NAMES, fit_method, parse_method
+from logn.calibrators.method_spec import fit_method, parse_method
+from logn.calibrators.methods import METHODS
 from logn.calibrators.norcal import norcal
 from logn.calibrators.tau_norm import tau_norm
 from logn.calibrators.temperature import temperature
@@ -34,13 +35,18 @@ def moments():
 
 EXPECTED = {
     "none": lambda m: ClassAffine.identity(4, -1),
-    "logn": lambda m: logit_normalization(m),
+    "logn": lambda m: logit_normalization(m, form="paper"),
     "logn:margin=0": lambda m: logit_normalization(m, margin=0.0),
     "logn:margin=max,use_std=false": lambda m: logit_normalization(m, margin="max", use_std=False),
-    "logn:use_mean=no,std_power=2,eps=0.1": lambda m: logit_normalization(m, use_mean=False, std_power=2, eps=0.1),
-    "logn:variance=within-batch": lambda m: logit_normalization(m, variance="within-batch"),
+    "logn:use_mean=no,std_power=2,eps=0.1": lambda m: logit_normalization(
+        m, form="paper", use_mean=False, std_power=2, eps=0.1
+    ),
+    "logn:variance=within-batch": lambda m: logit_normalization(m, form="paper", variance="within-batch"),
+    "logn:paper": lambda m: logit_normalization(m, margin="min", relative_std=False),
     "logn:balanced": lambda m: logit_normalization(m, margin="balance", relative_std=True),
-    "logn:balanced,relative_std=false": lambda m: logit_normalization(m, margin="balance"),
+    "logn:form=balanced,eps=0.1": lambda m: logit_normalization(m, eps=0.1),
+    "logn:balanced,margin=0": lambda m: logit_normalization(m, margin=0.0, relative_std=True),
+    "logn:balanced,relative_std=false": lambda m: logit_normalization(m, margin="balance", relative_std=False),
     "loga": lambda m: logit_adjustment(INSTANCES, background=-1),
     "loga:tau=0.5,priors=false": lambda m: logit_adjustment(INSTANCES, 0.5, priors=False, background=-1),
     "loga:counts=images": lambda m: logit_adjustment(IMAGES, background=-1),
@@ -74,7 +80,7 @@ def test_a_specification_gives_what_the_function_gives(moments, spec):
 
 
 def test_every_method_has_been_tried():
-    assert {spec.partition(":")[0] for spec in EXPECTED} == set(METHOD_NAMES)
+    assert {spec.partition(":")[0] for spec in EXPECTED} == {method.name for method in METHODS}
 
 
 def test_the_paper_example_by_name(moments):
@@ -107,7 +113,7 @@ def test_a_class_can_be_switched_off(moments):
         ("norcal:gamma", "gamma=VALUE"),
         ("norcal:gamma=big", "`gamma` to be a number, but got 'big'"),
         ("norcal:weights=odd", "`weights` to be one of"),
-        ("norcal:counts=boxes", "images or instances"),
+        ("norcal:counts=boxes", "`counts` to be one of images, instances"),
         ("logn:use_mean=maybe", "true or false"),
         ("logn:margin=huge", "`margin` to be a number or one of"),
         ("loga:balanced", "but got `balanced`"),

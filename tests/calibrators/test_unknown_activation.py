@@ -75,7 +75,7 @@ def test_sigmoids_keep_their_expected_number_of_detections(rows, form, activatio
 def test_equation_1_would_have_made_half_of_everything_a_detection():
     rows = one_stage()
     before = sigmoid(rows).mean()
-    centred = logn.logit_normalization(moments_of(rows, activation="softmax"))
+    centred = logn.logit_normalization(moments_of(rows, activation="softmax"), form="paper")
     assert sigmoid(centred(rows)).mean() == pytest.approx(0.5, abs=0.02)
     for spec in ("logn", "logn:balanced", "logn:use_std=false"):
         affine = fit_method(spec, moments=moments_of(rows, sample_rows=3000))
@@ -117,7 +117,7 @@ def test_beside_a_background_it_is_a_softmax():
 
 def test_the_user_knows_better_than_the_record():
     moments = moments_of(one_stage(), activation="sigmoid")
-    assert logn.logit_normalization(moments, activation="softmax").settings["margin"] == 0.0
+    assert logn.logit_normalization(moments, form="paper", activation="softmax").settings["margin"] == 0.0
     assert fit_method("logn", moments=moments, activation="softmax").source.activation == "softmax"
     assert fit_method("logn:activation=sigmoid", moments=moments, activation="softmax").source.activation == "sigmoid"
     with pytest.raises(logn.InputError, match='`activation` to be "softmax", "sigmoid" or "recorded", but got'):
@@ -145,7 +145,7 @@ def expected_score(mean, std):
 def test_without_rows_the_default_margin_is_solved_for_normal_classes(spread):
     mean, std = np.array([-4.0, -6.0, -8.5]), np.array([1.0, 0.7, 0.5]) * spread
     rows = np.stack([mean - std * np.sqrt(0.5), mean + std * np.sqrt(0.5)])  # whose variance is exactly std^2
-    affine = logn.logit_normalization(moments_of(rows, sample_rows=0), eps=0.0)
+    affine = logn.logit_normalization(moments_of(rows, sample_rows=0), form="paper", eps=0.0)
     margin = affine.settings["margin_value"]
     before = sum(expected_score(m, s) for m, s in zip(mean, std, strict=True))
     assert 3 * expected_score(margin, 1.0) == pytest.approx(before, rel=1e-6)

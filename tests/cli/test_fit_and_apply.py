@@ -62,7 +62,7 @@ def test_without_a_row_sample_the_default_says_what_to_do(run, logits, tmp_path)
         (["--method", "logn:margin=mean", "--eps", "0.5"], {"margin": "mean", "eps": 0.5}),
         (["--method", "logn:balanced"], {"margin": "balance", "relative_std": True}),
         (["--margin", "balance", "--relative-std"], {"margin": "balance", "relative_std": True}),
-        (["--method", "logn", "--background", "none"], {"background": None}),
+        (["--method", "logn", "--background", "none"], {"form": "paper", "background": None}),
         (["--variance", "within-batch"], {"variance": "within-batch"}),
     ],
 )
@@ -100,7 +100,7 @@ def test_the_warning_minds_the_users_threshold(run, stats, tmp_path):
 
 def test_an_active_mask(run, stats, tmp_path):
     mask = [True, False, True, True]
-    expected = logit_normalization(ClassMoments.load(stats), active=mask)
+    expected = logit_normalization(ClassMoments.load(stats), form="paper", active=mask)
     (tmp_path / "active.json").write_text(json.dumps(mask))
     np.save(tmp_path / "active.npy", mask)
     for name in ("active.json", "active.npy"):
@@ -142,7 +142,7 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
     [
         (["--method", "nonsense"], "`--method` to be one of"),
         (["--method", "norcal"], "`--counts` for the method `norcal`"),
-        (["--gamma", "1"], "options of `logn` to be among margin"),
+        (["--gamma", "1"], "Expected `--gamma` only with the methods norcal, but got `logn`."),
         (["--method", "temperature"], "temperature"),
         (["--method", "tau-norm", "--active", "x.npy"], "`--active` only with the methods logn, but got `tau-norm`"),
         (["--counts", "x.csv"], "`--counts` only with the methods loga"),
@@ -286,7 +286,7 @@ def test_an_activation_that_is_said_needs_no_assumption(run, one_stage, tmp_path
         told = run("fit", one_stage, "--method", "logn", "--activation", activation, "-o", affine, "--json").json
         assert told["notes"] == []
         assert told["source"]["activation"] == activation
-        assert ClassAffine.load(affine) == logit_normalization(moments, activation=activation)
+        assert ClassAffine.load(affine) == logit_normalization(moments, form="paper", activation=activation)
     balanced = logit_normalization(moments, margin="balance", relative_std=True, activation="softmax")
     assert _fit(run, tmp_path, one_stage, "--activation", "softmax") == balanced  # still the default form
     assert run("fit", one_stage, "--margin", "0", "-o", affine, "--json").json["notes"] == []  # nothing was assumed

@@ -13,12 +13,13 @@ import pytest
 import logn
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import FitInputs, parse_method
+from logn.calibrators.methods import swept_parameters
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.files import save_comparison
 from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.comparison.sweep import METHOD_OF_PARAMETER, Sweep, first_half
+from logn.evaluate.comparison.sweep import Sweep, first_half
 from logn.evaluate.comparison.tables import FORMATS, full_table, write_comparison
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detection.ground_truth import load_ground_truth
@@ -211,6 +212,9 @@ def test_an_unknown_objective_is_refused(softmax_split):
         ("margin", "like margin=-12:4:1"),
         ("width=0:1:1", "name a method for `width`"),
         ("gamma=a:1:1", "three numbers"),
+        ("norcal:tau=0:1:1", "over a number of `norcal`, of which it has gamma, but got `tau`"),
+        ("norcal:weights=0:1:1", "over a number of `norcal`"),
+        ("nothing:tau=0:1:1", "one of none, logn"),
         ("gamma=0:1:0", "1 to 200 values"),
         ("gamma=0:1:-1", "1 to 200 values"),
     ],
@@ -225,13 +229,12 @@ def test_a_sweep_has_its_last_value():
     assert len(Sweep.parse("margin=-12:4:1").values) == 17
 
 
-@pytest.mark.parametrize("parameter", METHOD_OF_PARAMETER)
+@pytest.mark.parametrize("parameter", swept_parameters())
 def test_every_known_parameter_can_be_varied(parameter):
     sweep = Sweep.parse(f"{parameter}=0.5:1.5:0.5")
     for value, spec in zip((0.5, 1.0, 1.5), sweep.specs, strict=True):
-        name, options = parse_method(spec)
-        assert name == METHOD_OF_PARAMETER[parameter]
-        assert list(options.values()) == [value]
+        method, option = swept_parameters()[parameter]
+        assert parse_method(spec) == (method, {option: value})
 
 
 def test_values_that_lie_close_are_different_methods():

@@ -50,7 +50,7 @@ def test_every_row_equals_measuring_that_method_alone(comparison):
     moments = moments_of_logits(TRAIN)
     alone = {
         "none": lambda logits: logits,
-        "logn": logn.logit_normalization(moments),
+        "logn": logn.logit_normalization(moments, form="paper"),
         "logn:balanced": logn.logit_normalization(moments, margin="balance", relative_std=True),
         "loga": logn.logit_adjustment(COUNTS),
         "norcal:gamma=0.5": logn.norcal(COUNTS, 0.5),

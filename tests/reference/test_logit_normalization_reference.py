@@ -30,7 +30,7 @@ def test_baseline_softmax():
 
 
 def test_equation_1_on_all_columns(moments):
-    logits = logn.logit_normalization(moments, background=None, activation="softmax")(T)
+    logits = logn.logit_normalization(moments, form="paper", background=None, activation="softmax")(T)
     np.testing.assert_allclose(logits, [0.387297, 0.497706, 1.054893, -1.549189], atol=SCORES)
     np.testing.assert_allclose(softmax(logits), [0.237502, 0.265227, 0.463021, 0.034250], atol=SCORES)
 
@@ -41,7 +41,7 @@ def test_full_formula_logits(moments):
 
 
 def test_official_head_divides_without_eps(moments):
-    logits = logn.logit_normalization(moments, background=-1, eps=0.0)(T)
+    logits = logn.logit_normalization(moments, form="paper", background=-1, eps=0.0)(T)
     np.testing.assert_allclose(logits, [-0.677772, -1.112526, 0.133955, 1.5], atol=SCORES)
     np.testing.assert_allclose(softmax(logits), [0.078580, 0.050875, 0.176947, 0.693598], atol=SCORES)
 
@@ -63,7 +63,7 @@ def test_official_head_divides_without_eps(moments):
     ],
 )
 def test_components_and_margins(moments, options, expected):
-    scores = softmax(logn.logit_normalization(moments, background=-1, **options)(T))
+    scores = softmax(logn.logit_normalization(moments, **({"form": "paper", "background": -1} | options))(T))
     np.testing.assert_allclose(scores, expected, atol=SCORES)
 
 
@@ -75,7 +75,9 @@ def test_a_very_negative_margin_leaves_little_foreground(moments):
 def test_a_constant_logit_follows_the_papers_eps():
     constant = logn.ClassMoments(2)
     constant.update(np.array([[1.0, 0.0], [1.0, 1.0]]))
-    affine = logn.logit_normalization(constant, background=None, activation="softmax", active=np.ones(2, bool))
+    affine = logn.logit_normalization(
+        constant, form="paper", background=None, activation="softmax", active=np.ones(2, bool)
+    )
     assert affine(np.array([1.1, 0.5]))[0] == pytest.approx(31.6228, abs=1e-3)
 
 
@@ -86,7 +88,7 @@ def test_moving_average_as_in_the_official_head():
     moments = average.moments()
     np.testing.assert_allclose(moments.mean, [0.09, 0.065, -0.26, 0.665], atol=1e-12)
     np.testing.assert_allclose(moments.variance, [1.19, 0.8675, 1.4675, 1.305], atol=1e-12)
-    logits = logn.logit_normalization(moments, background=-1, eps=0.0)(T)
+    logits = logn.logit_normalization(moments, form="paper", background=-1, eps=0.0)(T)
     np.testing.assert_allclose(logits, [0.595854, 0.509987, 0.165098, 1.5], atol=SCORES)
     np.testing.assert_allclose(softmax(logits), [0.198509, 0.182175, 0.129034, 0.490282], atol=SCORES)
 
@@ -120,7 +122,7 @@ def test_within_batch_variance_beside_the_pooled_one():
     moments.update(X[2:])
     np.testing.assert_allclose(moments.within_batch_variance, [2.0, 0.3125, 3.3125, 2.5], atol=1e-12)
     np.testing.assert_allclose(moments.variance, [1.666667, 0.729167, 2.229167, 1.666667], atol=1e-6)
-    within = logn.logit_normalization(moments, background=-1, variance="within-batch")
+    within = logn.logit_normalization(moments, form="paper", background=-1, variance="within-batch")
     np.testing.assert_allclose(within.scale[:3], 1 / np.sqrt(np.array([2.0, 0.3125, 3.3125]) + 1e-5))
 
 
@@ -148,7 +150,7 @@ def test_positives_in_both_readings(require_correct, mean, count):
         np.testing.assert_allclose(moments.variance[:2], [0.5, 0.5])
         assert np.isnan(moments.variance[2])
         # A class with one sample has no variance: its standard deviation falls back to 1.
-        assert logn.logit_normalization(moments, background=-1).scale[2] == 1.0
+        assert logn.logit_normalization(moments, form="paper", background=-1).scale[2] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ def test_slope_of_the_margin_effect(margin, slope):
 def test_folding_into_a_linear_layer(moments):
     weight, bias = np.array([[3, 4], [0.6, 0.8], [0, 0.5], [1, -1.0]]), np.array([0.1, 0.2, 0.3, 0.4])
     feature = np.array([1.0, 2.0])
-    affine = logn.logit_normalization(moments, background=-1, eps=0.0)
+    affine = logn.logit_normalization(moments, form="paper", background=-1, eps=0.0)
     expected = [7.145654, 0.761202, 0.870707, -0.6]
     np.testing.assert_allclose(affine(weight @ feature + bias), expected, atol=SCORES)
     folded = (affine.scale[:, None] * weight) @ feature + affine.scale * bias + affine.shift

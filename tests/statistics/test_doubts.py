@@ -92,7 +92,7 @@ def test_statistics_of_probabilities_are_refused_with_and_without_a_sample(detec
         logn.logit_normalization(moments, background=-1)
     logs = logn.ClassMoments(7, sample_rows=sample_rows)
     logs.update(np.log(softmax(detector).clip(1e-12)).astype(dtype))
-    logn.logit_normalization(logs, background=-1)  # what the sentence proposes
+    logn.logit_normalization(logs, form="paper", background=-1)  # what the sentence proposes
 
 
 @given(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ArrayT, ClassAffine
 from logn.calibrators.class_frequencies import checked_counts, checked_number
+from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
 
@@ -119,3 +120,43 @@ def _checked_dimensions(dimensions: npt.ArrayLike | None, num_classes: int) -> F
     if len(array) != num_classes:
         raise InputError(f"Expected `dimensions` to have {num_classes} numbers, but got {len(array)}.")
     return array
+
+
+def _frequencies(inputs: MethodInputs, options: Options) -> tuple[FloatArray, float]:
+    """The counts and what they are divided by; both leave `options`."""
+    counts = inputs.needed_counts(options.pop("counts", "images"))
+    num_images = options.pop("num_images", inputs.counts.num_images if inputs.counts else None)
+    if num_images is None:
+        raise InputError("Expected `num_images` for the method `fracal`, since the counts do not say it, but got none.")
+    return counts, num_images
+
+
+def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
+    return fracal(*_frequencies(inputs, options), inputs.dimensions, background=inputs.background, **options)
+
+
+def _sigmoid_scores(inputs: MethodInputs, options: Options) -> FracalSigmoid:
+    return FracalSigmoid.fit(*_frequencies(inputs, options), inputs.dimensions, **options)
+
+
+def _notes(inputs: MethodInputs, options: Options, affine: ClassAffine) -> list[str]:
+    if inputs.dimensions is not None or options.get("strength") == 0:
+        return []
+    return ["Without --dimensions only the frequency part of FRACAL is used."]
+
+
+METHOD = Method(
+    "fracal",
+    "fractal calibration",
+    _fit,
+    {
+        "strength": Option("number", "power of the dimension; default 2.", flag="--strength"),
+        "base": Option("number", "base of the logarithm; default 10.", flag="--base"),
+        "num_images": Option("number", "images of the training set.", flag="--num-images"),
+        "counts": COUNT_KIND_OPTION,
+    },
+    needs=("counts",),
+    takes=("dimensions",),
+    sigmoid_scores=_sigmoid_scores,
+    notes=_notes,
+)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_counts
+from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 from logn.errors import InputError
 
 Variant = Literal["smooth", "raw", "relative", "base2", "base10"]
@@ -48,3 +49,20 @@ def inverse_image_frequency(
     return ClassAffine.over_foreground(
         factors[variant](), 0.0 * numbers, background, method="iif", settings={"variant": variant}
     )
+
+
+def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
+    counts = inputs.needed_counts(options.pop("counts", "images"))
+    return inverse_image_frequency(counts, background=inputs.background, **options)
+
+
+METHOD = Method(
+    "iif",
+    "inverse image frequency",
+    _fit,
+    {
+        "variant": Option("name", "smooth (default), raw, relative, base2, base10.", get_args(Variant), "--variant"),
+        "counts": COUNT_KIND_OPTION,
+    },
+    needs=("counts",),
+)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_counts, checked_number
+from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 
 
 def logit_adjustment(
@@ -39,3 +40,21 @@ def logit_adjustment(
         method="loga",
         settings={"tau": strength, "priors": priors},
     )
+
+
+def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
+    counts = inputs.needed_counts(options.pop("counts", "instances"))
+    return logit_adjustment(counts, background=inputs.background, **options)
+
+
+METHOD = Method(
+    "loga",
+    "logit adjustment",
+    _fit,
+    {
+        "tau": Option("number", "strength; default 1.", flag="--tau"),
+        "priors": Option("flag", "Divide the counts by their sum (the default)."),
+        "counts": COUNT_KIND_OPTION,
+    },
+    needs=("counts",),
+)

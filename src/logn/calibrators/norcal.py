@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_counts, checked_number
+from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 from logn.errors import InputError
 
 Weights = Literal["power", "effective-number"]
@@ -53,3 +54,22 @@ def norcal(
     scale, shift = (np.exp(log_weights), 0.0 * numbers) if on_logits else (np.ones_like(numbers), log_weights)
     settings = {"gamma": power, "weights": weights, "on_logits": on_logits}
     return ClassAffine.over_foreground(scale, shift, background, method="norcal", settings=settings)
+
+
+def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
+    counts = inputs.needed_counts(options.pop("counts", "images"))
+    return norcal(counts, background=inputs.background, **options)
+
+
+METHOD = Method(
+    "norcal",
+    "normalised calibration",
+    _fit,
+    {
+        "gamma": Option("number", "power; default 0.6.", flag="--gamma"),
+        "weights": Option("name", "power (default) or effective-number.", get_args(Weights)),
+        "on_logits": Option("flag", "Multiply the logits instead; off by default."),
+        "counts": COUNT_KIND_OPTION,
+    },
+    needs=("counts",),
+)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_number
+from logn.calibrators.method import Method, MethodInputs, Option, Options
 from logn.errors import InputError
 from logn.logits.arrays import check_background, foreground_columns, is_torch_tensor
 
@@ -56,3 +57,17 @@ def _as_array(name: str, values: Any) -> npt.NDArray[np.float64]:
     if not np.isfinite(array).all():
         raise InputError(f"Expected `{name}` to be finite, but it has values that are not.")
     return array
+
+
+def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
+    return tau_norm(inputs.needed_weight(), options.get("tau", 1.0), inputs.bias, background=inputs.background)
+
+
+METHOD = Method(
+    "tau-norm",
+    "normalised weights",
+    _fit,
+    {"tau": Option("number", "power; default 1.", flag="--tau")},
+    needs=("weight",),
+    takes=("bias",),
+)

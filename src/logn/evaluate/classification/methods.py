@@ -11,8 +11,8 @@ from typing import Any
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.match_confidence import keep_confidence
 from logn.calibrators.method_spec import FitInputs, parse_method
+from logn.calibrators.methods import method_named
 from logn.calibrators.provenance import Target
-from logn.calibrators.temperature import temperature
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.logits import moments_of_logits
@@ -84,14 +84,18 @@ class ClassifierFit:
         # What is measured here is a softmax, but a classifier that was trained with sigmoids may say so.
         recorded = None if self.moments is None else self.moments.metadata.activation
         activation = (recorded or "softmax") if self.given.activation == "recorded" else self.given.activation
-        return replace(self.given, counts=self._counts(), background=None, activation=activation)
+        return replace(
+            self.given,
+            counts=self._counts(),
+            background=None,
+            activation=activation,
+            num_columns=self.truth.num_classes,
+        )
 
     def map(self, spec: str) -> LogitMap:
         """Fit one method."""
         name, options = parse_method(spec)
-        if name == "temperature" and "value" in options:  # needs nothing that could say how many classes there are
-            return temperature(self.truth.num_classes, options["value"])
-        if name == "logn" and self.given.moments is None:
+        if "moments" in method_named(name).needs and self.given.moments is None:
             raise InputError(
                 f"Expected statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method "
                 f"`{name}`, but got neither."

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import FitInputs, parse_method
+from logn.calibrators.methods import bare_words, method_named
 from logn.calibrators.provenance import Target, check_background_place, check_source, check_width
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
@@ -22,11 +24,9 @@ from logn.statistics.moments import ClassMoments
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
 LogitMap = Any
 # What is compared where nothing is named.
-DEFAULT_METHODS = ("logn", "logn:balanced")
+DEFAULT_METHODS = ("logn", DEFAULT_METHOD)
 # The uncorrected model: always the first method.
 BASELINE = "none"
-# The one option that is written without a value.
-_FLAG = "balanced"
 
 
 def split_methods(text: str) -> list[str]:
@@ -37,8 +37,9 @@ def split_methods(text: str) -> list[str]:
         ['none', 'logn:margin=0,use_std=false', 'loga', 'logn:balanced,std_power=0.5']
     """
     specs: list[str] = []
+    words = bare_words()
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        is_option = ":" not in piece.partition("=")[0] and ("=" in piece or piece == _FLAG)
+        is_option = ":" not in piece.partition("=")[0] and ("=" in piece or piece in words)
         if not is_option:
             specs.append(piece)
         elif specs:
@@ -121,11 +122,18 @@ def fit_for_store(
     if inputs.moments is not None:
         _check_statistics(inputs.moments, _logits_of(header), allow_mismatch)
     table = None if inputs.counts is None else aligned_counts(inputs.counts, header)
-    if parse_method(spec)[0] == "fracal" and header.activation == "sigmoid":
-        return _fracal_for_sigmoid(spec, table, inputs.dimensions)
-    background = header.background if inputs.background == "recorded" else inputs.background
-    activation = header.activation if inputs.activation == "recorded" else inputs.activation
-    return replace(inputs, counts=table, background=background, activation=activation).fit(spec)
+    inputs = replace(
+        inputs,
+        counts=table,
+        background=header.background if inputs.background == "recorded" else inputs.background,
+        activation=header.activation if inputs.activation == "recorded" else inputs.activation,
+        num_columns=header.num_columns if inputs.num_columns is None else inputs.num_columns,
+    )
+    name, options = parse_method(spec)
+    to_scores = method_named(name).sigmoid_scores
+    if to_scores is not None and header.activation == "sigmoid":
+        return ScoresAsLogits(to_scores(inputs.checked(name), options), increasing=True)
+    return inputs.fit(spec)
 
 
 def _logits_of(header: StoreHeader) -> Target:
@@ -185,18 +193,6 @@ class ScoresAsLogits:
         scores = scores.clip(1e-30, 1 - 1e-15)
         result: npt.NDArray[Any] = (np.log(scores) - np.log1p(-scores)).astype(logits.dtype)
         return result
-
-
-def _fracal_for_sigmoid(spec: str, counts: ClassCounts | None, dimensions: npt.ArrayLike | None) -> Any:
-    """FRACAL's form for sigmoid heads is not affine: it multiplies two sigmoids."""
-    if counts is None:
-        raise InputError("Expected `counts` for the method `fracal`, but got none.")
-    options = parse_method(spec)[1]
-    values = counts.instance_counts if options.pop("counts", "images") == "instances" else counts.image_counts
-    num_images = options.pop("num_images", counts.num_images)
-    if num_images is None:
-        raise InputError("Expected `num_images` for the method `fracal`, since the counts do not say it, but got none.")
-    return ScoresAsLogits(FracalSigmoid.fit(values, num_images, dimensions, **options), increasing=True)
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.methods import method_named, swept_parameters
 from logn.errors import InputError
 from logn.strict_json import number_or_nan
 
-# Whose parameter is meant when a sweep does not name the method.
-METHOD_OF_PARAMETER = {
-    "margin": "logn",
-    "std_power": "logn",
-    "gamma": "norcal",
-    "tau": "loga",
-    "strength": "fracal",
-    "temperature": "temperature",
-}
-# Parameters whose usual name is not that of the method's option.
-OPTION_OF_PARAMETER = {"temperature": "value"}
 MOST_VALUES = 200
 
 _SWEEP = re.compile(r"(?:(?P<method>[\w-]+):)?(?P<parameter>\w+)=(?P<start>[^:]+):(?P<stop>[^:]+):(?P<step>[^:]+)")
@@ -37,8 +27,8 @@ class Sweep:
     Example:
         >>> Sweep.parse("gamma=0:1.2:0.4").specs
         ('norcal:gamma=0', 'norcal:gamma=0.4', 'norcal:gamma=0.8', 'norcal:gamma=1.2')
-        >>> Sweep.parse("iif:power=1:2:1").specs
-        ('iif:power=1', 'iif:power=2')
+        >>> Sweep.parse("tau-norm:tau=1:2:1").specs
+        ('tau-norm:tau=1', 'tau-norm:tau=2')
     """
 
     method: str
@@ -51,13 +41,7 @@ class Sweep:
         match = _SWEEP.fullmatch(text.strip())
         if match is None:
             raise InputError(f"Expected `--sweep` to be like margin=-12:4:1, but got {text!r}.")
-        parameter = match["parameter"]
-        method = match["method"] or METHOD_OF_PARAMETER.get(parameter)
-        if method is None:
-            known = ", ".join(METHOD_OF_PARAMETER)
-            raise InputError(
-                f"Expected `--sweep` to name a method for `{parameter}`, as in method:{text}, or to be one of {known}."
-            )
+        method, option = _swept(match["method"], match["parameter"], text)
         try:
             start, stop, step = (float(match[name]) for name in ("start", "stop", "step"))
         except ValueError:
@@ -66,13 +50,32 @@ class Sweep:
         if not 1 <= count <= MOST_VALUES:
             raise InputError(f"Expected `--sweep` to have 1 to {MOST_VALUES} values, but {text!r} has {count:.0f}.")
         values = start + step * np.arange(int(count + 1e-9))
-        option = OPTION_OF_PARAMETER.get(parameter, parameter)
         return cls(method, option, tuple(float(f"{value:.10g}") for value in values))
 
     @property
     def specs(self) -> tuple[str, ...]:
         """The method of each value, as `logn compare` reads it."""
         return tuple(f"{self.method}:{self.parameter}={value:.10g}" for value in self.values)
+
+
+def _swept(method: str | None, parameter: str, text: str) -> tuple[str, str]:
+    """The method and the option that a sweep is over; a parameter may be called as the option or as its flag."""
+    if method is None:
+        known = swept_parameters()
+        if parameter not in known:
+            raise InputError(
+                f"Expected `--sweep` to name a method for `{parameter}`, as in method:{text}, or to be one of "
+                f"{', '.join(known)}."
+            )
+        return known[parameter]
+    numbers = {name: option for name, option in method_named(method).options.items() if option.is_number}
+    for name, option in numbers.items():
+        if parameter in (name, option.flag_name):
+            return method, name
+    listed = ", ".join(numbers) or "none"
+    raise InputError(
+        f"Expected `--sweep` over a number of `{method}`, of which it has {listed}, but got `{parameter}`."
+    )
 
 
 def parse_sweeps(sweeps: Sequence[Sweep | str]) -> list[Sweep]:
