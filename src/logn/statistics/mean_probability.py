@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,30 @@ def activations_of(metadata: StatisticsMetadata) -> tuple[str, ...]:
     if metadata.activation is not None:
         return (metadata.activation,)
     return ACTIVATIONS if metadata.background is None else ("softmax",)
+
+
+class EstimatedProbability(NamedTuple):
+    """Mean probability of each class over sampled rows, and the standard error that comes from the sampling."""
+
+    mean: FloatArray
+    error: FloatArray
+
+
+def estimate_mean_probability(rows: npt.ArrayLike, activation: str) -> EstimatedProbability:
+    """The mean probability by sampled logits (N, C), for statistics that did not record it.
+
+    What a rare class has of probability lies in few rows, so few samples tell little of it; the error, which needs at
+    least two rows, says how little.
+
+    Example:
+        >>> mean, error = estimate_mean_probability(np.log([[1.0, 3.0], [1.0, 1.0]]), "softmax")
+        >>> mean.round(6).tolist(), error.round(6).tolist()
+        ([0.375, 0.625], [0.125, 0.125])
+    """
+    scores = (softmax if activation == "softmax" else sigmoid)(rows)
+    if len(scores) < 2:
+        return EstimatedProbability(scores.mean(axis=0), np.full(scores.shape[1], np.inf))
+    return EstimatedProbability(scores.mean(axis=0), scores.std(axis=0, ddof=1) / np.sqrt(len(scores)))
 
 
 class ProbabilitySums:
@@ -86,7 +110,9 @@ class ProbabilitySums:
             return np.full(self._num_classes, np.nan)
         if activation not in self.sums:
             listed = " and ".join(self.sums) or "no activation"
-            raise InputError(f"Expected the mean probability of {listed}, which was recorded, but got {activation!r}.")
+            raise InputError(
+                f"Expected `activation` to be {listed}, whose mean probability was recorded, but got {activation!r}."
+            )
         result: FloatArray = self.sums[activation] / self.rows
         return result
 
@@ -104,6 +130,8 @@ class ProbabilitySums:
         rows = arrays.get(ROWS_NAME)
         if rows is None or rows.shape != (1,) or rows.dtype != np.float64 or not (rows >= 0).all() or rows % 1:
             raise InputError(f"`{ROWS_NAME}` should be one whole number as float64, beside the sums of probabilities.")
+        if rows[0] and not sums:
+            raise InputError(f"there is no sum of probabilities of the {rows[0]:g} rows.")
         for kind, values in sums.items():
             if values.dtype != np.float64 or values.shape != (num_classes,):
                 raise InputError(

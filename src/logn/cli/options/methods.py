@@ -121,7 +121,9 @@ def _parameter(flag: _Flag) -> inspect.Parameter:
     panel = _panel(method_named(next(iter(flag.helps))))
     option = typer.Option(flag.flag, help=_help(flag.helps, panel), rich_help_panel=f"Options of {', '.join(panel)}")
     value_type: Any = flag.type | None
-    return inspect.Parameter(flag.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[value_type, option])
+    return inspect.Parameter(
+        flag.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[value_type, option]
+    )
 
 
 def _panel(method: Method) -> list[str]:
