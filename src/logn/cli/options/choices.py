@@ -50,6 +50,12 @@ BackgroundOption = Annotated[Background, typer.Option(help="Place of the backgro
 ClassNamesOption = Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")]
 PopulationOption = Annotated[str | None, typer.Option(help="Which samples these are, e.g. 'test proposals'.")]
 SampleRowsOption = Annotated[int | None, typer.Option(help="Rows to keep for balanced margins; default 4096.")]
+MeanProbabilityOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--mean-probability/--no-mean-probability", help="Keep each class's mean probability, for p2p; on by default."
+    ),
+]
 NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")]
 
 
