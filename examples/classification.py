@@ -22,7 +22,7 @@ test_labels = digits[test]
 # --- the shortest path
 moments = logn.ClassMoments(10)
 moments.update(train_logits)
-affine = logn.logit_normalization(moments, relative_std=True, activation="softmax")
+affine = logn.logit_normalization(moments, activation="softmax")
 
 before = logn.classification_metrics(test_logits, test_labels, counts)
 after = logn.classification_metrics(affine(test_logits), test_labels, counts)

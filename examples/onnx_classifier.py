@@ -58,7 +58,7 @@ moments = record_onnx(folder / "model.onnx", folder / "train", preprocessing, ba
 moments.save(folder / "stats.safetensors")
 
 # --- and write the correction into the file
-affine = logn.logit_normalization(moments, relative_std=True)
+affine = logn.logit_normalization(moments)
 report = logn.fold_onnx(folder / "model.onnx", affine, folder / "corrected.onnx")
 
 print(f"The map is in {report.layers}, off by {report.largest_difference:.1e} at most.")

@@ -30,7 +30,7 @@ layer = logn.locate_logits(model)
 with logn.record(model, layer) as moments, torch.inference_mode():
     for images in loader:
         model(images)
-affine = logn.logit_normalization(moments, margin="balance", relative_std=True)
+affine = logn.logit_normalization(moments)
 handle = logn.attach(model, layer, affine)
 
 # --- thresholds

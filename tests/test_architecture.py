@@ -129,3 +129,12 @@ def test_without_torch_the_error_names_the_extra():
         'MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]".'
         in result.stderr
     )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_warning_is_of_one_class(path):
+    """So that one filter, on LogNWarning, reaches them all."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
+            given = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "category")]
+            assert [ast.unparse(category) for category in given] == ["LogNWarning"], f"line {node.lineno}"

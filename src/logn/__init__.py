@@ -9,6 +9,8 @@ normalise the logits at test time:
             model(batch)
     logn.fold(model, layer, logn.logit_normalization(moments))
 
+Arrays of logits: `logn.LogitNormalizer().fit(train_logits).transform(test_logits)`.
+
 Names are imported when they are used, so `import logn` costs next to nothing and needs neither torch nor matplotlib.
 """
 
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     from logn.calibrators.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
     from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
     from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
+    from logn.calibrators.logit_normalizer import LogitNormalizer as LogitNormalizer
     from logn.calibrators.match_confidence import keep_confidence as keep_confidence
     from logn.calibrators.method_spec import FitInputs as FitInputs
+    from logn.calibrators.method_spec import fit_method as fit_method
     from logn.calibrators.norcal import norcal as norcal
     from logn.calibrators.prior2posterior import prior2posterior as prior2posterior
     from logn.calibrators.tau_norm import tau_norm as tau_norm
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from logn.classes.counts import ClassCounts as ClassCounts
     from logn.classes.dimensions import fractal_dimension as fractal_dimension
     from logn.deploy.attach import attach as attach
+    from logn.deploy.calibrate import Calibration as Calibration
     from logn.deploy.calibrate import calibrate as calibrate
     from logn.deploy.fold import fold as fold
     from logn.deploy.onnx_fold import fold_onnx as fold_onnx
@@ -62,6 +67,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Calibration": "deploy.calibrate",
     "ClassAffine": "calibrators.class_affine",
     "ClassCounts": "classes.counts",
     "ClassMoments": "statistics.moments",
@@ -72,6 +78,7 @@ _HOME = {
     "InputError": "errors",
     "LogNWarning": "errors",
     "LogitLayer": "logits.layer",
+    "LogitNormalizer": "calibrators.logit_normalizer",
     "MissingExtraError": "errors",
     "MovingAverage": "statistics.moving_average",
     "PositiveMoments": "statistics.positives",
@@ -86,6 +93,7 @@ _HOME = {
     "classification_metrics": "evaluate.classification.metrics",
     "compare": "evaluate.comparison.compare",
     "compare_classification": "evaluate.classification.compare",
+    "fit_method": "calibrators.method_spec",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
     "fracal": "calibrators.fracal",

@@ -64,10 +64,24 @@ def test_without_a_row_sample_the_default_says_what_to_do(run, logits, tmp_path)
         (["--margin", "balance", "--relative-std"], {"margin": "balance", "relative_std": True}),
         (["--method", "logn", "--background", "none"], {"form": "paper", "background": None}),
         (["--variance", "within-batch"], {"variance": "within-batch"}),
+        (["--form", "paper"], {"margin": "min", "relative_std": False}),
+        (["--method", "logn", "--form", "balanced"], {"margin": "balance", "relative_std": True}),
+        (["--form", "balanced", "--margin", "0"], {"margin": 0.0, "relative_std": True}),
+        (["--no-relative-std"], {"margin": "balance", "relative_std": False}),
+        (["--margin", "min"], {"margin": "min", "relative_std": False}),
     ],
 )
 def test_options_of_logn(run, stats, tmp_path, options, arguments):
     assert _fit(run, tmp_path, stats, *options) == logit_normalization(ClassMoments.load(stats), **arguments)
+
+
+@pytest.mark.parametrize(
+    "options", [["--eps", "1e-4"], ["--no-mean"], ["--no-std"], ["--std-power", "2"], ["--variance", "within-batch"]]
+)
+def test_single_options_keep_the_default_form(run, stats, tmp_path, options):
+    """They once switched to the paper's recipe, and nobody was told."""
+    settings = _fit(run, tmp_path, stats, *options).settings
+    assert (settings["margin"], settings["relative_std"]) == ("balance", True)
 
 
 def test_a_map_that_moves_the_scores_far_is_written_with_a_warning(run, stats, tmp_path):
@@ -144,11 +158,14 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
         (["--method", "norcal"], "`--counts` for the method `norcal`"),
         (["--gamma", "1"], "Expected `--gamma` only with the methods norcal, but got `logn`."),
         (["--method", "temperature"], "temperature"),
+        (["--method", "logn:balanced", "--form", "paper"], "option `form` of `logn` once, but got it twice"),
+        (["--form", "squared"], "`--form` to be one of balanced, paper, but got 'squared'"),
+        (["--method", "norcal", "--counts", "x.csv", "--count-kind", "boxes"], "`--count-kind` to be one of images"),
         (["--method", "tau-norm", "--active", "x.npy"], "`--active` only with the methods logn, but got `tau-norm`"),
         (["--counts", "x.csv"], "`--counts` only with the methods loga"),
         (["--margin", "huge"], "`--margin` to be a number or one of"),
         (["--method", "norcal", "--counts", "no-such.csv"], "no-such.csv"),
-        (["--method", "temperature", "--temperature", "0"], "above 0"),
+        (["--method", "temperature", "--temperature", "0"], "`--temperature` to be above 0"),
     ],
 )
 def test_mistakes_are_named(refused, stats, tmp_path, options, sentence):

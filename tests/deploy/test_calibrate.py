@@ -67,7 +67,10 @@ def test_held_out_images_keep_the_mean_confidence():
     assert confidence() == pytest.approx(before, abs=1e-3)
     assert affine.settings["confidence"] == pytest.approx(before, abs=1e-3)
     assert (logits(model).argmax(axis=1) == without).all()
-    with pytest.raises(InputError, match="at least one row of logits"), pytest.warns(UserWarning, match="No logits"):
+    with (
+        pytest.raises(InputError, match="at least one row of logits"),
+        pytest.warns(logn.LogNWarning, match="No logits"),
+    ):
         calibrate(classifier(), batches(), held_out=[])
 
 
@@ -171,7 +174,7 @@ def test_batches_go_to_the_device_with_their_containers():
 
 
 def test_nothing_to_record_is_refused():
-    with pytest.warns(UserWarning, match="No logits"), pytest.raises(InputError, match="`loader` to bring logits"):
+    with pytest.warns(logn.LogNWarning, match="No logits"), pytest.raises(InputError, match="`loader` to bring logits"):
         calibrate(classifier(), [])
 
 
@@ -217,6 +220,47 @@ def test_stages_get_a_map_each():
         mapped = torch.cat([model(batch) for batch in batches()], dim=1)
     np.testing.assert_allclose(mapped.mean(dim=1), 0.0, atol=1e-5)
     handle.remove()
+
+
+def test_the_result_has_names_and_is_still_a_pair():
+    result = calibrate(classifier(), batches())
+    affine, handle = result
+    assert (result.affine, result.handle) == (affine, handle)
+    assert isinstance(result, logn.Calibration)
+    assert (len(result), result[0] is affine) == (2, True)
+    assert result.layer.name == "4"
+    assert result.moments.count.tolist() == [128] * 4
+    assert result.affine == logn.logit_normalization(result.moments)
+    assert "moments=ClassMoments(" in repr(result)
+    stages = LogitLayer(("stages.0", "stages.1"), activation="softmax", stages=True)
+    staged = calibrate(TwoStages(), batches(), layer=stages, fold=True)
+    assert staged.handle is None
+    assert [logn.logit_normalization(moments) for moments in staged.moments] == list(staged.affine)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, ("balance", True)),
+        ({"eps": 1e-3}, ("balance", True)),
+        ({"margin": "balance"}, ("balance", True)),
+        ({"form": "paper"}, ("min", False)),
+        ({"margin": None}, ("min", False)),
+        ({"margin": "min"}, ("min", False)),
+        ({"form": "balanced", "margin": "max"}, ("max", True)),
+        ({"relative_std": False}, ("balance", False)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::logn.LogNWarning")
+def test_the_form_and_what_changes_it(options, settings):
+    model, layer = detector()
+    affine, _ = calibrate(model, batches(), layer=layer, **options)
+    assert (affine.settings["margin"], affine.settings["relative_std"]) == settings
+
+
+def test_a_wrong_form_is_refused_before_the_pass():
+    with pytest.raises(InputError, match="`form` to be one of balanced, paper, but got 'balance'"):
+        calibrate(classifier(), iter(()), form="balance")
 
 
 def test_it_is_a_public_name():

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from logn.calibrators import no_correction
+from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.form_preview import (
     CONFIDENCE,
     DEFAULT_THRESHOLD,
@@ -20,6 +22,8 @@ from logn.calibrators.form_preview import (
     FormEffects,
     form_effects,
 )
+from logn.calibrators.logit_normalization import DEFAULT_METHOD
+from logn.calibrators.method_spec import fit_method
 from logn.calibrators.score_shift_warning import change_in_words
 from logn.classes.counts import ClassCounts
 from logn.statistics.diagnosis import Diagnosis, TailBias, chance_correlation, diagnose, tail_bias
@@ -40,7 +44,7 @@ CLEAR_CORRELATION = 0.6
 # Statistics of labelled positives say how well classes are known, not where they start from.
 OTHER_STATISTICS = ("positives", "positives-correct")
 
-BALANCED, NONE = "logn:balanced", "none"
+RECOMMENDED, NONE = DEFAULT_METHOD, no_correction.METHOD.name
 HIGH, MODERATE, LOW = "high", "moderate", "low"
 STRONG, LITTLE, UNCLEAR = "strong", "little", "unclear"
 
@@ -50,8 +54,8 @@ class Advice:
     """The form we recommend.
 
     Attributes:
-        form: A method specification for `logn fit --method` or `fit_method`: "logn:balanced", or "none" when there is
-            little to gain.
+        form: A method specification for `logn fit --method` or `logn.fit_method`: "logn:balanced", or "none" when
+            there is little to gain.
         confidence: "high", "moderate" or "low".
         strength: How strong the bias against the tail looks: "strong", "moderate", "little" or "unclear".
         reason: Why, in plain sentences.
@@ -65,6 +69,15 @@ class Advice:
     reason: str
     indicators: Mapping[str, float]
     cautions: tuple[str, ...] = ()
+
+    def fit(self, moments: ClassMoments, *, activation: str | None = "recorded") -> ClassAffine:
+        """Do as advised: the map of `form`, which changes nothing where that is "none".
+
+        Args:
+            moments: The statistics that were judged.
+            activation: As it was said to `advise`.
+        """
+        return fit_method(self.form, moments=moments, activation=activation)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -93,6 +106,8 @@ def advise(
         >>> level.update(rows); tail.update(rows * [3, 2.5, 2, 1.5, 1, 1] - [0, 2, 4, 5, 6, 7])
         >>> advise(level).form, advise(tail).form
         ('none', 'logn:balanced')
+        >>> advise(tail).fit(tail).settings["margin"]
+        'balance'
     """
     bias = tail_bias(moments)
     diagnosis = diagnose(moments, counts)
@@ -111,7 +126,7 @@ def advice_from(
 ) -> Advice:
     """The same from what was already computed."""
     form, strength, reason = _judgement(bias, diagnosis)
-    if form == BALANCED and effects.rows == 0:
+    if form == RECOMMENDED and effects.rows == 0:
         reason += f" {effects.note}"
     return Advice(
         form=form,
@@ -146,7 +161,7 @@ def _judgement(bias: TailBias, diagnosis: Diagnosis) -> tuple[str, str, str]:
     strength = STRONG if bias.mean_spread >= STRONG_MEAN_SPREAD else MODERATE
     looks = f"The bias against the tail looks {strength}: {spread}{_starved_in_words(bias)}. "
     remedy = "The balanced form takes out what differs between the classes and keeps the model's own common scale"
-    return BALANCED, strength, f"{looks}{remedy} and overall level of scores."
+    return RECOMMENDED, strength, f"{looks}{remedy} and overall level of scores."
 
 
 def _starved_in_words(bias: TailBias) -> str:
@@ -177,7 +192,7 @@ def _indicators(bias: TailBias, diagnosis: Diagnosis, effects: FormEffects) -> d
     indicators: dict[str, float] = dict(bias.to_dict())
     if effects.before is not None:
         mass = max(effects.before.mass, sys.float_info.min)
-        for name, form in (("paper", effects.forms[0]), ("balanced", effects[BALANCED])):
+        for name, form in (("paper", effects.forms[0]), ("balanced", effects["logn:balanced"])):
             indicators[f"{name}_mass_factor"] = form.mass / mass
             indicators[f"{name}_winners_changed"] = form.winners_changed
     for name, link in (("mean", diagnosis.mean_with_count), ("std", diagnosis.std_with_count)):

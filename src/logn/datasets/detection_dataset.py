@@ -17,7 +17,7 @@ from logn.datasets.annotation_columns import Category, fingerprint_images, read_
 from logn.datasets.image_file import ImageArray, read_image
 from logn.datasets.masks import BoolArray, decode_segmentation
 from logn.datasets.sample import Sample
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.json_stream import read_element
 
 FloatArray = npt.NDArray[np.float32]
@@ -56,6 +56,7 @@ class DetectionDataset:
                 f"Of the boxes of `{self.annotation_file}`, {dropped} are dropped because they are empty, "
                 f"less than a "
                 f"pixel wide or high, or outside the image, and {clipped} are clipped to the image.",
+                LogNWarning,
                 stacklevel=3,
             )
 

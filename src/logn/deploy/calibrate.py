@@ -6,13 +6,13 @@ import itertools
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import MarginName, logit_normalization
+from logn.calibrators.logit_normalization import Margin, form_settings, logit_normalization
 from logn.calibrators.match_confidence import keep_confidence
 from logn.calibrators.score_shift_warning import form_warning
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
@@ -28,6 +28,51 @@ from logn.statistics.record import record
 from logn.statistics.sanity_checks import doubts_about_background
 
 Forward = Callable[[nn.Module, Any], Any]
+# One map, or for a layer with `stages=True` one for each stage; its statistics likewise.
+Maps: TypeAlias = ClassAffine | tuple[ClassAffine, ...]
+Moments: TypeAlias = ClassMoments | tuple[ClassMoments, ...]
+
+
+class Calibration(tuple[Maps, AttachedMap | None]):
+    """What `calibrate` did; it unpacks as the pair `affine, handle`.
+
+    Attributes:
+        affine: The map; for a layer with `stages=True` a tuple with one per stage.
+        handle: Takes the map off; None after a fold.
+        moments: The statistics that it was fitted to, for `logn.advise` or to save; a tuple where `affine` is one.
+        layer: Where the logits are.
+
+    Example:
+        >>> affine = ClassAffine([2.0], [0.0])
+        >>> calibration = Calibration(affine, None, ClassMoments(1), LogitLayer("head"))
+        >>> found, handle = calibration
+        >>> found is calibration.affine, handle, calibration.layer.name
+        (True, None, 'head')
+    """
+
+    moments: Moments
+    layer: LogitLayer
+
+    def __new__(cls, affine: Maps, handle: AttachedMap | None, moments: Moments, layer: LogitLayer) -> Calibration:
+        """Keep the pair as the tuple, the rest beside it."""
+        pair = super().__new__(cls, (affine, handle))
+        pair.moments, pair.layer = moments, layer
+        return pair
+
+    @property
+    def affine(self) -> Maps:
+        """The map, or the maps of the stages."""
+        return self[0]
+
+    @property
+    def handle(self) -> AttachedMap | None:
+        """What takes the map off."""
+        return self[1]
+
+    def __repr__(self) -> str:
+        """All four parts by name."""
+        parts = ((name, getattr(self, name)) for name in ("affine", "handle", "moments", "layer"))
+        return f"Calibration({', '.join(f'{name}={value!r}' for name, value in parts)})"
 
 
 def calibrate(
@@ -35,7 +80,8 @@ def calibrate(
     loader: Iterable[Any],
     *,
     layer: LogitLayer | None = None,
-    margin: MarginName | float | None = "balance",
+    form: str | None = None,
+    margin: Margin = "form",
     forward: Forward | None = None,
     held_out: Iterable[Any] | None = None,
     device: torch.device | str | None = None,
@@ -44,7 +90,7 @@ def calibrate(
     nonfinite: Literal["error", "skip"] = "error",
     check_output: bool = True,
     **options: Any,
-) -> tuple[Any, AttachedMap | None]:
+) -> Calibration:
     """Correct `model` with one pass over unlabelled training images.
 
     The pass runs in evaluation mode and without gradients; afterwards every module is in the mode it was in. Under
@@ -55,7 +101,7 @@ def calibrate(
     say activation="sigmoid" in `layer` for a multi-label model that returns logits.
 
     By default the correction is the balanced one, which keeps the model's own scale and foreground mass. The paper's
-    is `margin="min"` for a detector with a background and `margin=None` otherwise.
+    is `form="paper"`.
 
     Args:
         model: A torch module.
@@ -64,7 +110,8 @@ def calibrate(
             `forward`.
         layer: Where the logits are; found as by `logn.locate_logits` by default, with the first batch as its `inputs`
             where the model's code does not tell.
-        margin: As in `logn.logit_normalization`.
+        form: "balanced", "paper", or None for the recommended one, as in `logn.logit_normalization`.
+        margin: As in `logn.logit_normalization`; one other than "balance" goes with the paper's equation.
         forward: A function that runs the model on a batch, `forward(model, batch)`.
         held_out: For a softmax classifier: images that it was not trained on, in the same form and without labels. The
             corrected model is then on average exactly as sure of them as it was; without them about as sure.
@@ -74,23 +121,23 @@ def calibrate(
         nonfinite: "error" refuses NaN and infinite logits, "skip" leaves them out.
         check_output: Whether to compare a classifier's layer with what the model returns, and refuse one that is not
             what it returns (`logn.record`).
-        options: Further arguments of `logn.logit_normalization`. `relative_std` is on by default with the balanced
-            margin and off otherwise.
+        options: Further arguments of `logn.logit_normalization`.
 
     Returns:
-        The map (for a layer with `stages=True` a tuple with one per stage) and the handle that takes it off, which is
-        None after a fold.
+        The pair of the map (for a layer with `stages=True` a tuple with one per stage) and the handle that takes it
+        off, which is None after a fold; the statistics and the layer are its `moments` and `layer`.
 
     Example:
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3))
         >>> images = [10 * torch.rand(8, 4) for _ in range(5)]
-        >>> affine, handle = calibrate(model, images, margin=None)
+        >>> affine, handle = calibrate(model, images, form="paper")
         >>> torch.cat([model(batch) for batch in images]).std(dim=0).round(decimals=3).tolist()
         [1.0, 1.0, 1.0]
     """
     if isinstance(loader, Tensor):
         raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
+    settings = form_settings(form, margin, options.get("relative_std"))  # refuses a wrong form before the pass
     target = torch.device(device) if device is not None else _device_of(model)
     run = forward if forward is not None else run_on_batch
     batches = _Batches(loader)
@@ -109,28 +156,28 @@ def calibrate(
                 run(model, _moved(batch, target))
         return recorded if layer.stages else (recorded,)
 
-    options.setdefault("relative_std", margin == "balance")
     stages = moments_of(batches)
     for sentence in doubts_about_background(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
-    maps = tuple(_normalization(moments, margin, options) for moments in stages)
-    if margin != "balance":
+    options |= {"form": form, "margin": margin}
+    maps = tuple(_normalization(moments, options) for moments in stages)
+    if settings.margin != "balance":
         _warn_of_far_moves(maps, stages)
     if held_out is not None:
         _check_softmax(stages)
         unseen = moments_of(held_out)
         maps = tuple(keep_confidence(part, moments.sample) for part, moments in zip(maps, unseen, strict=True))
-    affine = maps if layer.stages else maps[0]
+    affine: Maps = maps if layer.stages else maps[0]
+    handle = None if fold else attach(model, layer, affine)
     if fold:
         fold_into(model, layer, affine)
-        return affine, None
-    return affine, attach(model, layer, affine)
+    return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
 
 
-def _normalization(moments: ClassMoments, margin: MarginName | float | None, options: Mapping[str, Any]) -> ClassAffine:
+def _normalization(moments: ClassMoments, options: Mapping[str, Any]) -> ClassAffine:
     if not moments.count.any():
         raise InputError(f"Expected `loader` to bring logits through `{moments.metadata.layer}`, but none came.")
-    return logit_normalization(moments, margin=margin, **options)
+    return logit_normalization(moments, **options)
 
 
 def _warn_of_far_moves(maps: Sequence[ClassAffine], stages: Sequence[ClassMoments]) -> None:

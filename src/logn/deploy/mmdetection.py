@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import MarginName
+from logn.calibrators.logit_normalization import Margin
 from logn.deploy.attach import AttachedMap, attach
 from logn.deploy.calibrate import calibrate
 from logn.errors import InputError
@@ -33,7 +33,7 @@ class CalibrateBeforeTest:
         dataloader: Where the images come from: a loader's configuration, or a loader. By default the training set of
             the runner's configuration, as above.
         num_batches: How many batches to collect from; all by default.
-        margin: As in `logn.calibrate`; "min" is the paper's.
+        margin: As in `logn.calibrate`; "min" is the paper's beside a background.
         layer: Where the logits are: a LogitLayer, or its arguments as a dict; found by `logn.locate_logits` by default.
         maps: Files of maps to use (one, or one per stage) instead of collecting.
         allow_mismatch: Use `maps` also where they were made for other weights, such as those before a retraining.
@@ -47,7 +47,7 @@ class CalibrateBeforeTest:
         self,
         dataloader: Any = None,
         num_batches: int | None = None,
-        margin: MarginName | float | None = "balance",
+        margin: Margin = "form",
         layer: LogitLayer | Mapping[str, Any] | None = None,
         maps: str | Sequence[str] | None = None,
         save_to: str | None = None,

@@ -16,6 +16,7 @@ from logn.datasets.glyphs.scenes import generate_glyph_scenes
 from logn.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.masks import mask_maker
 from logn.evaluate.store.detector_statistics import collect_detector_statistics
@@ -26,7 +27,7 @@ from logn.training.detectors.train_detector import train
 from logn.training.engine.checkpoint import load_detector
 
 # Label-free forms first, then the rivals, which need class counts, with their published defaults.
-METHODS = ("logn", "logn:balanced", "norcal", "loga")
+METHODS = (*DEFAULT_METHODS, "norcal", "loga")
 
 # A step of the story: given its name and the amount of work, a context that yields the function to report progress.
 Step = Callable[[str, float | None], AbstractContextManager[Callable[[float], None]]]

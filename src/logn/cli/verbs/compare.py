@@ -63,8 +63,8 @@ def compare(
     """Score any number of methods on the very same proposals, without running the detector again.
 
     The table has AP over all classes and over rare, common and frequent ones, and the difference of each to the
-    uncorrected model (`none`, always the first row) with an interval from paired draws of the images. Methods:
-    none, logn (the paper's), logn:balanced, loga, norcal, fracal, iif, tau-norm, temperature.
+    uncorrected model (`none`, always the first row) with an interval from paired draws of the images. Which
+    methods there are, with their options, `logn fit --help` says.
 
     **Examples**
 

@@ -87,8 +87,8 @@ def compare_classification(
 
     The table has the accuracy over all rows and over many-, medium- and few-shot classes (more than 100, 20 to 100 and
     up to 19 training samples), the difference of each to the uncorrected model (`none`, always the first row) with an
-    interval from paired draws of the rows, the calibration error (ECE) and the mean confidence. Methods: none, logn
-    (the paper's), logn:balanced, loga, norcal, fracal, iif, tau-norm, temperature.
+    interval from paired draws of the rows, the calibration error (ECE) and the mean confidence. Which methods
+    there are, with their options, `logn fit --help` says.
 
     **Examples**
 

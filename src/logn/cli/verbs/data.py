@@ -14,7 +14,7 @@ from logn.cli.options import choices as glyph_options
 from logn.cli.paths import check_output
 from logn.datasets.open_images import open_images
 from logn.datasets.samplers import ImagesOfClasses, make_sampler
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification.truth import SHOTS, shot_groups
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
@@ -236,7 +236,7 @@ def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0
     from logn.datasets.detection_dataset import DetectionDataset
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of dropped and clipped boxes, which are told below
+        warnings.simplefilter("ignore", LogNWarning)  # of dropped and clipped boxes, which are told below
         dataset = DetectionDataset(annotations)
     groups = Counter(category.frequency or "none" for category in dataset.categories)
     result: dict[str, Any] = {

@@ -73,10 +73,11 @@ def demo(
 
 def write_page(result: DemoResult) -> Path:
     """Write the report of a run; it looks closely at the label-free form that keeps the detector's scale."""
+    from logn.calibrators.logit_normalization import DEFAULT_METHOD
     from logn.report.page import write_report
     from logn.report.run_folder import open_run
 
-    return write_report(open_run(result.folder), result.folder / "report.html", method="logn:balanced").path
+    return write_report(open_run(result.folder), result.folder / "report.html", method=DEFAULT_METHOD).path
 
 
 def _tell(result: DemoResult, seed: int) -> None:

@@ -1,0 +1,154 @@
+"""LogitNormalizer gives what the functions give, in the manner of scikit-learn."""
+
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+import logn
+
+TRAIN = np.random.default_rng(0).normal([3.0, 0.0, -4.0, 1.0], [2.0, 1.0, 0.5, 1.0], size=(400, 4))
+TEST = np.random.default_rng(1).normal(size=(7, 4))
+
+EXPECTED_FAILURES = {
+    "check_estimators_nan_inf": "a class that is masked out has a logit of -inf, which stays when logits are corrected",
+}
+
+
+def test_scikit_learns_own_checks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as of data that are probabilities, or of one class alone
+        results = check_estimator(
+            logn.LogitNormalizer(), expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None
+        )
+    assert len(results) > 30
+    assert [(item["check_name"], item["exception"]) for item in results if item["status"] == "failed"] == []
+    # An expectation that no longer holds is to be taken off the list.
+    assert {item["check_name"] for item in results if item["status"] == "xfail"} == set(EXPECTED_FAILURES)
+
+
+@pytest.mark.parametrize(
+    ("options", "about"),
+    [
+        ({}, {}),
+        ({"form": "paper"}, {}),
+        ({"form": "paper", "margin": 0.0, "eps": 0.1}, {}),
+        ({"use_mean": False, "std_power": 0.5, "relative_std": False}, {}),
+        ({"keep_confidence": True}, {"activation": "softmax"}),
+        ({"form": "paper"}, {"background": 0}),
+        ({}, {"background": -1, "activation": "softmax"}),
+        ({}, {"activation": "sigmoid"}),
+    ],
+)
+def test_it_gives_what_the_function_gives(options, about):
+    moments = logn.ClassMoments(4, sample_rows=4096, metadata=logn.StatisticsMetadata(**about))
+    moments.update(TRAIN)
+    expected = logn.logit_normalization(moments, **({"form": "balanced"} | options))
+    normalizer = logn.LogitNormalizer(**options, **about).fit(TRAIN)
+    assert normalizer.affine_ == expected
+    assert normalizer.n_features_in_ == 4
+    np.testing.assert_array_equal(normalizer.moments_.mean, moments.mean)
+    np.testing.assert_array_equal(normalizer.transform(TEST), expected(TEST))
+    np.testing.assert_array_equal(normalizer.fit_transform(TRAIN), expected(TRAIN))
+
+
+@given(rows=hnp.arrays(np.float64, (12, 3), elements=st.floats(-30, 30)), cut=st.integers(1, 11))
+def test_parts_give_what_the_whole_gives(rows, cut):
+    rows = rows + np.arange(12)[:, None]  # every class varies
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", logn.LogNWarning)
+        whole = logn.LogitNormalizer(activation="softmax").fit(rows)
+        parts = logn.LogitNormalizer(activation="softmax").partial_fit(rows[:cut]).partial_fit(rows[cut:])
+        np.testing.assert_allclose(parts.affine_.scale, whole.affine_.scale, rtol=1e-6)
+        np.testing.assert_allclose(parts.affine_.shift, whole.affine_.shift, rtol=1e-6, atol=1e-6)
+        back = whole.inverse_transform(whole.transform(rows))
+    np.testing.assert_allclose(back, rows, rtol=1e-6, atol=1e-6)
+
+
+def test_fit_forgets_and_partial_fit_does_not():
+    normalizer = logn.LogitNormalizer().fit(TRAIN[:100])
+    first = normalizer.affine_
+    assert normalizer.partial_fit(TRAIN[100:]).affine_ != first
+    assert normalizer.moments_.count.tolist() == [400] * 4
+    assert normalizer.fit(TRAIN[:100]).affine_ == first
+    assert normalizer.fit(TRAIN[:, :3]).n_features_in_ == 3
+
+
+def test_a_first_row_alone_waits_for_more():
+    normalizer = logn.LogitNormalizer().partial_fit(TRAIN[:1])
+    with pytest.raises(logn.InputError, match="at least two rows"):
+        normalizer.transform(TEST)
+    normalizer.partial_fit(TRAIN[1:])
+    np.testing.assert_allclose(normalizer.transform(TEST), logn.LogitNormalizer().fit(TRAIN).transform(TEST))
+
+
+def test_parameters_are_read_set_and_cloned():
+    normalizer = logn.LogitNormalizer("paper", eps=0.1)
+    assert normalizer.get_params()["eps"] == 0.1
+    assert repr(normalizer) == "LogitNormalizer(form='paper', eps=0.1)"
+    copied = clone(normalizer.fit(TRAIN))
+    assert copied.get_params() == normalizer.get_params()
+    assert not hasattr(copied, "affine_")
+    assert normalizer.set_params(form="balanced") is normalizer
+    assert normalizer.form == "balanced"
+    with pytest.raises(logn.InputError, match=r"parameters of LogitNormalizer to be form.*but got `forms`"):
+        normalizer.set_params(forms="paper")
+
+
+def test_it_goes_into_a_pipeline_and_through_pickle():
+    labels = TRAIN.argmax(axis=1)
+    pipeline = make_pipeline(logn.LogitNormalizer(), LogisticRegression()).fit(TRAIN, labels)
+    again = pickle.loads(pickle.dumps(pipeline))  # noqa: S301 - scikit-learn's users do
+    np.testing.assert_array_equal(again.predict(TEST), pipeline.predict(TEST))
+
+
+def test_tensors_and_half_precision_come_back_as_they_came():
+    torch = pytest.importorskip("torch")
+    normalizer = logn.LogitNormalizer().fit(torch.tensor(TRAIN))
+    corrected = normalizer.transform(torch.tensor(TEST, dtype=torch.float32))
+    assert corrected.dtype == torch.float32
+    np.testing.assert_allclose(
+        corrected.numpy(), logn.LogitNormalizer().fit(TRAIN).transform(TEST), rtol=1e-5, atol=1e-5
+    )
+    assert normalizer.transform(TEST.astype(np.float16)).dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("logits", "sentence"),
+    [
+        (TRAIN[0], r"shape \(N, C\), but got \(4,\); Reshape your data"),
+        (TRAIN[:, :, None], r"shape \(N, C\), but got \(400, 4, 1\)"),
+        (TRAIN[:1], "at least two rows to have a variance, but got 1 sample"),
+        (TRAIN * 1j, "to be real numbers, but got complex128"),
+        (np.full((3, 2), np.nan), "to be finite, but got nan for class 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(logits, sentence):
+    with pytest.raises(logn.InputError, match=sentence):
+        logn.LogitNormalizer().fit(logits)
+
+
+def test_it_says_when_it_is_not_fitted_and_when_columns_differ():
+    with pytest.raises(logn.InputError, match=r"is fitted, but this one is not; call fit\(logits\) first"):
+        logn.LogitNormalizer().transform(TEST)
+    with pytest.raises(logn.InputError, match="to have 4 columns, but got 3"):
+        logn.LogitNormalizer().fit(TRAIN).transform(TEST[:, :3])
+
+
+def test_it_does_without_scikit_learn():
+    code = (
+        "import sys; sys.modules['sklearn'] = None; import logn, numpy as np; "
+        "print(logn.LogitNormalizer().fit_transform(np.eye(4) * 9 + np.arange(4)).shape)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "(4, 4)\n"
