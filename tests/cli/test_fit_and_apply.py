@@ -161,7 +161,10 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
         (["--method", "logn:balanced", "--form", "paper"], "option `form` of `logn` once, but got it twice"),
         (["--form", "squared"], "`--form` to be one of balanced, paper, but got 'squared'"),
         (["--method", "norcal", "--counts", "x.csv", "--count-kind", "boxes"], "`--count-kind` to be one of images"),
-        (["--method", "tau-norm", "--active", "x.npy"], "`--active` only with the methods logn, but got `tau-norm`"),
+        (
+            ["--method", "tau-norm", "--active", "x.npy"],
+            "`--active` only with the methods logn, p2p, but got",
+        ),
         (["--counts", "x.csv"], "`--counts` only with the methods loga"),
         (["--margin", "huge"], "`--margin` to be a number or one of"),
         (["--method", "norcal", "--counts", "no-such.csv"], "no-such.csv"),

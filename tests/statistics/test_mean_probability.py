@@ -216,6 +216,16 @@ def test_the_sample_tells_frequent_classes_well_and_says_what_it_does_not_know()
     assert relative[8] > 5 * relative[0]
 
 
-def test_one_sampled_row_tells_nothing():
-    _, error = estimate_mean_probability(np.zeros((1, 3)), "sigmoid")
-    assert np.isinf(error).all()
+def test_a_sample_of_everything_has_no_error_and_one_row_tells_nothing():
+    rows = np.random.default_rng(9).normal(size=(20, 3))
+    mean, error = estimate_mean_probability(rows, "sigmoid", population=20)
+    np.testing.assert_allclose(mean, sigmoid(rows).mean(axis=0))
+    assert (error == 0).all()
+    _, error = estimate_mean_probability(rows[:1], "sigmoid", population=20)
+    assert (error > 1).all()
+
+
+def test_classes_that_no_sampled_row_is_sure_of_may_have_been_missed():
+    # Sure of class 0 in every row; another class may well have one row in a hundred that are not in the sample.
+    _, error = estimate_mean_probability(np.full((100, 2), [9.0, -9.0]), "softmax")
+    np.testing.assert_allclose(error, 0.01)

@@ -152,16 +152,17 @@ def _needed_activation(moments: ClassMoments, background: int | None, given: str
 
 def _prior(moments: ClassMoments, scaled: ClassAffine, activation: str) -> _Prior:
     """Mean probability of each column of the scaled model: recorded where nothing was scaled, else of the sample."""
-    more_rows = "keep more rows (sample_rows=…, `--sample-rows`)"
+    seen, more_rows = float(moments.count.max()), "keep more rows (sample_rows=…, `--sample-rows`)"
     if (scaled.scale != 1.0).any():
         rows = needed_sample(moments, "for the prior of the scaled model", "std_power=0")
-        return _Prior(*estimate_mean_probability(scaled(rows.astype(np.float64)), activation), "sample", more_rows)
+        estimate = estimate_mean_probability(scaled(rows.astype(np.float64)), activation, seen)
+        return _Prior(*estimate, "sample", more_rows)
     recorded = moments.mean_probability_of(activation)
     if recorded is not None:
         return _Prior(recorded, np.zeros_like(recorded), "recorded", "")
     again = "record it with mean_probability=True (`--mean-probability`)"
     rows = needed_sample(moments, "or the mean probability of each class", "the latter with mean_probability=True")
-    return _Prior(*estimate_mean_probability(rows.astype(np.float64), activation), "sample", again)
+    return _Prior(*estimate_mean_probability(rows.astype(np.float64), activation, seen), "sample", again)
 
 
 def _checked_error(moments: ClassMoments, prior: _Prior, foreground: slice, alive: npt.NDArray[np.bool_]) -> float:
@@ -181,7 +182,7 @@ def _checked_error(moments: ClassMoments, prior: _Prior, foreground: slice, aliv
         column = int(columns[worst])
         name = f"column {column}" if names is None else repr(names[column])
         warnings.warn(
-            f"{len(moments.sample):,} sampled rows leave an error of more than {LARGE_ERROR:.0%} in the mean "
+            f"{len(moments.sample):,} sampled rows may leave an error of more than {LARGE_ERROR:.0%} in the mean "
             f"probability of {int((errors > LARGE_ERROR).sum()):,} of {len(columns):,} classes (largest: "
             f"{errors[worst]:.0%}, {name}); {prior.remedy}.",
             LogNWarning,
