@@ -11,6 +11,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import fracal
 from logn.calibrators.logit_normalization import logit_normalization
 from logn.calibrators.norcal import norcal
+from logn.calibrators.prior2posterior import prior2posterior
 from logn.calibrators.tau_norm import tau_norm
 from logn.statistics.moments import ClassMoments
 
@@ -149,6 +150,19 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
     apart = _fit(run, tmp_path, *method, "--weights", tmp_path / "weight.npy", "--bias", tmp_path / "bias.npy")
     assert together == apart == expected
     assert _fit(run, tmp_path, *method, "--weights", tmp_path / "weight.npy") == tau_norm(weight, 0.7)
+
+
+def test_prior2posterior_by_flags_and_by_options(run, refused, logits, tmp_path):
+    statistics = tmp_path / "prior.safetensors"
+    assert run("collect", tmp_path / "shards", "-o", statistics).code == 0
+    output = ("-o", tmp_path / "affine.safetensors")
+    asked = refused("fit", statistics, "--method", "p2p", *output)
+    assert "the statistics do not say it" in asked
+    assert "--activation" in asked
+    moments, softmax = ClassMoments.load(statistics), ("--activation", "softmax")
+    expected = prior2posterior(moments, strength=0.5, activation="softmax")
+    assert _fit(run, tmp_path, statistics, "--method", "p2p:strength=0.5", *softmax) == expected
+    assert _fit(run, tmp_path, statistics, "--method", "p2p", "--strength", "0.5", *softmax) == expected
 
 
 @pytest.mark.parametrize(

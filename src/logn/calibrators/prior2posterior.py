@@ -220,7 +220,7 @@ METHOD = Method(
     _fit,
     {
         "strength": Option("number", "factor on the shifts; default 1.", flag="--strength"),
-        "margin": Option("number or name", "balance (default) or a number.", (_BALANCE,), "--margin"),
+        "margin": Option("number or name", "balance (default) or a number.", (_BALANCE,)),
         "extra_margin": Option("number", "Added to the margin; default 0.", flag="--extra-margin"),
         "std_power": Option("number", "Divide by the relative spread to this power first.", flag="--std-power"),
         "eps": Option("number", "Added to the variance; default 1e-5.", flag="--eps"),
