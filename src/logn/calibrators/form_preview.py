@@ -21,8 +21,9 @@ DEFAULT_THRESHOLD = 0.05
 FOREGROUND_MASS, CONFIDENCE, EXPECTED_DETECTIONS = "foreground mass", "confidence", "expected detections"
 
 NO_SAMPLE = (
-    "The statistics hold no row sample: nobody can say what a form would do to the scores, and no margin can "
-    "be balanced against a background; collect them again with rows (`logn collect --sample-rows 4096`, or sample_rows=4096 in Python)."
+    "The statistics hold no row sample: nobody can say what a form would do to the scores, and no margin can be "
+    "balanced against a background; collect them again with rows (`logn collect --sample-rows 4096`, or "
+    "sample_rows=4096 in Python)."
 )
 
 NOT_RECORDED = (
