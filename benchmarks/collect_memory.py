@@ -10,6 +10,7 @@ in the page cache of the system where it has room, so the speed is that of the c
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -61,12 +62,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         size = make_shards(folder, options.gigabytes)
-        for threads in options.threads:
+        for threads, kept in itertools.product(options.threads, ("--no-mean-probability", "--mean-probability")):
             output = folder / "stats.safetensors"
             command = [sys.executable, "-m", "logn.cli.main", "collect", f"{folder}/*.npy", "-o", str(output)]
-            peak, seconds, cpu = run_measured([*command, "--threads", str(threads)])
+            command += ["--activation", "softmax", kept, "--threads", str(threads)]
+            peak, seconds, cpu = run_measured(command)
             print(
-                f"{size:.1f} GB, {threads} threads: peak {peak:.0f} MB, {peak - imports:.0f} MB above the import; "
+                f"{size:.1f} GB, {threads} threads, {kept}: "
+                f"peak {peak:.0f} MB, {peak - imports:.0f} MB above the import; "
                 f"{size / (seconds - import_seconds):.2f} GB/s, {size / (cpu - import_cpu):.2f} GB per second of CPU"
             )
 

@@ -8,8 +8,8 @@ is busy for all; the fastest of them counts. Each batch is an array of its own, 
 cuts them from one, as from a shard, which is read faster because its memory has larger pages. On two threads each goes
 over its half several times, and starting them is not counted. `--processor-time` counts the time that the processor
 worked instead of the time that passed: for a machine with other work, though its caches and its memory are still
-shared. `--accuracy` prints how far the variances of float32 logits are from those in float64 throughout, instead of
-speeds.
+shared. `--accuracy` prints how far the variances and mean probabilities of float32 logits are from those in float64
+throughout, and how well a row sample tells the mean probabilities, instead of speeds.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ import torch
 from sklearn.preprocessing import StandardScaler
 
 import logn
+from logn.logits.arrays import softmax
+from logn.statistics.mean_probability import estimate_mean_probability
 
 ROWS, CLASSES = 512, 1204
 TWO_PROCESSES = "ClassMoments, 2 processes"
 HALVES, CAST = "ClassMoments, float16", "NumPy's cast of float16"
+PROBABILITY, BOTH = "ClassMoments + mean probability", "the same, activation unknown"
+SOFTMAX = logn.StatisticsMetadata(activation="softmax")
 Batches = list[np.ndarray]
 
 
@@ -63,6 +67,24 @@ def standard_scaler(batches: Batches) -> None:
 
 def class_moments(batches: Batches) -> None:
     moments = logn.ClassMoments(CLASSES)
+    for batch in batches:
+        moments.update(batch)
+
+
+def torch_softmax(batches: Batches) -> None:
+    with torch.no_grad():
+        for batch in batches:
+            torch.softmax(torch.from_numpy(batch), dim=1)
+
+
+def class_moments_with_probability(batches: Batches) -> None:
+    moments = logn.ClassMoments(CLASSES, mean_probability=True, metadata=SOFTMAX)
+    for batch in batches:
+        moments.update(batch)
+
+
+def class_moments_with_both_probabilities(batches: Batches) -> None:
+    moments = logn.ClassMoments(CLASSES, mean_probability=True)
     for batch in batches:
         moments.update(batch)
 
@@ -99,6 +121,9 @@ CONTENDERS: dict[str, Callable[[Batches], None]] = {
     "ClassMoments": class_moments,
     "ClassMoments + sample": class_moments_with_sample,
     "bare sums": bare_sums,
+    "torch softmax": torch_softmax,
+    PROBABILITY: class_moments_with_probability,
+    BOTH: class_moments_with_both_probabilities,
 }
 # What is measured on two threads too.
 THREADED = ("ClassMoments", "bare sums", "numpy.sum (reading)", "numpy mean + var")
@@ -207,6 +232,30 @@ def print_accuracy() -> None:
         print(f"{rows:>7,} rows, {classes:>5,} classes, mean {distance:g} std from zero: variance off by {worst:.1e}")
 
 
+def print_probability_accuracy(sample_rows: int = 1741) -> None:
+    """Of logits with LVIS's width whose classes are as frequent as 1 / rank."""
+    rng = np.random.default_rng(0)
+    shares = 1.0 / np.arange(1, CLASSES + 1)
+    moments = logn.ClassMoments(CLASSES, mean_probability=True, sample_rows=sample_rows, metadata=SOFTMAX)
+    exact = np.zeros(CLASSES)
+    for _ in range(200):
+        rows = rng.normal(np.log(shares), 1.0, (ROWS, CLASSES))
+        rows[np.arange(ROWS), rng.choice(CLASSES, ROWS, p=shares / shares.sum())] += 6.0
+        logits = rows.astype(np.float32)
+        moments.update(logits)
+        exact += softmax(logits).sum(axis=0)
+    exact /= 200 * ROWS
+    recorded = moments.mean_probability
+    print(f"mean probability of {200 * ROWS:,} rows: off by at most {np.abs(recorded / exact - 1).max():.1e} of itself")
+    estimate, error = estimate_mean_probability(moments.sample, "softmax")
+    for name, part in (("the 100 most frequent", slice(100)), ("the 600 rarest", slice(-600, None))):
+        off, said = np.abs(np.log(estimate / exact))[part], (error / estimate)[part]
+        print(
+            f"estimated from {sample_rows:,} of them, {name} classes: off by {np.median(off):.0%} (median), "
+            f"{off.max():.0%} (worst); standard error said to be {np.median(said):.0%}, {said.max():.0%}"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=320)
@@ -218,6 +267,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.accuracy:
         print_accuracy()
+        print_probability_accuracy()
         return
     speeds = measure(
         options.batches, options.repeats, processor_time=options.processor_time, one_array=options.one_array
@@ -233,15 +283,19 @@ def main() -> None:
     ratios["float16 over float32"] = speeds[HALVES] / own
     ratios["float16 over NumPy's cast of it alone"] = speeds[HALVES] / speeds[CAST]
     ratios["with sample over without"] = speeds["ClassMoments + sample"] / own
+    # In time, not in speed: what the mean probability adds to the moments, in softmaxes of torch.
+    for name, label in ((PROBABILITY, "mean probability"), (BOTH, "the same, activation unknown")):
+        added = 1.0 / speeds[name] - 1.0 / own
+        ratios[f"time of {label} over torch softmax"] = added * speeds["torch softmax"]
     if options.json:
         print(json.dumps({"gigabytes_per_second": speeds, "ratios": ratios}, indent=2))
         return
     for name, speed in speeds.items():
-        print(f"{name:<31}{speed:7.2f} GB/s")
+        print(f"{name:<33}{speed:7.2f} GB/s")
     print()
     for name, ratio in ratios.items():
         label = name if "over" in name else f"ClassMoments over {name}"
-        print(f"{label:<43}{ratio:6.2f}")
+        print(f"{label:<58}{ratio:6.2f}")
 
 
 if __name__ == "__main__":

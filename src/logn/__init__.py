@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from logn.calibrators.method_spec import FitInputs as FitInputs
     from logn.calibrators.method_spec import fit_method as fit_method
     from logn.calibrators.norcal import norcal as norcal
+    from logn.calibrators.prior2posterior import prior2posterior as prior2posterior
     from logn.calibrators.tau_norm import tau_norm as tau_norm
     from logn.calibrators.temperature import temperature as temperature
     from logn.classes.counts import ClassCounts as ClassCounts
@@ -104,6 +105,7 @@ _HOME = {
     "logit_normalization": "calibrators.logit_normalization",
     "norcal": "calibrators.norcal",
     "predict": "evaluate.store.predict",
+    "prior2posterior": "calibrators.prior2posterior",
     "record": "statistics.record",
     "record_onnx": "statistics.record_onnx",
     "tau_norm": "calibrators.tau_norm",

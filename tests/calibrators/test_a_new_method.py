@@ -128,7 +128,8 @@ def test_descriptions_say_what_methods_need(method):
     moments = logn.ClassMoments(3, sample_rows=20)
     moments.update(rows)
     everything = EVERYTHING | {"moments": moments}
-    options = {"temperature": {"value": 2.0}, "fracal": {"num_images": 200}}.get(method.name, {})
+    needed = {"temperature": {"value": 2.0}, "fracal": {"num_images": 200}, "p2p": {"activation": "softmax"}}
+    options = needed.get(method.name, {})
     enough = {name: everything[name] for name in method.needs}
     assert logn.FitInputs(**enough, num_columns=3).fit(method.name, options).num_classes == 3
     for name in method.needs:

@@ -11,6 +11,7 @@ from logn.calibrators.logit_normalization import logit_normalization
 from logn.calibrators.method_spec import fit_method, parse_method
 from logn.calibrators.methods import METHODS
 from logn.calibrators.norcal import norcal
+from logn.calibrators.prior2posterior import prior2posterior
 from logn.calibrators.tau_norm import tau_norm
 from logn.calibrators.temperature import temperature
 from logn.classes.counts import ClassCounts
@@ -28,7 +29,8 @@ DIMENSIONS = [1.8, 1.0, 1.0]
 @pytest.fixture
 def moments():
     names = ("cup", "spoon", "fork", "background")
-    moments = ClassMoments(4, sample_rows=10, metadata=StatisticsMetadata(background=-1, class_names=names))
+    metadata = StatisticsMetadata(background=-1, class_names=names)
+    moments = ClassMoments(4, sample_rows=10, mean_probability=True, metadata=metadata)
     moments.update(LOGITS)
     return moments
 
@@ -47,6 +49,9 @@ EXPECTED = {
     "logn:form=balanced,eps=0.1": lambda m: logit_normalization(m, eps=0.1),
     "logn:balanced,margin=0": lambda m: logit_normalization(m, margin=0.0, relative_std=True),
     "logn:balanced,relative_std=false": lambda m: logit_normalization(m, margin="balance", relative_std=False),
+    "p2p": lambda m: prior2posterior(m),
+    "p2p:strength=0.5,margin=0": lambda m: prior2posterior(m, strength=0.5, margin=0.0),
+    "p2p:margin=balance,extra_margin=-2": lambda m: prior2posterior(m, extra_margin=-2.0),
     "loga": lambda m: logit_adjustment(INSTANCES, background=-1),
     "loga:tau=0.5,priors=false": lambda m: logit_adjustment(INSTANCES, 0.5, priors=False, background=-1),
     "loga:counts=images": lambda m: logit_adjustment(IMAGES, background=-1),

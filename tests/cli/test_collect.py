@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from logn.files import read_safetensors
+from logn.logits.arrays import softmax
 from logn.statistics.moments import ClassMoments
 from logn.statistics.shard_collection import DEFAULT_SAMPLE_ROWS
 
 
 def _assert_bit_equal(one, two):
-    first, second = ClassMoments.load(one).to_file(), ClassMoments.load(two).to_file()
-    for name in ("count", "mean", "m2", "within_variance_sum", "batches", "skipped", "sample_rows", "sample_keys"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
+    first, second = ClassMoments.load(one).to_file().arrays(), ClassMoments.load(two).to_file().arrays()
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
 
 
 def test_statistics_of_shards(run, logits, tmp_path):
@@ -31,6 +33,19 @@ def test_statistics_of_shards(run, logits, tmp_path):
     assert moments.metadata.background == -1
     assert moments.sample_rows == DEFAULT_SAMPLE_ROWS
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shards", "stats.safetensors"]
+
+
+def test_the_mean_probability_is_kept_unless_it_is_refused(run, refused, logits, tmp_path):
+    output = tmp_path / "stats.safetensors"
+    assert run("collect", tmp_path / "shards", "-o", output).code == 0
+    np.testing.assert_allclose(ClassMoments.load(output).mean_probability, softmax(logits).mean(axis=0), rtol=1e-6)
+    assert run("collect", tmp_path / "shards", "-o", output, "--no-mean-probability").code == 0
+    assert ClassMoments.load(output).mean_probability is None
+    average = ("--estimator", "moving-average")
+    assert run("collect", tmp_path / "shards", "-o", output, *average).code == 0
+    assert ClassMoments.load(output).mean_probability is None
+    sentence = refused("collect", tmp_path / "shards", "-o", output, *average, "--mean-probability")
+    assert "`--mean-probability` only with `--estimator exact`" in sentence
 
 
 def test_a_folder_means_its_files_and_the_output_is_replaced(run, logits, tmp_path):

@@ -11,6 +11,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import fracal
 from logn.calibrators.logit_normalization import logit_normalization
 from logn.calibrators.norcal import norcal
+from logn.calibrators.prior2posterior import prior2posterior
 from logn.calibrators.tau_norm import tau_norm
 from logn.statistics.moments import ClassMoments
 
@@ -151,6 +152,19 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
     assert _fit(run, tmp_path, *method, "--weights", tmp_path / "weight.npy") == tau_norm(weight, 0.7)
 
 
+def test_prior2posterior_by_flags_and_by_options(run, refused, logits, tmp_path):
+    statistics = tmp_path / "prior.safetensors"
+    assert run("collect", tmp_path / "shards", "-o", statistics).code == 0
+    output = ("-o", tmp_path / "affine.safetensors")
+    asked = refused("fit", statistics, "--method", "p2p", *output)
+    assert "the statistics do not say it" in asked
+    assert "--activation" in asked
+    moments, softmax = ClassMoments.load(statistics), ("--activation", "softmax")
+    expected = prior2posterior(moments, strength=0.5, activation="softmax")
+    assert _fit(run, tmp_path, statistics, "--method", "p2p:strength=0.5", *softmax) == expected
+    assert _fit(run, tmp_path, statistics, "--method", "p2p", "--strength", "0.5", *softmax) == expected
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -161,7 +175,10 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
         (["--method", "logn:balanced", "--form", "paper"], "option `form` of `logn` once, but got it twice"),
         (["--form", "squared"], "`--form` to be one of balanced, paper, but got 'squared'"),
         (["--method", "norcal", "--counts", "x.csv", "--count-kind", "boxes"], "`--count-kind` to be one of images"),
-        (["--method", "tau-norm", "--active", "x.npy"], "`--active` only with the methods logn, but got `tau-norm`"),
+        (
+            ["--method", "tau-norm", "--active", "x.npy"],
+            "`--active` only with the methods logn, p2p, but got",
+        ),
         (["--counts", "x.csv"], "`--counts` only with the methods loga"),
         (["--margin", "huge"], "`--margin` to be a number or one of"),
         (["--method", "norcal", "--counts", "no-such.csv"], "no-such.csv"),

@@ -59,6 +59,7 @@ with logn.record(scored, layer) as moments:
     if rank == 0:
         scored(torch.randn(4, 5))
 assert (moments.count[0], moments.metadata.activation) == (4.0, "sigmoid")
+assert 0.0 < moments.mean_probability.min() < moments.mean_probability.max() < 1.0
 
 refused = ""
 try:
@@ -99,7 +100,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_process_has_the_statistics_of_all(name, folder):
-    one_pass = ClassMoments(COLUMNS, nonfinite="skip", sample_rows=6)
+    one_pass = ClassMoments(COLUMNS, nonfinite="skip", sample_rows=6, mean_probability=True)
     for rank, sizes in enumerate(CASES[name]):
         for batch in range(len(sizes)):
             one_pass.update(torch.load(folder / f"{name}-{rank}-{batch}.pt", weights_only=True))
@@ -111,6 +112,10 @@ def test_every_process_has_the_statistics_of_all(name, folder):
         np.testing.assert_allclose(moments.variance, one_pass.variance, rtol=1e-13)
         np.testing.assert_allclose(moments.within_batch_variance, one_pass.within_batch_variance, rtol=1e-13)
         np.testing.assert_array_equal(moments.sample, one_pass.sample)
+        for kind in ("softmax", "sigmoid"):
+            np.testing.assert_allclose(
+                moments.mean_probability_of(kind), one_pass.mean_probability_of(kind), rtol=1e-13
+            )
     # The same to the last bit on every process.
     np.testing.assert_array_equal(loaded[0].mean, loaded[1].mean)
     np.testing.assert_array_equal(loaded[0].m2, loaded[1].m2)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from logn.errors import InputError
 from logn.logits import shards as shards_module
+from logn.logits.arrays import softmax
 from logn.logits.shards import open_shards
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -36,14 +37,16 @@ def _make_shards(folder, count=4):
 
 
 def _exact(sample_rows=20):
-    return ExactStatistics(CLASSES, sample_rows=sample_rows, metadata=StatisticsMetadata(background=-1))
+    metadata = StatisticsMetadata(background=-1)
+    return ExactStatistics(CLASSES, sample_rows=sample_rows, mean_probability=True, metadata=metadata)
 
 
 def _assert_bit_equal(one, two):
-    first, second = one.to_file(), two.to_file()
-    for name in ("count", "mean", "m2", "within_variance_sum", "batches", "skipped", "sample_rows", "sample_keys"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
-    assert first.metadata == second.metadata
+    first, second = one.to_file().arrays(), two.to_file().arrays()
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
+    assert one.metadata == two.metadata
 
 
 def test_shards_give_what_one_pass_in_memory_gives(tmp_path):
@@ -57,6 +60,7 @@ def test_shards_give_what_one_pass_in_memory_gives(tmp_path):
     np.testing.assert_allclose(moments.mean, rows.astype(float).mean(0), rtol=1e-6)
     np.testing.assert_allclose(moments.variance, rows.astype(float).var(0, ddof=1), rtol=1e-6)
     np.testing.assert_array_equal(moments.sample, whole.sample)
+    np.testing.assert_allclose(moments.mean_probability, softmax(rows).mean(axis=0), rtol=1e-6)
     assert moments.metadata.background == -1
 
 

@@ -72,7 +72,7 @@ def test_a_file_of_another_format_or_schema(moments, tmp_path):
     with pytest.raises(logn.InputError, match="no format name"):
         logn.ClassMoments.load(path)
     save_file({"count": np.ones(3)}, path, metadata={"format": "logn.statistics", "schema": "99"})
-    with pytest.raises(logn.InputError, match="schema 1, but it has '99'"):
+    with pytest.raises(logn.InputError, match="schema 1 or 2, but it has '99'"):
         logn.ClassMoments.load(path)
 
 

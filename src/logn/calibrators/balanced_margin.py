@@ -11,6 +11,7 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, foreground_columns, sigmoid
+from logn.statistics.moments import ClassMoments
 
 # How closely the mean foreground mass is met, as a share of it: where nearly everything is background it is nearly 0.
 MASS_TOLERANCE = 1e-9
@@ -44,6 +45,59 @@ class BalancedMargin:
             "margin_from": self.solved_on,
             "sample_rows": self.rows,
         }
+
+
+def margin_that_balances(
+    moments: ClassMoments,
+    unbalanced: ClassAffine,
+    shifted: npt.NDArray[np.bool_],
+    activation: str | None,
+    *,
+    way_out: str,
+    needs_sample: bool = False,
+) -> BalancedMargin:
+    """The margin that keeps the foreground mass; 0 where a common shift changes nothing.
+
+    Args:
+        moments: Statistics of the logits.
+        unbalanced: The map without its margin.
+        shifted: Which foreground classes take the margin.
+        activation: "softmax", "sigmoid", or None where nobody knows, which is solved as for sigmoids.
+        way_out: What to do without a row sample where one is needed, for the message.
+        needs_sample: Solve it on the row sample or not at all; else sigmoids do without one.
+
+    Example:
+        >>> moments = ClassMoments(2, sample_rows=10)
+        >>> moments.update(np.array([[0.0, 1.0], [2.0, -1.0]]))
+        >>> lowered = ClassAffine([1.0, 1.0], [0.0, -3.0], background=0)
+        >>> round(margin_that_balances(moments, lowered, np.array([True]), "softmax", way_out="margin=0").value, 6)
+        3.0
+    """
+    if activation == "softmax" and unbalanced.background is None:
+        return BalancedMargin(value=0.0, error=0.0, rows=0, solved_on=None)
+    if not needs_sample and len(moments.sample) == 0 and unbalanced.background is None:
+        return solve_margin_of_moments(moments.mean, moments.variance, unbalanced, shifted)
+    rows = needed_sample(moments, 'for margin="balance"', way_out)
+    return solve_balanced_margin(rows, unbalanced, shifted, activation or "sigmoid")
+
+
+def needed_sample(moments: ClassMoments, purpose: str, way_out: str) -> npt.NDArray[np.float16]:
+    """The sampled rows; without any, the way out is named.
+
+    Example:
+        >>> needed_sample(ClassMoments(2), "to see something", "your glasses")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `moments` to hold a row sample to see something, but got none; collect with \
+sample_rows=4096, or take your glasses.
+    """
+    rows = moments.sample
+    if len(rows) == 0:
+        raise InputError(
+            f"Expected `moments` to hold a row sample {purpose}, but got none; collect with sample_rows=4096, "
+            f"or take {way_out}."
+        )
+    return rows
 
 
 def solve_balanced_margin(

@@ -40,6 +40,37 @@ sample has no logarithm: give it 1, for example numpy.maximum(counts, 1).
     return array
 
 
+def checked_target(target: npt.ArrayLike, num_classes: int) -> FloatArray:
+    """The class shares to aim at as float64, which sum to 1: one per foreground class, finite, above 0.
+
+    Example:
+        >>> checked_target([1, 3], num_classes=2).tolist()
+        [0.25, 0.75]
+        >>> checked_target([1, 0], num_classes=2)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `target` to be above 0 and finite, but got 0.0 for class 1; give a class that \
+you do not expect a small share.
+    """
+    try:
+        array = np.asarray(target, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"Expected `target` to be one share per foreground class, but got {target!r}.") from error
+    if array.shape != (num_classes,):
+        raise InputError(
+            f"Expected `target` to be one share per foreground class ({num_classes}), but got shape {array.shape}."
+        )
+    bad = ~(np.isfinite(array) & (array > 0))
+    if bad.any():
+        column = int(np.flatnonzero(bad)[0])
+        raise InputError(
+            f"Expected `target` to be above 0 and finite, but got {array[column]} for class {column}; give a class "
+            "that you do not expect a small share."
+        )
+    shares: FloatArray = array / array.sum()
+    return shares
+
+
 def checked_number(name: str, value: float, *, above: float | None = None) -> float:
     """A finite number, above a bound where one is given.
 

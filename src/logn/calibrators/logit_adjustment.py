@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.class_frequencies import checked_counts, checked_number
+from logn.calibrators.class_frequencies import checked_counts, checked_number, checked_target
 from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 
 
 def logit_adjustment(
-    counts: npt.ArrayLike, tau: float = 1.0, *, background: int | None = None, priors: bool = True
+    counts: npt.ArrayLike,
+    tau: float = 1.0,
+    *,
+    background: int | None = None,
+    priors: bool = True,
+    target: npt.ArrayLike | None = None,
+    strength: float = 1.0,
 ) -> ClassAffine:
     """Map `x_c` to `x_c - tau * log(prior_c)`, with `prior_c` the share of class c among the training samples.
+
+    Where the classes will not be equally frequent, `target` says how frequent: `+ log(target_c)` comes on top. Half the
+    strength is for deployments that are as long-tailed as the training images were: it helps rare classes at little
+    cost to the others.
 
     With a background column the difference between priors and raw counts matters: it moves every foreground logit by
     `tau * log(sum of counts)` against the background. Without one it does not.
@@ -23,6 +35,8 @@ def logit_adjustment(
         tau: Strength; 1 is the reference default, 0 changes nothing.
         background: Place of the background column, which is left alone: None, 0 or -1.
         priors: Divide the counts by their sum (the paper's form); False uses the raw counts, as NorCal does.
+        target: Share of each foreground class where the model will be used, of any sum; None leaves the term out.
+        strength: Factor on the whole shift, 0 to change nothing; without a target it does what `tau` does.
 
     Example:
         >>> adjusted = logit_adjustment([100, 10, 1])
@@ -30,15 +44,19 @@ def logit_adjustment(
         array([1.10436 , 3.206945, 4.90953 ])
     """
     frequencies = checked_counts("counts", counts)
-    strength = checked_number("tau", tau)
+    power, factor = checked_number("tau", tau), checked_number("strength", strength)
     if priors:
         frequencies = frequencies / frequencies.sum()
+    aim = 0.0 if target is None else np.log(checked_target(target, len(frequencies)))
+    settings: dict[str, Any] = {"tau": power, "priors": priors, "strength": factor}
+    if target is not None:
+        settings["target"] = np.exp(aim).tolist()
     return ClassAffine.over_foreground(
         np.ones_like(frequencies),
-        -strength * np.log(frequencies),
+        factor * (aim - power * np.log(frequencies)),
         background,
         method="loga",
-        settings={"tau": strength, "priors": priors},
+        settings=settings,
     )
 
 

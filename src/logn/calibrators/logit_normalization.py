@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.balanced_margin import BalancedMargin, solve_balanced_margin, solve_margin_of_moments
+from logn.calibrators.balanced_margin import margin_that_balances, needed_sample
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_number
 from logn.calibrators.known_activation import known_activation
@@ -175,7 +175,14 @@ def logit_normalization(
         unbalanced = ClassAffine.over_foreground(
             np.where(alive, scale, 1.0), np.where(alive, -centre * scale, 0.0), place, method="logn"
         )
-        solution = _balance(moments, unbalanced, alive, known, named=margin == "balance")
+        way_out = (
+            'the paper\'s form, form="paper" (`--form paper`)'
+            if known
+            else 'another margin, or say activation="softmax" (`--activation softmax`) if it is one'
+        )
+        solution = margin_that_balances(
+            moments, unbalanced, alive, known, way_out=way_out, needs_sample=margin == "balance"
+        )
         settings |= solution.to_settings()
         shift = solution.value - centre * scale
         common_shift = solution.value if known is None else 0.0
@@ -193,7 +200,7 @@ def logit_normalization(
     )
     if not keep_confidence:
         return affine
-    return with_kept_confidence(affine, _needed_sample(moments, "to keep the mean confidence", "keep_confidence=False"))
+    return with_kept_confidence(affine, needed_sample(moments, "to keep the mean confidence", "keep_confidence=False"))
 
 
 def _paper_margin(background: int | None, activation: str | None) -> MarginName | float:
@@ -258,42 +265,6 @@ def _margin_value(margin: str | float, means: FloatArray, moments: ClassMoments,
     if margin not in named:
         raise InputError(f"Expected `margin` to be a number or one of {MARGIN_NAMES}, but got {margin!r}.")
     return named[margin]
-
-
-def _balance(
-    moments: ClassMoments,
-    unbalanced: ClassAffine,
-    alive: npt.NDArray[np.bool_],
-    activation: str | None,
-    *,
-    named: bool,
-) -> BalancedMargin:
-    """The margin that keeps the foreground mass; 0 where a common shift changes nothing.
-
-    A margin that was `named` is solved on the row sample or not at all; that of a form does without where it can: for
-    sigmoids.
-    """
-    if activation == "softmax" and unbalanced.background is None:
-        return BalancedMargin(value=0.0, error=0.0, rows=0, solved_on=None)
-    if not named and len(moments.sample) == 0 and unbalanced.background is None:
-        return solve_margin_of_moments(moments.mean, moments.variance, unbalanced, alive)
-    way_out = (
-        'the paper\'s form, form="paper" (`--form paper`)'
-        if activation
-        else 'another margin, or say activation="softmax" (`--activation softmax`) if it is one'
-    )
-    rows = _needed_sample(moments, 'for margin="balance"', way_out)
-    return solve_balanced_margin(rows, unbalanced, alive, activation or "sigmoid")
-
-
-def _needed_sample(moments: ClassMoments, purpose: str, way_out: str) -> npt.NDArray[np.float16]:
-    rows = moments.sample
-    if len(rows) == 0:
-        raise InputError(
-            f"Expected `moments` to hold a row sample {purpose}, but got none; collect with sample_rows=4096, "
-            f"or take {way_out}."
-        )
-    return rows
 
 
 def _checked_mask(active: npt.ArrayLike, num_classes: int) -> npt.NDArray[np.bool_]:

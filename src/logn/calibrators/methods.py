@@ -9,6 +9,7 @@ from logn.calibrators import (
     logit_normalization,
     no_correction,
     norcal,
+    prior2posterior,
     tau_norm,
     temperature,
 )
@@ -24,6 +25,7 @@ METHODS: tuple[Method, ...] = (
     inverse_image_frequency.METHOD,
     tau_norm.METHOD,
     temperature.METHOD,
+    prior2posterior.METHOD,
 )
 
 

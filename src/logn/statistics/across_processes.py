@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from safetensors.numpy import load as tensors_from_bytes
 from safetensors.numpy import save as tensors_to_bytes
 
-from logn.statistics.file_format import VECTORS, StatisticsFile
+from logn.statistics.file_format import StatisticsFile
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 
@@ -38,8 +37,8 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
     """Give every process, in place, the statistics of all processes; each process must call it.
 
     All merge in the order of their ranks, so that the results are the same to the last bit. A process may have seen
-    nothing. The row sample, the skipped values and the variances within batches are merged too; statistics of
-    different things (another class list, other weights) are refused on every process.
+    nothing. The row sample, the mean probabilities, the skipped values and the variances within batches are merged
+    too; statistics of different things (another class list, other weights) are refused on every process.
     """
     if process_count() == 1:
         return
@@ -48,6 +47,7 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
             mine.num_classes,
             nonfinite=mine._nonfinite,
             sample_rows=mine.sample_rows,
+            mean_probability=mine._probabilities is not None,
             metadata=mine.metadata,
         )
         parts = [_unpack(payload) for payload in _exchange(_pack(mine))]
@@ -68,9 +68,7 @@ def _share_activation(parts: Sequence[ClassMoments]) -> None:
 
 def _pack(moments: ClassMoments) -> bytes:
     content = moments.to_file()
-    tensors: dict[str, npt.NDArray[Any]] = {name: getattr(content, name) for name in VECTORS}
-    if content.sample_rows is not None and content.sample_keys is not None:
-        tensors |= {"sample_rows": content.sample_rows, "sample_keys": content.sample_keys}
+    tensors = content.arrays()
     tensors["sample_capacity"] = np.array([content.sample_capacity])
     for name, text in content.metadata.to_text().items():
         tensors[f"metadata.{name}"] = np.frombuffer(text.encode(), np.uint8)
@@ -84,15 +82,8 @@ def _unpack(payload: bytes) -> ClassMoments:
         for name, tensor in tensors.items()
         if name.startswith("metadata.")
     }
-    return ClassMoments.from_file(
-        StatisticsFile(
-            **{name: tensors[name] for name in VECTORS},
-            metadata=StatisticsMetadata.from_text(text),
-            sample_capacity=int(tensors["sample_capacity"][0]),
-            sample_rows=tensors.get("sample_rows"),
-            sample_keys=tensors.get("sample_keys"),
-        )
-    )
+    metadata, capacity = StatisticsMetadata.from_text(text), int(tensors["sample_capacity"][0])
+    return ClassMoments.from_file(StatisticsFile.from_arrays(tensors, metadata, capacity))
 
 
 def _exchange(payload: bytes) -> list[bytes]:

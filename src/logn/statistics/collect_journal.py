@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
@@ -107,9 +106,3 @@ class CollectJournal:
 def _identity(shard: StoredArray) -> list[Any]:
     """What shows that a shard is still the same."""
     return [str(shard.path.resolve()), shard.name, shard.size, shard.mtime_ns]
-
-
-def pack(content: Any) -> Arrays:
-    """The arrays among the fields of a dataclass."""
-    fields = {field.name: getattr(content, field.name) for field in dataclasses.fields(content)}
-    return {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}

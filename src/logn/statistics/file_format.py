@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,13 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
 from logn.logits.arrays import FloatArray
+from logn.statistics.mean_probability import ProbabilitySums
 from logn.statistics.metadata import StatisticsMetadata
 
 FILE_FORMAT = "logn.statistics"
-FILE_SCHEMA = 1
+FILE_SCHEMA = 2
+# Files of schema 1 have no mean probabilities.
+READABLE_SCHEMAS = (1, FILE_SCHEMA)
 VECTORS = ("count", "mean", "m2", "within_variance_sum", "batches", "skipped")
 WHOLE_NUMBERS = ("count", "batches", "skipped")
 
@@ -34,39 +38,52 @@ class StatisticsFile:
     sample_capacity: int = 0
     sample_rows: npt.NDArray[np.float16] | None = None
     sample_keys: npt.NDArray[np.uint64] | None = None
+    probabilities: ProbabilitySums | None = None
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All arrays by name, as files have them and processes exchange them."""
+        arrays: dict[str, npt.NDArray[Any]] = {name: getattr(self, name) for name in VECTORS}
+        if self.sample_rows is not None and self.sample_keys is not None:
+            arrays |= {"sample_rows": self.sample_rows, "sample_keys": self.sample_keys}
+        return arrays if self.probabilities is None else arrays | self.probabilities.arrays()
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, npt.NDArray[Any]], metadata: StatisticsMetadata, sample_capacity: int = 0
+    ) -> StatisticsFile:
+        """The opposite of `arrays`; names that are not ours are ignored."""
+        return cls(
+            **{name: arrays[name] for name in VECTORS},
+            metadata=metadata,
+            sample_capacity=sample_capacity,
+            sample_rows=arrays.get("sample_rows"),
+            sample_keys=arrays.get("sample_keys"),
+            probabilities=ProbabilitySums.from_arrays(arrays, len(arrays["count"])),
+        )
 
 
 def write_statistics(path: str | os.PathLike[str], content: StatisticsFile) -> None:
     """Write `content` to `path` in one atomic step."""
-    tensors: dict[str, npt.NDArray[Any]] = {name: getattr(content, name) for name in VECTORS}
-    if content.sample_rows is not None and content.sample_keys is not None:
-        tensors |= {"sample_rows": content.sample_rows, "sample_keys": content.sample_keys}
     metadata = {
         "format": FILE_FORMAT,
         "schema": str(FILE_SCHEMA),
         "sample_capacity": str(content.sample_capacity),
     }
-    write_safetensors(path, tensors, metadata | content.metadata.to_text())
+    write_safetensors(path, content.arrays(), metadata | content.metadata.to_text())
 
 
 def read_statistics(path: str | os.PathLike[str]) -> StatisticsFile:
     """Read a statistics file and check all that can be wrong with it."""
-    tensors, text = read_safetensors(path, expected_format=FILE_FORMAT, schema=FILE_SCHEMA)
+    tensors, text = read_safetensors(path, expected_format=FILE_FORMAT, schema=READABLE_SCHEMAS)
     try:
         _check_tensors(tensors)
         capacity = int(text.get("sample_capacity", "0"))
         _check_sample(tensors, capacity)
         metadata = StatisticsMetadata.from_text(text)
         metadata.check_width(len(tensors["count"]))
+        return StatisticsFile.from_arrays(tensors, metadata, capacity)
     except (InputError, ValueError, TypeError) as error:
         raise InputError(f"Expected `{path}` to hold valid statistics, but it does not: {error}") from error
-    return StatisticsFile(
-        **{name: tensors[name] for name in VECTORS},
-        metadata=metadata,
-        sample_capacity=capacity,
-        sample_rows=tensors.get("sample_rows"),
-        sample_keys=tensors.get("sample_keys"),
-    )
 
 
 def _check_tensors(tensors: dict[str, npt.NDArray[Any]]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, as_rows
 from logn.statistics.batch_sums import Totals
 from logn.statistics.file_format import VECTORS, StatisticsFile, read_statistics, write_statistics
+from logn.statistics.mean_probability import ProbabilitySums, activations_of
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.row_sample import RowSample
 from logn.statistics.running_sums import RunningSums
@@ -34,6 +36,9 @@ class ClassMoments:
             them in `skipped`.
         sample_rows: How many rows to keep as an unbiased sample, in float16. The balanced margin needs some
             thousands; 0 keeps none.
+        mean_probability: Whether to add up the probabilities of each class too, which `logn.prior2posterior` needs;
+            it takes about as long as a softmax of the rows. Where nobody says which activation follows, and there is
+            no background, both softmax and sigmoid are added up.
         metadata: What the logits are.
 
     Example:
@@ -53,6 +58,7 @@ class ClassMoments:
         *,
         nonfinite: Nonfinite = "error",
         sample_rows: int = 0,
+        mean_probability: bool = False,
         metadata: StatisticsMetadata | None = None,
     ) -> None:
         if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 1:
@@ -67,6 +73,7 @@ class ClassMoments:
         self._nonfinite: Nonfinite = nonfinite
         self._sums = RunningSums(self.num_classes, nonfinite)
         self._sample = RowSample(self.num_classes, sample_rows) if sample_rows else None
+        self._probabilities = ProbabilitySums(self.num_classes) if mean_probability else None
 
     def update(self, logits: Any) -> None:
         """Add a batch of logits, (…, C), a NumPy array or a torch tensor on any device."""
@@ -74,9 +81,12 @@ class ClassMoments:
         rows = as_rows(logits, self.num_classes)
         if len(rows) == 0:
             return
-        self._sums.add(rows)
+        finite = self._sums.add(rows)
         if self._sample is not None:
             self._sample.update(rows)
+        if self._probabilities is not None:
+            whole = rows if finite else rows[np.isfinite(rows).all(axis=1)]
+            self._probabilities.update(whole, activations_of(self.metadata))
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add what `other` has seen, in place, and return self; statistics of different things are refused."""
@@ -97,6 +107,7 @@ class ClassMoments:
             self._sample = None
         elif joins or not seen:
             self._merge_sample(other._sample)
+        self._merge_probabilities(other._probabilities, seen, joins)
         return self
 
     def clear(self) -> None:
@@ -105,6 +116,8 @@ class ClassMoments:
         self._sums.restart(Totals.nothing(self.num_classes))
         if self._sample is not None:
             self._sample = RowSample(self.num_classes, self._sample.capacity)
+        if self._probabilities is not None:
+            self._probabilities.clear()
 
     @property
     def count(self) -> FloatArray:
@@ -156,6 +169,25 @@ class ClassMoments:
         """How many rows the sample may hold."""
         return 0 if self._sample is None else self._sample.capacity
 
+    @property
+    def mean_probability(self) -> FloatArray | None:
+        """Mean probability of each column, or None where it was not asked for; NaN where nothing was seen.
+
+        The probabilities are those of the recorded activation: sigmoids, or a softmax over all columns, the background
+        included. Where no activation is recorded they are those of a softmax; `mean_probability_of` gives the others.
+
+        Example:
+            >>> moments = ClassMoments(2, mean_probability=True)
+            >>> moments.update(np.log([[1.0, 3.0], [1.0, 1.0]]))
+            >>> moments.mean_probability.round(6), moments.mean_probability_of("sigmoid").round(6)
+            (array([0.375, 0.625]), array([0.5  , 0.625]))
+        """
+        return self.mean_probability_of(activations_of(self.metadata)[0])
+
+    def mean_probability_of(self, activation: str) -> FloatArray | None:
+        """The same by "softmax" or "sigmoid"; an activation other than the recorded one is refused."""
+        return None if self._probabilities is None else self._probabilities.mean(activation)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically; `docs/file-format.md` specifies it."""
         write_statistics(path, self.to_file())
@@ -173,6 +205,7 @@ class ClassMoments:
             sample_capacity=self.sample_rows,
             sample_rows=None if sample is None else sample.rows.copy(),
             sample_keys=None if sample is None else sample.keys.copy(),
+            probabilities=copy.deepcopy(self._probabilities),
             metadata=self.metadata,
         )
 
@@ -185,6 +218,7 @@ class ClassMoments:
             moments._sample = RowSample(
                 moments.num_classes, content.sample_capacity, content.sample_rows, content.sample_keys
             )
+        moments._probabilities = copy.deepcopy(content.probabilities)
         return moments
 
     def __copy__(self) -> ClassMoments:
@@ -204,6 +238,22 @@ class ClassMoments:
         if self._sample is None:
             self._sample = RowSample(self.num_classes, other.capacity)
         self._sample.merge(other)
+
+    def _merge_probabilities(self, other: ProbabilitySums | None, seen: bool, joins: bool) -> None:
+        mine = self._probabilities
+        if joins and seen and (mine is None) != (other is None):
+            warnings.warn(
+                "One of the statistics to merge holds no mean probability of the classes, so their sum holds none; "
+                "collect it with mean_probability=True (`--mean-probability`).",
+                LogNWarning,
+                stacklevel=3,
+            )
+        # Sums must know of every row: those of nothing do not outlive rows that nobody summed.
+        if joins and other is None:
+            self._probabilities = None
+        elif other is not None and not (seen and mine is None):
+            self._probabilities = mine or ProbabilitySums(self.num_classes)
+            self._probabilities.merge(other)
 
     def _check_open(self) -> None:
         if self.metadata.estimator == "moving-average":

@@ -40,6 +40,7 @@ def record(
     layer: LogitLayer,
     *,
     sample_rows: int | None = None,
+    mean_probability: bool = True,
     nonfinite: Nonfinite = "error",
     class_names: Sequence[str] | None = None,
     fingerprint: bool = True,
@@ -66,6 +67,8 @@ def record(
         layer: Where the logits are (`logn.locate_logits`).
         sample_rows: How many rows to keep as a sample, which the balanced margin needs; by default 4096, or as many
             as fit into 4 MiB.
+        mean_probability: Whether to keep the mean probability of each class, which `logn.prior2posterior` needs; beside
+            the model it costs next to nothing.
         nonfinite: "error" refuses NaN and infinity and names the class, "skip" leaves them out and counts them.
         class_names: Name of each column, the background included, for the record.
         fingerprint: Whether to digest the weights, so that statistics of different models never merge.
@@ -101,6 +104,7 @@ def record(
             columns,
             nonfinite=nonfinite,
             sample_rows=rows,
+            mean_probability=mean_probability,
             metadata=_metadata(layer, name, class_names, digest),
         )
         for name in _stage_names(layer)

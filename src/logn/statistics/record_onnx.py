@@ -95,6 +95,7 @@ def record_onnx(
     max_images: int | None = None,
     batch_size: int = 1,
     sample_rows: int = 4096,
+    mean_probability: bool = True,
     nonfinite: Nonfinite = "error",
     provider: str = "CPUExecutionProvider",
     skip_unreadable: bool = False,
@@ -120,6 +121,7 @@ def record_onnx(
         max_images: Take at most this many of the images, spread evenly over the folder.
         batch_size: Images per run, where the model leaves it open.
         sample_rows: How many rows to keep as a sample.
+        mean_probability: Whether to keep the mean probability of each class, as `logn.record` does.
         nonfinite: "error" refuses NaN and infinity, "skip" leaves them out.
         provider: Where the model runs, by onnxruntime's name.
         skip_unreadable: Leave out images that cannot be read, and warn about them at the end; without it the first of
@@ -158,7 +160,13 @@ def record_onnx(
         population=population,
         fingerprint=onnx_digest(file),
     )
-    moments = ClassMoments(logits.num_classes, nonfinite=nonfinite, sample_rows=sample_rows, metadata=metadata)
+    moments = ClassMoments(
+        logits.num_classes,
+        nonfinite=nonfinite,
+        sample_rows=sample_rows,
+        mean_probability=mean_probability,
+        metadata=metadata,
+    )
     session = OnnxSession(exposing(file.model, logits.tensors, only=True), str(file.path), provider=provider)
     for inputs, real in batches.read(paths, unreadable):
         moments.update(_rows(session.run(inputs, logits.tensors), logits, real, batches))

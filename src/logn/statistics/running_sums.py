@@ -32,7 +32,7 @@ class RunningSums:
     Example:
         >>> sums = RunningSums(1, nonfinite="error")
         >>> for batch in ([[1.0], [3.0]], [[5.0]]):
-        ...     sums.add(np.array(batch))
+        ...     _ = sums.add(np.array(batch))
         >>> sums.totals().mean.tolist(), sums.totals().m2.tolist()
         ([3.0], [8.0])
     """
@@ -48,8 +48,8 @@ class RunningSums:
         self._bounded = False
         self.restart(Totals.nothing(num_classes))
 
-    def add(self, rows: npt.NDArray[Any]) -> None:
-        """Add a batch of (N, C) `rows`, N at least 1."""
+    def add(self, rows: npt.NDArray[Any]) -> bool:
+        """Add a batch of (N, C) `rows`, N at least 1; True where all of it is surely finite."""
         if not self._bounded and len(self._counts) == LOOK_CLOSELY:
             self._learn(self.totals())
         if not len(self._sums):
@@ -58,7 +58,7 @@ class RunningSums:
         sums = self._sums[len(self._counts)]
         if not self._summer.sum(rows, sums, self._bound):
             self.merge(self._summer.careful_totals(rows))
-            return
+            return False
         if self._summer.pilot is not self._pilot:
             self._go_on_from(self.totals())
             self._sums[0] = sums
@@ -66,6 +66,7 @@ class RunningSums:
         self._counts.append(len(rows))
         if len(self._counts) == len(self._sums):
             self._go_on_from(self.totals())
+        return True
 
     def merge(self, other: Totals) -> None:
         """Add what was seen elsewhere."""

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar
 from logn.errors import InputError
 from logn.logits.array_files import StoredArray
 from logn.logits.shards import DEFAULT_BATCH_ROWS, LogitBlock, read_blocks
-from logn.statistics.collect_journal import Arrays, CollectJournal, JournalEntry, pack
-from logn.statistics.file_format import VECTORS, StatisticsFile
+from logn.statistics.collect_journal import Arrays, CollectJournal, JournalEntry
+from logn.statistics.file_format import StatisticsFile
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.row_sample import RowSample
@@ -58,6 +58,7 @@ class ExactStatistics:
         metadata: What the logits are.
         nonfinite: As in `ClassMoments`.
         sample_rows: As in `ClassMoments`.
+        mean_probability: As in `ClassMoments`.
     """
 
     def __init__(
@@ -67,19 +68,22 @@ class ExactStatistics:
         metadata: StatisticsMetadata | None = None,
         nonfinite: Nonfinite = "error",
         sample_rows: int = DEFAULT_SAMPLE_ROWS,
+        mean_probability: bool = False,
     ) -> None:
         if sample_rows < 0:
             raise InputError(f"Expected `sample_rows` to be at least 0, but got {sample_rows}.")
         # The sample is kept apart from the moments, so that blocks can skip rows that it would drop.
-        self._moments = ClassMoments(num_classes, nonfinite=nonfinite, metadata=metadata)
-        self._nonfinite: Nonfinite = nonfinite
+        self._options: dict[str, Any] = {"nonfinite": nonfinite, "mean_probability": mean_probability}
+        self._moments = ClassMoments(num_classes, metadata=metadata, **self._options)
         self._threads = threading.local()
         self._sample = RowSample(num_classes, sample_rows) if sample_rows else None
 
     def settings(self) -> dict[str, Any]:
         """What the result depends on besides the shards."""
         rows = self._sample.capacity if self._sample else 0
-        return {"nonfinite": self._nonfinite, "sample_rows": rows} | self._moments.metadata.to_text()
+        # Journals of earlier versions know of no mean probability; without one they can be gone on from.
+        options = {name: value for name, value in self._options.items() if value is not False}
+        return {**options, "sample_rows": rows} | self._moments.metadata.to_text()
 
     def compute(self, block: LogitBlock) -> tuple[ClassMoments, RowSample | None]:
         """Moments and sample of one block."""
@@ -97,7 +101,7 @@ class ExactStatistics:
         moments: ClassMoments | None = getattr(self._threads, "moments", None)
         if moments is None:
             classes, metadata = self._moments.num_classes, self._moments.metadata
-            moments = self._threads.moments = ClassMoments(classes, nonfinite=self._nonfinite, metadata=metadata)
+            moments = self._threads.moments = ClassMoments(classes, metadata=metadata, **self._options)
         moments.clear()
         return moments
 
@@ -110,7 +114,7 @@ class ExactStatistics:
 
     def arrays(self) -> Arrays:
         """The state, for the journal."""
-        arrays = pack(self._moments.to_file())
+        arrays = self._moments.to_file().arrays()
         if self._sample is not None:
             arrays |= {"sample_rows": self._sample.rows, "sample_keys": self._sample.keys}
         return arrays
@@ -118,8 +122,8 @@ class ExactStatistics:
     def restore(self, arrays: Arrays) -> None:
         """Go on from the state that `arrays` gave."""
         rows, keys = arrays.get("sample_rows"), arrays.get("sample_keys")
-        vectors: dict[str, Any] = {name: arrays[name] for name in VECTORS}
-        self._moments = ClassMoments.from_file(StatisticsFile(**vectors, metadata=self._moments.metadata))
+        own = {name: array for name, array in arrays.items() if not name.startswith("sample_")}
+        self._moments = ClassMoments.from_file(StatisticsFile.from_arrays(own, self._moments.metadata))
         if self._sample is not None:
             self._sample = RowSample(self._moments.num_classes, self._sample.capacity, rows, keys)
 

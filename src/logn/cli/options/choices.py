@@ -58,6 +58,12 @@ PopulationOption = Annotated[str | None, typer.Option(help="Which samples these 
 SampleRowsOption = Annotated[
     int | None, typer.Option(help="Rows that the statistics keep, for balanced margins; default 4096.")
 ]
+MeanProbabilityOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--mean-probability/--no-mean-probability", help="Keep each class's mean probability, for p2p; on by default."
+    ),
+]
 NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")]
 
 

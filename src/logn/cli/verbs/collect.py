@@ -19,6 +19,7 @@ from logn.cli.options.choices import (
     Background,
     BackgroundOption,
     ClassNamesOption,
+    MeanProbabilityOption,
     Nonfinite,
     NonfiniteOption,
     PopulationOption,
@@ -56,6 +57,7 @@ def collect_logits(
     momentum: Annotated[float | None, typer.Option(help="Of the moving average; default 5e-5.")] = None,
     bias_correction: Annotated[bool, typer.Option("--bias-correction", help="Of the moving average.")] = False,
     sample_rows: SampleRowsOption = None,
+    mean_probability: MeanProbabilityOption = None,
     nonfinite: NonfiniteOption = Nonfinite.error,
     batch_rows: Annotated[int, typer.Option(help="Rows of a batch in (rows, classes) files.")] = 512,
     threads: Annotated[int | None, typer.Option(help="Default: one per core, at most 8.")] = None,
@@ -72,7 +74,8 @@ def collect_logits(
     opened = open_shards(found, key)
     metadata = _metadata(opened[0].num_classes, background, activation, class_names, population, layer)
     settings = {"momentum": momentum, "bias_correction": bias_correction or None}
-    statistics = _statistics(estimator, opened[0], metadata, nonfinite.value, sample_rows, settings)
+    kept = {"sample_rows": sample_rows, "mean_probability": mean_probability}
+    statistics = _statistics(estimator, opened[0], metadata, nonfinite.value, kept, settings)
     with progress("Collecting", sum(shard.rows for shard in opened), shown=show_progress) as advance:
         journal = collect_shards(
             opened,
@@ -171,7 +174,7 @@ def _statistics(
     first: StoredArray,
     metadata: StatisticsMetadata,
     nonfinite: Any,
-    sample_rows: int | None,
+    kept: dict[str, Any],
     average: dict[str, Any],
 ) -> Any:
     from logn.statistics.shard_collection import DEFAULT_SAMPLE_ROWS, ExactStatistics
@@ -181,10 +184,11 @@ def _statistics(
         if given:
             option = next(iter(given)).replace("_", "-")
             raise InputError(f"Expected `--{option}` only with `--estimator moving-average`, but it is exact.")
-        rows = DEFAULT_SAMPLE_ROWS if sample_rows is None else sample_rows
-        return ExactStatistics(first.num_classes, metadata=metadata, nonfinite=nonfinite, sample_rows=rows)
-    if sample_rows or nonfinite == "skip":
-        option = "--sample-rows" if sample_rows else "--nonfinite skip"
+        default = {"sample_rows": DEFAULT_SAMPLE_ROWS, "mean_probability": True}
+        kept = default | {name: value for name, value in kept.items() if value is not None}
+        return ExactStatistics(first.num_classes, metadata=metadata, nonfinite=nonfinite, **kept)
+    if any(kept.values()) or nonfinite == "skip":
+        option = next((f"--{name.replace('_', '-')}" for name, value in kept.items() if value), "--nonfinite skip")
         raise InputError(f"Expected `{option}` only with `--estimator exact`, but it is moving-average.")
     from logn.statistics.moving_average import MovingAverageStatistics
 

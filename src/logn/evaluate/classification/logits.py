@@ -150,7 +150,8 @@ def moments_of_logits(source: Any, name: str = "train_logits") -> ClassMoments:
     logits = open_logits(source, name)
     columns = logits.num_classes
     metadata = StatisticsMetadata(activation="softmax")
-    moments = ClassMoments(columns, sample_rows=default_sample_rows(columns), metadata=metadata)
+    rows = default_sample_rows(columns)
+    moments = ClassMoments(columns, sample_rows=rows, mean_probability=True, metadata=metadata)
     for _, block in logits.blocks(DEFAULT_BATCH_ROWS):
         moments.update(block)
     return moments

@@ -75,4 +75,4 @@ def _empty(detector: Any, dataset: DetectionDataset, columns: int, sample_rows: 
         fingerprint=fingerprint(detector),
     )
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
-    return ClassMoments(columns, sample_rows=rows, metadata=metadata)
+    return ClassMoments(columns, sample_rows=rows, mean_probability=True, metadata=metadata)
