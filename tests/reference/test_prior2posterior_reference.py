@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
 
 import logn
 
@@ -91,6 +93,18 @@ def test_a_detector_written_out(std_power, strength):
     np.testing.assert_allclose(affine.shift, [0.0, *shift], atol=1e-6)
     lower = logn.prior2posterior(moments, strength=strength, std_power=std_power, extra_margin=-2.0)
     np.testing.assert_allclose(lower.shift, affine.shift - [0.0, 2.0, 2.0, 2.0], atol=1e-12)
+
+
+def test_where_cross_entropy_has_converged_it_is_logit_adjustment_without_counts():
+    images, digits = load_digits(return_X_y=True)
+    counts = np.geomspace(120, 3, 10).round().astype(int)
+    train = np.concatenate([np.flatnonzero(digits == digit)[:count] for digit, count in enumerate(counts)])
+    model = LogisticRegression(max_iter=5000, tol=1e-8).fit(images[train] / 16, digits[train])
+    moments = moments_of(model.decision_function(images[train] / 16), activation="softmax")
+    np.testing.assert_allclose(moments.mean_probability, counts / counts.sum(), rtol=1e-4)
+    # A softmax ignores what all classes have in common: with a uniform target, the logarithm of their number.
+    adjusted = logn.logit_adjustment(counts).shift - np.log(10)
+    np.testing.assert_allclose(logn.prior2posterior(moments).shift, adjusted, atol=1e-3)
 
 
 @pytest.mark.parametrize(
