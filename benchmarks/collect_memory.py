@@ -62,7 +62,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         size = make_shards(folder, options.gigabytes)
-        for threads, kept in itertools.product(options.threads, ("--no-mean-probability", "--mean-probability")):
+        for threads, kept in itertools.product(options.threads, ("--no-prior", "--prior")):
             output = folder / "stats.safetensors"
             command = [sys.executable, "-m", "logn.cli.main", "collect", f"{folder}/*.npy", "-o", str(output)]
             command += ["--activation", "softmax", kept, "--threads", str(threads)]

@@ -116,7 +116,7 @@ def test_the_sample_stands_in_with_a_warning_where_it_tells_too_little():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         good = logn.prior2posterior(plenty)
-    with pytest.warns(logn.LogNWarning, match=r"60 sampled rows .* 2 of 4 classes .*'rare'.*`--mean-probability`"):
+    with pytest.warns(logn.LogNWarning, match=r"60 sampled rows .* 2 of 4 classes .*'rare'.*`--prior`"):
         bad = logn.prior2posterior(few)
     assert good.settings["prior_from"] == bad.settings["prior_from"] == "sample"
     # The errors that it states are those that it makes.

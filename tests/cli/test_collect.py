@@ -39,13 +39,13 @@ def test_the_mean_probability_is_kept_unless_it_is_refused(run, refused, logits,
     output = tmp_path / "stats.safetensors"
     assert run("collect", tmp_path / "shards", "-o", output).code == 0
     np.testing.assert_allclose(ClassMoments.load(output).mean_probability, softmax(logits).mean(axis=0), rtol=1e-6)
-    assert run("collect", tmp_path / "shards", "-o", output, "--no-mean-probability").code == 0
+    assert run("collect", tmp_path / "shards", "-o", output, "--no-prior").code == 0
     assert ClassMoments.load(output).mean_probability is None
     average = ("--estimator", "moving-average")
     assert run("collect", tmp_path / "shards", "-o", output, *average).code == 0
     assert ClassMoments.load(output).mean_probability is None
-    sentence = refused("collect", tmp_path / "shards", "-o", output, *average, "--mean-probability")
-    assert "`--mean-probability` only with `--estimator exact`" in sentence
+    sentence = refused("collect", tmp_path / "shards", "-o", output, *average, "--prior")
+    assert "`--prior` only with `--estimator exact`" in sentence
 
 
 def test_a_folder_means_its_files_and_the_output_is_replaced(run, logits, tmp_path):

@@ -160,7 +160,7 @@ def _prior(moments: ClassMoments, scaled: ClassAffine, activation: str) -> _Prio
     recorded = moments.mean_probability_of(activation)
     if recorded is not None:
         return _Prior(recorded, np.zeros_like(recorded), "recorded", "")
-    again = "record it with mean_probability=True (`--mean-probability`)"
+    again = "record it with mean_probability=True (`--prior`)"
     rows = needed_sample(moments, "or the mean probability of each class", "the latter with mean_probability=True")
     return _Prior(*estimate_mean_probability(rows.astype(np.float64), activation, seen), "sample", again)
 

@@ -60,9 +60,7 @@ SampleRowsOption = Annotated[
 ]
 MeanProbabilityOption = Annotated[
     bool | None,
-    typer.Option(
-        "--mean-probability/--no-mean-probability", help="Keep each class's mean probability, for p2p; on by default."
-    ),
+    typer.Option("--prior/--no-prior", help="Keep the mean probability of each class, for p2p; on by default."),
 ]
 NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")]
 

@@ -188,7 +188,8 @@ def _statistics(
         kept = default | {name: value for name, value in kept.items() if value is not None}
         return ExactStatistics(first.num_classes, metadata=metadata, nonfinite=nonfinite, **kept)
     if any(kept.values()) or nonfinite == "skip":
-        option = next((f"--{name.replace('_', '-')}" for name, value in kept.items() if value), "--nonfinite skip")
+        options = {"sample_rows": "--sample-rows", "mean_probability": "--prior"}
+        option = next((options[name] for name, value in kept.items() if value), "--nonfinite skip")
         raise InputError(f"Expected `{option}` only with `--estimator exact`, but it is moving-average.")
     from logn.statistics.moving_average import MovingAverageStatistics
 
