@@ -146,6 +146,14 @@ def test_what_a_method_lacks_is_named(spec, missing):
         fit_method(spec)
 
 
+def test_fracal_for_sigmoids_is_no_affine_map_and_that_is_said():
+    recorded = ClassMoments(3, metadata=StatisticsMetadata(activation="sigmoid"))
+    for known in ({"activation": "sigmoid"}, {"moments": recorded}):
+        with pytest.raises(InputError, match=r"no affine map, but got sigmoid; `logn compare` measures that form"):
+            fit_method("fracal:num_images=100", counts=[60, 20, 1], **known)
+    fit_method("fracal:num_images=100", counts=[60, 20, 1], moments=recorded, activation="softmax")
+
+
 def test_fracal_says_that_it_needs_the_number_of_images():
     with pytest.raises(InputError, match="`num_images`"):
         fit_method("fracal", counts=[60, 20, 1])

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ArrayT, ClassAffine
 from logn.calibrators.class_frequencies import checked_counts, checked_number
+from logn.calibrators.known_activation import known_activation
 from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
@@ -132,6 +133,12 @@ def _frequencies(inputs: MethodInputs, options: Options) -> tuple[FloatArray, fl
 
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
+    recorded = None if inputs.moments is None else inputs.moments.metadata.activation
+    if known_activation(recorded, inputs.background, inputs.activation) == "sigmoid":
+        raise InputError(
+            "Expected `activation` to be softmax for the method `fracal`, as its form for sigmoids is no affine map, "
+            "but got sigmoid; `logn compare` measures that form, and logn.FracalSigmoid with logn.attach applies it."
+        )
     return fracal(*_frequencies(inputs, options), inputs.dimensions, background=inputs.background, **options)
 
 
