@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.logit_normalization import logit_normalization
+from logn.calibrators.prior2posterior import prior2posterior
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode_many
 from logn.evaluate.detection.class_groups import groups_of_classes
@@ -27,6 +28,8 @@ from logn.statistics.moments import ClassMoments
 #: The detector's own logits; `(x - mean + margin) / std`, as in the paper; `(x - mean) / std + margin`, the same shift
 #: for every class; and the balanced form, `(x - mean) / relative std + margin`.
 FORMS = ("none", "paper", "undivided", "balanced")
+#: Those that need the mean probability, or do without the mean; all with the same shift for every class.
+FURTHER_FORMS = ("relative std", "prior", "half prior", "scaled prior", "average")
 METRICS = ("AP", "AP50", "APr", "APc", "APf")
 _SEARCH_RANGE = 60.0  # logits; no detector is so far from its own foreground mass
 _MAPS_AT_ONCE = 16  # detections of so many maps are in memory together
@@ -92,6 +95,36 @@ def margin_forms(moments: ClassMoments) -> dict[str, MarginForm]:
         MarginForm("balanced", balanced, uniform, float(balanced.settings["margin_value"]), 1.0),
     )
     return {form.name: form for form in forms}
+
+
+def further_forms(moments: ClassMoments) -> dict[str, MarginForm]:
+    """More forms, centred likewise.
+
+    The relative standard deviation without the mean; Prior2Posterior, whole and half; Prior2Posterior of the model
+    whose logits were divided by the root of the relative standard deviation; the average of the balanced map and that
+    of Prior2Posterior.
+
+    Example:
+        >>> from logn.statistics.metadata import StatisticsMetadata
+        >>> moments = ClassMoments(3, sample_rows=9, mean_probability=True, metadata=StatisticsMetadata(background=0))
+        >>> moments.update(np.array([[2, 1, -1], [3, 0, -4], [-1, 2, 1], [1, 1, -2.0]]))
+        >>> {round(foreground_mass(moments.sample, form.centre), 4) for form in further_forms(moments).values()}
+        {0.455}
+    """
+    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    uniform = np.zeros(moments.num_classes)
+    uniform[foreground] = 1.0
+    balanced = logit_normalization(moments, margin="balance", relative_std=True)
+    prior = prior2posterior(moments)
+    average = replace(balanced, scale=(balanced.scale + prior.scale) / 2, shift=(balanced.shift + prior.shift) / 2)
+    maps = {
+        "relative std": logit_normalization(moments, use_mean=False, margin="balance", relative_std=True),
+        "prior": prior,
+        "half prior": prior2posterior(moments, strength=0.5),
+        "scaled prior": prior2posterior(moments, std_power=0.5),
+        "average": average,
+    }
+    return {name: _centred(name, affine, uniform, 1.0, moments) for name, affine in maps.items()}
 
 
 def _centred(

@@ -95,6 +95,13 @@ RateOption = Annotated[
     float | None,
     typer.Option(help="Learning rate; by default the preset's, scaled with the batch.", rich_help_panel=RECIPE),
 ]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        help="`full`, `mixed` (float16 on CUDA, bfloat16 on a CPU) or `auto`: mixed on CUDA, full on a CPU.",
+        rich_help_panel=RECIPE,
+    ),
+]
 CheckpointOption = Annotated[int | None, typer.Option(help="Iterations between checkpoints.", rich_help_panel=RECIPE)]
 ResumeOption = Annotated[
     bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in the folder, or start anew.")

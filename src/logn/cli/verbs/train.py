@@ -44,6 +44,7 @@ def train_detector(
     loss: options.LossOption = None,
     start: options.StartOption = None,
     only: options.OnlyOption = None,
+    precision: options.PrecisionOption = "auto",
     feature_memory: Annotated[
         bool, typer.Option("--feature-memory", help="Add features of earlier regions to each batch; for `--loss loce`.")
     ] = False,
@@ -79,6 +80,7 @@ def train_detector(
         loss=loss,
         start=start,
         only=only,
+        precision=precision,
         feature_memory=feature_memory,
         backbone=backbone,
     )
@@ -127,6 +129,7 @@ def run_classifier(
     loss: options.LossOption = None,
     start: options.StartOption = None,
     only: options.OnlyOption = None,
+    precision: options.PrecisionOption = "auto",
     resume: options.ResumeOption = True,
     processes: options.ProcessesOption = 1,
     device: DeviceOption = "auto",
@@ -164,6 +167,7 @@ def run_classifier(
         loss=DEFAULT_LOSS if loss is None else loss,
         start=start,
         only=only,
+        precision=precision,
     )
     result = run_training(
         config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar

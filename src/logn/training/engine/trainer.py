@@ -98,8 +98,9 @@ class Trainer:
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
         )
-        self.amp = context.device.type == "cuda"
-        self.scaler = torch.amp.GradScaler(enabled=self.amp)
+        self.amp = config.mixed_precision(context.device.type)
+        # float16 underflows without it; the bfloat16 of a CPU has the range of float32.
+        self.scaler = torch.amp.GradScaler(enabled=self.amp and context.device.type == "cuda")
         self.settings = config.run_settings(total=schedule.total, world_size=context.world_size)
 
     @property
@@ -123,7 +124,7 @@ class Trainer:
                     f" {value!r}; start over (`--fresh`) to replace that run."
                 )
         restore_momentum(self.model, self.optimizer, checkpoint.momentum)
-        if self.amp and "scaler" in checkpoint.extra:
+        if self.scaler.is_enabled() and "scaler" in checkpoint.extra:
             self.scaler.load_state_dict(checkpoint.extra["scaler"])
         return checkpoint.iteration
 
@@ -138,7 +139,7 @@ class Trainer:
             optimizer_momentum(self.model, self.optimizer),
             self.settings,
             self.class_names,
-            self.facts | ({"scaler": self.scaler.state_dict()} if self.amp else {}),
+            self.facts | ({"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}),
         ).save(self.checkpoint_file)
         remove_leftovers(self.checkpoint_file)  # of a process that was ended while it wrote
 

@@ -11,6 +11,8 @@ from logn.errors import InputError
 from logn.training.engine.finetuning import check_part
 from logn.training.engine.schedule import Recipe, Schedule, make_schedule
 
+PRECISIONS = ("auto", "full", "mixed")
+
 
 @dataclass(frozen=True)
 class TrainingConfig(ABC):
@@ -34,6 +36,8 @@ class TrainingConfig(ABC):
         checkpoint_every: Iterations between checkpoints, instead of the preset's.
         start: Folder of a run, or checkpoint file, of the same model: its weights are the first ones.
         only: Train a part of the model at `start` and freeze the rest.
+        precision: `full` (float32), `mixed` (half precision where it is safe: float16 on CUDA, bfloat16 on a CPU) or
+            `auto`: mixed on CUDA, full on a CPU.
 
     Attributes:
         samplers: Names that `sampler` may have.
@@ -61,6 +65,7 @@ class TrainingConfig(ABC):
     checkpoint_every: int | None = None
     start: str | Path | None = None
     only: str | None = None
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         check_part(self.only, started=self.start is not None)
@@ -70,6 +75,8 @@ class TrainingConfig(ABC):
         if self.sampler not in self.samplers:
             raise InputError(f"Expected `sampler` to be one of {self.samplers}, but got {self.sampler!r}.")
         self._require_positive("iterations", "epochs", "batch", "learning_rate", "checkpoint_every")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"Expected `precision` to be one of {PRECISIONS}, but got {self.precision!r}.")
         if self.seed < 0:
             raise InputError(f"Expected `seed` to be 0 or more, but got {self.seed}.")
         if self.iterations is not None and self.epochs is not None:
@@ -101,6 +108,10 @@ class TrainingConfig(ABC):
         """The classifier as it is built: one of which only the scales are trained is a kind of its own."""
         return "scaled" if self.only == "scales" else self.classifier
 
+    def mixed_precision(self, device: str) -> bool:
+        """Whether the forward pass runs in half precision where that is safe, on a device of this type."""
+        return self.precision == "mixed" or (self.precision == "auto" and device == "cuda")
+
     def schedule(self, images_per_epoch: int) -> Schedule:
         """The learning rate of every iteration, for epochs of `images_per_epoch` images, repeats included."""
         return make_schedule(
@@ -121,7 +132,10 @@ class TrainingConfig(ABC):
 
     def run_settings(self, *, total: int, world_size: int) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
+        # Only where it was asked for, so that runs from before it existed can be resumed.
+        precision = {} if self.precision == "auto" else {"precision": self.precision}
         return {
+            **precision,
             "preset": self.preset_name,
             "sampler": self.sampler,
             "iterations": total,
