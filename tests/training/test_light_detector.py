@@ -327,3 +327,39 @@ def test_settings_name_the_backbone_and_old_files_have_none():
     assert DetectorSettings("light", 3) == DetectorSettings("light", 3, backbone="mobilenet-v2")
     old = {"model": "small", "num_classes": 3, "classifier": "linear", "temperature": 20.0, "loss": "cross-entropy"}
     assert DetectorSettings.from_dict({**old, "pretrained": False, "image_size": None}).backbone is None
+
+
+def test_mixed_precision_is_a_choice_that_a_run_keeps(
+    lvis_folder, weights_file, finished, tmp_path, stop_at_call, assert_same_run
+):
+    whole, stopped = (config_for(lvis_folder, tmp_path / name, weights_file, precision="mixed") for name in "ab")
+    train_detector(whole, device="cpu", progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        train_detector(stopped, device="cpu", classification_loss=stop_at_call(3), progress=False)
+    train_detector(stopped, device="cpu", progress=False)
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+    half, full = (load_detector(folder).state_dict() for folder in (tmp_path / "a", finished))
+    name = "roi_heads.box_predictor.cls_score.weight"
+    assert half[name].dtype == torch.float32
+    gap = (half[name] - full[name]).abs().max()
+    assert 0 < gap < 0.05 * full[name].abs().max()  # bfloat16 has two to three digits
+    with pytest.raises(InputError, match="Expected `precision` to be 'mixed' as in"):
+        train_detector(config_for(lvis_folder, tmp_path / "a", weights_file), device="cpu", progress=False)
+
+
+def test_precision_has_three_names(lvis_folder, weights_file, tmp_path):
+    configs = {name: config_for(lvis_folder, tmp_path, weights_file, precision=name) for name in ("auto", "full")}
+    assert [configs["auto"].mixed_precision(device) for device in ("cpu", "cuda")] == [False, True]
+    assert not configs["full"].mixed_precision("cuda")
+    with pytest.raises(InputError, match="Expected `precision` to be one of"):
+        config_for(lvis_folder, tmp_path, weights_file, precision="half")
+
+
+def test_a_folded_layer_with_stride_keeps_float32_within_mixed_precision():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8, bias=False), nn.BatchNorm2d(8).eval()
+    folded, x = FoldedConv2d(*layers), torch.rand(1, 8, 6, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = folded(x)
+    assert mixed.dtype == torch.float32
+    assert torch.equal(mixed, folded(x))

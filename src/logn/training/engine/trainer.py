@@ -117,11 +117,13 @@ class Trainer:
             restore_weights(self.model, checkpoint)
         except InputError as error:
             raise InputError(f"{str(error)[:-1]} (`{self.checkpoint_file}`; `--fresh` replaces it).") from error
-        for name, value in self.settings.items():
-            if checkpoint.run.get(name) != value:
+        # What has its default is not written down, so either side may lack a name.
+        for name in dict.fromkeys((*self.settings, *checkpoint.run)):
+            before, now = checkpoint.run.get(name), self.settings.get(name)
+            if before != now:
                 raise InputError(
-                    f"Expected `{name}` to be {checkpoint.run.get(name)!r} as in `{self.checkpoint_file}`, but got"
-                    f" {value!r}; start over (`--fresh`) to replace that run."
+                    f"Expected `{name}` to be {before!r} as in `{self.checkpoint_file}`, but got"
+                    f" {now!r}; start over (`--fresh`) to replace that run."
                 )
         restore_momentum(self.model, self.optimizer, checkpoint.momentum)
         if self.scaler.is_enabled() and "scaler" in checkpoint.extra:
