@@ -149,19 +149,19 @@ class _Reader:
 
     def _flow(self, first: _Line, more: list[_Line]) -> Any:
         """A list in brackets or a mapping in braces, over one line or several."""
-        tokens = [(line, token) for line in (first, *more) for token in self._tokens(line)]
-        closing = "]" if tokens[0][1] == "[" else "}"
-        if tokens[-1][1] != closing or any(token in tuple("[]{}") for _, token in tokens[1:-1]):
-            self.refuse(tokens[-1][0], f"one list up to `{closing}`, with none inside,")
+        words = [(line, word) for line in (first, *more) for word in self._words(line)]
+        closing = "]" if words[0][1] == "[" else "}"
+        if words[-1][1] != closing or any(word in tuple("[]{}") for _, word in words[1:-1]):
+            self.refuse(words[-1][0], f"one list up to `{closing}`, with none inside,")
         parts: list[list[tuple[_Line, str]]] = [[]]
-        for line, token in tokens[1:-1]:
-            if token == ",":
+        for line, word in words[1:-1]:
+            if word == ",":
                 parts.append([])
             else:
-                parts[-1].append((line, token))
+                parts[-1].append((line, word))
         if not parts[-1]:
             parts.pop()  # a comma may stand at the end
-        last = tokens[-1][0]
+        last = words[-1][0]
         if closing == "]":
             return [self._one(part, last) for part in parts]
         return dict(self._pair(part, last) for part in parts)
@@ -176,16 +176,16 @@ class _Reader:
             self.refuse(part[0][0] if part else last, "`number: name` between commas")
         return str(self.scalar(*part[0])), self.scalar(*part[2])
 
-    def _tokens(self, line: _Line) -> Iterator[str]:
+    def _words(self, line: _Line) -> Iterator[str]:
         place, text = line.indent, line.text
         while place < len(text):
             match = _QUOTED.match(text, place) or _PLAIN_IN_FLOW.match(text, place)
-            token = match.group() if match else text[place]
-            if match is None and token not in tuple("[]{},: "):
+            word = match.group() if match else text[place]
+            if match is None and word not in tuple("[]{},: "):
                 self.refuse(line, "a list of texts")
-            place += len(token)
-            if token.strip():
-                yield token.strip()
+            place += len(word)
+            if word.strip():
+                yield word.strip()
 
 
 def _key(match: re.Match[str]) -> str:

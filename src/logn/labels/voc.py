@@ -128,9 +128,12 @@ def _image_file(folder: Path, picture: _Picture) -> Path:
 
 
 def _read(file: Path) -> _Picture:
+    content = file.read_bytes()
+    if b"<!ENTITY" in content:
+        raise InputError(f"Expected `{file}` to be XML of Pascal VOC, which has no entities, but it defines some.")
     try:
-        root = ElementTree.parse(file).getroot()
-    except (ElementTree.ParseError, OSError, ValueError) as error:
+        root = ElementTree.fromstring(content)  # noqa: S314 - without entities there is nothing that could grow
+    except (ElementTree.ParseError, ValueError) as error:
         raise InputError(f"Expected `{file}` to be XML of Pascal VOC, but it cannot be read ({error}).") from error
     if root.tag != "annotation":
         raise InputError(f"Expected `{file}` to hold `<annotation>`, but it holds `<{root.tag}>`.")
