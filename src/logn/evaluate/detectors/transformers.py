@@ -15,7 +15,7 @@ from logn.deploy.transformers_folder import class_names_of
 from logn.errors import InputError, MissingExtraError
 from logn.logits.frameworks.transformers import locate_in_transformers
 from logn.logits.layer import count_columns
-from logn.logits.proposals import Proposals
+from logn.logits.proposals import Postprocessing, Proposals
 
 
 class TransformersDetector:
@@ -52,6 +52,7 @@ class TransformersDetector:
         self.background, self.activation = layer.background, layer.activation or "sigmoid"
         self.num_classes = count_columns(model, layer) - (layer.background is not None)
         self.class_names = class_names_of(model.config)
+        self.postprocessing = _postprocessing(model, processor, layer.background)
 
     def propose(self, images: Sequence[Any]) -> list[Proposals]:
         """Boxes and logits of every query of each image; images are float tensors `(3, H, W)` in 0..1."""
@@ -94,8 +95,36 @@ class TransformersDetector:
 
 
 def _proposals(boxes: Any, logits: Any, quality: Any, height: int, width: int) -> Proposals:
-    scale = boxes.new_tensor([width, height, width, height])
-    return Proposals(_corners(boxes) * scale, logits, height=height, width=width)
+    corners = _corners(boxes)
+    return Proposals(
+        corners * corners.new_tensor([width, height, width, height]),
+        logits,
+        height=height,
+        width=width,
+        objectness=quality,
+    )
+
+
+def _postprocessing(model: Any, processor: Any, background: int | None) -> Postprocessing:
+    """What `post_process_object_detection` of the processor does by its defaults."""
+    options = inspect.signature(processor.post_process_object_detection).parameters
+    # With a background the best class of every query, else the best pairs of query and class: as many as there are
+    # queries, unless the processor has a number of its own.
+    top = options["top_k"].default if "top_k" in options else None
+    return Postprocessing(
+        nms="none",
+        multi_label=background is None,
+        score_threshold=float(options["threshold"].default),
+        max_detections=None if background is not None else int(top or _num_queries(model)),
+        min_box_size=0.0,
+        objectness="added" if _quality_layers(model) else "factor",
+    )
+
+
+def _num_queries(model: Any) -> int:
+    config = model.config
+    two_stage = getattr(config, "two_stage", False)
+    return int(config.two_stage_num_proposals if two_stage else config.num_queries)
 
 
 def _corners(boxes: Any) -> Any:
@@ -111,19 +140,21 @@ def _corners(boxes: Any) -> Any:
 
 @contextmanager
 def _qualities(model: Any) -> Iterator[list[tuple[Any, Any]]]:
-    """What D-FINE and DEIMv2 add to the logits of a query behind the class layer, and the logits before that."""
-    layers = getattr(getattr(getattr(model, "model", None), "decoder", None), "lqe_layers", None)
+    """The class logits and what D-FINE and DEIMv2 add to them behind the class layer, the quality of the query."""
     seen: list[tuple[Any, Any]] = []
-    handles = []
-    for layer in layers if layers is not None else ():
-        # Only the one of the last decoder layer runs outside of training.
-        handles.append(
-            layer.register_forward_hook(
-                lambda module, inputs, output: seen.append((inputs[0], (output - inputs[0]).float().mean(dim=-1)))
-            )
-        )
+
+    def see(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        seen.append((inputs[0], (output - inputs[0]).float().mean(dim=-1)))
+
+    # Only that of the last decoder layer runs outside of training.
+    handles = [layer.register_forward_hook(see) for layer in _quality_layers(model)]
     try:
         yield seen
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _quality_layers(model: Any) -> list[Any]:
+    layers = getattr(getattr(getattr(model, "model", None), "decoder", None), "lqe_layers", None)
+    return [] if layers is None else list(layers)
