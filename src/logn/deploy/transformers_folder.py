@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
+
 from logn.errors import InputError, MissingExtraError
 from logn.strict_json import parse_json
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+# What transformers raises over the files of a folder.
+_UNREADABLE = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)
 # Weights that are pickles, which run code when they are opened.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -51,7 +55,7 @@ def read_transformers(folder: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
         model, found = _architecture(transformers, config, folder).from_pretrained(
             folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(folder, "a model", error) from error
     for kind, verb in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
         names = sorted(str(name) for name in found.get(kind) or ())
@@ -68,7 +72,7 @@ def read_processor(folder: str | os.PathLike[str]) -> Any:
     transformers = _transformers()
     try:
         return transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(Path(folder), "an image processor", error) from error
 
 
