@@ -59,14 +59,12 @@ def spread_out(network, size):
         network(torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(1)))
     for hook in hooks:
         hook.remove()
-    generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for layer in layers:
             axis = 1 if seen[layer].ndim == 4 else -1
             values = seen[layer].movedim(axis, 0).flatten(1)
             scale = 1.5 / values.std(dim=1).clamp(min=1e-6)
-            wanted = torch.randn(len(values), generator=generator) - 1.5
-            layer.bias.copy_((layer.bias - values.mean(dim=1)) * scale + wanted)
+            layer.bias.copy_((layer.bias - values.mean(dim=1)) * scale - 1.5)
             layer.weight.mul_(scale.reshape(-1, *[1] * (layer.weight.ndim - 1)))
 
 
