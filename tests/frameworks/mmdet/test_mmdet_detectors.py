@@ -80,10 +80,24 @@ def build(name):
     config.test_cfg.nms_pre = 10**6
     model = make(config)
     if name == "rtmdet":
-        with torch.no_grad():  # its boxes have no extent before training
-            for layer in model.bbox_head.rtm_reg:
-                layer.bias.fill_(2.0)
+        spread_out(model, [*model.bbox_head.rtm_cls, *model.bbox_head.rtm_reg])
     return model
+
+
+def spread_out(model, layers):
+    """Boxes of some extent and scores that differ from place to place, which an untrained RTMDet does not give."""
+    sizes = {}
+    handles = [
+        layer.register_forward_hook(lambda layer, inputs, output: sizes.update({layer: float(inputs[0].std())}))
+        for layer in layers
+    ]
+    SMALL["run"](model)
+    for handle in handles:
+        handle.remove()
+    with torch.no_grad():
+        for layer, size in sizes.items():
+            layer.weight.normal_(std=1 / (size * layer.weight[0].numel() ** 0.5))
+            layer.bias.fill_(0.0 if layer.out_channels == CLASSES else 2.0)
 
 
 def own_detections(model):

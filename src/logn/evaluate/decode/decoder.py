@@ -254,8 +254,7 @@ class _Decoder:
                 f"Expected `background` to leave the {store.num_classes} classes that have boxes, "
                 f"but it leaves {self._num_classes}."
             )
-        said = store.header.postprocessing
-        self._said = said or Postprocessing()
+        self._said = store.header.postprocessing or Postprocessing()
         self._functions = [
             ScoreFunction(transform, store.num_columns, activation, foreground) for transform in transforms
         ]
@@ -290,7 +289,10 @@ class _Decoder:
                 threshold=threshold,
                 limit=self._settings.max_detections,
             )
-            yield _detections(index, kept, boxes)
+            found = _detections(index, kept, boxes)
+            if self._said.clip_boxes:
+                np.clip(found.boxes, 0, np.tile([proposals.width, proposals.height], 2), out=found.boxes)
+            yield found
 
     def _filtered(self, scores: Scores, factors: Float32 | None) -> tuple[Scores, float]:
         """The scores as the framework makes them, and what they must exceed."""

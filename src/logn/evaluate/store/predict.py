@@ -118,8 +118,9 @@ def _check_classes(detector: ProposingDetector, dataset: ImageSource) -> None:
     lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(detector, name)]
     if lacking:
         raise InputError(
-            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; wrap a two-stage "
-            "model of torchvision as TorchvisionDetector(model), and any other as docs/predictions-store.md shows."
+            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; "
+            "`logn.detector(model)` wraps models of known frameworks, and docs/predictions-store.md shows how to wrap "
+            "any other."
         )
     if detector.num_classes != len(dataset.category_ids):
         raise InputError(
@@ -197,5 +198,6 @@ def _header(
         num_images=len(dataset.image_ids),
         metadata=dict(metadata),
         objectness=example.objectness is not None,
+        class_columns=getattr(detector, "class_columns", None),
         postprocessing=getattr(detector, "postprocessing", None),
     )
