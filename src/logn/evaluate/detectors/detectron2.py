@@ -46,7 +46,7 @@ class Detectron2Detector:
         import torch
 
         network = getattr(model, "model", model)
-        self._augmentation = augmentation or getattr(model, "aug", None)
+        self._augmentation: Any = augmentation or getattr(model, "aug", None)
         layer = locate_in_detectron2(network) if isinstance(network, torch.nn.Module) else None
         if layer is None:
             raise InputError(f"Expected `model` to be a detector of Detectron2, but got {type(model).__name__}.")
@@ -95,7 +95,9 @@ class Detectron2Detector:
         inner = picture.shape[:2]
         pixels = self._torch.as_tensor(np.ascontiguousarray(picture.astype("float32").transpose(2, 0, 1)))
         read = self._anchors if self._is_dense else self._regions
-        boxes, logits, objectness = read(lambda: self.model([{"image": pixels, "height": height, "width": width}]), inner)
+        boxes, logits, objectness = read(
+            lambda: self.model([{"image": pixels, "height": height, "width": width}]), inner
+        )
         scale = boxes.new_tensor([width / inner[1], height / inner[0]]).repeat(2)
         objectness = None if objectness is None else objectness.float()
         return Proposals((boxes * scale).float(), logits.float(), height=height, width=width, objectness=objectness)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ class _Reader:
         raise NotImplementedError
 
     def suppression(self) -> dict[str, Any]:
-        nms = dict(self.config.get("nms") or {})
+        nms: dict[str, Any] = dict(self.config.get("nms") or {})
         if nms.get("type", "nms") != "nms":
             warnings.warn(
                 f"MMDetection's `{nms['type']}` is not decoded here: boxes suppress each other by plain NMS instead, "
@@ -245,9 +246,10 @@ def _above(size: float) -> float:
 
 def _best_pairs(config: Any, *, multi_label: bool = True) -> Postprocessing:
     """Without suppression: the best pairs of query and class, whatever their scores."""
-    limit = config.get("max_per_img", 100)
-    options = {"score_threshold": 0.0, "max_detections": int(limit), "min_box_size": 0.0}
-    return Postprocessing(nms="none", multi_label=multi_label, **options)
+    limit = int(config.get("max_per_img", 100))
+    return Postprocessing(
+        nms="none", multi_label=multi_label, score_threshold=0.0, max_detections=limit, min_box_size=0.0
+    )
 
 
 def _reader(model: Any) -> _Reader | None:
@@ -259,7 +261,7 @@ def _reader(model: Any) -> _Reader | None:
         if "SparseRoIHead" in class_names(roi_head, PACKAGE):
             return _SparseReader(roi_head, head, roi_head.test_cfg)
         return _RegionReader(head, head, roi_head.test_cfg) if _is_from(head, "BBoxHead") else None
-    head = getattr(model, "bbox_head", None)
+    head: Any = getattr(model, "bbox_head", None)
     if _is_from(head, "DETRHead") and _defined_by(head, "predict_by_feat") in ("DETRHead", "DeformableDETRHead"):
         return _QueryReader(head, head, head.test_cfg)
     if _is_from(head, "BaseDenseHead", "GFLHead") or _is_yolox(head):
@@ -282,20 +284,17 @@ def _head_names(model: Any) -> str:
 
 
 def _composed(model: Any, pipeline: Sequence[Any] | None) -> Any:
-    from mmcv.transforms import Compose
-    from mmdet.utils import get_test_pipeline_cfg
-
     if pipeline is None:
         if getattr(model, "cfg", None) is None:
             raise InputError(
                 "Expected `pipeline`, the steps of the test pipeline, or a model that has its configuration as "
                 "`model.cfg`, as `mmdet.apis.init_detector` makes it, but got neither."
             )
-        pipeline = get_test_pipeline_cfg(model.cfg)
+        pipeline = import_module("mmdet.utils").get_test_pipeline_cfg(model.cfg)
     steps = [dict(step) for step in pipeline]
     # The first step reads a file; here the image is there already.
     steps[0] = {"type": "mmdet.LoadImageFromNDArray"}
-    return Compose(steps)
+    return import_module("mmcv.transforms").Compose(steps)
 
 
 def _as_predicted(data: dict[str, Any]) -> dict[str, Any]:

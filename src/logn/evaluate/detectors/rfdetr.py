@@ -37,8 +37,8 @@ class RFDetrDetector:
             from torchvision.transforms import functional
         except ImportError as error:
             raise MissingExtraError("torchvision", extra="torchvision") from error
-        context = getattr(detector, "model", None)
-        model = getattr(context, "model", None)
+        context: Any = getattr(detector, "model", None)
+        model: Any = getattr(context, "model", None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LogNWarning)  # which columns are no class is known here
             layer = locate_in_rfdetr(model) if model is not None else None
@@ -53,7 +53,9 @@ class RFDetrDetector:
         self.class_columns = tuple(sorted(column for column in names if column < count_columns(model, layer)))
         self.class_names = tuple(names[column] for column in self.class_columns)
         self.num_classes = len(self.class_columns)
-        self.logit_layer = replace(layer, unused=tuple(set(range(count_columns(model, layer))) - set(self.class_columns)))
+        self.logit_layer = replace(
+            layer, unused=tuple(set(range(count_columns(model, layer))) - set(self.class_columns))
+        )
         limit = int(context.postprocess.num_select)
         self.postprocessing = Postprocessing(nms="none", score_threshold=0.5, max_detections=limit, min_box_size=0.0)
 
