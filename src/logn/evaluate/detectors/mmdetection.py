@@ -257,10 +257,10 @@ def _reader(model: Any) -> _Reader | None:
     roi_head = getattr(model, "roi_head", None)
     if roi_head is not None:
         heads = roi_head.bbox_head
-        head = heads[-1] if type(heads).__name__ == "ModuleList" else heads
+        last = heads[-1] if type(heads).__name__ == "ModuleList" else heads
         if "SparseRoIHead" in class_names(roi_head, PACKAGE):
-            return _SparseReader(roi_head, head, roi_head.test_cfg)
-        return _RegionReader(head, head, roi_head.test_cfg) if _is_from(head, "BBoxHead") else None
+            return _SparseReader(roi_head, last, roi_head.test_cfg)
+        return _RegionReader(last, last, roi_head.test_cfg) if _is_from(last, "BBoxHead") else None
     head: Any = getattr(model, "bbox_head", None)
     if _is_from(head, "DETRHead") and _defined_by(head, "predict_by_feat") in ("DETRHead", "DeformableDETRHead"):
         return _QueryReader(head, head, head.test_cfg)
