@@ -19,19 +19,22 @@ from logn.cli.options.choices import (
     at_least_one,
 )
 from logn.cli.options.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
+from logn.cli.options.detectors import MODEL, ImageSizeOption, TrustOption, is_classifier, open_detector
 from logn.errors import InputError
+from logn.labels.source import find_labels, with_split
 
 if TYPE_CHECKING:
     from logn.datasets.labelled_images import LabelledImages
     from logn.training.classifiers.models import Classifier
 
-ModelArgument = Annotated[Path, typer.Argument(help="Folder that `logn train` wrote."), formerly("--model", "-m")]
+ModelArgument = Annotated[Path, typer.Argument(help=MODEL), formerly("--model", "-m")]
 DataOption = Annotated[
     Path,
     typer.Option(
         "--data",
         "-d",
-        help="Detectors: LVIS or COCO annotation file, or a folder with `test.json`. Classifiers: " + LABELLED_IMAGES,
+        help="Detectors: LVIS or COCO file, folder with `test.json`, YOLO `data.yaml` or VOC folder (its split: "
+        "`data.yaml:test`, by default `val`). Classifiers: " + LABELLED_IMAGES,
     ),
 ]
 OutputOption = Annotated[
@@ -50,26 +53,28 @@ def predict_detector(
     dtype: Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")] = "float16",
     batch: BatchOption = None,
     device: DeviceOption = "auto",
+    trust: TrustOption = False,
+    image_size: ImageSizeOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a detector once and keep what it says of every proposal."""
     from logn.datasets.detection_dataset import DetectionDataset
+    from logn.evaluate.detectors.detector import fingerprint_of
+    from logn.evaluate.store.predict import match_detector
     from logn.evaluate.store.predict import predict as run_detector
     from logn.evaluate.store.prediction_store import PredictionStore
-    from logn.logits.fingerprint import fingerprint
-    from logn.training.engine.checkpoint import load_detector
 
     at_least_one(batch=batch)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = load_detector(model, num_classes=dataset.num_classes)
+    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
+    match = match_detector(detector, dataset.class_names)
     metadata = {
         "model": model.name,
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
-        "fingerprint": fingerprint(detector),
+        "fingerprint": fingerprint_of(detector),
     }
-    detector.to(_device(device))
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     with progress("Predicting", total=share, shown=show_progress) as advance:
         written = run_detector(
@@ -101,9 +106,14 @@ def predict_detector(
             f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
             f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
         )
+        if match.describe():
+            print_note(match.describe())
         statistics, annotations = "statistics.safetensors", dataset.annotation_file
         where = () if images is None else ("--images", images)
-        collect = command("logn", "collect", model, "--data", "train.json", *where, "-o", statistics)
+        found = find_labels(annotations)
+        training = "train.json" if found.form == "json" else f"{found.path}:train" if found.has_splits else "train"
+        how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
+        collect = command("logn", "collect", model, *how, "--data", training, *where, "-o", statistics)
         compare = command("logn", "compare", output, "-s", statistics, "-a", annotations)
         print_note(f"The statistics of training images, if they are not there yet: {collect}")
         print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
@@ -166,9 +176,10 @@ CLASSIFIER = Kind("Image classifier", "an image classifier", run_classifier)
 def predict(model: ModelArgument) -> Kind:
     """Run a trained model once and keep its logits; any method can be scored on them afterwards.
 
-    **Detectors**: what the model says of every proposal. Annotations are read for the list of images and classes only.
-    A run that was stopped, killed or run out of disk goes on where it was. Under torchrun every process writes its own
-    part; the folder is read as one.
+    **Detectors**: what the model says of every proposal, or of every anchor or query; of `logn train` and of other
+    frameworks. How these make detections of it is kept, and done by `logn evaluate` and `logn compare`. Annotations are
+    read for the list of images and classes only. A run that was stopped, killed or run out of disk goes on where it
+    was. Under torchrun every process writes its own part; the folder is read as one.
 
     **Image classifiers**: SPLIT_logits.npy and SPLIT_labels.npy, the training images of each class (class_counts.json),
     the weight and bias of a linear class layer (class_layer.safetensors, for tau-norm) and, from the training images,
@@ -179,35 +190,32 @@ def predict(model: ModelArgument) -> Kind:
 
         logn predict runs/glyphs --data glyphs/test.json -o predictions
 
+        logn predict best.pt --trust --data data.yaml -o predictions
+
+        logn predict my_models:build --data val.json --images val -o predictions
+
         logn predict runs/softmax --data classes -o logits
 
         logn predict runs/lt -d ImageNet_LT_train.txt --images imagenet --split test -o logits
 
         torchrun --nproc-per-node 8 -m logn.cli.main predict runs/lvis -d lvis_v1_val.json --images coco -o lvis
     """
-    from logn.training.engine.checkpoint import stored_kind
-
-    return CLASSIFIER if stored_kind(model) == "classifier" else DETECTOR
+    return CLASSIFIER if is_classifier(model) else DETECTOR
 
 
 predict_classifier = with_old_spellings(run_classifier)
 
 
 def _annotations(data: Path) -> Path:
-    if not data.is_dir():
-        return data
-    if not (data / "test.json").is_file():
-        raise InputError(f"Expected `{data}` to be an annotation file or to hold `test.json`, but it does not.")
-    return data / "test.json"
-
-
-def _device(name: str) -> str:
-    from logn.training.engine.distributed import choose_device
-
-    chosen = choose_device(name)
-    if chosen.type == "cuda" and ":" not in name:
-        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    return str(chosen)
+    if (data / "test.json").is_file():
+        return data / "test.json"
+    found = find_labels(data)
+    if found.path.is_dir() and found.form == "json":
+        raise InputError(
+            f"Expected `{data}` to be annotations or to hold `test.json`, a `data.yaml` or folders of Pascal VOC, but "
+            "it does not."
+        )
+    return found.path if found.form == "json" else with_split(data, "val")
 
 
 def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
-from logn.evaluate.store.predict import as_tensor
-from logn.logits.fingerprint import fingerprint
+from logn.evaluate.detectors.detector import fingerprint_of
+from logn.evaluate.store.predict import as_tensor, match_detector
+from logn.logits.arrays import foreground_columns
+from logn.logits.frameworks.transformers import NO_CLASS
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import default_sample_rows
@@ -43,18 +45,14 @@ def collect_detector_statistics(
     for name, count in (("max_images", max_images), ("batch", batch)):
         if count is not None and count < 1:
             raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")
-    if detector.num_classes != dataset.num_classes:
-        raise InputError(
-            f"Expected `dataset` to have the {detector.num_classes} classes of the detector, but got "
-            f"{dataset.num_classes}."
-        )
+    class_names = match_detector(detector, dataset.class_names).model_names
     moments: ClassMoments | None = None
     order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
         for proposals in detector.propose([as_tensor(dataset.read_image(int(index))) for index in chosen]):
             # Every image is a batch, as in the paper's code.
-            moments = moments or _empty(detector, dataset, proposals.num_columns, sample_rows)
+            moments = moments or _empty(detector, class_names, proposals.num_columns, sample_rows)
             moments.update(proposals.logits)
         progress(len(chosen))
     if moments is None:
@@ -62,17 +60,25 @@ def collect_detector_statistics(
     return moments
 
 
-def _empty(detector: Any, dataset: DetectionDataset, columns: int, sample_rows: int | None) -> ClassMoments:
-    names = tuple(dataset.class_names)
-    if detector.background is not None:
-        names = ("background", *names) if detector.background == 0 else (*names, "background")
+def _empty(detector: Any, names: tuple[str, ...], columns: int, sample_rows: int | None) -> ClassMoments:
     metadata = StatisticsMetadata(
-        class_names=names,
+        class_names=_column_names(detector, names, columns),
         background=detector.background,
         activation=detector.activation,
         layer=detector.logit_layer.name,
         population=detector.population,
-        fingerprint=fingerprint(detector),
+        fingerprint=fingerprint_of(detector),
     )
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
     return ClassMoments(columns, sample_rows=rows, mean_probability=True, metadata=metadata)
+
+
+def _column_names(detector: Any, names: tuple[str, ...], columns: int) -> tuple[str, ...]:
+    """The name of each column: of its class, of the background, or of no class at all."""
+    named = [NO_CLASS] * columns
+    if detector.background is not None:
+        named[detector.background] = "background"
+    foreground = range(columns)[foreground_columns(columns, detector.background)]
+    for column, name in zip(getattr(detector, "class_columns", None) or foreground, names, strict=True):
+        named[column] = name
+    return tuple(named)
