@@ -87,6 +87,6 @@ def test_what_was_made_ready_for_inference_is_refused():
     detector = RFDETRNano([*"abcde"])
     detector._is_optimized_for_inference = True
     with pytest.raises(
-        InputError, match=r"one of the package `rfdetr`, .*before optimize_for_inference, but got RFDETRN"
+        InputError, match=r"`rfdetr`, .*before optimize_for_inference, but got RFDETRN"
     ):
         RFDetrDetector(detector)
