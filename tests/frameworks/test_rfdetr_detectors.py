@@ -86,7 +86,5 @@ def test_published_weights_count_by_the_ids_of_coco(monkeypatch):
 def test_what_was_made_ready_for_inference_is_refused():
     detector = RFDETRNano([*"abcde"])
     detector._is_optimized_for_inference = True
-    with pytest.raises(
-        InputError, match=r"`rfdetr`, .*before optimize_for_inference, but got RFDETRN"
-    ):
+    with pytest.raises(InputError, match=r"`rfdetr`, .*before optimize_for_inference, but got RFDETRN"):
         RFDetrDetector(detector)

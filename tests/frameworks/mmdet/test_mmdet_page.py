@@ -31,7 +31,8 @@ def build():
         dict(type="Resize", scale=(64, 64), keep_ratio=True),
         dict(type="PackDetInputs", meta_keys=("img_id", "ori_shape", "img_shape", "scale_factor")),
     ]
-    model.cfg, model.dataset_meta = Config(dict(test_dataloader=dict(dataset=dict(pipeline=steps)))), dict(classes=names)
+    model.cfg = Config(dict(test_dataloader=dict(dataset=dict(pipeline=steps))))
+    model.dataset_meta = dict(classes=names)
     return model
 """
 
