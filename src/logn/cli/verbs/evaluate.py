@@ -29,7 +29,9 @@ def evaluate_store(
     allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,
-    nms: options.NmsOption = 0.5,
+    nms: options.NmsOption = None,
+    nms_iou: options.NmsIouOption = None,
+    multi_label: options.MultiLabelOption = None,
     max_detections: options.CapOption = 300,
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
@@ -44,7 +46,7 @@ def evaluate_store(
     from logn.evaluate.comparison.compare import compare
     from logn.evaluate.store.prediction_store import PredictionStore
 
-    decode = options.decode_options(score_threshold, nms, max_detections)
+    decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)
     choices = _choices(options.style_of(protocol, coco), only_predicted, fixed, errors)
     choices["allow_missing_classes"] = allow_missing_classes
     settings = options.compare_settings(decode, bounds, choices)
@@ -77,7 +79,7 @@ def evaluate_file(
     """Measure the result file of any tool, whose boxes were decoded there."""
     from logn.evaluate.detection.result_file import evaluate_results
 
-    decode = options.decode_options(1e-4, 0.5, max_detections)
+    decode = options.decode_options(1e-4, None, None, None, max_detections)
     choices = _choices(options.style_of(protocol, coco), only_predicted, fixed, errors)
     settings = options.compare_settings(decode, bounds, choices)
     options.make_folder(output)

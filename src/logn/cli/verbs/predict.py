@@ -19,6 +19,7 @@ from logn.cli.options.choices import (
     at_least_one,
 )
 from logn.cli.options.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
+from logn.cli.options.detectors import MODEL, ImageSizeOption, TrustOption, is_classifier, open_detector
 from logn.errors import InputError
 from logn.labels.source import find_labels, with_split
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from logn.datasets.labelled_images import LabelledImages
     from logn.training.classifiers.models import Classifier
 
-ModelArgument = Annotated[Path, typer.Argument(help="Folder that `logn train` wrote."), formerly("--model", "-m")]
+ModelArgument = Annotated[Path, typer.Argument(help=MODEL), formerly("--model", "-m")]
 DataOption = Annotated[
     Path,
     typer.Option(
@@ -52,28 +53,28 @@ def predict_detector(
     dtype: Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")] = "float16",
     batch: BatchOption = None,
     device: DeviceOption = "auto",
+    trust: TrustOption = False,
+    image_size: ImageSizeOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a detector once and keep what it says of every proposal."""
     from logn.datasets.detection_dataset import DetectionDataset
+    from logn.evaluate.detectors.detector import fingerprint_of
     from logn.evaluate.store.predict import match_detector
     from logn.evaluate.store.predict import predict as run_detector
     from logn.evaluate.store.prediction_store import PredictionStore
-    from logn.logits.fingerprint import fingerprint
-    from logn.training.engine.checkpoint import load_detector
 
     at_least_one(batch=batch)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = load_detector(model)
+    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
     match = match_detector(detector, dataset.class_names)
     metadata = {
         "model": model.name,
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
-        "fingerprint": fingerprint(detector),
+        "fingerprint": fingerprint_of(detector),
     }
-    detector.to(_device(device))
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     with progress("Predicting", total=share, shown=show_progress) as advance:
         written = run_detector(
@@ -111,7 +112,8 @@ def predict_detector(
         where = () if images is None else ("--images", images)
         found = find_labels(annotations)
         training = "train.json" if found.form == "json" else f"{found.path}:train" if found.has_splits else "train"
-        collect = command("logn", "collect", model, "--data", training, *where, "-o", statistics)
+        how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
+        collect = command("logn", "collect", model, *how, "--data", training, *where, "-o", statistics)
         compare = command("logn", "compare", output, "-s", statistics, "-a", annotations)
         print_note(f"The statistics of training images, if they are not there yet: {collect}")
         print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
@@ -174,9 +176,10 @@ CLASSIFIER = Kind("Image classifier", "an image classifier", run_classifier)
 def predict(model: ModelArgument) -> Kind:
     """Run a trained model once and keep its logits; any method can be scored on them afterwards.
 
-    **Detectors**: what the model says of every proposal. Annotations are read for the list of images and classes only.
-    A run that was stopped, killed or run out of disk goes on where it was. Under torchrun every process writes its own
-    part; the folder is read as one.
+    **Detectors**: what the model says of every proposal, or of every anchor or query; of `logn train` and of other
+    frameworks. How these make detections of it is kept, and done by `logn evaluate` and `logn compare`. Annotations are
+    read for the list of images and classes only. A run that was stopped, killed or run out of disk goes on where it
+    was. Under torchrun every process writes its own part; the folder is read as one.
 
     **Image classifiers**: SPLIT_logits.npy and SPLIT_labels.npy, the training images of each class (class_counts.json),
     the weight and bias of a linear class layer (class_layer.safetensors, for tau-norm) and, from the training images,
@@ -187,15 +190,17 @@ def predict(model: ModelArgument) -> Kind:
 
         logn predict runs/glyphs --data glyphs/test.json -o predictions
 
+        logn predict best.pt --trust --data data.yaml -o predictions
+
+        logn predict my_models:build --data val.json --images val -o predictions
+
         logn predict runs/softmax --data classes -o logits
 
         logn predict runs/lt -d ImageNet_LT_train.txt --images imagenet --split test -o logits
 
         torchrun --nproc-per-node 8 -m logn.cli.main predict runs/lvis -d lvis_v1_val.json --images coco -o lvis
     """
-    from logn.training.engine.checkpoint import stored_kind
-
-    return CLASSIFIER if stored_kind(model) == "classifier" else DETECTOR
+    return CLASSIFIER if is_classifier(model) else DETECTOR
 
 
 predict_classifier = with_old_spellings(run_classifier)
@@ -211,15 +216,6 @@ def _annotations(data: Path) -> Path:
             "it does not."
         )
     return found.path if found.form == "json" else with_split(data, "val")
-
-
-def _device(name: str) -> str:
-    from logn.training.engine.distributed import choose_device
-
-    chosen = choose_device(name)
-    if chosen.type == "cuda" and ":" not in name:
-        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    return str(chosen)
 
 
 def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:

@@ -81,6 +81,7 @@ def compare(
     settings = settings or CompareSettings()
     clock = StepClock()
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
+    settings = replace(settings, decode=settings.decode.resolved(store.header))
     truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
     settings = replace(settings, style=truth.style)
     if doubt := other_images(store, truth):
