@@ -88,7 +88,7 @@ def main() -> None:
     theirs = {"AP": 100 * box.map, "AP50": 100 * box.map50, "AP75": 100 * box.map75}
     logn("predict", weights, "--trust", "--data", data, "-o", folder / "store", "--dtype", "float32", "--no-progress")
     found = json.loads(logn("evaluate", folder / "store", "-a", f"{data}:val", "--coco", "--json", "--no-progress"))
-    ours = {name: 100 * found["rows"][0]["metrics"][name] for name in theirs}
+    ours = {name: 100 * found["methods"][0]["metrics"][name] for name in theirs}
     for name, value in theirs.items():
         print(f"{name}: Ultralytics {value:.2f}, LogN {ours[name]:.2f}")
     if abs(ours["AP"] - theirs["AP"]) > 0.5:
