@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def labelled(workplace):
 
 def assert_measured(folder):
     found = json.loads((folder / "comparison" / "comparison.json").read_text())
-    assert [row["method"] for row in found["rows"]] == ["none", "logn:balanced", "logn"]
+    assert [row["method"] for row in found["methods"]] == ["none", "logn:balanced", "logn"]
     assert list(folder.glob("comparison/*.html"))
     return found["settings"]["decode"]
 
@@ -43,12 +44,15 @@ def my_models(labelled, workplace, monkeypatch):
     names = json.dumps(labelled)
     (workplace / "my_models.py").write_text(
         "from torchvision.models.detection import ssdlite320_mobilenet_v3_large\n"
-        "import logn\n"
+        "import logn, torch\n"
         "def build():\n"
-        f"    model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes={len(labelled) + 1})\n"
+        "    torch.manual_seed(0)\n"
+        f"    settings = dict(weights=None, weights_backbone=None, num_classes={len(labelled) + 1})\n"
+        "    model = ssdlite320_mobilenet_v3_large(**settings)\n"
         f"    return logn.detector(model, class_names={names}, anchors_per_level=20)\n"
     )
     monkeypatch.syspath_prepend(str(workplace))
+    monkeypatch.delitem(sys.modules, "my_models", raising=False)
     return workplace
 
 
@@ -75,7 +79,7 @@ def test_ultralytics_from_the_model_to_the_report(labelled, workplace, run_logn,
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ("best.pt", "`--trust` for `best.pt`, which is a pickle"),
+        ("best.pt", "`--trust` with `best.pt`, which is a pickle"),
         ("nothing.pt", "there is no such file or folder"),
         ("my_models:nothing", "a function that can be imported, but it cannot"),
         ("my_models:names", "a function that returns a model, but got list"),
