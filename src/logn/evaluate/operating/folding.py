@@ -1,0 +1,255 @@
+"""Folding operating points: the map after which one global threshold acts as all of them, and what it changes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.errors import InputError
+from logn.evaluate.classification.logits import open_logits
+from logn.evaluate.decode.decoder import DecodeSettings, decode_many
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.decode.nms import AgnosticSuppression
+from logn.evaluate.operating.class_levels import logit
+from logn.evaluate.operating.points import DETECTION, TOP_1, OperatingPoints
+from logn.evaluate.operating.shift_solver import FoldRows, agreement, solve_shifts
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.logits.arrays import FloatArray, sigmoid
+
+METHOD = "operating points"
+# Where there are no draws to say how many decisions are stable anyway.
+LEAST_KEPT = 0.95
+# Numbers of the rows that shifts are solved on.
+MOST_NUMBERS = 30_000_000
+# Rows whose scores come within this factor of a threshold can change sides while shifts are solved.
+_NEAR = 0.25
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A map with the shares of what thresholds per class keep that one threshold keeps too; NaN where not measured.
+
+    Args:
+        affine: The correction, then the shifts.
+        at: The one threshold.
+        kept: Of the detections that either keeps, those that both keep, with suppression within classes and no limit.
+        limited: The same under the limit per image that the points were chosen with.
+        agnostic: The same with suppression across classes.
+        is_exact: Whether nothing can change, by construction.
+    """
+
+    affine: ClassAffine
+    at: float
+    kept: float
+    limited: float = math.nan
+    agnostic: float = math.nan
+    is_exact: bool = False
+
+    def describe(self) -> str:
+        """Say what stays and what changes."""
+        if self.is_exact:
+            text = f"One threshold, {self.at:g}, keeps exactly what the thresholds per class keep"
+        else:
+            text = f"One threshold, {self.at:g}, keeps {100 * self.kept:.1f} % of what the thresholds per class keep"
+        if math.isnan(self.limited):
+            return f"{text}."
+        return (
+            f"{text}, with suppression within each class; with the limit per image {100 * self.limited:.1f} % stays, "
+            f"with suppression across classes {100 * self.agnostic:.1f} %, since both compare scores that were shifted."
+        )
+
+
+def fold_points(points: OperatingPoints, at: float, predictions: Any, *, at_least: float | None) -> Folded:
+    """Make the map of `OperatingPoints.affine`, and measure it where there are predictions to measure it on."""
+    if not 0 < at < 1:
+        raise InputError(f"Expected `at` to lie between 0 and 1, but got {at:g}.")
+    if points.method != "none" and points.correction is None:
+        raise InputError(
+            f"Expected an affine correction before the points to fold them, but `{points.method}` is none: use the "
+            "thresholds per class instead."
+        )
+    opened = _opened(points, predictions)
+    start = logit(at) - logit(points.thresholds)
+    is_exact = points.activation == "sigmoid" and not _has_objectness(opened, points)
+    if is_exact:
+        shifts = start
+    elif opened is None:
+        raise InputError(
+            f"Expected `predictions`, those that the points were chosen on, since the shifts of {_kind(points)} have "
+            "to be solved on them, but got none."
+        )
+    else:
+        shifts = _solved(points, opened, at, start)
+    affine = _whole_map(points, shifts, at)
+    if opened is None:
+        return Folded(affine, at, 1.0, is_exact=is_exact)
+    folded = _measured(points, opened, affine, at)
+    level = at_least if at_least is not None else _level(points)
+    if is_exact:
+        return replace(folded, is_exact=folded.kept == 1.0)
+    if folded.kept < level:
+        raise InputError(
+            f"Expected one threshold to keep at least {100 * level:.1f} % of what the thresholds per class keep, but "
+            f"with {_kind(points)} it keeps {100 * folded.kept:.1f} %: use the thresholds per class, another `at`, or "
+            "a lower `at_least`."
+        )
+    return folded
+
+
+def _level(points: OperatingPoints) -> float:
+    """Below this a fold changes more than choosing the points on another draw of the same images does."""
+    return LEAST_KEPT if math.isnan(points.stability) else points.stability
+
+
+def _kind(points: OperatingPoints) -> str:
+    return "a softmax" if points.activation == "softmax" else "sigmoids with an objectness"
+
+
+def _has_objectness(opened: Any, points: OperatingPoints) -> bool:
+    header = getattr(opened, "header", None)
+    return bool(getattr(header, "objectness", False) or points.settings.get("objectness", False))
+
+
+def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore | FloatArray | None:
+    """The store or the logits, whose classes must be those of the points."""
+    if predictions is None:
+        return None
+    if points.task != DETECTION:
+        rows = np.concatenate([block for _, block in open_logits(predictions).blocks()])
+        if rows.shape[1] != len(points.points):
+            raise InputError(
+                f"Expected `predictions` to have the {len(points.points)} classes of the points, but got "
+                f"{rows.shape[1]}."
+            )
+        return rows
+    store = PredictionStore(predictions) if isinstance(predictions, str | os.PathLike) else predictions
+    names = store.header.class_names
+    if store.num_classes != len(points.points) or (names is not None and names != points.class_names):
+        raise InputError("Expected `predictions` to be of the classes of the points, but they are of others.")
+    return store
+
+
+def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassAffine:
+    settings = {"target": points.target, "at": at}
+    ones = np.ones(len(shifts))
+    after = ClassAffine.over_foreground(
+        ones, shifts, points.background, method=METHOD, settings=settings, source=points.source
+    )
+    return after if points.correction is None else points.correction.then(after)
+
+
+def _solved(points: OperatingPoints, opened: PredictionStore | FloatArray, at: float, start: FloatArray) -> FloatArray:
+    rows = _rows_to_solve(points, opened, at, start)
+    wanted = rows.scores() >= points.thresholds
+    return solve_shifts(rows, wanted, at, start)
+
+
+def _rows_to_solve(
+    points: OperatingPoints, opened: PredictionStore | FloatArray, at: float, start: FloatArray
+) -> FoldRows:
+    """The rows that are near a threshold now or after the shifts to start from; of very many, those of some images."""
+    found, objectness, numbers = [], [], 0
+    for logits, presence in _blocks(points, opened):
+        mapped = logits if points.correction is None else np.asarray(points.correction(logits))
+        rows = FoldRows(mapped, points.activation, points.background, presence, points.task == TOP_1)
+        near = (rows.scores() >= _NEAR * points.thresholds).any(axis=1)
+        near |= (rows.scores(start) >= _NEAR * at).any(axis=1)
+        found.append(mapped[near])
+        objectness.append(None if presence is None else presence[near])
+        numbers += found[-1].size
+        if numbers > MOST_NUMBERS:
+            break
+    known = [part for part in objectness if part is not None]
+    return FoldRows(
+        np.concatenate(found),
+        points.activation,
+        points.background,
+        np.concatenate(known) if known else None,
+        points.task == TOP_1,
+    )
+
+
+def _blocks(
+    points: OperatingPoints, opened: PredictionStore | FloatArray
+) -> Iterator[tuple[FloatArray, FloatArray | None]]:
+    if isinstance(opened, np.ndarray):
+        yield opened, None
+        return
+    # Images from all over, should there be too many rows.
+    for index in np.random.default_rng(0).permutation(len(opened)).tolist():
+        proposals = opened[index]
+        presence = getattr(proposals, "objectness", None)
+        yield (
+            np.asarray(proposals.logits, np.float64),
+            None if presence is None else sigmoid(presence),
+        )
+
+
+def _measured(points: OperatingPoints, opened: PredictionStore | FloatArray, affine: ClassAffine, at: float) -> Folded:
+    if isinstance(opened, np.ndarray):
+        before = opened if points.correction is None else np.asarray(points.correction(opened))
+        best = points.task == TOP_1
+        plain = FoldRows(before, points.activation, None, None, best).scores() >= points.thresholds
+        folded = FoldRows(np.asarray(affine(opened)), points.activation, None, None, best).scores() >= at
+        return Folded(affine, at, agreement(plain, folded))
+    settings = DecodeSettings(
+        **{name: points.settings[name] for name in ("nms_iou", "max_detections") if name in points.settings}
+    )
+    unlimited = replace(settings, max_detections=None)
+    return Folded(
+        affine,
+        at,
+        kept=_share(points, opened, affine, at, unlimited),
+        limited=_share(points, opened, affine, at, settings),
+        agnostic=_share(points, opened, affine, at, replace(unlimited, nms_iou=1.0)),
+    )
+
+
+def _share(
+    points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float, settings: DecodeSettings
+) -> float:
+    """Of the detections that either way keeps, those that both keep; an overlap of 1 stands for all classes at once."""
+    floor = max(float(points.thresholds.min()) * (1 - 1e-6), 0.0)
+    (plain,) = decode_many(store, [points.correction], replace(settings, score_threshold=floor))
+    (folded,) = decode_many(store, [affine], replace(settings, score_threshold=at))
+    plain = plain.take(plain.scores.astype(np.float64) >= points.thresholds[plain.labels])
+    if settings.nms_iou == 1.0:
+        overlap = float(points.settings.get("nms_iou", 0.5))
+        plain, folded = across_classes(plain, overlap), across_classes(folded, overlap)
+    left, right = _names(plain, store), _names(folded, store)
+    shared = len(np.intersect1d(left, right))
+    either = len(left) + len(right) - shared
+    return shared / either if either else 1.0
+
+
+def across_classes(detections: Detections, overlap: float) -> Detections:
+    """Suppress greedily by score whatever the classes, as engines with class-agnostic suppression do.
+
+    Example:
+        >>> boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]], np.float32)
+        >>> two = Detections(np.zeros(2, np.int32), np.arange(2, dtype=np.int32), np.array([0.9, 0.8], np.float32),
+        ...     boxes, np.arange(2, dtype=np.int32))
+        >>> across_classes(two, 0.5).labels.tolist()
+        [0]
+    """
+    starts = np.flatnonzero(np.diff(detections.image_index, prepend=-1))
+    kept = []
+    for first, last in zip(starts, np.append(starts[1:], len(detections)), strict=True):
+        places = np.arange(last - first)
+        suppression = AgnosticSuppression(detections.boxes[first:last], overlap)
+        kept.append(first + suppression.keep(places, np.zeros_like(places), None))
+    return detections.take(np.concatenate([np.empty(0, np.intp), *kept]))
+
+
+def _names(detections: Detections, store: PredictionStore) -> npt.NDArray[np.int64]:
+    """A number for each detection, the same for the same proposal and class of an image."""
+    places = detections.image_index.astype(np.int64) * (1 << 24) + detections.proposal
+    numbers: npt.NDArray[np.int64] = places * store.num_classes + detections.labels
+    return numbers
