@@ -148,7 +148,9 @@ def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassA
 def _solved(points: OperatingPoints, opened: PredictionStore | FloatArray, at: float, start: FloatArray) -> FloatArray:
     rows = _rows_to_solve(points, opened, at, start)
     wanted = rows.scores() >= points.thresholds
-    return solve_shifts(rows, wanted, at, start)
+    # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
+    solved = [solve_shifts(rows, wanted, at, begin) for begin in (start, np.zeros_like(start))]
+    return max(solved, key=lambda shifts: agreement(wanted, rows.scores(shifts) >= at))
 
 
 def _rows_to_solve(
