@@ -380,7 +380,7 @@ class TestTheSolver:
     def test_with_a_background_alone_the_formula_is_exact(self):
         """One class beside a background is a sigmoid."""
         rng = np.random.default_rng(0)
-        rows = FoldRows(rng.normal(0, 3, (200, 2)), "softmax", background=-1)
+        rows = FoldRows(rng.normal(0, 3, (200, 2)), "softmax", (0,))
         wanted = rows.scores() >= 0.7
         start = np.array([float(logit(0.25) - logit(0.7))])
         assert agreement(wanted, rows.scores(start) >= 0.25) == 1.0
@@ -388,7 +388,7 @@ class TestTheSolver:
 
     def test_it_is_never_worse_than_its_start(self):
         rng = np.random.default_rng(1)
-        rows = FoldRows(rng.normal(0, 2, (300, 5)), "softmax", background=0)
+        rows = FoldRows(rng.normal(0, 2, (300, 5)), "softmax", (1, 2, 3, 4))
         thresholds = np.array([0.2, 0.3, 0.5, 0.6])
         wanted = rows.scores() >= thresholds
         start = logit(0.4) - logit(thresholds)
@@ -400,7 +400,7 @@ class TestTheSolver:
         """score = objectness x sigmoid: no shift is exact, the best one is found by sorting."""
         rng = np.random.default_rng(2)
         presence = rng.uniform(0.2, 1.0, 400)
-        rows = FoldRows(rng.normal(0, 2, (400, 1)), "sigmoid", None, presence)
+        rows = FoldRows(rng.normal(0, 2, (400, 1)), "sigmoid", (0,), presence)
         wanted = rows.scores() >= 0.6
         start = np.array([float(logit(0.3) - logit(0.6))])
         solved = solve_shifts(rows, wanted, 0.3, start)

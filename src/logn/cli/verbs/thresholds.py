@@ -96,7 +96,9 @@ def detector_thresholds(
     iou: Annotated[float, typer.Option(help="Overlap from which on a detection is right.")] = 0.5,
     coco: options.CocoOption = False,
     only_predicted: options.OnlyPredictedOption = False,
-    nms: options.NmsOption = 0.5,
+    nms: options.NmsOption = None,
+    nms_iou: options.NmsIouOption = None,
+    multi_label: options.MultiLabelOption = None,
     max_detections: options.CapOption = 300,
     bootstrap: DrawsOption = 200,
     confidence: options.ConfidenceOption = 0.95,
@@ -109,7 +111,7 @@ def detector_thresholds(
     given = {
         "iou": iou,
         "style": "coco" if coco else "lvis",
-        "decode": options.decode_options(1e-4, nms, max_detections),
+        "decode": options.decode_options(1e-4, nms, nms_iou, multi_label, max_detections),
         "only_predicted": only_predicted,
         **_fit_inputs(statistics, counts),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ def compare(
     settings = settings or CompareSettings()
     clock = StepClock()
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
+    settings = replace(settings, decode=settings.decode.resolved(store.header))
     truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
     if doubt := other_images(store, truth):
         warnings.warn(doubt, LogNWarning, stacklevel=2)

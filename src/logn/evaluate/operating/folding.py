@@ -14,11 +14,10 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.classification.logits import open_logits
-from logn.evaluate.decode.decoder import DecodeSettings, decode_many
+from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.decode.nms import AgnosticSuppression
 from logn.evaluate.operating.class_levels import logit
-from logn.evaluate.operating.points import DETECTION, TOP_1, OperatingPoints
+from logn.evaluate.operating.points import DECODED, DETECTION, TOP_1, OperatingPoints
 from logn.evaluate.operating.shift_solver import FoldRows, agreement, solve_shifts
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.logits.arrays import FloatArray, sigmoid
@@ -61,8 +60,8 @@ class Folded:
         if math.isnan(self.limited):
             return f"{text}."
         return (
-            f"{text}, with suppression within each class; with the limit per image {100 * self.limited:.1f} % stays, "
-            f"with suppression across classes {100 * self.agnostic:.1f} %, since both compare scores that were shifted."
+            f"{text}; with the limit per image {100 * self.limited:.1f} % stays, with suppression across classes "
+            f"{100 * self.agnostic:.1f} %, since both compare scores of different classes, which were shifted."
         )
 
 
@@ -76,8 +75,10 @@ def fold_points(points: OperatingPoints, at: float, predictions: Any, *, at_leas
             "thresholds per class instead."
         )
     opened = _opened(points, predictions)
-    start = logit(at) - logit(points.thresholds)
-    is_exact = points.activation == "sigmoid" and not _has_objectness(opened, points)
+    power = float(points.settings.get("score_power", 1.0))
+    # A score that is a power of the model's own is compared with the power of a threshold.
+    start = logit(at ** (1 / power)) - logit(points.thresholds ** (1 / power))
+    is_exact = _kind(points) == ""
     if is_exact:
         shifts = start
     elif opened is None:
@@ -109,12 +110,13 @@ def _level(points: OperatingPoints) -> float:
 
 
 def _kind(points: OperatingPoints) -> str:
-    return "a softmax" if points.activation == "softmax" else "sigmoids with an objectness"
-
-
-def _has_objectness(opened: Any, points: OperatingPoints) -> bool:
-    header = getattr(opened, "header", None)
-    return bool(getattr(header, "objectness", False) or points.settings.get("objectness", False))
+    """Why shifts alone cannot be exact; empty where they are."""
+    if points.activation == "softmax":
+        return "a softmax"
+    if points.settings.get("objectness"):
+        return "sigmoids with an objectness"
+    # Shifts change which class of a box is the best.
+    return "" if points.settings.get("multi_label", True) else "only the best class of a box"
 
 
 def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore | FloatArray | None:
@@ -138,30 +140,42 @@ def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore | Floa
 
 def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassAffine:
     settings = {"target": points.target, "at": at}
-    ones = np.ones(len(shifts))
-    after = ClassAffine.over_foreground(
-        ones, shifts, points.background, method=METHOD, settings=settings, source=points.source
-    )
+    whole = np.zeros(_num_columns(points))
+    whole[_columns(points)] = shifts
+    after = ClassAffine(np.ones_like(whole), whole, points.background, METHOD, settings, points.source)
     return after if points.correction is None else points.correction.then(after)
 
 
+def _columns(points: OperatingPoints) -> list[int]:
+    """The column of the logits of each class."""
+    return list(points.settings.get("columns", range(len(points.points))))
+
+
+def _num_columns(points: OperatingPoints) -> int:
+    return int(points.settings.get("num_columns", len(points.points)))
+
+
 def _solved(points: OperatingPoints, opened: PredictionStore | FloatArray, at: float, start: FloatArray) -> FloatArray:
-    rows = _rows_to_solve(points, opened, at, start)
-    wanted = rows.scores() >= points.thresholds
+    power = float(points.settings.get("score_power", 1.0))
+    at, thresholds = at ** (1 / power), points.thresholds ** (1 / power)
+    rows = _rows_to_solve(points, opened, at, thresholds, start)
+    wanted = rows.scores() >= thresholds
     # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
     solved = [solve_shifts(rows, wanted, at, begin) for begin in (start, np.zeros_like(start))]
     return max(solved, key=lambda shifts: agreement(wanted, rows.scores(shifts) >= at))
 
 
 def _rows_to_solve(
-    points: OperatingPoints, opened: PredictionStore | FloatArray, at: float, start: FloatArray
+    points: OperatingPoints, opened: PredictionStore | FloatArray, at: float, thresholds: FloatArray, start: FloatArray
 ) -> FoldRows:
     """The rows that are near a threshold now or after the shifts to start from; of very many, those of some images."""
     found, objectness, numbers = [], [], 0
-    for logits, presence in _blocks(points, opened):
+    only_best = points.task == TOP_1 or not points.settings.get("multi_label", True)
+    columns = tuple(_columns(points))
+    for logits, presence in _blocks(opened):
         mapped = logits if points.correction is None else np.asarray(points.correction(logits))
-        rows = FoldRows(mapped, points.activation, points.background, presence, points.task == TOP_1)
-        near = (rows.scores() >= _NEAR * points.thresholds).any(axis=1)
+        rows = FoldRows(mapped, points.activation, columns, presence, only_best)
+        near = (rows.scores() >= _NEAR * thresholds).any(axis=1)
         near |= (rows.scores(start) >= _NEAR * at).any(axis=1)
         found.append(mapped[near])
         objectness.append(None if presence is None else presence[near])
@@ -170,16 +184,12 @@ def _rows_to_solve(
             break
     known = [part for part in objectness if part is not None]
     return FoldRows(
-        np.concatenate(found),
-        points.activation,
-        points.background,
-        np.concatenate(known) if known else None,
-        points.task == TOP_1,
+        np.concatenate(found), points.activation, columns, np.concatenate(known) if known else None, only_best
     )
 
 
 def _blocks(
-    points: OperatingPoints, opened: PredictionStore | FloatArray
+    opened: PredictionStore | FloatArray,
 ) -> Iterator[tuple[FloatArray, FloatArray | None]]:
     if isinstance(opened, np.ndarray):
         yield opened, None
@@ -187,7 +197,7 @@ def _blocks(
     # Images from all over, should there be too many rows.
     for index in np.random.default_rng(0).permutation(len(opened)).tolist():
         proposals = opened[index]
-        presence = getattr(proposals, "objectness", None)
+        presence = proposals.objectness
         yield (
             np.asarray(proposals.logits, np.float64),
             None if presence is None else sigmoid(presence),
@@ -197,57 +207,33 @@ def _blocks(
 def _measured(points: OperatingPoints, opened: PredictionStore | FloatArray, affine: ClassAffine, at: float) -> Folded:
     if isinstance(opened, np.ndarray):
         before = opened if points.correction is None else np.asarray(points.correction(opened))
-        best = points.task == TOP_1
-        plain = FoldRows(before, points.activation, None, None, best).scores() >= points.thresholds
-        folded = FoldRows(np.asarray(affine(opened)), points.activation, None, None, best).scores() >= at
+        columns, best = tuple(_columns(points)), points.task == TOP_1
+        plain = FoldRows(before, points.activation, columns, None, best).scores() >= points.thresholds
+        folded = FoldRows(np.asarray(affine(opened)), points.activation, columns, None, best).scores() >= at
         return Folded(affine, at, agreement(plain, folded))
-    settings = DecodeSettings(
-        **{name: points.settings[name] for name in ("nms_iou", "max_detections") if name in points.settings}
-    )
+    settings = DecodeSettings(**{name: points.settings[name] for name in DECODED if name in points.settings})
     unlimited = replace(settings, max_detections=None)
     return Folded(
         affine,
         at,
         kept=_share(points, opened, affine, at, unlimited),
         limited=_share(points, opened, affine, at, settings),
-        agnostic=_share(points, opened, affine, at, replace(unlimited, nms_iou=1.0)),
+        agnostic=_share(points, opened, affine, at, replace(unlimited, nms="class-agnostic")),
     )
 
 
 def _share(
     points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float, settings: DecodeSettings
 ) -> float:
-    """Of the detections that either way keeps, those that both keep; an overlap of 1 stands for all classes at once."""
+    """Of the detections that either way keeps, those that both keep."""
     floor = max(float(points.thresholds.min()) * (1 - 1e-6), 0.0)
-    (plain,) = decode_many(store, [points.correction], replace(settings, score_threshold=floor))
-    (folded,) = decode_many(store, [affine], replace(settings, score_threshold=at))
+    plain = decode(store, points.correction, replace(settings, score_threshold=floor))
+    folded = decode(store, affine, replace(settings, score_threshold=at))
     plain = plain.take(plain.scores.astype(np.float64) >= points.thresholds[plain.labels])
-    if settings.nms_iou == 1.0:
-        overlap = float(points.settings.get("nms_iou", 0.5))
-        plain, folded = across_classes(plain, overlap), across_classes(folded, overlap)
     left, right = _names(plain, store), _names(folded, store)
     shared = len(np.intersect1d(left, right))
     either = len(left) + len(right) - shared
     return shared / either if either else 1.0
-
-
-def across_classes(detections: Detections, overlap: float) -> Detections:
-    """Suppress greedily by score whatever the classes, as engines with class-agnostic suppression do.
-
-    Example:
-        >>> boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]], np.float32)
-        >>> two = Detections(np.zeros(2, np.int32), np.arange(2, dtype=np.int32), np.array([0.9, 0.8], np.float32),
-        ...     boxes, np.arange(2, dtype=np.int32))
-        >>> across_classes(two, 0.5).labels.tolist()
-        [0]
-    """
-    starts = np.flatnonzero(np.diff(detections.image_index, prepend=-1))
-    kept = []
-    for first, last in zip(starts, np.append(starts[1:], len(detections)), strict=True):
-        places = np.arange(last - first)
-        suppression = AgnosticSuppression(detections.boxes[first:last], overlap)
-        kept.append(first + suppression.keep(places, np.zeros_like(places), None))
-    return detections.take(np.concatenate([np.empty(0, np.intp), *kept]))
 
 
 def _names(detections: Detections, store: PredictionStore) -> npt.NDArray[np.int64]:

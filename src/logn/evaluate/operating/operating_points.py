@@ -28,7 +28,7 @@ from logn.evaluate.operating.choose_points import (
 from logn.evaluate.operating.classifier_outcomes import classifier_outcomes
 from logn.evaluate.operating.measured import kept_counts
 from logn.evaluate.operating.notes import notes_on
-from logn.evaluate.operating.points import DETECTION, ClassPoint, Measured, OperatingPoints
+from logn.evaluate.operating.points import DECODED, DETECTION, ClassPoint, Measured, OperatingPoints
 from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_outcomes
 from logn.evaluate.operating.target import KEEP_COUNTS, Target
 from logn.evaluate.store.prediction_store import PredictionStore, is_store
@@ -180,12 +180,15 @@ def _detector(
     truth = read_truth(store, annotations, settings, masks=False)
     transform = map_for_store("affine", method, store.header, inputs, allow_mismatch=allow_mismatch)
     limits = replace(settings.decode, score_threshold=min(settings.decode.score_threshold, SCORE_FLOOR))
+    limits = limits.resolved(store.header)
     transforms = [transform, None] if target.kind == KEEP_COUNTS else [transform]
     decoded = decode_many(store, transforms, limits, progress=progress)
     sides = [detection_outcomes(found, truth, iou=iou, floor=limits.score_threshold) for found in decoded]
     header = store.header
+    # A model may know more classes than the labels: then the names of its columns are not known.
+    names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None
     source_of = StatisticsMetadata(
-        class_names=with_background_name(truth.class_names, header.background),
+        class_names=names,
         background=header.background,
         activation=header.activation,
         fingerprint=header.metadata.get("fingerprint"),
@@ -199,9 +202,11 @@ def _detector(
         "settings": {
             "iou": iou,
             "labels": settings.style,
-            "nms_iou": limits.nms_iou,
-            "max_detections": limits.max_detections,
-            "objectness": bool(getattr(header, "objectness", False)),
+            **{name: getattr(limits, name) for name in DECODED},
+            "score_power": 1.0 if header.postprocessing is None else header.postprocessing.score_power,
+            "objectness": header.objectness,
+            "columns": header.columns.tolist(),
+            "num_columns": header.num_columns,
         },
     }
     return ReadOutcomes(sides[0], sides[1] if len(sides) > 1 else None, truth.image_ids, facts)

@@ -21,6 +21,8 @@ from logn.strict_json import number_or_nan, parse_json, plain_values
 
 FILE_FORMAT = "logn.operating_points"
 FILE_SCHEMA = 1
+# Settings of the decoder that the points depend on, and remember.
+DECODED = ("nms", "nms_iou", "multi_label", "max_detections", "min_box_size")
 DETECTION, TOP_1, MULTI_LABEL = "detection", "top-1", "multi-label"
 
 
@@ -145,7 +147,8 @@ class OperatingPoints:
         Args:
             at: The threshold that the model will be used with.
             predictions: The store or the logits that the points were chosen on. Sigmoids do without: there the map is
-                exact. For a softmax, and for sigmoids with an objectness, it is solved on them.
+                exact. For a softmax, for sigmoids with an objectness and where a box may be of one class only, it is
+                solved on them.
             at_least: Refuse where a smaller share of the detections stays; by default as many as stay when the points
                 are chosen on another draw of the images.
         """

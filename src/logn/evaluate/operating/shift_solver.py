@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logn.logits.arrays import FloatArray, foreground_columns, sigmoid, softmax
+from logn.logits.arrays import FloatArray, sigmoid, softmax
 
 Bools = npt.NDArray[np.bool_]
 MOST_SWEEPS = 12
@@ -25,27 +25,22 @@ class FoldRows:
     Args:
         logits: `(R, C)` with the background, where there is one.
         activation: "softmax" or "sigmoid".
-        background: Its place: None, 0 or -1.
+        columns: `(F,)` the column of each class.
         objectness: `(R,)` a factor of all scores of a row, from 0 to 1; None for none.
         only_best: Whether only the best class of a row counts, as for a classifier.
     """
 
     logits: FloatArray
     activation: str
-    background: int | None = None
+    columns: tuple[int, ...]
     objectness: FloatArray | None = None
     only_best: bool = False
-
-    @property
-    def foreground(self) -> slice:
-        """The columns that are not background."""
-        return foreground_columns(self.logits.shape[1], self.background)
 
     def scores(self, shifts: FloatArray | float = 0.0) -> FloatArray:
         """`(R, F)` scores with these shifts of the foreground; 0 for classes that do not count in their row."""
         moved = self.logits.copy()
-        moved[:, self.foreground] += shifts
-        scores = (softmax if self.activation == "softmax" else sigmoid)(moved)[:, self.foreground]
+        moved[:, self.columns] += shifts
+        scores = (softmax if self.activation == "softmax" else sigmoid)(moved)[:, self.columns]
         if self.objectness is not None:
             scores = scores * self.objectness[:, None]
         if self.only_best:
@@ -98,26 +93,25 @@ def _sweep(rows: FoldRows, wanted: Bools, at: float, shifts: FloatArray) -> Floa
     """Each class once, given all others."""
     moved, levels = shifts.copy(), rows.row_levels(at)
     logits = rows.logits.copy()
-    logits[:, rows.foreground] += shifts
+    logits[:, rows.columns] += shifts
     peak = logits.max(axis=1)
     exponentials = np.exp(logits - peak[:, None])
     total = exponentials.sum(axis=1)
-    first = rows.foreground.indices(rows.logits.shape[1])[0]
-    for label in range(len(shifts)):
-        own = rows.logits[:, first + label]
+    for label, column in enumerate(rows.columns):
+        own = rows.logits[:, column]
         if rows.activation == "sigmoid":
             critical = levels - own
         else:
-            others = np.maximum(total - exponentials[:, first + label], 1e-300)
+            others = np.maximum(total - exponentials[:, column], 1e-300)
             critical = levels + np.log(others) + peak - own
         if rows.only_best:
-            rivals = np.delete(logits, first + label, axis=1).max(axis=1, initial=-np.inf)
+            rivals = logits[:, [other for other in rows.columns if other != column]].max(axis=1, initial=-np.inf)
             critical = np.maximum(critical, rivals - own)
         moved[label] = best_cut(critical, wanted[:, label], float(shifts[label]))
-        logits[:, first + label] = own + moved[label]
-        renewed = np.exp(logits[:, first + label] - peak)
-        total += renewed - exponentials[:, first + label]
-        exponentials[:, first + label] = renewed
+        logits[:, column] = own + moved[label]
+        renewed = np.exp(logits[:, column] - peak)
+        total += renewed - exponentials[:, column]
+        exponentials[:, column] = renewed
     return moved
 
 
