@@ -19,7 +19,11 @@ from logn.evaluate.operating.scored_outcomes import ScoredOutcomes
 from logn.evaluate.operating.shift_solver import FoldRows, agreement, solve_shifts
 from logn.evaluate.operating.shrinkage import shrinkage_weights
 from logn.evaluate.operating.target import Target
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.arrays import sigmoid
+from logn.logits.proposals import Postprocessing, Proposals
 
 
 def outcomes(classes, *, units=None, num_units=None, objects=None):
@@ -370,6 +374,62 @@ class TestFolded:
             survivors = AgnosticSuppression(boxes, 0.5).keep(flat // 3, flat % 3, None)
             kept.append(sorted(flat[survivors].tolist()))
         assert kept[0] == kept[1]
+
+
+class TestFoldedAsTheFrameworkDecodes:
+    """Where a shift is not exact, it is solved on the predictions, and the share that stays is said."""
+
+    def made(self, folder, **header):
+        rng = np.random.default_rng(8)
+        options = {"num_columns": 4, "activation": "sigmoid", "dtype": "float32", **header}
+        annotations, images = [], []
+        with PredictionWriter(folder, StoreHeader(**options)) as writer:
+            for image in range(1, 61):
+                corner = rng.uniform(0, 60, (8, 2))
+                boxes = np.hstack([corner, corner + 30]).astype(np.float32)
+                labels = rng.integers(0, 3, 8)
+                there = rng.random(8) < 0.6
+                logits = rng.normal([-2, -3, -4, -3], 1, (8, 4))
+                logits[np.arange(8), labels] += 3 * there
+                objectness = rng.normal(1.5 * there, 1) if header.get("objectness") else None
+                writer.append(image, Proposals(boxes, logits.astype(np.float32), 100, 100, objectness))
+                images.append({"id": image, "width": 100, "height": 100})
+                for box, label in zip(boxes[there].tolist(), labels[there].tolist(), strict=True):
+                    size = [box[0], box[1], 30, 30]
+                    entry = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1, "bbox": size}
+                    annotations.append({**entry, "area": 900, "iscrowd": 0})
+        names = 3 if "class_columns" in header else 4
+        categories = [{"id": label + 1, "name": f"thing {label}"} for label in range(names)]
+        return PredictionStore(folder), {"images": images, "annotations": annotations, "categories": categories}
+
+    def points(self, folder, **header):
+        store, truth = self.made(folder, **header)
+        return store, logn.operating_points(store, truth, "f1", style="coco", num_bootstrap=20)
+
+    def test_with_an_objectness_the_share_is_measured(self, tmp_path):
+        store, points = self.points(tmp_path, objectness=True)
+        folded = points.fold(points.common, store)
+        assert not folded.is_exact
+        assert points.stability <= folded.kept < 1
+        with pytest.raises(logn.InputError, match="sigmoids with an objectness have to be solved"):
+            points.affine(0.25)
+
+    def test_where_a_box_is_of_one_class_the_share_is_measured(self, tmp_path):
+        store, points = self.points(tmp_path, postprocessing=Postprocessing(multi_label=False))
+        folded = points.fold(points.common, store)
+        assert not folded.is_exact
+        assert 0.8 < folded.kept <= 1
+
+    def test_a_power_of_the_score_is_exact(self, tmp_path):
+        store, points = self.points(tmp_path, postprocessing=Postprocessing(score_power=0.5))
+        assert points.fold(0.25, store).is_exact
+
+    def test_columns_without_a_class_are_left_alone(self, tmp_path):
+        store, points = self.points(tmp_path, class_columns=(2, 0, 1))
+        folded = points.fold(0.25, store)
+        assert folded.is_exact
+        assert folded.affine.shift[3] == 0
+        np.testing.assert_allclose(folded.affine.shift[[2, 0, 1]], logit(0.25) - logit(points.thresholds))
 
 
 def named(detections):
