@@ -47,6 +47,7 @@ def compare_detection(
     coco: options.CocoOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,
+    at: options.AtOption = 0.5,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
     multi_label: options.MultiLabelOption = None,
@@ -74,6 +75,7 @@ def compare_detection(
         "fixed": fixed,
         "errors": errors,
         "only_predicted": only_predicted,
+        "at": at,
         "objective": "AP" if objective is None else objective,
     }
     settings = options.compare_settings(decode, bounds, choices)
