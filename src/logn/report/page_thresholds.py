@@ -95,7 +95,8 @@ def _charts(before: ThresholdCurve, after: ThresholdCurve) -> Iterable[Threshold
             values = [measure(curve, place) for place in range(len(curve.thresholds))]
             known = [(x(t), y(value)) for t, value in zip(curve.thresholds, values, strict=True) if value is not None]
             lines.append("M" + "L".join(f"{number(across)},{number(up)}" for across, up in known) if known else "")
-            nearest = min(range(len(values)), key=lambda place, curve=curve: abs(curve.thresholds[place] - curve.best))
+            distances = [abs(threshold - curve.best) for threshold in curve.thresholds]
+            nearest = distances.index(min(distances))
             chosen = values[nearest]
             points = [] if chosen is None else [(x(curve.thresholds[nearest]), y(chosen))]
             marks.append(symbol_path("circle", points, 4.0))

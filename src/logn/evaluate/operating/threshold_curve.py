@@ -96,7 +96,8 @@ class ThresholdCurve:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ThresholdCurve:
         """Read what `to_dict` gave, also after a way through JSON."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in content.items()})
+        values: dict[str, Any] = dict(content)
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def _outcomes(matched: MatchedDetections, truth: GroundTruth) -> ScoredOutcomes:
