@@ -70,6 +70,10 @@ def _settings(content: Entry) -> CompareSettings:
     decode = DecodeSettings(
         **{name: value for name, value in known.items() if value is not None},
         max_detections=protocol.max_detections if protocol.style == "lvis" else None,
+        # What there was no choice of when documents had no settings.
+        nms="class-wise",
+        multi_label=True,
+        min_box_size=1e-2,
     )
     return CompareSettings(protocol.style, decode, draws, confidence)
 

@@ -96,8 +96,10 @@ class ThresholdCurve:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ThresholdCurve:
         """Read what `to_dict` gave, also after a way through JSON."""
-        values: dict[str, Any] = dict(content)
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+        }
+        return cls(**values)
 
 
 def _outcomes(matched: MatchedDetections, truth: GroundTruth) -> ScoredOutcomes:
