@@ -49,11 +49,10 @@ def test_the_results_are_those_of_the_data(script):
 def test_a_source_is_measured_once(script, tmp_path, monkeypatch):
     source = script.Source("one", ("a", "b"), ("c", "d"), None)
     calls = []
-    numbers = dict.fromkeys(("F1", "class F1", "recall", "precision", "false alarms"), 0.5)
-    row = {way: {target: numbers for _, target, *_ in script.COLUMNS} for way in script.WAYS}
+    row = {way: {title: 0.5 for title, *_ in script.COLUMNS} for way in script.WAYS}
     made = {"name": "one", "methods": dict.fromkeys(script.METHODS, row)}
     monkeypatch.setattr(script, "measure", lambda source: calls.append(source) or made)
     for _ in range(2):
         assert script.measured_once(source, tmp_path / "new") == made
     assert len(calls) == 1
-    assert "| no correction | one threshold | 50.0 | 50.0 | 50.0 at 0.50 |" in script.results([made])
+    assert "| no correction | one threshold | 50.0 | 50.0 | 50.0 |" in script.results([made])

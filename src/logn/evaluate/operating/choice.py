@@ -178,12 +178,18 @@ def shrunk(choice: Choice, weights: FloatArray, draws: Draws, target: Target) ->
     own = np.where(np.isnan(choice.own), common, logit(np.nan_to_num(choice.own, nan=0.5)))
     mixed = common + weights[:, None] * (own - common)
     if target.is_joint and (weights < 1).any():
-        mixed = mixed + _offset(mixed, draws, target)
+        mixed = mixed + offset_to_meet(mixed, draws, target)
     return sigmoid(mixed)
 
 
-def _offset(mixed: FloatArray, draws: Draws, target: Target) -> FloatArray:
-    """The least common move `(B,)` of all thresholds, in logits, with which the target is met."""
+def offset_to_meet(mixed: FloatArray, draws: Draws, target: Target) -> FloatArray:
+    """The least common move `(B,)` of all thresholds with which a target over all classes is met.
+
+    Args:
+        mixed: `(F, B)` logits of the thresholds.
+        draws: The draws.
+        target: False alarms per image, or the precision of all detections.
+    """
     size = mixed.shape[1]
     low, high = np.full(size, -8.0), np.full(size, 32.0)
     units = draws.units
