@@ -149,7 +149,7 @@ def results(known: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         f"{len(known)} detectors, means in points; in brackets the change against one threshold without a",
         "correction, and on how many of the detectors it is a gain. Thresholds were chosen on dev images, all numbers",
-        "are of test images. For the last two columns thresholds are moved together until test meets the target exactly.",
+        "are of test images. For the last two columns thresholds are moved together until test meets the target.",
         "",
         f"| correction | threshold | {' | '.join(titles)} |",
         f"|:--|:--|{'--:|' * len(titles)}",
