@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from logn.evaluate.comparison.comparison import Comparison as Comparison
     from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
     from logn.evaluate.detectors.detector import detector as detector
+    from logn.evaluate.operating.operating_points import operating_points as operating_points
+    from logn.evaluate.operating.points import OperatingPoints as OperatingPoints
     from logn.evaluate.store.predict import predict as predict
     from logn.evaluate.store.prediction_store import PredictionStore as PredictionStore
     from logn.logits.image_folder import Preprocessing as Preprocessing
@@ -82,6 +84,7 @@ _HOME = {
     "LogitNormalizer": "calibrators.logit_normalizer",
     "MissingExtraError": "errors",
     "MovingAverage": "statistics.moving_average",
+    "OperatingPoints": "evaluate.operating.points",
     "PositiveMoments": "statistics.positives",
     "PredictionStore": "evaluate.store.prediction_store",
     "Preprocessing": "logits.image_folder",
@@ -106,6 +109,7 @@ _HOME = {
     "logit_adjustment": "calibrators.logit_adjustment",
     "logit_normalization": "calibrators.logit_normalization",
     "norcal": "calibrators.norcal",
+    "operating_points": "evaluate.operating.operating_points",
     "predict": "evaluate.store.predict",
     "prior2posterior": "calibrators.prior2posterior",
     "record": "statistics.record",

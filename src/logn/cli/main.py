@@ -53,6 +53,7 @@ VERBS = (
     Verb("predict", "predict:predict", "Run a trained model once and keep the logits.", EVALUATION),
     Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
+    Verb("thresholds", "thresholds:thresholds", "Choose a score threshold per class, to fold in.", EVALUATION),
     Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", EVALUATION),
     Verb("bench", "bench:bench", "Run the paper's tables on detectors that are trained here.", EVALUATION),
     Verb("figure", "figure:figure", "Draw a figure of the paper from your own run.", EVALUATION),

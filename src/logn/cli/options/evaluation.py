@@ -80,6 +80,7 @@ OnlyPredictedOption = Annotated[
     bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
 ]
 ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
+AtOption = Annotated[float, _option(MEASURES, "The score threshold you use, for the verdict.", "--at")]
 NmsOption = Annotated[
     str | None,
     _option(

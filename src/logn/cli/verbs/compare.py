@@ -49,6 +49,7 @@ def compare_detection(
     allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,
+    at: options.AtOption = 0.5,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
     multi_label: options.MultiLabelOption = None,
@@ -77,6 +78,7 @@ def compare_detection(
         "fixed": fixed,
         "errors": errors,
         "only_predicted": only_predicted,
+        "at": at,
         "objective": "AP" if objective is None else objective,
     }
     settings = options.compare_settings(decode, bounds, choices)

@@ -148,7 +148,9 @@ class DetectionTask:
     def measurement(self) -> Measurement:
         """How each method is measured."""
         protocol = self.settings.protocol(self.truth, self.group_source)
-        return Measurement(self.truth, protocol, fixed_protocol(protocol), self.groups, self.settings.errors)
+        return Measurement(
+            self.truth, protocol, fixed_protocol(protocol), self.groups, self.settings.errors, self.settings.at
+        )
 
     def measure(
         self, outcomes: Mapping[str, MethodDetections], maps: Mapping[str, LogitMap]
