@@ -96,6 +96,7 @@ class MethodInputs:
     background: int | None
     activation: str | None
     num_columns: int | None
+    target: Any = None
 
     def needed_moments(self) -> ClassMoments:
         """The statistics of the logits."""
