@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from logn.calibrators.advice import advise as advise
     from logn.calibrators.class_affine import ClassAffine as ClassAffine
+    from logn.calibrators.class_mix.estimate import estimate_prior as estimate_prior
+    from logn.calibrators.class_mix.prior_estimate import PriorEstimate as PriorEstimate
     from logn.calibrators.fracal import FracalSigmoid as FracalSigmoid
     from logn.calibrators.fracal import fracal as fracal
     from logn.calibrators.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
+    from logn.calibrators.labelled_rows import LabelledRows as LabelledRows
     from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
     from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
     from logn.calibrators.logit_normalizer import LogitNormalizer as LogitNormalizer
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from logn.calibrators.temperature import temperature as temperature
     from logn.classes.counts import ClassCounts as ClassCounts
     from logn.classes.dimensions import fractal_dimension as fractal_dimension
+    from logn.classes.shares import ClassShares as ClassShares
     from logn.deploy.attach import attach as attach
     from logn.deploy.calibrate import Calibration as Calibration
     from logn.deploy.calibrate import calibrate as calibrate
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals
     from logn.statistics.active_classes import active_classes as active_classes
+    from logn.statistics.drift import drift as drift
     from logn.statistics.metadata import StatisticsMetadata as StatisticsMetadata
     from logn.statistics.moments import ClassMoments as ClassMoments
     from logn.statistics.moving_average import MovingAverage as MovingAverage
@@ -71,11 +76,13 @@ _HOME = {
     "ClassAffine": "calibrators.class_affine",
     "ClassCounts": "classes.counts",
     "ClassMoments": "statistics.moments",
+    "ClassShares": "classes.shares",
     "CompareSettings": "evaluate.comparison.settings",
     "Comparison": "evaluate.comparison.comparison",
     "FitInputs": "calibrators.method_spec",
     "FracalSigmoid": "calibrators.fracal",
     "InputError": "errors",
+    "LabelledRows": "calibrators.labelled_rows",
     "LogNWarning": "errors",
     "LogitLayer": "logits.layer",
     "LogitNormalizer": "calibrators.logit_normalizer",
@@ -84,6 +91,7 @@ _HOME = {
     "PositiveMoments": "statistics.positives",
     "PredictionStore": "evaluate.store.prediction_store",
     "Preprocessing": "logits.image_folder",
+    "PriorEstimate": "calibrators.class_mix.prior_estimate",
     "Proposals": "logits.proposals",
     "StatisticsMetadata": "statistics.metadata",
     "active_classes": "statistics.active_classes",
@@ -93,6 +101,8 @@ _HOME = {
     "classification_metrics": "evaluate.classification.metrics",
     "compare": "evaluate.comparison.compare",
     "compare_classification": "evaluate.classification.compare",
+    "drift": "statistics.drift",
+    "estimate_prior": "calibrators.class_mix.estimate",
     "fit_method": "calibrators.method_spec",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",

@@ -113,7 +113,10 @@ def test_a_class_can_be_switched_off(moments):
     [
         ("logm", "one of none, logn, loga.*'logm'"),
         ("", "one of none"),
-        ("norcal:tau=1", "options of `norcal` to be among gamma, weights, on_logits, counts, strength, target, but got `tau`"),
+        (
+            "norcal:tau=1",
+            "options of `norcal` to be among gamma, weights, on_logits, counts, strength, target, but got `tau`",
+        ),
         ("none:tau=1", "among none, but got `tau`"),
         ("norcal:gamma", "gamma=VALUE"),
         ("norcal:gamma=big", "`gamma` to be a number, but got 'big'"),

@@ -65,8 +65,8 @@ def prior2posterior(
         moments: Statistics of the logits over training images, recorded with `mean_probability=True`.
         background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
         target: Share of each foreground class where the model will be used, of any sum; None is the same for all.
-        strength: Factor on the shifts and power of the scales, 0 to change nothing. 1 is right for classes of equal weight; half of it suits
-            deployments that are as long-tailed as training.
+        strength: Factor on the shifts and power of the scales, 0 to change nothing. 1 is right for classes of equal
+            weight; half of it suits deployments that are as long-tailed as training.
         margin: Common shift of all classes: "balance" keeps the foreground mass over the recorded sample (for sigmoids
             the expected number of detections), or a number. A softmax without a background ignores it.
         extra_margin: Added to the margin; below 0 for fewer detections than the model had.

@@ -25,7 +25,8 @@ def inspect_drift(training: Path, deployed: Path, top: int, *, as_json: bool) ->
     if as_json:
         print_json({"training": training, "deployed": deployed, **found.to_dict()})
         return
-    typer.echo(f"Training: {found.rows[0]:,} rows, deployment: {found.rows[1]:,} rows; largest drift first (*: more than chance).")
+    before, after = found.rows
+    typer.echo(f"Training: {before:,} rows, deployment: {after:,} rows; largest drift first (*: more than chance).")
     print_fitting(_table(found, top, probabilities=True), _table(found, top, probabilities=False))
     typer.echo(f"\n{found.conclusion}")
     if first.metadata.background is not None:
