@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from logn.calibrators.method_spec import FitInputs as FitInputs
     from logn.calibrators.method_spec import fit_method as fit_method
     from logn.calibrators.norcal import norcal as norcal
+    from logn.calibrators.offsets import offsets as offsets
+    from logn.calibrators.offsets import vector_scaling as vector_scaling
     from logn.calibrators.prior2posterior import prior2posterior as prior2posterior
     from logn.calibrators.tau_norm import tau_norm as tau_norm
     from logn.calibrators.temperature import temperature as temperature
@@ -114,12 +116,14 @@ _HOME = {
     "logit_adjustment": "calibrators.logit_adjustment",
     "logit_normalization": "calibrators.logit_normalization",
     "norcal": "calibrators.norcal",
+    "offsets": "calibrators.offsets",
     "predict": "evaluate.store.predict",
     "prior2posterior": "calibrators.prior2posterior",
     "record": "statistics.record",
     "record_onnx": "statistics.record_onnx",
     "tau_norm": "calibrators.tau_norm",
     "temperature": "calibrators.temperature",
+    "vector_scaling": "calibrators.offsets",
 }
 
 __all__ = [*sorted(_HOME), "__version__", "losses"]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import known_activation
+from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method import MethodInputs, Options
 from logn.calibrators.methods import method_named
 from logn.calibrators.provenance import with_background_name
@@ -45,6 +46,7 @@ class FitInputs:
         num_columns: Columns of the logits, for methods that need nothing else where nothing else tells.
         target: Class mix of the deployment, for methods that can aim at one: shares of the foreground classes,
             `logn.ClassShares`, or what the option `target` of a specification says, which comes first.
+        labelled: Logits with their classes, of images that the model was not trained on, for offsets and vector.
 
     Example:
         >>> FitInputs(counts=[100, 10, 1], background=-1).fit("norcal:gamma=1").shift.round(6)
@@ -61,6 +63,7 @@ class FitInputs:
     activation: str | None = "recorded"
     num_columns: int | None = None
     target: ClassShares | npt.ArrayLike | str | None = None
+    labelled: LabelledRows | None = None
 
     def fit(self, spec: str, options: Mapping[str, Any] | None = None) -> ClassAffine:
         """Fit the method that `spec` names, as `fit_method` reads it.
@@ -99,12 +102,13 @@ class FitInputs:
             self.activation,
             _num_columns(self.moments, table, self.weight, place) or self.num_columns,
             self.target,
+            self.labelled,
         )
 
     @property
     def names(self) -> list[str]:
         """Which inputs there are."""
-        listed = ("moments", "counts", "dimensions", "weight", "bias", "active", "target")
+        listed = ("moments", "counts", "dimensions", "weight", "bias", "active", "target", "labelled")
         return [name for name in listed if getattr(self, name) is not None]
 
     @classmethod
@@ -116,7 +120,8 @@ class FitInputs:
             Traceback (most recent call last):
             ...
             logn.errors.InputError: Expected the inputs of methods to be among moments, counts, dimensions, weight,
-            bias, active, background, activation, num_columns, target, but got `count`.
+            bias, active, background, activation, num_columns, target, labelled, but
+            got `count`.
         """
         known = [field.name for field in fields(cls)]
         unknown = next((name for name in given if name not in known), None)

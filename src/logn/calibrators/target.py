@@ -84,7 +84,7 @@ def target_shares(inputs: MethodInputs, options: Options) -> FloatArray | None:
         return None
     if isinstance(given, str) and given in (COUNTS, TRAINING):
         return training_shares(inputs, needs_counts=given == COUNTS)
-    table = _read(given) if isinstance(given, str) else given
+    table = read_target_file(given) if isinstance(given, str) else given
     if not isinstance(table, ClassShares):
         return np.asarray(table, np.float64)
     return table.aligned_to(_names(inputs))
@@ -104,7 +104,8 @@ def training_shares(inputs: MethodInputs, *, needs_counts: bool = False) -> Floa
     return mean[foreground_columns(moments.num_classes, inputs.background)]
 
 
-def _read(text: str) -> ClassShares:
+def read_target_file(text: str) -> ClassShares:
+    """The shares in a file; a word that is none gets a sentence."""
     if not Path(text).suffix and not Path(text).exists():
         raise InputError(
             f"Expected `target` to be {UNIFORM}, {COUNTS}, {TRAINING} or a file of shares, but got {text!r}."

@@ -13,6 +13,7 @@ from logn.cli.console import JsonOption, command, print_fitting, print_json, pri
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background
 from logn.cli.paths import check_output
+from logn.cli.verbs.fit import labelled_rows
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
@@ -126,17 +127,11 @@ def _opened(sources: list[str]) -> Any:
 
 
 def _labelled(dev: Path | None, labels: Path | None) -> Any:
-    from logn.evaluate.classification.truth import checked_labels
-    from logn.logits.array_files import read_array
-
     if (dev is None) != (labels is None):
         raise InputError("Expected `--dev` and `--dev-labels` together, but got one of them.")
     if dev is None or labels is None:
         return None
-    logits = read_array(dev)
-    if logits.ndim != 2:
-        raise InputError(f"Expected `{dev}` to be (rows, classes), but got shape {logits.shape}.")
-    return logits, checked_labels(labels, logits.shape[1])
+    return labelled_rows(dev, labels)
 
 
 def _print(found: PriorEstimate, top: int) -> None:
