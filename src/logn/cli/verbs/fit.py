@@ -80,6 +80,7 @@ def fit(
     affine.safetensors`
     """
     name, options, files = read_method(method, chosen)
+    _check_counts_are_used(name, options, files)
     check_output(output, statistics, held_out, dev, dev_labels, *files.values(), holds="logn.affine")
     inputs = _read_inputs(statistics, background, key, files)
     inputs = replace(
@@ -96,6 +97,17 @@ def fit(
     for note in notes:
         print_note(note)
     _report(affine, output, notes, _warnings(affine, inputs.moments, threshold, told), as_json=json)
+
+
+def _check_counts_are_used(name: str, options: Options, files: Mapping[str, Path]) -> None:
+    """Refuse counts that would change nothing: methods that are made from statistics only aim at them."""
+    from logn.calibrators.methods import METHODS, method_named
+    from logn.calibrators.target import COUNTS, TRAINING
+
+    made_from_statistics = "moments" in method_named(name).needs
+    if "counts" in files and made_from_statistics and options.get("target") not in (COUNTS, TRAINING):
+        users = ", ".join(other.name for other in METHODS if "counts" in other.needs)
+        raise InputError(f"Expected `--counts` only with the methods {users} or `--target counts`, but got `{name}`.")
 
 
 def _read_inputs(
