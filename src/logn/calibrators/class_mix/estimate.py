@@ -124,7 +124,7 @@ class _Problem:
         p_value = float((1 + (drawn_ratio >= ratio).sum()) / (1 + len(drawn_ratio)))
         doubts = [] if converged else ["EM did not converge: some classes cannot be told apart."]
         if self.dev is not None:
-            doubts += self._doubts_by_labels(prior, temperature)
+            doubts += self._doubts_by_labels(prior, temperature, shares)
         return self._estimate("em", shares, drawn, doubts, prior, temperature, (ratio, p_value))
 
     def by_confusion(self) -> PriorEstimate:
@@ -217,22 +217,42 @@ class _Problem:
             ratio, drawn_ratio, converged = ratio + more, drawn_ratio + more_drawn, converged and fine
         return shares, drawn, ratio, drawn_ratio, converged
 
-    def _doubts_by_labels(self, prior: FloatArray, temperature: float) -> list[str]:
-        """A sentence where the mix of the labelled rows themselves is missed."""
+    def _doubts_by_labels(self, prior: FloatArray, temperature: float, found: FloatArray) -> list[str]:
+        """A sentence where the mix of the labelled rows is missed: as they are, or weighted to the mix that was found.
+
+        The second shows what the first cannot: errors of rare classes, which weigh more where these are frequent.
+        """
         if self.dev is None:
             return []
-        weights = self._draws(self.dev.units)
-        shares, drawn, *_ = self._most_likely(self.dev.logits, prior, temperature, weights)
-        real = self.dev.per_column / len(self.dev)
-        off = total_variation(shares, real)
-        chance = float(np.quantile([total_variation(one, shares) for one in drawn], self.confidence))
-        if off <= max(PRECISION, chance):
-            return []
-        return [
-            f"The model is too uncalibrated for EM: of the labelled rows, whose mix is known, it finds one that is off "
-            f'by {off:.1%} (total variation; chance explains {chance:.1%}); take method="bbse" (`--method bbse`), or '
-            "more labelled rows."
-        ]
+        labelled = self.dev.per_column
+        as_they_are = labelled / len(self.dev)
+        mixes = {"whose mix is known": as_they_are}
+        if self.activation == "softmax":
+            mixes["weighted to the mix that was found"] = np.where(labelled > 0, found, 0.0)
+        for what, mix in mixes.items():
+            if mix.sum() == 0:
+                continue
+            off, chance = self._missed(prior, temperature, mix if mix is as_they_are else mix / mix.sum())
+            if off > max(PRECISION, chance):
+                return [
+                    f"The model is too uncalibrated for EM: of the labelled rows, {what}, it finds one that is off by "
+                    f'{off:.1%} (total variation; chance explains {chance:.1%}); take method="bbse" (`--method bbse`), '
+                    "or half the strength instead of a target."
+                ]
+        return []
+
+    def _missed(self, prior: FloatArray, temperature: float, mix: FloatArray) -> tuple[float, float]:
+        """How far the mix of labelled rows, weighted to be `mix`, is missed, and how far by chance."""
+        dev = self.dev
+        if dev is None:
+            raise ValueError("only with labelled rows")
+        draws = np.vstack([np.ones(len(dev)), self._draws(dev.units)])
+        if self.activation == "softmax":
+            share = dev.per_column / len(dev)
+            draws = draws * (mix / np.where(share > 0, share, 1.0))[dev.labels]
+        _, found, *_ = self._most_likely(dev.logits, prior, temperature, draws)
+        chance = [total_variation(one, found[0]) for one in found[1:]]
+        return total_variation(found[0], mix), float(np.quantile(chance, self.confidence))
 
     def _draws(self, units: npt.NDArray[np.int64]) -> FloatArray:
         """How often each row counts in each bootstrap sample of the units."""
