@@ -210,7 +210,8 @@ def results(measured: dict[str, Any]) -> str:
     lines += [
         "**Is the mix found?** Test crops drawn with other class mixes, five times each. *Off by* is the total "
         "variation between the mix that was found and the real one; *moved* is that between the mean probability over "
-        "training images and the real mix: how wrong it would be to assume no change.",
+        "training images (linear head) and the real mix: how wrong it would be to assume no change. Rare classes have "
+        "few test crops, which are then drawn many times.",
         "",
     ]
     lines += _mix_table(measured)
