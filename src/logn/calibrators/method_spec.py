@@ -161,6 +161,7 @@ def fit_method(
     background: int | str | None = "recorded",
     activation: str | None = "recorded",
     target: ClassShares | npt.ArrayLike | str | None = None,
+    labelled: LabelledRows | None = None,
 ) -> ClassAffine:
     """Fit the method that `spec` names.
 
@@ -180,12 +181,14 @@ def fit_method(
         background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
         activation: "softmax", "sigmoid", or "recorded"; the option of that name in `spec` comes first.
         target: Class mix of the deployment, for methods that can aim at one; the option in `spec` comes first.
+        labelled: Logits with their classes, for offsets and vector.
 
     Example:
         >>> fit_method("norcal:gamma=1", counts=[100, 10, 1], background=-1).shift.round(6)
         array([-4.60517 , -2.302585, -0.      ,  0.      ])
     """
-    inputs = FitInputs(moments, counts, dimensions, weight, bias, active, background, activation, target=target)
+    given: dict[str, Any] = {"target": target, "labelled": labelled}
+    inputs = FitInputs(moments, counts, dimensions, weight, bias, active, background, activation, None, **given)
     return inputs.fit(spec)
 
 

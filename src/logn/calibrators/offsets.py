@@ -15,12 +15,14 @@ from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method import Method, MethodInputs, Option, Options
 from logn.calibrators.target import TARGET_OPTION, target_shares
 from logn.errors import InputError
+from logn.statistics.metadata import ACTIVATIONS
 
 BASES = ("none", "p2p", "logn", "loga", "norcal")
 LABELLED_OPTIONS = {
     "base": Option("name", "What it is shrunk towards; default p2p, or loga, or none, by what there is.", BASES),
     "rows": Option("number", "Labelled rows to use, drawn at random; default all."),
     "target": TARGET_OPTION,
+    "activation": Option("name", "softmax or sigmoid; default: as recorded.", (*ACTIVATIONS, "recorded")),
 }
 
 
@@ -113,7 +115,7 @@ def fit_labelled(inputs: MethodInputs, options: Options, *, with_scale: bool) ->
     target = target_shares(inputs, options)
     rows = _chosen_rows(inputs.needed_labelled(), options.get("rows"))
     recorded = None if inputs.moments is None else inputs.moments.metadata.activation
-    activation = known_activation(recorded, inputs.background, inputs.activation)
+    activation = known_activation(recorded, inputs.background, options.get("activation", inputs.activation))
     if activation is None:
         raise InputError(
             f"Expected `activation` to be known for the method `{inputs.method}`, but nothing says it; say "
