@@ -26,7 +26,7 @@ from logn.logits.arrays import FloatArray, foreground_columns
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)
 FOLDS = 5
 # Newton's method ends where a step promises less of the loss than this, as a share of a row.
-ENOUGH = 1e-4
+ENOUGH = 1e-6
 MOST_STEPS = 50
 # No class is turned upside down.
 LEAST_FACTOR = 0.1
