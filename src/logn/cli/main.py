@@ -46,6 +46,7 @@ VERBS = (
         LOGITS,
     ),
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
+    Verb("prior", "prior:prior", "Estimate the class mix of a deployment, without labels.", LOGITS),
     Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
     Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", LOGITS),
     Verb("data", "data:data", "Make and look at long-tailed data, for detectors and classifiers.", DATA),
