@@ -100,8 +100,8 @@ def _chosen_inside(graph: OnnxGraph, name: str) -> InputError:
     inside = next((node.op_type for node in graph.nodes if node.op_type in _CHOOSING), None)
     if inside is not None:
         return InputError(
-            f"Expected `{name}` to give all its boxes, but it chooses among them inside ({inside}), and what was dropped "
-            "there cannot be scored anew: collect its statistics and fold a correction, or export it without that step "
+            f"Expected `{name}` to give all its boxes, but it chooses among them inside ({inside}), and what was "
+            "dropped there cannot be scored anew: collect its statistics and fold a correction, or export it without that step "
             "to store its predictions."
         )
     shapes = ", ".join(graph.outputs)
