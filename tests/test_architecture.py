@@ -11,19 +11,8 @@ import pytest
 import logn
 
 PACKAGE = Path(logn.__file__).parent
-FOLDERS = [
-    "logits",
-    "labels",
-    "classes",
-    "statistics",
-    "calibrators",
-    "deploy",
-    "datasets",
-    "training",
-    "evaluate",
-    "report",
-]
-FOLDERS += ["experiments", "cli"]
+FOLDERS = ["logits", "labels", "classes", "statistics", "calibrators", "deploy", "datasets", "training", "evaluate"]
+FOLDERS += ["report", "experiments", "cli"]
 NUMPY_ONLY = ["logits", "labels", "classes", "statistics", "calibrators"]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -87,6 +87,7 @@ class Postprocessing:
         score_threshold: Scores strictly greater than this are kept.
         max_detections: How many detections an image may have, over all classes; None for all.
         min_box_size: Boxes with a side shorter than this, in pixels, are dropped.
+        clip_boxes: Whether boxes are clipped to the image after suppression; else they stay as the model gives them.
         score_power: The score is the product of class score and objectness to this power: 0.5 where a framework takes
             the square root, as torchvision's FCOS does.
 
@@ -102,6 +103,7 @@ class Postprocessing:
     max_detections: int | None = 300
     min_box_size: float = 1e-2
     score_power: float = 1.0
+    clip_boxes: bool = False
 
     def __post_init__(self) -> None:
         check_nms(self.nms, self.nms_iou)
@@ -143,8 +145,9 @@ class ProposingDetector(Protocol):
     Images are float tensors of shape (3, H, W) with values in 0..1. Foreground classes are numbered 0..F-1 in the
     order of the category ids, whatever column of the logits they stand in.
 
-    It may also say `class_names` (of the foreground classes), `population` (what has a row), `logit_layer` (where the
-    logits come out) and `postprocessing` (a `Postprocessing`), which a store then keeps.
+    It may also say `class_names` (of the foreground classes), `class_columns` (the column of each, where these are not
+    all but the background, in order), `population` (what has a row), `logit_layer` (where the logits come out) and
+    `postprocessing` (a `Postprocessing`), which a store then keeps.
     """
 
     @property

@@ -83,8 +83,8 @@ def inspect(
     source: Annotated[
         Path,
         typer.Argument(
-            help="An LVIS or COCO JSON file, a YOLO `data.yaml`, a folder of Pascal VOC or of glyph scenes; or images with "
-            "one class each: glyph classes, CIFAR's binary version, class folders, a list of `path label` lines."
+            help="An LVIS or COCO JSON file, a YOLO `data.yaml`, a folder of Pascal VOC or of glyph scenes; or images "
+            "with one class each: glyph classes, CIFAR's binary version, class folders, a list of `path label` lines."
         ),
     ],
     sampler: Annotated[

@@ -256,6 +256,7 @@ class _Decoder:
             )
         said = store.header.postprocessing
         self._power = 1.0 if said is None else said.score_power
+        self._clipped = said is not None and said.clip_boxes
         self._functions = [
             ScoreFunction(transform, store.num_columns, activation, foreground) for transform in transforms
         ]
@@ -290,7 +291,10 @@ class _Decoder:
                 threshold=self._settings.score_threshold,
                 limit=self._settings.max_detections,
             )
-            yield _detections(index, kept, boxes)
+            found = _detections(index, kept, boxes)
+            if self._clipped:
+                np.clip(found.boxes, 0, np.tile([proposals.width, proposals.height], 2), out=found.boxes)
+            yield found
 
     def _filtered(self, scores: Scores) -> Scores:
         if self._power != 1:
