@@ -53,7 +53,9 @@ def independent_results(kind: str, model: Path, data: Path, annotations: Path) -
     import onnxruntime
     from PIL import Image
 
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3  # how a file could be optimised is not asked
+    session = onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
     (image_input,) = session.get_inputs()
     size = image_input.shape[2]
     content = json.loads(annotations.read_text())
