@@ -11,21 +11,39 @@ import typer
 from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
 from logn.cli.kinds import Kind, formerly, verb_of, with_old_spellings
 from logn.cli.options.choices import (
+    BACKGROUND_INDEX,
     LABELLED_IMAGES,
+    ActivationOption,
+    Background,
+    BackgroundOption,
     DeviceOption,
     ImageFolderOption,
-    ListNamesOption,
     SampleRowsOption,
     at_least_one,
 )
 from logn.cli.options.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
 from logn.cli.options.detectors import MODEL, ImageSizeOption, TrustOption, is_classifier, open_detector
+from logn.cli.options.preprocessing import (
+    ChannelsOption,
+    LikeOption,
+    MaxValueOption,
+    MeanOption,
+    PadValueOption,
+    ResizeOption,
+    SizeOption,
+    StdOption,
+    given_preprocessing,
+)
 from logn.errors import InputError
 from logn.labels.source import find_labels, with_split
 
 if TYPE_CHECKING:
+    from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.labelled_images import LabelledImages
+    from logn.logits.proposals import ProposingDetector
     from logn.training.classifiers.models import Classifier
+
+_STATISTICS = "statistics.safetensors"
 
 ModelArgument = Annotated[Path, typer.Argument(help=MODEL), formerly("--model", "-m")]
 DataOption = Annotated[
@@ -40,8 +58,14 @@ DataOption = Annotated[
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder to write; that of a detector is continued if it is there.")
 ]
+DtypeOption = Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")]
 BatchOption = Annotated[
     int | None, typer.Option(help="Images per forward pass; default 8 for detectors, 256 for classifiers.")
+]
+NamesOption = Annotated[
+    Path | None,
+    typer.Option(help="One class name a line: for list files, and for ONNX files that do not name their classes."),
+    formerly("--classes"),
 ]
 
 
@@ -50,7 +74,7 @@ def predict_detector(
     data: DataOption,
     output: OutputOption,
     images: ImageFolderOption = None,
-    dtype: Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")] = "float16",
+    dtype: DtypeOption = "float16",
     batch: BatchOption = None,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
@@ -60,14 +84,87 @@ def predict_detector(
 ) -> None:
     """Run a detector once and keep what it says of every proposal."""
     from logn.datasets.detection_dataset import DetectionDataset
+
+    at_least_one(batch=batch)
+    dataset = DetectionDataset(_annotations(data), images)
+    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
+    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+        how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
+        where = () if images is None else ("--images", images)
+        options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
+        _print_next(dataset, output, command("logn", "collect", model, *options))
+
+
+def predict_onnx(
+    model: ModelArgument,
+    data: DataOption,
+    output: OutputOption,
+    images: ImageFolderOption = None,
+    dtype: DtypeOption = "float16",
+    batch: BatchOption = None,
+    class_names: NamesOption = None,
+    like: LikeOption = None,
+    size: SizeOption = None,
+    resize: ResizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    max_value: MaxValueOption = None,
+    channels: ChannelsOption = None,
+    pad_value: PadValueOption = None,
+    background: BackgroundOption = Background.none,
+    activation: ActivationOption = None,
+    tensor: Annotated[list[str] | None, typer.Option(help="The logits' name, where the search finds several.")] = None,
+    anchors: Annotated[
+        Path | None, typer.Option(help="Anchors of an SSD: .npy, a row of cx, cy, w, h from 0 to 1 for each box.")
+    ] = None,
+    provider: Annotated[str, typer.Option(help="Where to run, by onnxruntime's name.")] = "CPUExecutionProvider",
+    show_progress: ProgressOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a detector in an ONNX file once and keep what it says of every box."""
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.evaluate.detectors.onnx import OnnxDetector
+    from logn.logits.onnx.file import read_onnx
+    from logn.logits.onnx.image_input import settle
+
+    at_least_one(batch=batch)
+    dataset = DetectionDataset(_annotations(data), images)
+    given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
+    said = any(value is not None for value in given.values())
+    detector = OnnxDetector(
+        model,
+        like=like,
+        preprocessing=settle(read_onnx(model), like, **given)[0] if said else None,
+        class_names=class_names,
+        activation=activation.value if activation else None,
+        background=BACKGROUND_INDEX[background],
+        tensor=tensor or None,
+        anchors=anchors,
+        provider=provider,
+    )
+    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+        options = () if like is None else ("--like", like)
+        _print_next(
+            dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)
+        )
+
+
+def _store(
+    detector: ProposingDetector,
+    model: Path,
+    dataset: DetectionDataset,
+    output: Path,
+    dtype: str,
+    batch: int | None,
+    show_progress: bool | None,
+    as_json: bool,
+) -> bool:
+    """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
     from logn.evaluate.detectors.detector import fingerprint_of
     from logn.evaluate.store.predict import match_detector
     from logn.evaluate.store.predict import predict as run_detector
     from logn.evaluate.store.prediction_store import PredictionStore
 
-    at_least_one(batch=batch)
-    dataset = DetectionDataset(_annotations(data), images)
-    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
     match = match_detector(detector, dataset.class_names)
     metadata = {
         "model": model.name,
@@ -87,7 +184,7 @@ def predict_detector(
             progress=advance,
         )
     if int(os.environ.get("RANK", 0)) > 0:
-        return  # one process speaks for all
+        return False  # one process speaks for all
     store = PredictionStore(output)
     size = sum(file.stat().st_size for file in output.glob("part-*/*.bin"))
     result = {
@@ -99,24 +196,27 @@ def predict_detector(
         "columns": store.num_columns,
         "bytes": size,
     }
-    if json:
+    if as_json:
         print_json(result)
-    else:
-        typer.echo(
-            f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
-            f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
-        )
-        if match.describe():
-            print_note(match.describe())
-        statistics, annotations = "statistics.safetensors", dataset.annotation_file
-        where = () if images is None else ("--images", images)
-        found = find_labels(annotations)
-        training = "train.json" if found.form == "json" else f"{found.path}:train" if found.has_splits else "train"
-        how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
-        collect = command("logn", "collect", model, *how, "--data", training, *where, "-o", statistics)
-        compare = command("logn", "compare", output, "-s", statistics, "-a", annotations)
-        print_note(f"The statistics of training images, if they are not there yet: {collect}")
-        print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
+        return False
+    typer.echo(
+        f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
+        f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
+    )
+    if match.describe():
+        print_note(match.describe())
+    return True
+
+
+def _training_data(dataset: DetectionDataset) -> str:
+    found = find_labels(dataset.annotation_file)
+    return "train.json" if found.form == "json" else f"{found.path}:train" if found.has_splits else "train"
+
+
+def _print_next(dataset: DetectionDataset, output: Path, collect: str) -> None:
+    compare = command("logn", "compare", output, "-s", _STATISTICS, "-a", dataset.annotation_file)
+    print_note(f"The statistics of training images, if they are not there yet: {collect}")
+    print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
 
 
 def run_classifier(
@@ -127,7 +227,7 @@ def run_classifier(
     split: Annotated[
         list[str] | None, typer.Option(help="`train`, `dev` or `test`; can be repeated. Default: train and test.")
     ] = None,
-    class_names: ListNamesOption = None,
+    class_names: NamesOption = None,
     batch: BatchOption = None,
     sample_rows: SampleRowsOption = None,
     device: DeviceOption = "auto",
@@ -170,9 +270,10 @@ def run_classifier(
 
 DETECTOR = Kind("Detector", "a detector", predict_detector)
 CLASSIFIER = Kind("Image classifier", "an image classifier", run_classifier)
+ONNX = Kind("ONNX detector", "a detector in an ONNX file", predict_onnx)
 
 
-@verb_of(DETECTOR, CLASSIFIER, common="Any model")
+@verb_of(DETECTOR, CLASSIFIER, ONNX, common="Any model")
 def predict(model: ModelArgument) -> Kind:
     """Run a trained model once and keep its logits; any method can be scored on them afterwards.
 
@@ -180,6 +281,9 @@ def predict(model: ModelArgument) -> Kind:
     frameworks. How these make detections of it is kept, and done by `logn evaluate` and `logn compare`. Annotations are
     read for the list of images and classes only. A run that was stopped, killed or run out of disk goes on where it
     was. Under torchrun every process writes its own part; the folder is read as one.
+
+    **Detectors in ONNX files**: the same of every box, with the images prepared as --like or the file itself says.
+    Classes are matched with those of the annotations by name.
 
     **Image classifiers**: SPLIT_logits.npy and SPLIT_labels.npy, the training images of each class (class_counts.json),
     the weight and bias of a linear class layer (class_layer.safetensors, for tau-norm) and, from the training images,
@@ -194,12 +298,16 @@ def predict(model: ModelArgument) -> Kind:
 
         logn predict my_models:build --data val.json --images val -o predictions
 
+        logn predict yolox_nano.onnx --like yolox --class-names coco.txt --data val.json -o predictions
+
         logn predict runs/softmax --data classes -o logits
 
         logn predict runs/lt -d ImageNet_LT_train.txt --images imagenet --split test -o logits
 
         torchrun --nproc-per-node 8 -m logn.cli.main predict runs/lvis -d lvis_v1_val.json --images coco -o lvis
     """
+    if model.suffix.lower() == ".onnx":
+        return ONNX
     return CLASSIFIER if is_classifier(model) else DETECTOR
 
 
@@ -216,6 +324,15 @@ def _annotations(data: Path) -> Path:
             "it does not."
         )
     return found.path if found.form == "json" else with_split(data, "val")
+
+
+def _device(name: str) -> str:
+    from logn.training.engine.distributed import choose_device
+
+    chosen = choose_device(name)
+    if chosen.type == "cuda" and ":" not in name:
+        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    return str(chosen)
 
 
 def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:
