@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import logn
+from logn.calibrators.advice import recommended_method
 from logn.calibrators.logit_normalization import DEFAULT_FORM, DEFAULT_METHOD, FORMS, form_settings
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
+from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, DEFAULT_METHODS
 
 
 @pytest.fixture
@@ -68,18 +69,15 @@ def test_one_constant_is_the_default_everywhere(moments):
     assert logn.logit_normalization(moments) == expected
     assert logn.fit_method(DEFAULT_METHOD, moments=moments) == expected
     assert DEFAULT_METHOD in DEFAULT_METHODS
-    advice = logn.advise(moments)
-    assert advice.form == DEFAULT_METHOD
-    assert advice.fit(moments) == expected
-    assert logn.logit_normalization(moments, form=advice.form) == expected
+    assert DEFAULT_METHOD in CLASSIFIER_METHODS
     assert inspect.signature(logn.LogitNormalizer).parameters["form"].default == DEFAULT_FORM
 
 
-@pytest.mark.parametrize("verb", ["compare", "compare_classification"])
-def test_the_verbs_that_compare_compare_the_default(verb):
-    module = pytest.importorskip(f"logn.cli.verbs.{verb}")
-    default = inspect.signature(getattr(module, verb)).parameters["methods"].default
-    assert default.split(",") == list(DEFAULT_METHODS)
+def test_what_is_recommended_is_compared_by_default(moments):
+    advice = logn.advise(moments)
+    assert advice.form == recommended_method(-1, "softmax")
+    assert advice.form in DEFAULT_METHODS
+    assert advice.fit(moments) == logn.fit_method(advice.form, moments=moments)
 
 
 def test_advice_against_a_correction_changes_nothing():

@@ -9,6 +9,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
 from logn.datasets.annotation_columns import fingerprint_images
 from logn.errors import LogNWarning
+from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
@@ -65,7 +66,7 @@ def test_compare_as_json_and_as_files(files, capsys):
     output = files / "result"
     assert execute(compare(files, "--json", "-o", str(output), "--fixed", "--errors")) == 0
     content = json.loads(capsys.readouterr().out)
-    assert [method["method"] for method in content["methods"]] == ["none", "logn", "logn:balanced"]
+    assert [method["method"] for method in content["methods"]] == ["none", *DEFAULT_METHODS]
     assert content["methods"][1]["errors"]["gains"].keys() >= {"Cls", "Miss", "FP", "FN"}
     assert content["protocols"]["AP-Fixed"]["per_class_limit"] == 10_000
     assert (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import assumed_activation, known_activation
 from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import fit_method
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
 from logn.statistics.moments import ClassMoments
 
@@ -45,6 +46,13 @@ _MARGINS = {
     "logn:margin=0": "margin 0",
 }
 _KEEPING_SCALE = {_RELATIVE_STD: "relative std alone", "logn:balanced": "balanced"}
+# By the mean probability; recommended ones among them (`logn.calibrators.advice`).
+_BY_PRIOR = {
+    "p2p": "Prior2Posterior, mass kept",
+    "p2p:extra_margin=-1": "Prior2Posterior, 1 down",
+    "p2p:extra_margin=-2": "Prior2Posterior, 2 down",
+}
+_BY_PRIOR_WITHOUT_BACKGROUND = {"p2p": "Prior2Posterior", "p2p:strength=0.5": "Prior2Posterior, half"}
 # Without a background the paper has no margin, and only the mean, the std, or both can be taken out.
 _WITHOUT_BACKGROUND = {"logn": "paper (mean and std)", "logn:use_std=false": "mean alone"}
 
@@ -179,12 +187,33 @@ def _effects(
     if len(rows) == 0:
         return replace(nothing, note=NO_SAMPLE)
     try:
-        maps = {spec: fit_method(spec, moments=moments, background=place, activation=known) for spec in labels}
+        maps = {
+            spec: fit_method(spec, moments=moments, background=place, activation=known)
+            for spec in labels
+            if not spec.startswith("p2p")
+        }
     except InputError as error:  # such as no class that is alive
         return replace(nothing, note=str(error))
+    maps |= _by_prior([spec for spec in labels if spec.startswith("p2p")], moments, place, known)
+    if not maps:
+        return replace(nothing, note="Some class has no probability to speak of, so that its prior has no logarithm.")
     before, forms = map_effects(rows, maps, threshold, judged)
     forms = tuple(replace(effect, label=labels[effect.form]) for effect in forms)
     return replace(nothing, rows=len(rows), before=before, forms=forms)
+
+
+def _by_prior(
+    specs: Sequence[str], moments: ClassMoments, background: int | None, activation: str | None
+) -> dict[str, ClassAffine]:
+    """The maps of Prior2Posterior; none where a class has no probability to speak of."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LogNWarning)  # of a sampled prior, said where one is fitted
+            return {
+                spec: fit_method(spec, moments=moments, background=background, activation=activation) for spec in specs
+            }
+    except InputError:
+        return {}
 
 
 def map_effects(
@@ -250,9 +279,10 @@ def check_threshold(threshold: float) -> float:
 def _suitable_forms(background: int | None, activation: str | None) -> dict[str, str]:
     """Forms by specification, with their labels; the paper's comes first."""
     if background is not None:
-        return _MARGINS | _KEEPING_SCALE
+        return _MARGINS | _KEEPING_SCALE | _BY_PRIOR
     if activation != "sigmoid":
-        return _WITHOUT_BACKGROUND | _KEEPING_SCALE
+        further = _BY_PRIOR_WITHOUT_BACKGROUND if activation == "softmax" else {}
+        return _WITHOUT_BACKGROUND | _KEEPING_SCALE | further
     margins = {spec: label for spec, label in _MARGINS.items() if spec != "logn:margin=background"}
     return _WITHOUT_BACKGROUND | margins | {"logn:margin=min": "margin min"} | _KEEPING_SCALE
 

@@ -114,9 +114,11 @@ SourceArgument = Annotated[
     formerly("--model", "-m"),
 ]
 MethodsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.", rich_help_panel=METHODS
+        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6. Default: logn, "
+        "logn:balanced, and for detectors what we recommend.",
+        rich_help_panel=METHODS,
     ),
 ]
 StatisticsOption = Annotated[
