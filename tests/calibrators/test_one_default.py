@@ -14,7 +14,8 @@ from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, DEFAULT_
 @pytest.fixture
 def moments():
     rows = np.random.default_rng(0).normal([3, 1, -1, -3, -5, 4], [3, 2, 1.5, 1, 1, 1], size=(500, 6))
-    moments = logn.ClassMoments(6, sample_rows=500, metadata=logn.StatisticsMetadata(background=-1))
+    metadata = logn.StatisticsMetadata(background=-1)
+    moments = logn.ClassMoments(6, sample_rows=500, mean_probability=True, metadata=metadata)
     moments.update(rows)
     return moments
 

@@ -24,7 +24,8 @@ def files(tmp_path):
     """Twelve images with two boxes each; the store, the annotations, statistics and counts."""
     rng = np.random.default_rng(0)
     images, annotations = [], []
-    moments = ClassMoments(4, sample_rows=64, metadata=StatisticsMetadata(background=-1, activation="softmax"))
+    metadata = StatisticsMetadata(background=-1, activation="softmax")
+    moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
     with PredictionWriter(tmp_path / "store", StoreHeader(num_columns=4, background=-1)) as writer:
         for image in range(1, 13):
             labels = rng.integers(0, 3, 2)

@@ -103,8 +103,15 @@ def recommended_for(
     place = moments.metadata.background if background == "recorded" else check_background(background)
     known = known_activation(moments.metadata.activation, place, activation)
     found = recommended_method(place, known, labels)
-    has_prior = known is not None and (moments.mean_probability_of(known) is not None or len(moments.sample) > 0)
-    return found if has_prior else DEFAULT_METHOD
+    return found if _has_prior(moments, known) else DEFAULT_METHOD
+
+
+def _has_prior(moments: ClassMoments, activation: str | None) -> bool:
+    """Whether the mean probability was recorded; a row sample knows too little of rare classes to recommend it."""
+    try:
+        return activation is not None and moments.mean_probability_of(activation) is not None
+    except InputError:  # it was recorded by another activation
+        return False
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,7 @@ def advise(
     Example:
         >>> import numpy as np
         >>> rows = np.random.default_rng(0).standard_normal((2000, 6))
-        >>> level, tail = ClassMoments(6, sample_rows=500), ClassMoments(6, sample_rows=500)
+        >>> level, tail = (ClassMoments(6, sample_rows=500, mean_probability=True) for _ in range(2))
         >>> level.update(rows); tail.update(rows * [3, 2.5, 2, 1.5, 1, 1] - [0, 2, 4, 5, 6, 7])
         >>> advise(level).form, advise(tail).form, advise(tail, activation="softmax").form
         ('none', 'logn:balanced', 'p2p')
@@ -265,7 +272,7 @@ def _choices(effects: FormEffects, labels: str | None) -> tuple[str, ...]:
     if labels is None:
         return (
             f"What the labels verify decides the margin: say --labels federated (LVIS: {EXTRA_MARGINS[FEDERATED]}) or "
-            f"exhaustive (COCO, YOLO, VOC: {EXTRA_MARGINS[EXHAUSTIVE]}); in Python labels=….",
+            f'exhaustive (COCO, YOLO, VOC: {EXTRA_MARGINS[EXHAUSTIVE]}), in Python labels="federated".',
         )
     return ()
 

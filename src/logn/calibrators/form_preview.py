@@ -48,11 +48,11 @@ _MARGINS = {
 _KEEPING_SCALE = {_RELATIVE_STD: "relative std alone", "logn:balanced": "balanced"}
 # By the mean probability; recommended ones among them (`logn.calibrators.advice`).
 _BY_PRIOR = {
-    "p2p": "Prior2Posterior, mass kept",
-    "p2p:extra_margin=-1": "Prior2Posterior, 1 down",
-    "p2p:extra_margin=-2": "Prior2Posterior, 2 down",
+    "p2p": "p2p, mass kept",
+    "p2p:extra_margin=-1": "p2p, margin -1",
+    "p2p:extra_margin=-2": "p2p, margin -2",
 }
-_BY_PRIOR_WITHOUT_BACKGROUND = {"p2p": "Prior2Posterior", "p2p:strength=0.5": "Prior2Posterior, half"}
+_BY_PRIOR_WITHOUT_BACKGROUND = {"p2p": "p2p", "p2p:strength=0.5": "p2p, half of it"}
 # Without a background the paper has no margin, and only the mean, the std, or both can be taken out.
 _WITHOUT_BACKGROUND = {"logn": "paper (mean and std)", "logn:use_std=false": "mean alone"}
 
