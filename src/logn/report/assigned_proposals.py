@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth
 from logn.evaluate.store.prediction_store import PredictionStore
-from logn.logits.arrays import foreground_columns
 from logn.logits.proposals import Proposals
 from logn.report.run_folder import Run
 from logn.statistics.moments import ClassMoments
@@ -77,7 +76,7 @@ def assigned_proposals(run: Run) -> AssignedProposals:
         num_classes=store.num_classes,
         only_predicted=True,
     )
-    columns = np.arange(store.num_columns)[foreground_columns(store.num_columns, store.header.background)]
+    columns = store.header.columns
     positives = PositiveMoments(store.num_columns, metadata=run.moments.metadata if run.has("statistics") else None)
     per_class = np.zeros(store.num_classes, np.int64)
     background = 0
@@ -104,6 +103,5 @@ def _boxes(proposals: Proposals, store: PredictionStore) -> Floats:
     boxes: Floats = proposals.boxes.astype(np.float64)
     if boxes.ndim == 2:
         return boxes
-    foreground = foreground_columns(store.num_columns, store.header.background)
-    strongest: Floats = boxes[np.arange(len(boxes)), proposals.logits[:, foreground].argmax(axis=1)]
+    strongest: Floats = boxes[np.arange(len(boxes)), proposals.logits[:, store.header.columns].argmax(axis=1)]
     return strongest

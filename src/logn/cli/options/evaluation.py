@@ -40,7 +40,27 @@ OnlyPredictedOption = Annotated[
     bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
 ]
 ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
-NmsOption = Annotated[float, _option(PROTOCOL, "Overlap above which a box of the same class is dropped.", "--nms")]
+NmsOption = Annotated[
+    str | None,
+    _option(
+        PROTOCOL,
+        "Which boxes suppress each other: `class-wise`, `class-agnostic` or `none`; a number is the overlap, as "
+        "--nms-iou. Default: as the framework of the model does, else class-wise.",
+        "--nms",
+    ),
+]
+NmsIouOption = Annotated[
+    float | None,
+    _option(PROTOCOL, "Overlap above which a box is dropped; default: that of the framework, else 0.5.", "--nms-iou"),
+]
+MultiLabelOption = Annotated[
+    bool | None,
+    _option(
+        PROTOCOL,
+        "Whether a box may be found as several classes; default: as the framework does, else it may.",
+        "--multi-label/--best-class",
+    ),
+]
 CapOption = Annotated[int, _option(PROTOCOL, "Detections an image over all classes; -1: all.", "--max-detections")]
 SourceArgument = Annotated[
     Path,
@@ -131,11 +151,44 @@ FolderOption = Annotated[
 ]
 
 
-def decode_options(score_threshold: float, nms: float, max_detections: int) -> Any:
-    """Make the settings of the decoder."""
+def decode_options(
+    score_threshold: float,
+    nms: str | None,
+    nms_iou: float | None,
+    multi_label: bool | None,
+    max_detections: int,
+) -> Any:
+    """Make the settings of the decoder; what is None, the predictions say."""
     from logn.evaluate.decode.decoder import DecodeSettings
 
-    return DecodeSettings(score_threshold=score_threshold, nms_iou=nms, max_detections=max_detections)
+    kind, overlap = parse_nms(nms)
+    if overlap is not None and nms_iou is not None:
+        raise InputError(f"Expected the overlap once, but got `--nms {nms}` and `--nms-iou {nms_iou:g}`.")
+    return DecodeSettings(
+        score_threshold=score_threshold,
+        nms=kind,
+        nms_iou=nms_iou if overlap is None else overlap,
+        multi_label=multi_label,
+        max_detections=max_detections,
+    )
+
+
+def parse_nms(text: str | None) -> tuple[str | None, float | None]:
+    """Read the kind of suppression, or the overlap.
+
+    Example:
+        >>> parse_nms("class-agnostic"), parse_nms("0.6")
+        (('class-agnostic', None), (None, 0.6))
+    """
+    from logn.logits.proposals import NMS_KINDS
+
+    if text is None or text in NMS_KINDS:
+        return text, None
+    try:
+        return None, float(text)
+    except ValueError:
+        kinds = ", ".join(NMS_KINDS)
+        raise InputError(f"Expected `--nms` to be one of {kinds}, or an overlap like 0.5, but got {text!r}.") from None
 
 
 def group_counts(counts: ClassCounts | None, bounds: str | None, names: tuple[str, ...] | None) -> dict[str, Any]:

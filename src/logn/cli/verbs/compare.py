@@ -47,7 +47,9 @@ def compare_detection(
     coco: options.CocoOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,
-    nms: options.NmsOption = 0.5,
+    nms: options.NmsOption = None,
+    nms_iou: options.NmsIouOption = None,
+    multi_label: options.MultiLabelOption = None,
     max_detections: options.CapOption = 300,
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
@@ -62,7 +64,7 @@ def compare_detection(
     from logn.evaluate.store.prediction_store import PredictionStore
 
     options.check_numbers(bootstrap, confidence)
-    decode = options.decode_options(score_threshold, nms, max_detections)
+    decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)
     choices = {
         "style": "coco" if coco else "lvis",
         "num_bootstrap": bootstrap,

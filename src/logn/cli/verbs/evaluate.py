@@ -27,7 +27,9 @@ def evaluate_store(
     coco: options.CocoOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,
-    nms: options.NmsOption = 0.5,
+    nms: options.NmsOption = None,
+    nms_iou: options.NmsIouOption = None,
+    multi_label: options.MultiLabelOption = None,
     max_detections: options.CapOption = 300,
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
@@ -42,7 +44,7 @@ def evaluate_store(
     from logn.evaluate.comparison.compare import compare
     from logn.evaluate.store.prediction_store import PredictionStore
 
-    decode = options.decode_options(score_threshold, nms, max_detections)
+    decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)
     settings = options.compare_settings(decode, bounds, _choices(coco, only_predicted, fixed, errors))
     options.make_folder(output)
     table = options.read_counts(counts)
@@ -72,7 +74,7 @@ def evaluate_file(
     """Measure the result file of any tool, whose boxes were decoded there."""
     from logn.evaluate.detection.result_file import evaluate_results
 
-    decode = options.decode_options(1e-4, 0.5, max_detections)
+    decode = options.decode_options(1e-4, None, None, None, max_detections)
     settings = options.compare_settings(decode, bounds, _choices(coco, only_predicted, fixed, errors))
     options.make_folder(output)
     table = options.read_counts(counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def compare(
     settings = settings or CompareSettings()
     clock = StepClock()
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
+    settings = replace(settings, decode=settings.decode.resolved(store.header))
     truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
     if doubt := other_images(store, truth):
         warnings.warn(doubt, LogNWarning, stacklevel=2)

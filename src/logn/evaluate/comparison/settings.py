@@ -111,13 +111,16 @@ class CompareSettings:
         part = ", one half of them" if self.split else ""
         if truth.verified is not None and truth.verified.all():
             part += ", every class verified in each"
+        suppressed = decoded and self.decode.nms != "none"
         return EvaluationProtocol(
             style=self.style,
             max_detections=self.decode.max_detections if self.style == "lvis" else COCO_CAP,
             score_threshold=self.decode.score_threshold if decoded else None,
-            nms_iou=self.decode.nms_iou if decoded else None,
+            nms_iou=self.decode.nms_iou if suppressed else None,
             groups=group_source,
             images=f"{truth.num_images:,} images{part}",
+            nms=self.decode.nms or "class-wise" if decoded else "class-wise",
+            multi_label=self.decode.multi_label is not False,
         )
 
     def to_dict(self) -> dict[str, Any]:

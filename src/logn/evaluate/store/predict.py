@@ -196,4 +196,6 @@ def _header(
         category_ids=tuple(int(number) for number in dataset.category_ids),
         num_images=len(dataset.image_ids),
         metadata=dict(metadata),
+        objectness=example.objectness is not None,
+        postprocessing=getattr(detector, "postprocessing", None),
     )
