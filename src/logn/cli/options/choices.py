@@ -67,7 +67,7 @@ NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refu
 
 LABELLED_IMAGES = "Folder of `logn data glyph-classes`, class folders, CIFAR's folder, or a list of `path label` lines."
 
-ANNOTATIONS = "LVIS or COCO annotation file, or a folder that holds one."
+ANNOTATIONS = "LVIS or COCO file, YOLO `data.yaml`, or a folder of one of them or of Pascal VOC."
 
 ImageFolderOption = Annotated[
     Path | None,

@@ -30,12 +30,52 @@ class Format(StrEnum):
     latex = "latex"
 
 
+class Protocol(StrEnum):
+    """How labels are measured."""
+
+    auto = "auto"
+    lvis = "lvis"
+    coco = "coco"
+
+
+def style_of(protocol: Protocol, coco: bool) -> str:
+    """The protocol that two options name.
+
+    Example:
+        >>> style_of(Protocol.auto, True)
+        'coco'
+    """
+    if coco and protocol is Protocol.lvis:
+        raise InputError("Expected one of `--coco` and `--protocol lvis`, but got both.")
+    return "coco" if coco else protocol.value
+
+
 def _option(panel: str, help_line: str, *names: str) -> Any:
     return typer.Option(*names, help=help_line, rich_help_panel=panel)
 
 
-AnnotationsOption = Annotated[Path, typer.Option("--annotations", "-a", help="LVIS or COCO ground truth.")]
-CocoOption = Annotated[bool, _option(PROTOCOL, "Evaluate as COCO: every class counts in every image.", "--coco")]
+AnnotationsOption = Annotated[
+    Path,
+    typer.Option(
+        "--annotations",
+        "-a",
+        help="Ground truth: LVIS or COCO file, YOLO `data.yaml` or VOC folder (`data.yaml:test`).",
+    ),
+]
+ProtocolOption = Annotated[
+    Protocol,
+    _option(
+        PROTOCOL,
+        "`lvis`: only classes that were looked for in an image count there; `coco`: every class counts in every image; "
+        "`auto`: as the annotations are.",
+        "--protocol",
+    ),
+]
+CocoOption = Annotated[bool, _option(PROTOCOL, "The same as `--protocol coco`.", "--coco")]
+MissingClassesOption = Annotated[
+    bool,
+    _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing-classes"),
+]
 OnlyPredictedOption = Annotated[
     bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
 ]
@@ -134,7 +174,7 @@ BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: 
 ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.", rich_help_panel=INTERVALS)]
 DrawSeedOption = Annotated[int, typer.Option(min=0, help="Of the draws.", rich_help_panel=INTERVALS)]
 CountsOption = Annotated[
-    Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
+    Path | None, typer.Option(help="Training counts: annotations in any form, .csv, .tsv, .npy or JSON list.")
 ]
 BoundsOption = Annotated[
     str | None,

@@ -274,7 +274,7 @@ def _prepare_detector(model: Path, data: Path, images: Path | None, device: str)
     from logn.training.engine.distributed import choose_device
 
     dataset = DetectionDataset(find_annotations(data), images)
-    detector = load_detector(model, num_classes=dataset.num_classes)
+    detector = load_detector(model)
     detector.to(choose_device(device))
     return partial(collect_detector_statistics, detector, dataset), len(dataset)
 

@@ -44,7 +44,9 @@ def compare_detection(
     bootstrap: options.BootstrapOption = 1000,
     confidence: options.ConfidenceOption = 0.95,
     seed: options.DrawSeedOption = 0,
+    protocol: options.ProtocolOption = options.Protocol.auto,
     coco: options.CocoOption = False,
+    allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,
     nms: options.NmsOption = None,
@@ -66,7 +68,8 @@ def compare_detection(
     options.check_numbers(bootstrap, confidence)
     decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)
     choices = {
-        "style": "coco" if coco else "lvis",
+        "style": options.style_of(protocol, coco),
+        "allow_missing_classes": allow_missing_classes,
         "num_bootstrap": bootstrap,
         "confidence": confidence,
         "seed": seed,

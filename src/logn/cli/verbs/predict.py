@@ -20,6 +20,7 @@ from logn.cli.options.choices import (
 )
 from logn.cli.options.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
 from logn.errors import InputError
+from logn.labels.source import find_labels, with_split
 
 if TYPE_CHECKING:
     from logn.datasets.labelled_images import LabelledImages
@@ -31,7 +32,8 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         "-d",
-        help="Detectors: LVIS or COCO annotation file, or a folder with `test.json`. Classifiers: " + LABELLED_IMAGES,
+        help="Detectors: LVIS or COCO file, folder with `test.json`, YOLO `data.yaml` or VOC folder (its split: "
+        "`data.yaml:test`, by default `val`). Classifiers: " + LABELLED_IMAGES,
     ),
 ]
 OutputOption = Annotated[
@@ -55,6 +57,7 @@ def predict_detector(
 ) -> None:
     """Run a detector once and keep what it says of every proposal."""
     from logn.datasets.detection_dataset import DetectionDataset
+    from logn.evaluate.store.predict import match_detector
     from logn.evaluate.store.predict import predict as run_detector
     from logn.evaluate.store.prediction_store import PredictionStore
     from logn.logits.fingerprint import fingerprint
@@ -62,7 +65,8 @@ def predict_detector(
 
     at_least_one(batch=batch)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = load_detector(model, num_classes=dataset.num_classes)
+    detector = load_detector(model)
+    match = match_detector(detector, dataset.class_names)
     metadata = {
         "model": model.name,
         "data": dataset.annotation_file.name,
@@ -101,9 +105,13 @@ def predict_detector(
             f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
             f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
         )
+        if match.describe():
+            print_note(match.describe())
         statistics, annotations = "statistics.safetensors", dataset.annotation_file
         where = () if images is None else ("--images", images)
-        collect = command("logn", "collect", model, "--data", "train.json", *where, "-o", statistics)
+        found = find_labels(annotations)
+        training = "train.json" if found.form == "json" else f"{found.path}:train" if found.has_splits else "train"
+        collect = command("logn", "collect", model, "--data", training, *where, "-o", statistics)
         compare = command("logn", "compare", output, "-s", statistics, "-a", annotations)
         print_note(f"The statistics of training images, if they are not there yet: {collect}")
         print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
@@ -194,11 +202,15 @@ predict_classifier = with_old_spellings(run_classifier)
 
 
 def _annotations(data: Path) -> Path:
-    if not data.is_dir():
-        return data
-    if not (data / "test.json").is_file():
-        raise InputError(f"Expected `{data}` to be an annotation file or to hold `test.json`, but it does not.")
-    return data / "test.json"
+    if (data / "test.json").is_file():
+        return data / "test.json"
+    found = find_labels(data)
+    if found.path.is_dir() and found.form == "json":
+        raise InputError(
+            f"Expected `{data}` to be annotations or to hold `test.json`, a `data.yaml` or folders of Pascal VOC, but "
+            "it does not."
+        )
+    return found.path if found.form == "json" else with_split(data, "val")
 
 
 def _device(name: str) -> str:

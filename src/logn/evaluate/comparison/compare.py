@@ -45,7 +45,7 @@ def compare(
         store: The proposals of all images, or the path of their store. Or the logits of a classifier, as
             `logn.compare_classification` takes them; then `annotations` are the labels, and `fit_inputs` are its other
             arguments.
-        annotations: LVIS or COCO ground truth of the same images: a file or its content.
+        annotations: Ground truth of the same images: LVIS, COCO, YOLO or VOC annotations, or the content of a file.
         methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a
             specification or to a map of logits made elsewhere. The uncorrected model, "none", is always
             measured.
@@ -83,6 +83,7 @@ def compare(
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
     settings = replace(settings, decode=settings.decode.resolved(store.header))
     truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
+    settings = replace(settings, style=truth.style)
     if doubt := other_images(store, truth):
         warnings.warn(doubt, LogNWarning, stacklevel=2)
     counts = None if fitted_from.counts is None else aligned_counts(fitted_from.counts, store.header).image_counts

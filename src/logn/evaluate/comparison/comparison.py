@@ -236,7 +236,7 @@ def detection_classes(
     """List the classes of a detector with their group, their boxes, and what is known from training."""
     columns = zip(truth.category_ids.tolist(), truth.class_names, truth.boxes_per_class.tolist(), strict=True)
     known = [
-        EvaluatedClass(number, name, None if groups is None else str(groups[place]), boxes)
+        EvaluatedClass(number, name, None if groups is None else str(groups[place]) or None, boxes)
         for place, (number, name, boxes) in enumerate(columns)
     ]
     return _with_training(known, train_counts, moments)

@@ -21,7 +21,7 @@ class CompareSettings:
     """What is measured, and how.
 
     Args:
-        style: "lvis" or "coco". For detectors.
+        style: "lvis" or "coco"; "auto" for what the annotations are. For detectors.
         decode: Threshold, suppression and limits of the decoder. For detectors.
         num_bootstrap: How many bootstrap samples of the images or rows the intervals come from; 0 for no intervals.
         confidence: Of the intervals.
@@ -35,6 +35,8 @@ class CompareSettings:
         objective: The metric by which the value of a sweep is chosen; by default "AP" or "top-1".
         report_images: How many images the report looks at closely, evenly spaced, for thresholds, kinds of error and
             pictures; 0 for none. For detectors.
+        allow_missing_classes: Leave out objects of classes that the model does not have, instead of refusing them. For
+            detectors.
         draws: An older name of `num_bootstrap`.
 
     Example:
@@ -54,10 +56,11 @@ class CompareSettings:
     only_predicted: bool
     objective: str | None
     report_images: int
+    allow_missing_classes: bool
 
     def __init__(
         self,
-        style: str = "lvis",
+        style: str = "auto",
         decode: DecodeSettings | None = None,
         num_bootstrap: int | None = None,
         confidence: float = 0.95,
@@ -69,6 +72,7 @@ class CompareSettings:
         only_predicted: bool = False,
         objective: str | None = None,
         report_images: int = REPORT_IMAGES,
+        allow_missing_classes: bool = False,
         *,
         draws: int | None = None,
     ) -> None:
@@ -86,6 +90,7 @@ class CompareSettings:
             "only_predicted": only_predicted,
             "objective": objective,
             "report_images": report_images,
+            "allow_missing_classes": allow_missing_classes,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -109,12 +114,12 @@ class CompareSettings:
     def protocol(self, truth: GroundTruth, group_source: str | None, *, decoded: bool = True) -> EvaluationProtocol:
         """Give the protocol of AP under these settings; detections that we did not decode hide theirs."""
         part = ", one half of them" if self.split else ""
-        if truth.verified is not None and truth.verified.all():
+        if truth.style == "lvis" and truth.verified is not None and truth.verified.all():
             part += ", every class verified in each"
         suppressed = decoded and self.decode.nms != "none"
         return EvaluationProtocol(
-            style=self.style,
-            max_detections=self.decode.max_detections if self.style == "lvis" else COCO_CAP,
+            style=truth.style,
+            max_detections=self.decode.max_detections if truth.style == "lvis" else COCO_CAP,
             score_threshold=self.decode.score_threshold if decoded else None,
             nms_iou=self.decode.nms_iou if suppressed else None,
             groups=group_source,

@@ -141,7 +141,7 @@ def evaluate_results(
 
     Args:
         path: The result file.
-        annotations: LVIS or COCO ground truth: a file or its content.
+        annotations: Ground truth: LVIS, COCO, YOLO or VOC annotations, or the content of a file.
         settings: What is measured; what concerns decoding, draws and halves does not apply.
         group_counts: Training images of each class, for the groups; by default the field `frequency` says them.
         counts: The same, for annotations without that field.
@@ -164,7 +164,7 @@ def evaluate_results(
         rows=(replace(row, differences={name: Interval(0.0, math.nan, math.nan) for name in row.values}),),
         scope=DetectionScope(protocol, protocols),
         classes=detection_classes(truth, groups),
-        settings=replace(settings, num_bootstrap=0),
+        settings=replace(settings, num_bootstrap=0, style=truth.style),
         seconds={"metrics": row.seconds},
         provenance=Provenance.now({"results": os.fspath(path), "annotations": truth.source}),
     )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -37,6 +36,7 @@ from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.outcomes import DetectionMatches, find_matches
 from logn.evaluate.detection.tide import ErrorTypes, error_types
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.labels.source import find_labels
 from logn.logits.arrays import FloatArray
 
 # From one set of detections per method to the run-length encoded masks of each.
@@ -192,17 +192,17 @@ class DetectionTask:
 
     def notes(self, specs: Sequence[Any]) -> tuple[str, ...]:
         """What to know before reading the numbers."""
-        notes = list(self.first_notes)
+        notes = [*self.first_notes, *filter(None, [self.truth.class_note])]
         if not self.store.is_complete:
             notes.append(f"The store holds {len(self.store):,} of {self.store.header.num_images:,} images.")
-        if self.settings.style == "coco":
+        if self.truth.style == "coco":
             notes.append("Every class is taken as annotated in every image.")
         return tuple(notes)
 
     def provenance(self) -> Provenance:
         """When, with what and from what."""
         store, moments = self.store, self.inputs.moments
-        source = Path(self.truth.source)
+        source = find_labels(self.truth.source)
         return Provenance.now(
             {
                 "predictions": {
@@ -212,7 +212,7 @@ class DetectionTask:
                     "columns": store.num_columns,
                 },
                 "annotations": self.truth.source,
-                "image_root": str(source.absolute().parent) if source.is_file() else None,
+                "image_root": str(source.root.absolute()) if source.path.exists() else None,
                 "statistics": None if moments is None else describe_statistics(moments),
                 "fitted_from": self.inputs.names,
             }
@@ -259,6 +259,7 @@ def read_truth(
         num_classes=store.num_classes,
         only_predicted=settings.only_predicted,
         masks=masks,
+        allow_missing_classes=settings.allow_missing_classes,
     )
     return refuse_without_objects(truth)
 

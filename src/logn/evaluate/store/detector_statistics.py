@@ -9,7 +9,7 @@ import numpy as np
 
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
-from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.store.predict import as_tensor, match_detector
 from logn.logits.fingerprint import fingerprint
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -43,18 +43,14 @@ def collect_detector_statistics(
     for name, count in (("max_images", max_images), ("batch", batch)):
         if count is not None and count < 1:
             raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")
-    if detector.num_classes != dataset.num_classes:
-        raise InputError(
-            f"Expected `dataset` to have the {detector.num_classes} classes of the detector, but got "
-            f"{dataset.num_classes}."
-        )
+    class_names = match_detector(detector, dataset.class_names).model_names
     moments: ClassMoments | None = None
     order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
         for proposals in detector.propose([as_tensor(dataset.read_image(int(index))) for index in chosen]):
             # Every image is a batch, as in the paper's code.
-            moments = moments or _empty(detector, dataset, proposals.num_columns, sample_rows)
+            moments = moments or _empty(detector, class_names, proposals.num_columns, sample_rows)
             moments.update(proposals.logits)
         progress(len(chosen))
     if moments is None:
@@ -62,8 +58,7 @@ def collect_detector_statistics(
     return moments
 
 
-def _empty(detector: Any, dataset: DetectionDataset, columns: int, sample_rows: int | None) -> ClassMoments:
-    names = tuple(dataset.class_names)
+def _empty(detector: Any, names: tuple[str, ...], columns: int, sample_rows: int | None) -> ClassMoments:
     if detector.background is not None:
         names = ("background", *names) if detector.background == 0 else (*names, "background")
     metadata = StatisticsMetadata(
