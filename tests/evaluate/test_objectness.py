@@ -1,6 +1,7 @@
 """Objectness, classes that are some of the columns, and the settings of other frameworks, against a plain decoder."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.arrays import sigmoid, softmax
-from logn.logits.proposals import Postprocessing
+from logn.logits.proposals import OBJECTNESS_KINDS, Postprocessing
 
 
 def proposals_of(seed, rows=30, columns=6, *, objectness=True, class_boxes=0):
@@ -55,10 +56,17 @@ def plain_decode(proposals, header, settings, affine=None):
     logits = proposals.logits.astype(np.float64)
     if affine is not None:
         logits = logits * affine.scale + affine.shift
+    kind = header.postprocessing.objectness if header.postprocessing else "factor"
+    if proposals.objectness is not None and kind == "added":
+        logits = logits + proposals.objectness.astype(np.float64)[:, None]
     scores = softmax(logits) if header.activation == "softmax" else sigmoid(logits)
-    if proposals.objectness is not None:
+    passed = np.ones_like(scores, bool)
+    if proposals.objectness is not None and kind != "added":
+        if kind == "late factor":
+            passed = scores > settings.score_threshold
+            settings = replace(settings, score_threshold=0.0)
         scores = scores * sigmoid(proposals.objectness)[:, None]
-    scores = scores ** (header.postprocessing.score_power if header.postprocessing else 1.0)
+    scores = passed * scores ** (header.postprocessing.score_power if header.postprocessing else 1.0)
     if settings.multi_label is False:
         all_foreground = np.delete(
             np.arange(header.num_columns), [] if header.background is None else header.background
@@ -95,6 +103,7 @@ def assert_same(found, expected):
     chosen=st.booleans(),
     corrected=st.booleans(),
     power=st.sampled_from([1.0, 0.5]),
+    kind=st.sampled_from(OBJECTNESS_KINDS),
     settings=st.builds(
         DecodeSettings,
         nms=st.sampled_from(["class-wise", "class-agnostic", "none"]),
@@ -105,7 +114,7 @@ def assert_same(found, expected):
     ),
 )
 def test_decoding_is_what_its_settings_say(
-    tmp_path_factory, seed, activation, background, objectness, chosen, corrected, power, settings
+    tmp_path_factory, seed, activation, background, objectness, chosen, corrected, power, kind, settings
 ):
     images = [proposals_of(seed, objectness=objectness), proposals_of(seed + 1, objectness=objectness)]
     store = stored(
@@ -114,7 +123,7 @@ def test_decoding_is_what_its_settings_say(
         activation=activation,
         background=background,
         class_columns=(3, 1, 4) if chosen else None,
-        postprocessing=Postprocessing(score_power=power),
+        postprocessing=Postprocessing(score_power=power, objectness=kind),
     )
     rng = np.random.default_rng(seed)
     affine = ClassAffine(rng.uniform(0.5, 2, 6), rng.normal(size=6), background) if corrected else None

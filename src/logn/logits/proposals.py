@@ -27,8 +27,8 @@ class Proposals:
         height: Height of the original image in pixels.
         width: Width of the original image in pixels.
         objectness: `(N,)` logits of whether there is any object, where the model says so beside the classes (YOLOv5,
-            YOLOX, centerness of FCOS): its sigmoid multiplies the score of each class. A correction of classes leaves
-            it alone. None where there is none.
+            YOLOX, centerness of FCOS): its sigmoid multiplies the score of each class, unless the `Postprocessing`
+            says otherwise. A correction of classes leaves it alone. None where there is none.
 
     Example:
         >>> Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=10, width=20).num_columns
@@ -73,6 +73,7 @@ class Proposals:
 
 
 NMS_KINDS = ("class-wise", "class-agnostic", "none")
+OBJECTNESS_KINDS = ("factor", "late factor", "added")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,10 @@ class Postprocessing:
         min_box_size: Boxes with a side shorter than this, in pixels, are dropped.
         score_power: The score is the product of class score and objectness to this power: 0.5 where a framework takes
             the square root, as torchvision's FCOS does.
+        objectness: What becomes of the objectness of a proposal. "factor": its sigmoid multiplies the scores of the
+            classes. "late factor": the same, but the threshold is held against the class scores alone, as MMDetection
+            does with a centerness. "added": it is added to the logits of the classes, behind any correction, as the
+            quality of a query in D-FINE.
 
     Example:
         >>> Postprocessing(nms="none", max_detections=300).nms
@@ -102,9 +107,14 @@ class Postprocessing:
     max_detections: int | None = 300
     min_box_size: float = 1e-2
     score_power: float = 1.0
+    objectness: str = "factor"
 
     def __post_init__(self) -> None:
         check_nms(self.nms, self.nms_iou)
+        if self.objectness not in OBJECTNESS_KINDS:
+            raise InputError(
+                f"Expected `objectness` to be one of {', '.join(OBJECTNESS_KINDS)}, but got {self.objectness!r}."
+            )
         if not self.score_power > 0:
             raise InputError(f"Expected `score_power` to be greater than 0, but got {self.score_power!r}.")
 

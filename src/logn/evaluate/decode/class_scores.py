@@ -47,10 +47,20 @@ class Scratch:
 class ImageLogits:
     """The logits of one image in float32, with what several methods share."""
 
-    def __init__(self, rows: npt.NDArray[Any], scratch: Scratch, objectness: npt.NDArray[Any] | None = None) -> None:
+    def __init__(
+        self,
+        rows: npt.NDArray[Any],
+        scratch: Scratch,
+        objectness: npt.NDArray[Any] | None = None,
+        *,
+        added: bool = False,
+    ) -> None:
         self.scratch = scratch
+        extra: Float32 | None = None if objectness is None else objectness.astype(np.float32)
         #: What the scores of each proposal are multiplied by; None for nothing.
-        self.factors: Float32 | None = None if objectness is None else _sigmoid(objectness.astype(np.float32))
+        self.factors: Float32 | None = None if extra is None or added else _sigmoid(extra)
+        #: What is added to the logits of each proposal behind the map of a method; None for nothing.
+        self.offsets: Float32 | None = extra if added else None
         if rows.dtype == np.float16:
             shape = (rows.shape[0], rows.shape[1])
             self.logits: Float32 = widen(rows, out=scratch.array("logits", shape, np.float32))
@@ -202,7 +212,11 @@ class ScoreFunction:
     def __call__(self, image: ImageLogits) -> Scores:
         """Score one image."""
         if self._activation == "sigmoid":
-            return SigmoidScores(self._mapped(image), self._foreground, image.scratch, image.factors)
+            mapped = self._mapped(image)
+            if image.offsets is not None:
+                mapped = mapped + image.offsets[:, None]
+            return SigmoidScores(mapped, self._foreground, image.scratch, image.factors)
+        # What is added to every column of a softmax changes nothing.
         return SoftmaxScores(self._numerators(image), self._foreground, image.scratch, image.factors)
 
     def _mapped(self, image: ImageLogits) -> Float32:

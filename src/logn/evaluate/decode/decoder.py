@@ -30,7 +30,7 @@ from logn.evaluate.decode.candidates import (
 from logn.evaluate.decode.class_scores import Float32, ImageLogits, ScoreFunction, Scores, Scratch, Transform
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.nms import make_suppression
-from logn.evaluate.decode.score_filters import BestClassScores, ChosenClassScores, PowerScores
+from logn.evaluate.decode.score_filters import BestClassScores, ChosenClassScores, LateFactorScores, PowerScores
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.logits.arrays import check_background, foreground_columns
@@ -255,7 +255,7 @@ class _Decoder:
                 f"but it leaves {self._num_classes}."
             )
         said = store.header.postprocessing
-        self._power = 1.0 if said is None else said.score_power
+        self._said = said or Postprocessing()
         self._functions = [
             ScoreFunction(transform, store.num_columns, activation, foreground) for transform in transforms
         ]
@@ -275,30 +275,36 @@ class _Decoder:
         guesses = self._local.__dict__.setdefault("guesses", [0.0] * len(self._functions))
         boxes: Float32 = proposals.boxes
         suppression = make_suppression(self._settings.nms or "", boxes, self._settings.nms_iou or 0.0)
-        image = ImageLogits(proposals.logits, scratch, proposals.objectness)
+        image = ImageLogits(proposals.logits, scratch, proposals.objectness, added=self._said.objectness == "added")
         smallest = self._settings.min_box_size or 0.0
         if boxes.ndim == 2 and not has_small_boxes(boxes, smallest):
             smallest = 0.0  # looked at once instead of for each candidate of each method
         for number, function in enumerate(self._functions):
             floor = self._floors[number] if self._floors else None
-            scores = self._filtered(function(image))
+            scores, threshold = self._filtered(function(image), image.factors)
             candidates = Candidates(scores, boxes, self._num_classes, min_box_size=smallest, floor=floor)
             kept, guesses[number] = best_candidates(
                 candidates,
                 suppression,
                 guesses[number],
-                threshold=self._settings.score_threshold,
+                threshold=threshold,
                 limit=self._settings.max_detections,
             )
             yield _detections(index, kept, boxes)
 
-    def _filtered(self, scores: Scores) -> Scores:
-        if self._power != 1:
-            scores = PowerScores(scores, self._power)
+    def _filtered(self, scores: Scores, factors: Float32 | None) -> tuple[Scores, float]:
+        """The scores as the framework makes them, and what they must exceed."""
+        threshold = self._settings.score_threshold
+        if factors is not None and self._said.objectness == "late factor":
+            scores, threshold = LateFactorScores(scores, factors, self._num_columns, threshold), min(threshold, 0.0)
+        if self._said.score_power != 1:
+            scores = PowerScores(scores, self._said.score_power)
         # Classes without labels compete for a proposal, too, where it can be of one class only.
         if not self._settings.multi_label:
             scores = BestClassScores(scores, self._num_columns)
-        return scores if self._class_of is None else ChosenClassScores(scores, self._class_of, self._num_classes)
+        if self._class_of is not None:
+            scores = ChosenClassScores(scores, self._class_of, self._num_classes)
+        return scores, threshold
 
 
 def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.intp] | None:

@@ -1,4 +1,4 @@
-"""What a framework does with scores before suppression, besides a threshold: a power, the best class, other classes.
+"""What a framework does with scores before suppression, besides a threshold: a power, objectness, the best class, other classes.
 
 Each wraps the scores of an image and is the scores of an image again, so that the fast search for candidates below
 stays what it is.
@@ -28,6 +28,27 @@ class PowerScores:
         raised: Float32 = np.power(scores, np.float32(self._power))
         keep = raised > np.float32(level)
         return flat[keep], raised[keep]
+
+
+class LateFactorScores:
+    """Scores with an objectness in them, where the threshold is held against the class scores alone.
+
+    Args:
+        scores: Class scores times the objectness.
+        factors: The objectness of each proposal, from 0 to 1.
+        num_classes: How many columns have scores.
+        threshold: What the class scores must exceed.
+    """
+
+    def __init__(self, scores: Scores, factors: Float32, num_classes: int, threshold: float) -> None:
+        self._scores, self._num_classes = scores, num_classes
+        self._least = factors * np.float32(max(threshold, 0.0))
+
+    def above(self, level: float) -> Found:
+        """See `Scores.above`."""
+        flat, scores = self._scores.above(level)
+        keep = scores > self._least.take(flat // self._num_classes)
+        return flat[keep], scores[keep]
 
 
 class BestClassScores:
