@@ -117,10 +117,11 @@ def fold_onnx(
     if not allow_refold:
         refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
     _refuse_quantised(logits, file.path, insert)
+    whole = _over_all_columns(affine, logits)
     way = "nodes" if insert or logits.layout is None else "weights"
-    folded = _insert_map(file.model, logits, affine) if way == "nodes" else _fold_weights(file.model, logits, affine)
+    folded = _insert_map(file.model, logits, whole) if way == "nodes" else _fold_weights(file.model, logits, whole)
     write_fold(folded, affine, logits.tensors, way)
-    proof = _write(file, folded, target, logits, affine, used)
+    proof = _write(file, folded, target, logits, whole, used)
     return FoldReport(
         output_path=target,
         tensors=logits.tensors,
@@ -158,8 +159,22 @@ def _refuse_quantised(logits: OnnxLogits, path: Path, insert: bool) -> None:
 def _fold_weights(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
     layout = logits.layout
     assert layout is not None  # noqa: S101 - the caller looked
-    maps = {node: (affine.scale[classes], affine.shift[classes]) for node, classes in layout.classes.items()}
+    maps = {
+        # Channels that are no logits (a layer may give boxes too) stay as they are.
+        node: (np.where(classes < 0, 1.0, affine.scale[classes]), np.where(classes < 0, 0.0, affine.shift[classes]))
+        for node, classes in layout.classes.items()
+    }
     return map_layers(model, logits.layers, maps)
+
+
+def _over_all_columns(affine: ClassAffine, logits: OnnxLogits) -> ClassAffine:
+    """The map over the whole class axis; box and objectness before the classes stay as they are, and that is proven."""
+    if logits.width == affine.num_classes:
+        return affine
+    scale, shift = np.ones(logits.width), np.zeros(logits.width)
+    classes = slice(logits.start, logits.start + logits.num_classes)
+    scale[classes], shift[classes] = affine.scale, affine.shift
+    return ClassAffine(scale, shift)
 
 
 def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:

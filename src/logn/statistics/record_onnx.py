@@ -195,7 +195,7 @@ def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: _Batches) -> n
     """The logits of one run as rows, without those of images that only filled the batch up."""
     parts = []
     for tensor in logits.tensors:
-        array = np.moveaxis(values[tensor], logits.axis, -1)
+        array = logits.rows(values[tensor])
         if real < batches.size and batches.fixed:
             if array.ndim < 2 or len(array) != batches.size:
                 raise InputError(
