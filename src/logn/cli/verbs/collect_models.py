@@ -28,22 +28,25 @@ from logn.cli.options.choices import (
     StatisticsFileOption,
     at_least_one,
 )
+from logn.cli.options.preprocessing import (
+    PREPROCESSING,
+    ChannelsOption,
+    LikeOption,
+    MaxValueOption,
+    MeanOption,
+    PadValueOption,
+    ResizeOption,
+    SizeOption,
+    StdOption,
+    given_preprocessing,
+)
 from logn.cli.paths import check_output
 from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
-from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
 
     Collect = Callable[..., ClassMoments]
-
-
-class Resize(StrEnum):
-    """What to do with the proportions of an image."""
-
-    stretch = "stretch"
-    letterbox = "letterbox"
-    crop = "crop"
 
 
 class Layout(StrEnum):
@@ -53,14 +56,6 @@ class Layout(StrEnum):
     nhwc = "NHWC"
 
 
-class Channels(StrEnum):
-    """Order of the colours."""
-
-    rgb = "RGB"
-    bgr = "BGR"
-
-
-PREPROCESSING = "How an image becomes an input"
 SEARCH = "Where the logits are, if they are not found"
 
 SourcesArgument = Annotated[
@@ -101,28 +96,21 @@ def collect_onnx(
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
     ] = False,
-    size: Annotated[
-        str | None, typer.Option(help="HEIGHTxWIDTH; default: the model's.", rich_help_panel=PREPROCESSING)
-    ] = None,
-    resize: Annotated[Resize, typer.Option(help="How to get there.", rich_help_panel=PREPROCESSING)] = Resize.stretch,
-    mean: Annotated[str, typer.Option(help="One or three numbers.", rich_help_panel=PREPROCESSING)] = "0",
-    std: Annotated[str, typer.Option(help="One or three numbers.", rich_help_panel=PREPROCESSING)] = "1",
-    max_value: Annotated[
-        float, typer.Option(help="White before the mean is subtracted: 1 or 255.", rich_help_panel=PREPROCESSING)
-    ] = 1.0,
+    size: SizeOption = None,
+    like: LikeOption = None,
+    resize: ResizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    max_value: MaxValueOption = None,
     layout: Annotated[
         Layout | None,
         typer.Option(case_sensitive=False, help="Default: what the model says.", rich_help_panel=PREPROCESSING),
     ] = None,
-    channels: Annotated[
-        Channels, typer.Option(case_sensitive=False, help="Order of the colours.", rich_help_panel=PREPROCESSING)
-    ] = Channels.rgb,
+    channels: ChannelsOption = None,
     dtype: Annotated[
         str | None, typer.Option(help="Default: what the model says.", rich_help_panel=PREPROCESSING)
     ] = None,
-    pad_value: Annotated[
-        int, typer.Option(min=0, max=255, help="Grey of the letterbox.", rich_help_panel=PREPROCESSING)
-    ] = 114,
+    pad_value: PadValueOption = None,
     tensor: Annotated[
         list[str] | None, typer.Option(help="The logits' name, or their scores'.", rich_help_panel=SEARCH)
     ] = None,
@@ -137,29 +125,23 @@ def collect_onnx(
     json: JsonOption = False,
 ) -> None:
     """Run an ONNX model over images once; the logits are read where `logn fold` will correct them."""
-    from logn.logits.image_folder import Preprocessing, select_images
+    from logn.logits.image_folder import select_images
+    from logn.logits.onnx.file import read_onnx
+    from logn.logits.onnx.image_input import settle
     from logn.statistics.record_onnx import record_onnx
 
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
     check_output(output, model, holds="logn.statistics")
-    preprocessing = Preprocessing(
-        size=_parse_size(size),
-        resize=resize.value,
-        mean=_parse_numbers("--mean", mean),
-        std=_parse_numbers("--std", std),
-        max_value=max_value,
-        layout=layout.value if layout else None,
-        dtype=dtype,
-        channels=channels.value,
-        pad_value=pad_value,
-    )
+    given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
+    preprocessing, _ = settle(read_onnx(model), like, **given, layout=layout.value if layout else None, dtype=dtype)
     count, unreadable = len(select_images(images, max_images)), list[Path]()
     with progress("Collecting", count, shown=show_progress) as advance:
         moments = record_onnx(
             model,
             images,
             preprocessing,
+            like=like,
             tensor=tensor or None,
             num_classes=num_classes,
             activation=activation.value if activation else None,
@@ -178,24 +160,6 @@ def collect_onnx(
         )
     moments.save(output)
     _report_onnx(moments, count - len(unreadable), unreadable, output, as_json=json)
-
-
-def _parse_size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    parts = text.lower().split("x")
-    if len(parts) == 1:
-        parts *= 2
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        raise InputError(f"Expected `--size` to be like 480x640 or 640, but got {text!r}.")
-    return int(parts[0]), int(parts[1])
-
-
-def _parse_numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise InputError(f"Expected `{option}` to be numbers like 0.485,0.456,0.406, but got {text!r}.") from error
 
 
 def _report_onnx(moments: ClassMoments, images: int, unreadable: list[Path], output: Path, *, as_json: bool) -> None:

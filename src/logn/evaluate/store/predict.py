@@ -169,9 +169,11 @@ def _proposals(
     detector: ProposingDetector, dataset: ImageSource, todo: Sequence[int], batch: int
 ) -> Iterator[tuple[Sequence[int], list[Proposals]]]:
     """Proposals batch by batch; the next images are read while the detector works."""
+    # What a detector does to an image by itself is done here too, while it works on others.
+    prepare: Callable[[npt.NDArray[np.uint8]], Any] = getattr(detector, "prepare", as_tensor)
 
     def read(indices: Sequence[int]) -> list[Any]:
-        return [as_tensor(dataset.read_image(index)) for index in indices]
+        return [prepare(dataset.read_image(index)) for index in indices]
 
     batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
     with ThreadPoolExecutor(1) as reader:

@@ -94,13 +94,24 @@ def _rules(graph: OnnxGraph, num_classes: int | None, has_background: bool) -> I
     """Why a group is not the class logits where there are others; from what is certain to what is only likely."""
     if num_classes is not None:
         yield lambda group, groups: group.width not in (None, num_classes)
-    yield lambda group, groups: any(_feeds_a_layer(graph, item) for item in group.members)
+    yield lambda group, groups: _is_inside(graph, group, groups)
     yield lambda group, groups: group.width == 1
     yield lambda group, groups: group.width == BOX_WIDTH and _is_called_box(graph, group)
     yield _is_rest_of_layer
     yield _stands_beside_scores
     if has_background:
         yield lambda group, groups: group.activation != "softmax"
+
+
+def _is_inside(graph: OnnxGraph, group: Group, groups: Sequence[Group]) -> bool:
+    """Whether a layer computes on with all that these become, and not to give another set of tensors as wide."""
+    results = {item.activated or item.tensor for item in group.members}
+    later = [
+        item.tensor for other in groups if other is not group and other.width == group.width for item in other.members
+    ]
+    if results & graph.ancestors(later, values_only=True):
+        return False
+    return any(_feeds_a_layer(graph, item) for item in group.members)
 
 
 def _feeds_a_layer(graph: OnnxGraph, item: Candidate) -> bool:

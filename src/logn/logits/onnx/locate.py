@@ -16,6 +16,7 @@ from logn.logits.onnx.choose import choose
 from logn.logits.onnx.columns import BOX_AND_OBJECTNESS, OBJECTNESS, first_class_column, follows_a_box
 from logn.logits.onnx.file import OnnxFile
 from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.onnx.image_input import Description
 from logn.logits.onnx.layers import QUANTISED_ACTIVATIONS, LinearLayer
 from logn.logits.onnx.layout import Layout, measure_layout
 from logn.logits.onnx.session import Arrays, OnnxSession, exposing, model_inputs, run_somehow
@@ -83,6 +84,22 @@ class Wanted:
             raise InputError(f"Expected `activation` to be 'softmax' or 'sigmoid', but got {self.activation!r}.")
 
 
+def wanted_of(
+    description: Description,
+    num_classes: int | None = None,
+    tensors: tuple[str, ...] = (),
+    activation: str | None = None,
+    axis: int | None = None,
+    *,
+    has_background: bool = False,
+) -> Wanted:
+    """What the user says of the logits, and what is known of the model where the user says nothing."""
+    if num_classes is None and not tensors and description.class_names is not None:
+        num_classes = len(description.class_names)
+    start = None if description.preset is None else description.preset.start
+    return Wanted(num_classes, tensors, activation, axis, has_background, start)
+
+
 def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = None) -> tuple[OnnxLogits, Arrays]:
     """Find the class logits; what was run to find them is returned too.
 
@@ -98,9 +115,9 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
     fitting = _fitting(candidates, values, wanted)
     if not wanted.tensors and not any(item.origin.layers for item in fitting):
         # No layer of this width: perhaps an output is a sum of several layers' outputs.
-        candidates = candidates + loose_outputs(graph)
-        values, inputs = _run(file, candidates, inputs)
-        fitting = _fitting(candidates, values, wanted)
+        more = candidates + loose_outputs(graph)
+        values, inputs = _run(file, more, inputs)
+        fitting = _fitting(more, values, wanted)
     if not fitting:
         _refuse_quantised_activations(graph, file.path)
         raise _nothing_found(file.path, candidates, values, wanted)
@@ -162,6 +179,12 @@ def _refuse_quantised_activations(graph: OnnxGraph, path: Path) -> None:
             )
 
 
+def _may_have_box(candidate: Candidate, wanted: Wanted) -> bool:
+    """Whether box and objectness may stand before the classes: not in a softmax, and unsaid only before a sigmoid."""
+    kinds = ("sigmoid",) if wanted.start is None else ("sigmoid", None)
+    return candidate.activation in kinds and bool(candidate.origin.layers)
+
+
 def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
     lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
     if lengths == {1} and wanted.num_classes is None:
@@ -172,7 +195,7 @@ def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, 
 
 
 def _fits(candidate: Candidate, shape: tuple[int, ...], wanted: Wanted, extra: int) -> bool:
-    if not shape or (extra and candidate.activation == "softmax"):
+    if not shape or (extra and not _may_have_box(candidate, wanted)):
         return False
     axes = range(len(shape)) if candidate.axis is None else [candidate.axis]
     lengths = [shape[axis] for axis in axes]
@@ -222,7 +245,8 @@ def _start(
     width = shapes[0][axis]
     if width == wanted.num_classes:
         return 0
-    if wanted.start is not None and width > wanted.start and wanted.num_classes in (None, width - wanted.start):
+    raw = chosen[0].activation is None and wanted.start is not None and width > wanted.start
+    if raw and wanted.start is not None and wanted.num_classes in (None, width - wanted.start):
         return wanted.start
     graph = OnnxGraph(file.model)
     start = max(first_class_column(graph, item, axis, shape) for item, shape in zip(chosen, shapes, strict=True))
