@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,9 +151,11 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
-def select_images(folder: str | os.PathLike[str], count: int | None) -> list[Path]:
-    """`count` images of a folder, spread evenly over their names; all for None."""
-    found = find_images(folder)
+def select_images(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], count: int | None) -> list[Path]:
+    """`count` images of a folder or of a list of files, spread evenly over them; all for None."""
+    found = find_images(source) if isinstance(source, str | os.PathLike) else [Path(path) for path in source]
+    if not found:
+        raise InputError("Expected `images` to list at least one image, but it lists none.")
     if count is None or count >= len(found):
         return found
     if count < 1:

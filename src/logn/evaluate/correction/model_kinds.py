@@ -1,0 +1,111 @@
+"""What `correct` needs of a model, whatever kind of file it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.onnx_proof import Proof
+from logn.errors import InputError
+from logn.logits.image_folder import read_rgb
+from logn.statistics.moments import ClassMoments
+
+Advance = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a model before it runs.
+
+    Args:
+        framework: Where it comes from and what it is, such as "transformers, RTDetrForObjectDetection".
+        preprocessing: What is done to an image before the model, in words.
+        suffix: How the name of the corrected model ends; empty for a folder.
+    """
+
+    framework: str
+    preprocessing: str
+    suffix: str
+
+
+@dataclass
+class ImageFiles:
+    """The images that a model runs over; labels are never read.
+
+    Args:
+        paths: Their files.
+        skip_unreadable: Leave out files that cannot be read and note them in `unreadable`, instead of refusing them.
+        unreadable: What was left out, with the reason.
+    """
+
+    paths: Sequence[Path]
+    skip_unreadable: bool = False
+    unreadable: dict[Path, str] = field(default_factory=dict)
+
+    def batches(self, size: int) -> Iterator[list[npt.NDArray[np.uint8]]]:
+        """The images as RGB arrays, some at a time."""
+        batch: list[npt.NDArray[np.uint8]] = []
+        for path in self.paths:
+            try:
+                batch.append(read_rgb(path))
+            except InputError as error:
+                if not self.skip_unreadable:
+                    raise InputError(
+                        f"{str(error).rstrip('.')}; skip_unreadable=True leaves such images out."
+                    ) from error
+                self.unreadable[path] = str(error)
+            if len(batch) == size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def few(self, count: int) -> ImageFiles:
+        """The first images that can be read."""
+        readable = [path for path in self.paths if path not in self.unreadable]
+        return ImageFiles(readable[:count])
+
+    def require_some(self) -> None:
+        """Refuse images of which none could be read."""
+        if len(self.unreadable) == len(self.paths):
+            reason = next(iter(self.unreadable.values()))
+            raise InputError(f"Expected images that can be read, but none of {len(self.paths):,} can: {reason}")
+
+
+class Correctable(Protocol):
+    """A model that can be run over images, corrected and written."""
+
+    traits: Traits
+
+    def collect(self, images: ImageFiles, *, batch: int | None, progress: Advance) -> tuple[ClassMoments, ...]:
+        """The statistics of its logits; for a model with several stages those of each."""
+
+    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
+        """Write the corrected model, read it back, run it on the images, and say how far it is off; raise if it is."""
+
+
+def layer_in_words(paths: str | None) -> str:
+    """The names of a layer, of which there may be many, shortened.
+
+    Example:
+        >>> layer_in_words("head.0, head.1, head.2")
+        '`head.0` and 2 more'
+    """
+    first, *more = (paths or "").split(", ")
+    return f"`{first}` and {len(more)} more" if more else f"`{first}`"
+
+
+def size_in_words(size: Any) -> str:
+    """A height and a width as one word.
+
+    Example:
+        >>> size_in_words((480, 640))
+        '480x640'
+    """
+    return "x".join(str(side) for side in size)
