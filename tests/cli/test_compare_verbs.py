@@ -180,7 +180,9 @@ def test_annotations_that_do_not_fit_are_refused_in_one_sentence(files, capsys, 
         (["--confidence", "95"], "`--confidence` to lie between 0 and 1"),
         (["--bounds", "10"], "two numbers like 10,100"),
         (["--bounds", "5,50"], "`--counts` with `--bounds`"),
-        (["--nms", "2"], "`nms_iou` to be from 0 to 1"),
+        (["--nms", "2"], "`--nms-iou` to be from 0 to 1"),
+        (["--nms", "soft"], "`--nms` to be one of class-wise, class-agnostic, none, or an overlap like 0.5"),
+        (["--nms", "0.5", "--nms-iou", "0.6"], "the overlap once"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_sentence(files, capsys, more, sentence):

@@ -88,6 +88,7 @@ class Postprocessing:
         score_threshold: Scores strictly greater than this are kept.
         max_detections: How many detections an image may have, over all classes; None for all.
         min_box_size: Boxes with a side shorter than this, in pixels, are dropped.
+        clip_boxes: Whether boxes are clipped to the image after suppression; else they stay as the model gives them.
         score_power: The score is the product of class score and objectness to this power: 0.5 where a framework takes
             the square root, as torchvision's FCOS does.
         objectness: What becomes of the objectness of a proposal. "factor": its sigmoid multiplies the scores of the
@@ -108,6 +109,7 @@ class Postprocessing:
     min_box_size: float = 1e-2
     score_power: float = 1.0
     objectness: str = "factor"
+    clip_boxes: bool = False
 
     def __post_init__(self) -> None:
         check_nms(self.nms, self.nms_iou)
@@ -153,8 +155,9 @@ class ProposingDetector(Protocol):
     Images are float tensors of shape (3, H, W) with values in 0..1. Foreground classes are numbered 0..F-1 in the
     order of the category ids, whatever column of the logits they stand in.
 
-    It may also say `class_names` (of the foreground classes), `population` (what has a row), `logit_layer` (where the
-    logits come out) and `postprocessing` (a `Postprocessing`), which a store then keeps.
+    It may also say `class_names` (of the foreground classes), `class_columns` (the column of each, where these are not
+    all but the background, in order), `population` (what has a row), `logit_layer` (where the logits come out) and
+    `postprocessing` (a `Postprocessing`), which a store then keeps.
     """
 
     @property

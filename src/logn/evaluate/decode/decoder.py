@@ -290,7 +290,10 @@ class _Decoder:
                 threshold=threshold,
                 limit=self._settings.max_detections,
             )
-            yield _detections(index, kept, boxes)
+            found = _detections(index, kept, boxes)
+            if self._said.clip_boxes:
+                np.clip(found.boxes, 0, np.tile([proposals.width, proposals.height], 2), out=found.boxes)
+            yield found
 
     def _filtered(self, scores: Scores, factors: Float32 | None) -> tuple[Scores, float]:
         """The scores as the framework makes them, and what they must exceed."""

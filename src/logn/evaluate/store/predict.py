@@ -124,8 +124,9 @@ def match_detector(detector: ProposingDetector, label_names: Sequence[str]) -> C
     lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(detector, name)]
     if lacking:
         raise InputError(
-            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; wrap a two-stage "
-            "model of torchvision as TorchvisionDetector(model), and any other as docs/predictions-store.md shows."
+            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; "
+            "`logn.detector(model)` wraps models of known frameworks, and docs/predictions-store.md shows how to wrap "
+            "any other."
         )
     names = getattr(detector, "class_names", None)
     if names is not None:
@@ -203,5 +204,6 @@ def _header(
         num_images=len(dataset.image_ids),
         metadata=dict(metadata),
         objectness=example.objectness is not None,
+        class_columns=getattr(detector, "class_columns", None),
         postprocessing=getattr(detector, "postprocessing", None),
     )

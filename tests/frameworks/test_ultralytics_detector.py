@@ -1,0 +1,203 @@
+"""Proposals of Ultralytics' models, decoded, against what Ultralytics itself gives.
+
+The models are made from their model files, without weights; their class layers are spread out so that they find things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import logn
+from logn.errors import InputError
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.detectors.ultralytics import UltralyticsDetector, _letterbox
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
+from logn.logits.layer import find_modules
+
+ultralytics = pytest.importorskip("ultralytics", reason="the extra `frameworks` is not installed")
+
+CLASSES = 5
+SIZES = ((90, 140), (128, 64), (96, 96))
+MODELS = ["yolov5n", "yolov8n", "yolov9t", "yolo11n", "yolo12n", "yolov10n", "yolo26n", "yolov8n-seg", "yolo26n-seg"]
+
+
+def pictures():
+    rng = np.random.default_rng(4)
+    return [rng.integers(0, 255, (*size, 3), dtype=np.uint8) for size in SIZES]
+
+
+def make(name, tmp_path, size=128):
+    """A model that finds something, fused as Ultralytics fuses it before it predicts."""
+    torch.manual_seed(0)
+    front = ultralytics.RTDETR if name.startswith("rtdetr") else ultralytics.YOLO
+    yolo = front(f"{name}.yaml", verbose=False)
+    build = type(yolo.model)
+    network = build(f"{name}.yaml", nc=CLASSES, verbose=False).eval()
+    network.names = dict(enumerate("abcde"))
+    network.args = {**(yolo.overrides or {}), "imgsz": size}
+    yolo.model = network
+    yolo.overrides["imgsz"] = size
+    spread_out(network, size)
+    return yolo
+
+
+def spread_out(network, size):
+    """Standardise the class logits per level, so that anchors differ: random weights say nearly the same of all."""
+    layers = find_modules(network, logn.locate_logits(network))
+    seen = {}
+    hooks = [
+        layer.register_forward_hook(lambda layer, inputs, output: seen.setdefault(layer, output)) for layer in layers
+    ]
+    with torch.inference_mode():
+        network(torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(1)))
+    for hook in hooks:
+        hook.remove()
+    with torch.no_grad():
+        for layer in layers:
+            axis = 1 if seen[layer].ndim == 4 else -1
+            values = seen[layer].movedim(axis, 0).flatten(1)
+            scale = 1.5 / values.std(dim=1).clamp(min=1e-6)
+            layer.bias.copy_((layer.bias - values.mean(dim=1)) * scale - 1.5)
+            layer.weight.mul_(scale.reshape(-1, *[1] * (layer.weight.ndim - 1)))
+
+
+def store_of(detector, folder, images):
+    header = StoreHeader(
+        num_columns=CLASSES, activation="sigmoid", dtype="float32", postprocessing=detector.postprocessing
+    )
+    with PredictionWriter(folder, header) as writer:
+        for number, found in enumerate(detector.propose([as_tensor(image) for image in images])):
+            writer.append(number, found)
+    return PredictionStore(folder)
+
+
+def assert_as_ultralytics(found, results):
+    kept = 0
+    for number, result in enumerate(results):
+        here, theirs = found.of_image(number), result.boxes.data.cpu().numpy()
+        kept += len(here)
+        np.testing.assert_array_equal(here.labels, theirs[:, 5].astype(int))
+        np.testing.assert_allclose(here.scores, theirs[:, 4], atol=1e-4)
+        np.testing.assert_allclose(here.boxes, theirs[:, :4], atol=1e-3, rtol=1e-4)
+    assert kept > 30
+    assert len(set(found.labels.tolist())) > 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decode_equals_what_predict_gives(name, tmp_path):
+    yolo = make(name, tmp_path)
+    detector = logn.detector(yolo)
+    assert isinstance(detector, UltralyticsDetector)
+    assert detector.class_names == tuple("abcde")
+    store = store_of(detector, tmp_path / "store", pictures())
+    own = DecodeSettings.of_framework(replace(detector.postprocessing, score_threshold=0.25, multi_label=False))
+    results = [yolo.predict(image[..., ::-1], imgsz=128, verbose=False)[0] for image in pictures()]
+    assert_as_ultralytics(decode(store, settings=own), results)
+
+
+@pytest.mark.parametrize("name", ["yolov10n", "yolo26n", "yolo26n-seg"])
+def test_decode_equals_what_predict_gives_without_suppression(name, tmp_path):
+    yolo = make(name, tmp_path)
+    detector = logn.detector(yolo, end2end=True)
+    assert detector.postprocessing.nms == "none"
+    store = store_of(detector, tmp_path / "store", pictures())
+    own = DecodeSettings.of_framework(replace(detector.postprocessing, score_threshold=0.25))
+    results = [yolo.predict(image[..., ::-1], imgsz=128, nms=False, verbose=False)[0] for image in pictures()]
+    assert_as_ultralytics(decode(store, settings=own), results)
+
+
+def test_decode_equals_what_rtdetr_gives(tmp_path):
+    model = make("rtdetr-resnet50", tmp_path)
+    detector = logn.detector(model)
+    store = store_of(detector, tmp_path / "store", pictures())
+    own = DecodeSettings.of_framework(replace(detector.postprocessing, score_threshold=0.25))
+    results = [model.predict(image[..., ::-1], imgsz=128, verbose=False)[0] for image in pictures()]
+    assert_as_ultralytics(decode(store, settings=own), results)
+
+
+def test_several_classes_for_a_box_as_val_has_them(tmp_path):
+    from ultralytics.utils import nms
+
+    detector = logn.detector(make("yolov8n", tmp_path))
+    square = pictures()[2:]
+    store = store_of(detector, tmp_path / "store", square)
+    found = decode(store, settings=DecodeSettings.of_framework(detector.postprocessing))
+    batch = torch.from_numpy(_letterbox(square[0], 128, 32).pixels).permute(2, 0, 1)[None] / 255
+    with torch.inference_mode():
+        output = detector.model(batch)
+    (theirs,) = nms.non_max_suppression(output, 1e-3, 0.7, multi_label=True, max_det=300)
+    np.testing.assert_array_equal(found.labels, theirs[:, 5].int())
+    np.testing.assert_allclose(found.scores, theirs[:, 4], atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(90, 140), (64, 33), (128, 128), (7, 300)])
+def test_images_are_padded_as_there(size):
+    from ultralytics.data.augment import LetterBox
+
+    image = np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(_letterbox(image, 128, 32).pixels, LetterBox(128, auto=True, stride=32)(image=image))
+
+
+def test_an_image_gives_the_same_alone_and_among_others(tmp_path):
+    detector = logn.detector(make("yolo11n", tmp_path))
+    images = [as_tensor(image) for image in pictures()]
+    for alone, among in zip([detector.propose([image])[0] for image in images], detector.propose(images), strict=True):
+        np.testing.assert_allclose(alone.logits, among.logits, atol=1e-4)
+        np.testing.assert_allclose(alone.boxes, among.boxes, atol=1e-2)
+
+
+def test_the_logits_are_those_that_are_recorded(tmp_path):
+    detector = logn.detector(make("yolo11n", tmp_path))
+    images = [as_tensor(image) for image in pictures()]
+    with logn.record(detector.model, detector.logit_layer) as moments:
+        rows = np.concatenate([found.logits for found in detector.propose(images)])
+    np.testing.assert_allclose(moments.mean, rows.mean(axis=0), rtol=1e-5)
+    assert moments.count[0] == len(rows)
+
+
+def test_fewer_anchors_can_be_kept(tmp_path):
+    yolo = make("yolo11n", tmp_path)
+    every, some = logn.detector(yolo), logn.detector(yolo, max_proposals=20)
+    image = as_tensor(pictures()[0])
+    strongest = np.sort(every.propose([image])[0].logits.max(axis=1))[-20:]
+    np.testing.assert_array_equal(np.sort(some.propose([image])[0].logits.max(axis=1)), strongest)
+    assert some.population == "kept anchors"
+
+
+def test_a_file_is_opened_only_when_it_is_trusted(tmp_path):
+    yolo = make("yolov8n", tmp_path)
+    yolo.save(tmp_path / "best.pt")
+    with pytest.raises(InputError, match=r"`trust=True` \(`--trust`\) for .* which is a pickle"):
+        logn.detector(tmp_path / "best.pt")
+    opened = logn.detector(tmp_path / "best.pt", trust=True, image_size=128)
+    image = as_tensor(pictures()[0])
+    expected = logn.detector(yolo).propose([image])[0]
+    np.testing.assert_allclose(opened.propose([image])[0].logits, expected.logits, atol=2e-2)  # saved in half precision
+
+
+def test_what_is_no_file_of_ultralytics_is_refused(tmp_path):
+    (tmp_path / "best.pt").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="to be a model of Ultralytics, but it cannot be read"):
+        logn.detector(tmp_path / "best.pt", trust=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("yolo11n-obb", {}, "upright boxes"),
+        ("yolov8s-world", {}, "to be a detector of Ultralytics"),
+        ("yolo11n-cls", {}, "to be a detector of Ultralytics"),
+        ("yolo11n", {"end2end": True}, "`end2end` to be False"),
+        ("yolo11n", {"image_size": 3}, "`image_size` to be at least 32"),
+    ],
+)
+def test_models_that_cannot_propose_are_refused(name, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        logn.detector(ultralytics.YOLO(f"{name}.yaml", verbose=False), **options)
