@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.onnx_proof import Proof
 from logn.errors import InputError
-from logn.logits.image_folder import read_rgb
+from logn.logits.image_folder import Preprocessing, read_rgb
 from logn.statistics.moments import ClassMoments
 
 Advance = Callable[[int], object]
@@ -101,11 +101,16 @@ def layer_in_words(paths: str | None) -> str:
     return f"`{first}` and {len(more)} more" if more else f"`{first}`"
 
 
-def size_in_words(size: Any) -> str:
-    """A height and a width as one word.
+def preprocessing_in_words(preparing: Preprocessing) -> str:
+    """What is done to an image.
 
     Example:
-        >>> size_in_words((480, 640))
-        '480x640'
+        >>> preprocessing_in_words(Preprocessing((416, 416), "letterbox", max_value=255.0, channels="BGR"))
+        'letterbox to 416x416, BGR, 0 to 255'
     """
-    return "x".join(str(side) for side in size)
+    size = "in its own size" if preparing.size is None else f"{preparing.resize} to {preparing.size[0]}x{preparing.size[1]}"
+    words = [size, *(["BGR"] if preparing.channels == "BGR" else [])]
+    words.append(f"0 to {preparing.max_value:g}")
+    if any(preparing.mean) or set(preparing.std) != {1.0}:
+        words.append("mean and std taken out")
+    return ", ".join(words)

@@ -18,7 +18,7 @@ KNOWN = (
     "a detector of torchvision, Ultralytics, transformers, rfdetr or MMDetection, the folder of a run of `logn train`, "
     "a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt` file, or `package.module:function`"
 )
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 # Where a model of a package gets its adapter: the modules of its classes, our module, the class in it.
 _ADAPTERS = (
     ("torchvision.models.detection", "torchvision", "TorchvisionDetector"),
@@ -60,8 +60,8 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
 
 def _from_path(path: str, *, trust: bool, options: dict[str, Any]) -> ProposingDetector:
     place = Path(path)
-    if _FUNCTION.fullmatch(path) and not place.exists():
-        return detector(_call(path), trust=trust, **options)
+    if FUNCTION.fullmatch(path) and not place.exists():
+        return detector(call_function(path), trust=trust, **options)
     if not place.exists():
         raise InputError(f"Expected `{path}` to be {KNOWN}, but there is no such file or folder.")
     suffix = place.suffix.lower()
@@ -88,7 +88,7 @@ def _run_folder(path: Path, options: dict[str, Any]) -> ProposingDetector:
     return found
 
 
-def _call(name: str) -> Any:
+def call_function(name: str) -> Any:
     """Call a function of the user's: "package.module:function"."""
     module_name, _, path = name.partition(":")
     if (here := os.getcwd()) not in sys.path:
