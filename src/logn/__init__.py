@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from logn.evaluate.comparison.compare import compare as compare
     from logn.evaluate.comparison.comparison import Comparison as Comparison
     from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
+    from logn.evaluate.correction.correct import correct as correct
     from logn.evaluate.detectors.detector import detector as detector
     from logn.evaluate.store.predict import predict as predict
     from logn.evaluate.store.prediction_store import PredictionStore as PredictionStore
@@ -94,6 +95,7 @@ _HOME = {
     "classification_metrics": "evaluate.classification.metrics",
     "compare": "evaluate.comparison.compare",
     "compare_classification": "evaluate.classification.compare",
+    "correct": "evaluate.correction.correct",
     "detector": "evaluate.detectors.detector",
     "fit_method": "calibrators.method_spec",
     "fold": "deploy.fold",

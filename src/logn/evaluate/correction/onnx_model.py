@@ -23,6 +23,9 @@ from logn.logits.presets import PRESETS
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import plan_batches, record_onnx
 
+# A box of four numbers and an objectness.
+OBJECTNESS_BEFORE_CLASSES = 5
+
 
 @dataclass(frozen=True)
 class LogitHints:
@@ -132,5 +135,6 @@ def open_onnx(path: Path, like: str | None, given: Mapping[str, Any], hints: Log
         )
     said = f" ({description.source})" if description.source else ""
     producer = f", {file.model.producer_name}" if file.model.producer_name else ""
-    traits = Traits(f"ONNX{producer}", preprocessing_in_words(preprocessing) + said, ".onnx")
+    objectness = description.preset is not None and description.preset.start == OBJECTNESS_BEFORE_CLASSES
+    traits = Traits(f"ONNX{producer}", preprocessing_in_words(preprocessing) + said, ".onnx", objectness)
     return OnnxModel(path, like, preprocessing, description, hints, traits)
