@@ -1,4 +1,4 @@
-"""`logn correct` on Hugging Face folders and Ultralytics files: the output loads there, and gives the map of the logits."""
+"""`logn correct` on Hugging Face folders and Ultralytics files: the output loads and gives the map of the logits."""
 
 from __future__ import annotations
 
@@ -119,7 +119,11 @@ class TestHuggingFace:
 
         torch.manual_seed(0)
         config = transformers.ResNetConfig(
-            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=6, problem_type="single_label_classification"
+            embedding_size=8,
+            hidden_sizes=[8, 16],
+            depths=[1, 1],
+            num_labels=6,
+            problem_type="single_label_classification",
         )
         model = make_tail(transformers.ResNetForImageClassification(config).eval())
         model.save_pretrained(tmp_path / "model")
@@ -148,7 +152,9 @@ class TestUltralytics:
             model = make_tail((kind or tasks.DetectionModel)(f"{name}.yaml", nc=5, verbose=False).eval())
             model.names = dict(enumerate(["cup", "fork", "bed", "cat", "dog"]))
             # As its trainer writes them: in half precision.
-            torch.save({"epoch": -1, "ema": model.half(), "model": None, "train_args": {"imgsz": 64}}, tmp_path / "best.pt")
+            torch.save(
+                {"epoch": -1, "ema": model.half(), "model": None, "train_args": {"imgsz": 64}}, tmp_path / "best.pt"
+            )
             return tmp_path / "best.pt"
 
         return save
@@ -189,6 +195,7 @@ class TestUltralytics:
         arguments = ["correct", str(source), "--images", str(images), "-o", str(tmp_path / "out.pt")]
         assert execute(arguments) == 2
         told = capsys.readouterr().err
-        assert told.startswith("Error: Expected `--trust` for `") and "which is a pickle" in told
+        assert told.startswith("Error: Expected `--trust` for `")
+        assert "which is a pickle" in told
         assert told.count("\n") == 1
         assert not (tmp_path / "out.pt").exists()

@@ -7,8 +7,9 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,11 +39,12 @@ from logn.cli.options.preprocessing import (
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
-    from logn.evaluate.correction.correct import Correction
+    from logn.evaluate.correction.correct import Correction, ImageSource
     from logn.evaluate.correction.score_change import ScoreChange
 
 SEARCH = "ONNX: where the logits are, if they are not found"
 SKIP = typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
+CHECKPOINT = "checkpoint.safetensors"
 # As wide as lines are where nobody sees the terminal.
 WIDTH = 100
 
@@ -124,20 +126,19 @@ def correct(
 
     `logn correct runs/a --data train.json -o runs/a-corrected --max-images 5000`
     """
+    from logn.evaluate.correction.correct import choose_images
     from logn.evaluate.correction.correct import correct as run
 
     at_least_one(max_images=max_images, batch=batch)
-    paths = _images(images, data)
-    total = _count(paths, max_images)
+    chosen = choose_images(_images(model, images, data), max_images)
     place = BACKGROUND_INDEX[background] if background else None
-    with progress("Collecting", total, shown=show_progress) as advance:
+    with progress("Collecting", len(chosen), shown=show_progress) as advance:
         done = run(
             model,
-            paths,
+            chosen,
             output,
             method=method,
             threshold=threshold,
-            max_images=max_images,
             batch=batch,
             skip_unreadable=skip_unreadable,
             dry_run=dry_run,
@@ -152,7 +153,7 @@ def correct(
             progress=advance,
             **given_preprocessing(size, resize, mean, std, max_value, channels, pad_value),
         )
-    notes = [in_options(sentence) for sentence in (*_left_out(done, total), *done.doubts)]
+    notes = [in_options(sentence) for sentence in (*_left_out(done, len(chosen)), *done.doubts)]
     for note in notes:
         print_note(f"Warning: {note}")
     if json:
@@ -161,15 +162,20 @@ def correct(
     for label, text in _told(done, method, dry_run=dry_run):
         _print(label, in_options(text))
     if done.output is not None:
-        _print_next(done.output)
+        _print_next(done)
 
 
-def _images(folder: Path | None, data: Path | None) -> Path | list[Path]:
-    """A folder, or the files that labels list; nothing else of the labels is used."""
+def _images(model: str, folder: Path | None, data: Path | None) -> ImageSource:
+    """A folder, or what labels list; nothing else of the labels is used."""
     if data is None:
         if folder is None:
             raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
         return folder
+    if (Path(model) / CHECKPOINT).is_file():
+        from logn.training.engine.checkpoint import stored_kind
+
+        if stored_kind(model) == "classifier":
+            return _classified(model, folder, data)
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.training.detectors.config import find_annotations
 
@@ -179,10 +185,13 @@ def _images(folder: Path | None, data: Path | None) -> Path | list[Path]:
     return [listed.image_path(index) for index in range(len(listed))]
 
 
-def _count(images: Path | list[Path], max_images: int | None) -> int:
-    from logn.logits.image_folder import select_images
+def _classified(model: str, folder: Path | None, data: Path) -> ImageSource:
+    """The training images of a classifier, held out and thinned as they were in its training."""
+    from logn.datasets.open_images import open_images
+    from logn.training.classifiers.train_classifier import load_classifier
 
-    return len(select_images(images, max_images))
+    images = open_images(data, "train", root=folder, **(load_classifier(model).data_options or {}))
+    return [partial(images.image, index) for index in range(len(images))]
 
 
 def _left_out(done: Correction, total: int) -> Iterator[str]:
@@ -199,26 +208,36 @@ def _told(done: Correction, method: str | None, *, dry_run: bool) -> Iterator[tu
     known = done.moments[0].metadata
     place = {None: "no background", 0: "background first", -1: "background last"}[known.background]
     follows = f"before {known.activation}" if known.activation else "activation not known"
-    yield "Found", f"{done.traits.framework}: {count_of(done.num_classes, 'class')} at {layer_in_words(done.layer)}, " + (
-        f"{follows}, {place}."
+    yield (
+        "Found",
+        f"{done.traits.framework}: {count_of(done.num_classes, 'class')} at {layer_in_words(done.layer)}, "
+        + (f"{follows}, {place}."),
     )
-    yield "Ran", f"{count_of(done.images, 'image')}, {done.traits.preprocessing}; " + (
-        f"{count_of(int(done.moments[0].count.max()), 'row')} of logits."
+    yield (
+        "Ran",
+        f"{count_of(done.images, 'image')}, {done.traits.preprocessing.replace('like=', '--like ')}; "
+        + (f"{count_of(int(done.moments[0].count.max()), 'row')} of logits."),
     )
     advice = done.advice
     if done.method is None:
         yield "Judged", advice.reason
-        yield "Did", "nothing, and wrote nothing: use the model as it is. To correct it all the same: --method logn:balanced."
+        yield (
+            "Did",
+            "nothing, and wrote nothing: use the model as it is. To correct it all the same: --method logn:balanced.",
+        )
         return
     chosen = f"as advised, confidence {advice.confidence}" if method is None else f"as asked; the advice: {advice.form}"
     yield "Did", f"{done.method} ({chosen}). {advice.reason}"
     if done.change is not None:
         yield "Change", _change_in_words(done.change, objectness=done.traits.objectness)
     if done.proof is not None:
-        yield "Proof", (
-            f"read back and run on images, the largest difference from scale x logit + shift is "
-            f"{done.proof.largest_difference:.2g}, at logits of up to {done.proof.largest_logit:.3g} "
-            f"({count_of(done.proof.rows, 'row')})."
+        yield (
+            "Proof",
+            (
+                f"read back and run on images, the largest difference from scale x logit + shift is "
+                f"{done.proof.largest_difference:.2g}, at logits of up to {done.proof.largest_logit:.3g} "
+                f"({count_of(done.proof.rows, 'row')})."
+            ),
         )
     if dry_run:
         yield "Wrote", "nothing (--dry-run)."
@@ -253,6 +272,11 @@ def _print(label: str, text: str) -> None:
         typer.echo(f"{label if number == 0 else '':8} {line}")
 
 
-def _print_next(output: Path) -> None:
-    told: Any = command("logn", "predict", output, "--data", "val.json", "-o", "predictions")
-    print_note(f"Does it help? With labels: {told}, then logn compare and logn report.")
+def _print_next(done: Correction) -> None:
+    statistics = next((path for path in done.files if ".statistics" in path.name), None)
+    if statistics is None and done.output is not None:
+        statistics = done.output / "logn-statistics.safetensors"
+    predict = command("logn", "predict", done.model, "--data", "val.json", "-o", "predictions")
+    compare = command("logn", "compare", "predictions", "-s", str(statistics), "-a", "val.json", "-o", "comparison")
+    print_note(f"Does it help? With labels, before and after: {predict}")
+    print_note(f"then {compare} and logn report comparison -o report.html")

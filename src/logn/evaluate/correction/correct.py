@@ -6,11 +6,14 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from logn.calibrators.advice import NONE, Advice, advise
 from logn.calibrators.class_affine import ClassAffine
@@ -19,15 +22,16 @@ from logn.calibrators.method_spec import fit_method, parse_method
 from logn.calibrators.score_shift_warning import form_warning
 from logn.deploy.onnx_proof import Proof
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits
+from logn.evaluate.correction.model_kinds import Advance, ImageFiles, ImageItem, Traits
 from logn.evaluate.correction.onnx_model import LogitHints
 from logn.evaluate.correction.open_model import open_model
 from logn.evaluate.correction.score_change import ScoreChange, score_change
 from logn.logits.arrays import foreground_columns
-from logn.logits.image_folder import select_images
+from logn.logits.image_folder import select_images, spread_evenly
 from logn.statistics.moments import ClassMoments
 from logn.statistics.sanity_checks import row_checks, sanity_checks
 
+ImageSource = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Callable[[], npt.NDArray[np.uint8]]]
 # How many images the proof runs on.
 PROOF_IMAGES = 4
 
@@ -107,7 +111,7 @@ class Correction:
 
 def correct(
     model: str | os.PathLike[str],
-    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    images: ImageSource,
     output: str | os.PathLike[str] | None = None,
     *,
     method: str | None = None,
@@ -138,7 +142,8 @@ def correct(
         model: An `.onnx` file; a folder in the form of transformers' `save_pretrained`; a `.pt` file of Ultralytics,
             with `trust`; the folder of a run of `logn train`; or "package.module:function", a function of yours that
             returns a model of torch, whose corrected state dict is then written as `.safetensors`.
-        images: A folder of training images, or a list of files. Labels are not needed.
+        images: A folder of training images, a list of files, or a list of functions without arguments that give one
+            RGB image each. Labels are not needed.
         output: Where to write; it must not exist yet.
         method: A method as for `logn.fit_method`; as the advice says by default.
         threshold: The score above which you count a detection.
@@ -183,13 +188,13 @@ def correct(
     names = (tensor,) if isinstance(tensor, str) else tensor
     hints = LogitHints(activation, background, names, num_classes, class_names)
     given = {key: value for key, value in preprocessing.items() if value is not None}
-    paths = select_images(images, max_images)
+    items = choose_images(images, max_images)
     if target is not None:
         _check_target(name, target)
     source = open_model(name, hints, like, given, trust=trust, device=device)
     if target is not None:
         _check_suffix(name, target, source.traits.suffix)
-    files = ImageFiles(paths, skip_unreadable)
+    files = ImageFiles(items, skip_unreadable)
     with _quiet():
         moments = source.collect(files, batch=batch, progress=progress)
         advice = _judge(moments, threshold)
@@ -197,7 +202,7 @@ def correct(
         model=name,
         output=None,
         traits=source.traits,
-        images=len(paths) - len(files.unreadable),
+        images=len(items) - len(files.unreadable),
         unreadable=tuple(files.unreadable),
         moments=moments,
         advice=advice,
@@ -226,6 +231,19 @@ def correct(
             "doubts": (*found.doubts, *([moved] if moved else [])),
         }
     )
+
+
+def choose_images(source: ImageSource, count: int | None) -> list[ImageItem]:
+    """At most `count` of the images, spread evenly; all for None.
+
+    Example:
+        >>> [path.name for path in choose_images(["a.png", "b.png", "c.png", "d.png"], 2)]
+        ['a.png', 'c.png']
+    """
+    if isinstance(source, str | os.PathLike):
+        return [*select_images(source, count)]
+    items: list[ImageItem] = [item if callable(item) else Path(item) for item in source]
+    return spread_evenly(items, count)
 
 
 def _judge(moments: Sequence[ClassMoments], threshold: float) -> Advice:

@@ -17,6 +17,8 @@ from logn.logits.image_folder import Preprocessing, read_rgb
 from logn.statistics.moments import ClassMoments
 
 Advance = Callable[[int], object]
+# A file, or a function that gives the image.
+ImageItem = Path | Callable[[], npt.NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -41,43 +43,55 @@ class ImageFiles:
     """The images that a model runs over; labels are never read.
 
     Args:
-        paths: Their files.
+        items: Their files, or functions that give them.
         skip_unreadable: Leave out files that cannot be read and note them in `unreadable`, instead of refusing them.
         unreadable: What was left out, with the reason.
     """
 
-    paths: Sequence[Path]
+    items: Sequence[ImageItem]
     skip_unreadable: bool = False
     unreadable: dict[Path, str] = field(default_factory=dict)
 
     def batches(self, size: int) -> Iterator[list[npt.NDArray[np.uint8]]]:
         """The images as RGB arrays, some at a time."""
         batch: list[npt.NDArray[np.uint8]] = []
-        for path in self.paths:
-            try:
-                batch.append(read_rgb(path))
-            except InputError as error:
-                if not self.skip_unreadable:
-                    raise InputError(
-                        f"{str(error).rstrip('.')}; skip_unreadable=True leaves such images out."
-                    ) from error
-                self.unreadable[path] = str(error)
+        for item in self.items:
+            if not isinstance(item, Path):
+                batch.append(item())
+            elif (image := self._read(item)) is not None:
+                batch.append(image)
             if len(batch) == size:
                 yield batch
                 batch = []
         if batch:
             yield batch
 
+    def _read(self, path: Path) -> npt.NDArray[np.uint8] | None:
+        try:
+            return read_rgb(path)
+        except InputError as error:
+            if not self.skip_unreadable:
+                raise InputError(f"{str(error).rstrip('.')}; skip_unreadable=True leaves such images out.") from error
+            self.unreadable[path] = str(error)
+            return None
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files; images that are no files are refused."""
+        found = [item for item in self.items if isinstance(item, Path)]
+        if len(found) < len(self.items):
+            raise InputError("Expected `images` to be files for an ONNX model, but got functions.")
+        return found
+
     def few(self, count: int) -> ImageFiles:
         """The first images that can be read."""
-        readable = [path for path in self.paths if path not in self.unreadable]
-        return ImageFiles(readable[:count])
+        return ImageFiles([item for item in self.items if item not in self.unreadable][:count])
 
     def require_some(self) -> None:
         """Refuse images of which none could be read."""
-        if len(self.unreadable) == len(self.paths):
+        if len(self.unreadable) == len(self.items):
             reason = next(iter(self.unreadable.values()))
-            raise InputError(f"Expected images that can be read, but none of {len(self.paths):,} can: {reason}")
+            raise InputError(f"Expected images that can be read, but none of {len(self.items):,} can: {reason}")
 
 
 class Correctable(Protocol):
@@ -110,7 +124,11 @@ def preprocessing_in_words(preparing: Preprocessing) -> str:
         >>> preprocessing_in_words(Preprocessing((416, 416), "letterbox", max_value=255.0, channels="BGR"))
         'letterbox to 416x416, BGR, 0 to 255'
     """
-    size = "in its own size" if preparing.size is None else f"{preparing.resize} to {preparing.size[0]}x{preparing.size[1]}"
+    size = (
+        "in its own size"
+        if preparing.size is None
+        else f"{preparing.resize} to {preparing.size[0]}x{preparing.size[1]}"
+    )
     words = [size, *(["BGR"] if preparing.channels == "BGR" else [])]
     words.append(f"0 to {preparing.max_value:g}")
     if any(preparing.mean) or set(preparing.std) != {1.0}:

@@ -53,7 +53,14 @@ def open_model(
 
 
 def _open_torch(
-    name: str, path: Path, activation: str | None, like: str | None, given: Mapping[str, Any], *, trust: bool, device: str
+    name: str,
+    path: Path,
+    activation: str | None,
+    like: str | None,
+    given: Mapping[str, Any],
+    *,
+    trust: bool,
+    device: str,
 ) -> Correctable:
     try:
         from logn.evaluate.correction import torch_files

@@ -56,8 +56,8 @@ def open_transformers(folder: Path, opening: Opening) -> TorchModel:
     rest: dict[str, Any] = {
         "name": str(folder),
         "traits": Traits(f"transformers, {type(network).__name__}", type(processor).__name__, ""),
-        "save": lambda model, path: write_transformers(model, processor, path, source=folder),
-        "reopen": lambda path: open_transformers(path, opening),
+        "save": lambda model, path: write_transformers(model.network, processor, path, source=folder),
+        "reopen": lambda model, path: open_transformers(path, opening),
     }
     layer = with_activation(locate_logits(network), opening.activation)
     if "ObjectDetection" in type(network).__name__:
@@ -85,8 +85,8 @@ def open_ultralytics_file(file: Path, opening: Opening) -> TorchModel:
     size = None if opening.size is None else max(opening.size)
     rest: dict[str, Any] = {
         "name": str(file),
-        "save": lambda model, path: _save_ultralytics(file, model, layer, path),
-        "reopen": lambda path: open_ultralytics_file(path, opening),
+        "save": lambda model, path: _save_ultralytics(file, model.network, model.layer, path),
+        "reopen": lambda model, path: open_ultralytics_file(path, opening),
     }
     framework = f"Ultralytics, {Path(getattr(network, 'yaml_file', '')).stem or type(network).__name__}"
     if getattr(network, "task", None) == "classify":
@@ -97,8 +97,7 @@ def open_ultralytics_file(file: Path, opening: Opening) -> TorchModel:
         adapter = UltralyticsDetector(front, image_size=size)
         kind = "stretched" if "RTDETR" in type(network).__name__ else "letterboxed"
         model = from_adapter(adapter, traits=Traits(framework, f"{kind} to {adapter.image_size}", ".pt"), **rest)
-    layer = with_activation(model.layer, opening.activation)
-    return replace(model, layer=layer)
+    return replace(model, layer=with_activation(model.layer, opening.activation))
 
 
 def _ultralytics_classifier(network: Any, size: int | None, framework: str, rest: dict[str, Any]) -> TorchModel:
@@ -139,8 +138,8 @@ def open_run(path: Path, opening: Opening) -> TorchModel:
     opening.refuse(f"the run `{path}`", "size", "preprocessing")
     rest: dict[str, Any] = {
         "name": str(path),
-        "save": lambda model, folder: _save_run(path, model, layer, folder),
-        "reopen": lambda folder: open_run(folder, opening),
+        "save": lambda model, folder: _save_run(path, model.network, model.layer, folder),
+        "reopen": lambda model, folder: open_run(folder, opening),
     }
     if stored_kind(path) == "detector":
         detector = load_detector(path).to(opening.device)
@@ -149,8 +148,7 @@ def open_run(path: Path, opening: Opening) -> TorchModel:
         model = from_adapter(detector, traits=traits, **rest)
     else:
         model = _run_classifier(path, opening, rest)
-    layer = with_activation(model.layer, opening.activation)
-    return replace(model, layer=layer)
+    return replace(model, layer=with_activation(model.layer, opening.activation))
 
 
 def _run_classifier(path: Path, opening: Opening, rest: dict[str, Any]) -> TorchModel:
@@ -195,17 +193,16 @@ def open_function(name: str, opening: Opening) -> TorchModel:
     from logn.evaluate.detectors.detector import call_function, detector
 
     made = call_function(name)
-    rest: dict[str, Any] = {"name": name, "save": _save_state, "reopen": lambda path: _load_state(model, keys, path)}
+    rest: dict[str, Any] = {"name": name, "save": _save_state, "reopen": _load_state}
     if _is_detector(made):
         opening.refuse(f"`{name}`, a detector of a known framework", "size", "preprocessing")
         adapter: Any = detector(made)
-        adapter.model.to(opening.device) if hasattr(adapter, "model") else adapter.to(opening.device)
-        model = from_adapter(adapter, traits=Traits(_framework_of(adapter), "its own", ".safetensors"), **rest)
+        network: nn.Module = adapter if isinstance(adapter, nn.Module) else adapter.model
+        network.to(opening.device)
+        model = from_adapter(adapter, traits=Traits(_framework_of(network), "its own", ".safetensors"), **rest)
     else:
         model = _prepared_model(made, name, opening, rest)
-    model = replace(model, layer=with_activation(model.layer, opening.activation))
-    keys = {*model.network.state_dict()}
-    return model
+    return replace(model, layer=with_activation(model.layer, opening.activation))
 
 
 def _is_detector(model: Any) -> bool:
@@ -220,8 +217,8 @@ def _prepared_model(made: Any, name: str, opening: Opening, rest: dict[str, Any]
     preparing = opening.preprocessing
     if preparing is None:
         raise InputError(
-            f"Expected `like` (or `size`, `mean` and `std`) for `{name}`, since a {type(made).__name__} does not say "
-            "how its images are prepared; --like imagenet is for most image classifiers."
+            f"Expected `like` for `{name}`, since a {type(made).__name__} does not say how its images are prepared: "
+            "imagenet is for most image classifiers; or the points of it one by one (`--size`, `--mean`, `--std`)."
         )
     network = made.to(opening.device).eval()
 
@@ -233,25 +230,19 @@ def _prepared_model(made: Any, name: str, opening: Opening, rest: dict[str, Any]
     return TorchModel(network=network, layer=layer, run=run, class_names=None, traits=traits, **rest)
 
 
-def _framework_of(model: Any) -> str:
-    network = getattr(model, "model", model)
+def _framework_of(network: nn.Module) -> str:
     return f"{type(network).__module__.partition('.')[0]}, {type(network).__name__}"
 
 
-def _save_state(network: nn.Module, path: Path) -> None:
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in network.state_dict().items()}, path)
+def _save_state(model: TorchModel, path: Path) -> None:
+    weights = model.network.state_dict()
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}, path)
     path.chmod(path.stat().st_mode | 0o044)  # that writer makes files that only their owner may read
 
 
-def _load_state(model: TorchModel, keys: set[str], path: Path) -> TorchModel:
-    """The corrected weights from the file, in the model as the user will load them: no key more, none less."""
-    weights = load_file(path)
-    if changed := sorted({*weights} ^ keys):
-        raise InputError(
-            f"Expected the corrected weights to load into the model of `{model.name}`, but `{changed[0]}` has no place "
-            "in it; give its class layer a bias, or attach the correction in Python: logn.calibrate(model, loader)."
-        )
-    model.network.load_state_dict(weights)
+def _load_state(model: TorchModel, path: Path) -> TorchModel:
+    """The same model with the weights of the file, as the user will load them."""
+    model.network.load_state_dict(load_file(path))
     return model
 
 

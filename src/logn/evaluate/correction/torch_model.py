@@ -42,7 +42,7 @@ class TorchModel:
         run: Runs it on RGB images, prepared as it needs them.
         traits: What is known of it.
         class_names: Of all columns, the background included, where they are known.
-        save: Writes the network to a path.
+        save: Writes it to a path.
         reopen: Reads what `save` wrote.
     """
 
@@ -52,12 +52,12 @@ class TorchModel:
     run: Callable[[Images], object]
     traits: Traits
     class_names: tuple[str, ...] | None
-    save: Callable[[nn.Module, Path], None]
-    reopen: Callable[[Path], TorchModel]
+    save: Callable[[TorchModel, Path], object]
+    reopen: Callable[[TorchModel, Path], TorchModel]
 
     def collect(self, images: ImageFiles, *, batch: int | None, progress: Advance) -> tuple[ClassMoments, ...]:
         """Run it over the images once."""
-        self._refuse_corrected()
+        self._check_layer()
         recording = record(self.network, self.layer, class_names=self.class_names)
         with evaluation_mode(self.network), recording as recorded, torch.inference_mode():
             for part in images.batches(batch or BATCH):
@@ -77,8 +77,8 @@ class TorchModel:
             # The file is read back below: what a tied weight needs to stay untied is seen there.
             warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
             fold(self.network, self.layer, list(maps) if self.layer.stages else maps[0])
-        self.save(self.network, output)
-        written = self.reopen(output)
+        self.save(self, output)
+        written = self.reopen(self, output)
         check_same_weights(written.network, self.network, self.name)
 
         def run() -> None:
@@ -89,14 +89,20 @@ class TorchModel:
             proof = prove_fold(written.network, self.layer, plain, maps, run)
         return check_fold_proof(proof, self.name)
 
-    def _refuse_corrected(self) -> None:
-        """Before the pass over the images, which may take an hour."""
+    def _check_layer(self) -> None:
+        """Refuse what could not be corrected before the pass over the images, which may take an hour."""
         for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
             refuse_attached(path, module)
             if is_folded(module):
                 raise InputError(
                     f"Expected a model that is not corrected yet, but `{path}` of `{self.name}` holds a correction "
                     "already; use the model as it is, or correct the one that it was made from."
+                )
+            if module._parameters.get("bias") is None:
+                raise InputError(
+                    f"Expected the class layer `{path}` of `{self.name}` to have a bias, where the correction goes, "
+                    f"but {type(module).__name__} has none, and a file with one would not load; in Python logn.attach "
+                    "puts the correction behind it."
                 )
 
 
