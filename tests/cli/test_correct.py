@@ -97,7 +97,9 @@ def test_the_threshold_that_is_named_keeps_as_many_scores(run, tmp_path, model, 
     rows = moments.sample.astype(np.float64)
     affine = ClassAffine.load(tmp_path / "corrected.affine.safetensors")
     old, new = (1 / (1 + np.exp(-values)) for values in (rows, affine(rows)))
-    assert (new > change["matching"]).sum() == (old > 0.2).sum() > 0
+    # The sample is in half precision, and some of its scores are equal.
+    assert (new > change["matching"]).sum() <= (old > 0.2).sum() <= (new >= change["matching"]).sum()
+    assert (old > 0.2).sum() > 100
     assert change["before"] == pytest.approx((old > 0.2).sum() / len(rows) * 256)
     assert change["after"] == pytest.approx((new > 0.2).sum() / len(rows) * 256)
 
