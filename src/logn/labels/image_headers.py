@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError, LogNWarning, MissingExtraError
@@ -17,7 +16,7 @@ _ORIENTATION = 0x0112
 _AT_ONCE = 1024
 
 
-def image_sizes(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
+def image_sizes(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
     """Width and height of each picture, in order, read by a few threads ahead.
 
     Boxes that are shares of an image are told of the picture as it is shown. Here pictures are not turned by their EXIF
@@ -55,7 +54,7 @@ def numbered(stems: Sequence[str]) -> list[int]:
     return list(range(1, len(stems) + 1))
 
 
-def _header(pillow: Any, path: Path) -> tuple[int, int, bool]:
+def _header(pillow: Any, path: str) -> tuple[int, int, bool]:
     try:
         with pillow.open(path) as picture:
             # Only JPEG files hold their EXIF data in the header; to look for it elsewhere costs a decoding.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,11 +88,21 @@ def _form_of(path: Path) -> LabelSource | None:
         return LabelSource(path, "yolo")
     if not path.is_dir():
         return None
-    for name in YAML_NAMES:
-        if (path / name).is_file():
-            return LabelSource(path / name, "yolo")
+    if file := _yaml_in(path):
+        return LabelSource(file, "yolo")
     if (path / ROBOFLOW_NAME).is_file():
         return LabelSource(path / ROBOFLOW_NAME, "json")
     if (path / "Annotations").is_dir() or next(path.glob("*.xml"), None) is not None:
         return LabelSource(path, "voc")
+    return None
+
+
+def _yaml_in(folder: Path) -> Path | None:
+    """The `data.yaml` of a folder, or the only file there that describes a data set of YOLO under another name."""
+    for name in YAML_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    files = [file for suffix in YAML_SUFFIXES for file in folder.glob(f"*{suffix}")]
+    if len(files) == 1 and re.search(rb"(?m)^(names|nc)\s*:", files[0].read_bytes()):
+        return files[0]
     return None

@@ -58,7 +58,7 @@ def voc_elements(source: LabelSource) -> Iterator[Element]:
     category = {name: number for number, name in enumerate(names, start=1)}
     for picture, image_id in zip(pictures, ids, strict=True):
         path = _image_file(source.path, picture)
-        width, height = picture.size or next(image_sizes([path]))
+        width, height = picture.size or next(image_sizes([str(path)]))
         entry = {"id": image_id, "file_name": path.relative_to(source.path).as_posix(), "width": width}
         yield Element("images", entry | {"height": height}, -1, -1)
         for thing in picture.things:

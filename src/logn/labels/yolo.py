@@ -56,16 +56,15 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
     images = split_images(data, source.split or DEFAULT_SPLIT)
     for number, name in enumerate(data.names):
         yield Element("categories", {"id": number + 1, "name": name}, -1, -1)
-    twice, labelled, count = 0, 0, 0
-    ids = numbered([path.stem for path in images])
+    twice, labelled, count, name_of = 0, 0, 0, _Names(source.root)
+    ids = numbered([_stem(path) for path in images])
     measured = image_sizes(images) if sizes else [None] * len(images)
     for path, image_id, size in zip(images, ids, measured, strict=True):
-        entry: dict[str, Any] = {"id": image_id, "file_name": _name(path, source.root)}
+        entry: dict[str, Any] = {"id": image_id, "file_name": name_of(path)}
         if size is not None:
             entry |= {"width": size[0], "height": size[1]}
         yield Element("images", entry, -1, -1)
-        file = label_file(path)
-        rows = _rows(file, data) if file.is_file() else None
+        rows = _rows(label_file(path), data)
         labelled += rows is not None
         distinct = list(dict.fromkeys(rows or ()))
         twice += len(rows or ()) - len(distinct)
@@ -76,7 +75,7 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
     _warn(source, images, labelled, twice)
 
 
-def _warn(source: LabelSource, images: Sequence[Path], labelled: int, twice: int) -> None:
+def _warn(source: LabelSource, images: Sequence[str], labelled: int, twice: int) -> None:
     if not labelled:
         warnings.warn(
             f"None of the {len(images)} images of `{source.path}` has a file of labels (`{label_file(images[0])}` would"
@@ -92,18 +91,24 @@ def _warn(source: LabelSource, images: Sequence[Path], labelled: int, twice: int
         )
 
 
-def label_file(image: Path) -> Path:
+def label_file(image: str) -> str:
     """Where the labels of an image are: the last folder `images` of its path becomes `labels`.
 
+    Paths are texts here: of a hundred thousand images, objects for them take longer than reading the files.
+
     Example:
-        >>> label_file(Path("coco8/images/val/000000000036.jpg")).as_posix()
+        >>> label_file("coco8/images/val/000000000036.jpg")
         'coco8/labels/val/000000000036.txt'
     """
-    parts = list(image.parts)
-    folders = [place for place, part in enumerate(parts[:-1]) if part == "images"]
-    if folders:
-        parts[folders[-1]] = "labels"
-    return Path(*parts).with_suffix(".txt")
+    folder, _, name = image.rpartition(os.sep)
+    parts = f"{os.sep}{folder}{os.sep}".rpartition(f"{os.sep}images{os.sep}")
+    if parts[1]:
+        folder = f"{parts[0]}{os.sep}labels{os.sep}{parts[2]}"[1:-1]
+    return f"{folder}{os.sep if folder or image.startswith(os.sep) else ''}{name.rpartition('.')[0]}.txt"
+
+
+def _stem(path: str) -> str:
+    return path.rpartition(os.sep)[2].rpartition(".")[0]
 
 
 def read_yolo_data(file: Path) -> YoloData:
@@ -166,7 +171,7 @@ def _folder(file: Path, path: Any) -> Path:
     raise InputError(f"Expected `path` of `{file}` to be a folder, but there is none at {tried}.")
 
 
-def split_images(data: YoloData, split: str) -> list[Path]:
+def split_images(data: YoloData, split: str) -> list[str]:
     """The images of a split, sorted by path; one that is listed twice counts once."""
     if split not in data.splits:
         known = ", ".join(f"`{data.file}:{name}`" for name in data.splits) or "none at all"
@@ -194,11 +199,11 @@ def _resolved(data: YoloData, text: str) -> Path:
     return place
 
 
-def _images_at(data: YoloData, split: str, text: str) -> list[Path]:
+def _images_at(data: YoloData, split: str, text: str) -> list[str]:
     place = _resolved(data, text)
     if place.is_dir():
         return [
-            Path(folder, name)
+            os.path.join(folder, name)
             for folder, _, names in os.walk(place, followlinks=True)
             for name in names
             if name.lower().endswith(SUFFIXES)
@@ -207,34 +212,49 @@ def _images_at(data: YoloData, split: str, text: str) -> list[Path]:
         raise InputError(
             f"Expected `{split}` of `{data.file}` to be a folder or a list of images, but there is none at `{place}`."
         )
-    return [place] if place.suffix.lower() in SUFFIXES else _listed_images(place, data.folder)
+    return [str(place)] if place.suffix.lower() in SUFFIXES else _listed_images(place, data.folder)
 
 
-def _listed_images(file: Path, folder: Path) -> list[Path]:
+def _listed_images(file: Path, folder: Path) -> list[str]:
     found = []
-    for number, line in enumerate(_lines(file), start=1):
+    for number, line in enumerate(_lines(str(file)) or (), start=1):
         if not line.strip():
             continue
         places = [base / line.strip() for base in (file.parent, folder, Path())]
         image = next((place for place in places if place.is_file()), None)
         if image is None:
             raise InputError(f"Expected the image in line {number} of `{file}` at `{places[0]}`, but there is no file.")
-        found.append(image)
+        found.append(str(image))
     return found
 
 
-def _name(path: Path, root: Path) -> str:
-    return Path(os.path.relpath(path, root)).as_posix()
+class _Names:
+    """Paths of images from a folder, which is asked for once for each folder that has images."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders: dict[str, str] = {}
+
+    def __call__(self, path: str) -> str:
+        folder, name = os.path.split(path)
+        if folder not in self._folders:
+            self._folders[folder] = Path(os.path.relpath(folder, self._root)).as_posix()
+        inside = self._folders[folder]
+        return name if inside == "." else f"{inside}/{name}"
 
 
 Row = tuple[float, float, float, float, float]
 
 
-def _rows(file: Path, data: YoloData) -> list[Row]:
-    return [_row(file, number, line, data) for number, line in enumerate(_lines(file), start=1) if line.strip()]
+def _rows(file: str, data: YoloData) -> list[Row] | None:
+    """The objects of an image; None where it has no file."""
+    lines = _lines(file)
+    if lines is None:
+        return None
+    return [_row(file, number, line, data) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
-def _row(file: Path, number: int, line: str, data: YoloData) -> Row:
+def _row(file: str, number: int, line: str, data: YoloData) -> Row:
     """Class, centre, width and height of a line."""
     try:
         label, *values = map(float, line.split())
@@ -256,13 +276,16 @@ def _row(file: Path, number: int, line: str, data: YoloData) -> Row:
     return label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
 
 
-def _fault(file: Path, number: int, expected: str, got: str) -> InputError:
+def _fault(file: str, number: int, expected: str, got: str) -> InputError:
     return InputError(f"Expected {expected} in line {number} of `{file}`, but got {got.strip()!r:.60}.")
 
 
-def _lines(file: Path) -> list[str]:
+def _lines(file: str) -> list[str] | None:
     try:
-        return file.read_text(encoding="utf-8-sig").splitlines()
+        with open(file, "rb") as opened:
+            return opened.read().decode("utf-8-sig").splitlines()
+    except FileNotFoundError:
+        return None
     except UnicodeDecodeError as error:
         raise InputError(f"Expected `{file}` to be UTF-8 text, but it is not ({error}).") from None
 

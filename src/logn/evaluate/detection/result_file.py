@@ -30,6 +30,8 @@ from logn.strict_json import parse_json
 def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Detections, list[dict[str, Any]] | None]:
     """Read a list of `image_id, category_id, bbox, score` and, where all have one, the segmentations.
 
+    An `image_id` may be the name of the image without its suffix, as Ultralytics writes it.
+
     Example:
         >>> import tempfile
         >>> from pathlib import Path
@@ -41,7 +43,7 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
         >>> read_results(file, truth)[0].boxes.tolist()
         [[1.0, 2.0, 4.0, 6.0]]
     """
-    entries = _entries(path)
+    entries = _with_image_numbers(_entries(path), truth)
     images = _positions(path, entries, "image_id", truth.image_ids)
     labels = _positions(path, entries, "category_id", truth.category_ids)
     masks = _masks(path, entries, truth)
@@ -58,6 +60,17 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
         **columns,
     )
     return detections, None if masks is None else [masks[place] for place in order.tolist()]
+
+
+def _with_image_numbers(entries: Sequence[dict[str, Any]], truth: GroundTruth) -> list[dict[str, Any]]:
+    names = [(Path(str(image.get("file_name", ""))).stem, image["id"]) for image in truth.dataset["images"]]
+    number = dict(names) if len(dict(names)) == len(names) else {}  # a name that two images have says nothing
+    return [
+        {**entry, "image_id": number[entry["image_id"]]}
+        if isinstance(entry["image_id"], str) and entry["image_id"] in number
+        else entry
+        for entry in entries
+    ]
 
 
 def _masks(
