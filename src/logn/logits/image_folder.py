@@ -138,7 +138,7 @@ class Placement(NamedTuple):
         """
         offset = np.array([self.left, self.top] * 2, boxes.dtype)
         scale = np.array([self.scale_x, self.scale_y] * 2, boxes.dtype)
-        return (boxes - offset) / scale
+        return np.asarray((boxes - offset) / scale)
 
 
 def find_images(folder: str | os.PathLike[str]) -> list[Path]:

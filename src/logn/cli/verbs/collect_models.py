@@ -28,6 +28,7 @@ from logn.cli.options.choices import (
     StatisticsFileOption,
     at_least_one,
 )
+from logn.cli.options.detectors import ImageSizeOption, TrustOption, is_classifier, open_detector
 from logn.cli.options.preprocessing import (
     PREPROCESSING,
     ChannelsOption,
@@ -62,7 +63,7 @@ SourcesArgument = Annotated[
     list[str],
     typer.Argument(
         help="Files of logits, folders of them or quoted globs (.npy, .npz, .safetensors); or an ONNX file; or the "
-        "folder that `logn train` wrote."
+        "folder that `logn train` wrote; or a detector, as `logn predict` takes it."
     ),
 ]
 IMAGES = typer.Option(
@@ -199,16 +200,16 @@ def collect_run(
     seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
     sample_rows: SampleRowsOption = None,
     device: DeviceOption = "auto",
+    trust: TrustOption = False,
+    image_size: ImageSizeOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a detector or image classifier over training images, held out and thinned as they were in its training."""
-    from logn.training.engine.checkpoint import stored_kind
-
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
     check_output(output, holds="logn.statistics")
-    prepare = _prepare_classifier if stored_kind(model) == "classifier" else _prepare_detector
+    prepare = _prepare_classifier if is_classifier(model) else partial(_prepare_detector, trust, image_size)
     run, available = prepare(model, data, images, device)
     total = available if max_images is None else min(max_images, available)
     with progress("Collecting", total, shown=show_progress) as advance:
@@ -230,16 +231,15 @@ def collect_run(
         print_next(output)
 
 
-def _prepare_detector(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
+def _prepare_detector(
+    trust: bool, image_size: int | None, model: Path, data: Path, images: Path | None, device: str
+) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.evaluate.store.detector_statistics import collect_detector_statistics
     from logn.training.detectors.config import find_annotations
-    from logn.training.engine.checkpoint import load_detector
-    from logn.training.engine.distributed import choose_device
 
     dataset = DetectionDataset(find_annotations(data), images)
-    detector = load_detector(model)
-    detector.to(choose_device(device))
+    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
     return partial(collect_detector_statistics, detector, dataset), len(dataset)
 
 

@@ -22,6 +22,7 @@ from logn.cli.options.choices import (
     at_least_one,
 )
 from logn.cli.options.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
+from logn.cli.options.detectors import MODEL, ImageSizeOption, TrustOption, is_classifier, open_detector
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -44,9 +45,7 @@ if TYPE_CHECKING:
 
 _STATISTICS = "statistics.safetensors"
 
-ModelArgument = Annotated[
-    Path, typer.Argument(help="Folder that `logn train` wrote, or an ONNX file."), formerly("--model", "-m")
-]
+ModelArgument = Annotated[Path, typer.Argument(help=MODEL), formerly("--model", "-m")]
 DataOption = Annotated[
     Path,
     typer.Option(
@@ -78,24 +77,22 @@ def predict_detector(
     dtype: DtypeOption = "float16",
     batch: BatchOption = None,
     device: DeviceOption = "auto",
+    trust: TrustOption = False,
+    image_size: ImageSizeOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a detector once and keep what it says of every proposal."""
     from logn.datasets.detection_dataset import DetectionDataset
-    from logn.logits.fingerprint import fingerprint
-    from logn.training.engine.checkpoint import load_detector
 
     at_least_one(batch=batch)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = load_detector(model)
-    digest = fingerprint(detector)
-    detector.to(_device(device))
-    written = _store(detector, digest, model, dataset, output, dtype, batch, show_progress, json)
-    if written:
-        training = _training_data(dataset)
+    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
+    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+        how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
         where = () if images is None else ("--images", images)
-        _print_next(dataset, output, command("logn", "collect", model, "--data", training, *where, "-o", _STATISTICS))
+        options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
+        _print_next(dataset, output, command("logn", "collect", model, *options))
 
 
 def predict_onnx(
@@ -145,8 +142,7 @@ def predict_onnx(
         anchors=anchors,
         provider=provider,
     )
-    written = _store(detector, detector.fingerprint, model, dataset, output, dtype, batch, show_progress, json)
-    if written:
+    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
         options = () if like is None else ("--like", like)
         _print_next(
             dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)
@@ -155,7 +151,6 @@ def predict_onnx(
 
 def _store(
     detector: ProposingDetector,
-    digest: str,
     model: Path,
     dataset: DetectionDataset,
     output: Path,
@@ -165,6 +160,7 @@ def _store(
     as_json: bool,
 ) -> bool:
     """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
+    from logn.evaluate.detectors.detector import fingerprint_of
     from logn.evaluate.store.predict import match_detector
     from logn.evaluate.store.predict import predict as run_detector
     from logn.evaluate.store.prediction_store import PredictionStore
@@ -174,7 +170,7 @@ def _store(
         "model": model.name,
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
-        "fingerprint": digest,
+        "fingerprint": fingerprint_of(detector),
     }
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     with progress("Predicting", total=share, shown=show_progress) as advance:
@@ -281,9 +277,10 @@ ONNX = Kind("ONNX detector", "a detector in an ONNX file", predict_onnx)
 def predict(model: ModelArgument) -> Kind:
     """Run a trained model once and keep its logits; any method can be scored on them afterwards.
 
-    **Detectors**: what the model says of every proposal. Annotations are read for the list of images and classes only.
-    A run that was stopped, killed or run out of disk goes on where it was. Under torchrun every process writes its own
-    part; the folder is read as one.
+    **Detectors**: what the model says of every proposal, or of every anchor or query; of `logn train` and of other
+    frameworks. How these make detections of it is kept, and done by `logn evaluate` and `logn compare`. Annotations are
+    read for the list of images and classes only. A run that was stopped, killed or run out of disk goes on where it
+    was. Under torchrun every process writes its own part; the folder is read as one.
 
     **Detectors in ONNX files**: the same of every box, with the images prepared as --like or the file itself says.
     Classes are matched with those of the annotations by name.
@@ -297,6 +294,10 @@ def predict(model: ModelArgument) -> Kind:
 
         logn predict runs/glyphs --data glyphs/test.json -o predictions
 
+        logn predict best.pt --trust --data data.yaml -o predictions
+
+        logn predict my_models:build --data val.json --images val -o predictions
+
         logn predict yolox_nano.onnx --like yolox --class-names coco.txt --data val.json -o predictions
 
         logn predict runs/softmax --data classes -o logits
@@ -307,9 +308,7 @@ def predict(model: ModelArgument) -> Kind:
     """
     if model.suffix.lower() == ".onnx":
         return ONNX
-    from logn.training.engine.checkpoint import stored_kind
-
-    return CLASSIFIER if stored_kind(model) == "classifier" else DETECTOR
+    return CLASSIFIER if is_classifier(model) else DETECTOR
 
 
 predict_classifier = with_old_spellings(run_classifier)

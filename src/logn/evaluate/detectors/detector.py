@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError, MissingExtraError
+from logn.logits.fingerprint import fingerprint
 from logn.logits.frameworks.framework_of import class_names
 from logn.logits.proposals import ProposingDetector
 
@@ -19,6 +20,8 @@ KNOWN = (
     "a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt` file, or `package.module:function`"
 )
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_PICKLES = (".pt", ".pth")
+_FILES = (".onnx", *_PICKLES)
 # Where a model of a package gets its adapter: the modules of its classes, our module, the class in it.
 _ADAPTERS = (
     ("torchvision.models.detection", "torchvision", "TorchvisionDetector"),
@@ -58,6 +61,39 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
     raise InputError(f"Expected `model` to be {KNOWN}, but got {type(model).__name__}.")
 
 
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is meant as a run of `logn train`, and not as a model of another kind.
+
+    Example:
+        >>> is_run("best.pt"), is_run("my_models:build"), is_run("runs/first")
+        (False, False, True)
+    """
+    place = Path(path)
+    is_function = FUNCTION.fullmatch(os.fspath(path)) is not None and not place.exists()
+    return not is_function and place.suffix.lower() not in _FILES and not (place / "config.json").is_file()
+
+
+def fingerprint_of(adapter: Any) -> str | None:
+    """A digest of the weights behind a detector, by which statistics and predictions know each other.
+
+    Example:
+        >>> fingerprint_of(object()) is None
+        True
+    """
+    if (own := getattr(adapter, "fingerprint", None)) is not None:
+        return str(own)
+    network: Any = adapter if hasattr(adapter, "state_dict") else getattr(adapter, "model", None)
+    return fingerprint(network) if hasattr(network, "state_dict") else None
+
+
+def move_to(adapter: Any, device: str) -> Any:
+    """Bring a detector to a device, itself or the model that it wraps; what is no torch model stays where it is."""
+    network: Any = adapter if hasattr(adapter, "to") else getattr(adapter, "model", None)
+    if hasattr(network, "to"):
+        network.to(device)
+    return adapter
+
+
 def _from_path(path: str, *, trust: bool, options: dict[str, Any]) -> ProposingDetector:
     place = Path(path)
     if FUNCTION.fullmatch(path) and not place.exists():
@@ -67,11 +103,11 @@ def _from_path(path: str, *, trust: bool, options: dict[str, Any]) -> ProposingD
     suffix = place.suffix.lower()
     if suffix == ".onnx":
         return _adapter("onnx", "OnnxDetector")(place, **options)
-    if suffix in (".pt", ".pth"):
+    if suffix in _PICKLES:
         from logn.evaluate.detectors.ultralytics import open_ultralytics
 
         return detector(open_ultralytics(place, trust=trust), **options)
-    if place.is_dir() and (place / "config.json").is_file():
+    if (place / "config.json").is_file():
         folder = import_module("logn.deploy.transformers_folder")
         network, processor = folder.read_transformers(place)
         return _adapter("transformers", "TransformersDetector")(network, processor, **options)

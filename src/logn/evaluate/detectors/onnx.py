@@ -102,7 +102,9 @@ class OnnxDetector:
         self._session = OnnxSession(exposed, str(path), provider=provider)
         self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors)))
         self.background = background if background is not None or preset is None else preset.background
-        self.activation = _activation(self._logits.activation or activation, preset and preset.activation, path)
+        self.activation = _activation(
+            self._logits.activation or activation, None if preset is None else preset.activation, path
+        )
         if self.activation == "sigmoid" and background is None:
             self.background = None
         self.num_classes = self._logits.num_classes - (self.background is not None)
@@ -154,6 +156,12 @@ class OnnxDetector:
                 item.width,
                 objectness=None if objectness is None else objectness[number],
             )
+
+    def predict_masks(
+        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Masks are not read from ONNX files."""
+        raise InputError(f"Expected a detector that gives masks, but only the boxes of `{self.name}` are read.")
 
     def _objectness(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32] | None:
         """Logits of the objectness; the graph gives its sigmoid."""

@@ -2,7 +2,7 @@
 
 Score columns are those that equal the activation of the class logits, in their order: so boxes and logits of a row
 belong together, or the layout is refused. What the four numbers of a box mean follows from the graph: straight from a
-layer they are offsets to a grid, or the bins of a distribution; straight from a sigmoid parts of the input; else pixels.
+layer they are offsets to a grid, or bins of a distribution; straight from a sigmoid parts of the input; else pixels.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _SAME = 1e-4
 _CHOOSING = ("NonMaxSuppression", "TopK", "Loop", "Scan", "EfficientNMS_TRT", "BatchedNMS_TRT", "NonZero")
 # Strides of the levels of a pyramid, and where the box of a place starts: at its middle, or at its corner.
 _PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (8, 16, 32, 64, 128), (4, 8, 16, 32), (16, 32))
+# The logarithm of a size, in strides, that no image has.
+_LARGEST = 30.0
 _SSD_VARIANCES = (0.1, 0.1, 0.2, 0.2)
 
 
@@ -100,9 +102,9 @@ def _chosen_inside(graph: OnnxGraph, name: str) -> InputError:
     inside = next((node.op_type for node in graph.nodes if node.op_type in _CHOOSING), None)
     if inside is not None:
         return InputError(
-            f"Expected `{name}` to give all its boxes, but it chooses among them inside ({inside}), and what was dropped "
-            "there cannot be scored anew: collect its statistics and fold a correction, or export it without that step "
-            "to store its predictions."
+            f"Expected `{name}` to give all its boxes, but it chooses among them inside ({inside}), and what was "
+            "dropped there cannot be scored anew: collect its statistics and fold a correction, or export it without "
+            "that step to store its predictions."
         )
     shapes = ", ".join(graph.outputs)
     return InputError(
@@ -152,8 +154,8 @@ def _beside(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], s
     levels = [logits.rows(values[tensor]) for tensor in logits.tensors]
     counts = [level.size // logits.num_classes // len(level) for level in levels]
     for transposed, single in itertools.product((False, True), (True, False)):
-        wanted = [scores.shape[1]] if single else counts
-        found = _outputs_of(graph, values, scores, transposed, wanted)
+        parts = [scores] if single else np.split(scores, np.cumsum(counts)[:-1], axis=1)
+        found = _outputs_of(graph, values, parts, transposed)
         if found is not None:
             width = _as_rows(values[found[0]], transposed).shape[2]
             return BoxLayout(found, transposed, "", width=width)
@@ -161,32 +163,23 @@ def _beside(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], s
 
 
 def _outputs_of(
-    graph: OnnxGraph, values: Mapping[str, Array], scores: Array, transposed: bool, counts: Sequence[int]
+    graph: OnnxGraph, values: Mapping[str, Array], parts: Sequence[Array], transposed: bool
 ) -> tuple[str, ...] | None:
-    """One output of boxes for each number of rows, in that order; None where there is not exactly one."""
-    shapes = {
-        output: _as_rows(values[output], transposed).shape for output in graph.outputs if values[output].ndim >= 3
-    }
+    """For each part of the scores the output of its boxes; None where there is not exactly one."""
+    rows = {output: _as_rows(values[output], transposed) for output in graph.outputs if values[output].ndim >= 3}
     found = []
-    for count in counts:
+    for scores in parts:
         fitting = [
             output
-            for output, shape in shapes.items()
-            if shape[1] == count and shape[2] % 4 == 0 and not _are_scores(values[output], scores, transposed)
+            for output, array in rows.items()
+            if array.shape[1] == scores.shape[1] and array.shape[2] % 4 == 0 and not _same(array, scores)
         ]
-        fours = [output for output in fitting if shapes[output][2] == 4]
-        fitting = (
-            fours if len(fours) == 1 else [item for item in fitting if shapes[item][2] != scores.shape[2]] or fitting
-        )
+        fours = [output for output in fitting if rows[output].shape[2] == 4]
+        fitting = fours if len(fours) == 1 else fitting
         if len(fitting) != 1:
             return None
         found.append(fitting[0])
     return tuple(found)
-
-
-def _are_scores(array: Array, scores: Array, transposed: bool) -> bool:
-    rows = _as_rows(array, transposed)
-    return rows.shape == scores.shape and _same(rows, scores)
 
 
 def _same(first: Array, second: Array) -> bool:
@@ -209,7 +202,9 @@ def _with_kind(
         return replace(layout, kind="anchors" if has_anchors else "grid")
     if activated and origin.stops:
         return replace(layout, kind="unit")
-    boxes = layout.rows(values)[..., layout.first : layout.first + 4]
+    if len(layout.outputs) == 1 and layout.rows(values).shape[2] > layout.width:
+        return replace(layout, kind="centre")  # all that put boxes and scores into one output count from the centre
+    boxes = layout.rows(values)
     ordered = (boxes[..., 2] >= boxes[..., 0]).all() and (boxes[..., 3] >= boxes[..., 1]).all()
     return replace(layout, kind="corners" if ordered else "centre")
 
@@ -244,12 +239,17 @@ def decode_boxes(
     places, strides = _grid(rows.shape[1], size, name)
     if layout.kind == "grid":
         centres = (boxes[..., :2] + places) * strides
-        return _corners(np.concatenate([centres, np.exp(boxes[..., 2:]) * strides], axis=-1))
+        return _corners(np.concatenate([centres, _exp(boxes[..., 2:]) * strides], axis=-1))
     bins = boxes.reshape(*boxes.shape[:2], 4, -1)
     powers = np.exp(bins - bins.max(axis=-1, keepdims=True))
     distances = powers @ np.arange(bins.shape[-1], dtype=np.float32) / powers.sum(axis=-1) * strides
     centres = (places + np.float32(layout.middle)) * strides
     return np.concatenate([centres - distances[..., :2], centres + distances[..., 2:]], axis=-1)
+
+
+def _exp(values: Array) -> Array:
+    """The exponential; of what would be larger than any image, a number that is still finite."""
+    return np.exp(np.minimum(values, np.float32(_LARGEST)))
 
 
 def _corners(boxes: Array) -> Array:
@@ -264,7 +264,7 @@ def _from_anchors(boxes: Array, anchors: Array | None, name: str) -> Array:
     known = anchors.astype(np.float32)
     variances = np.array(_SSD_VARIANCES, np.float32)
     centres = known[:, :2] + boxes[..., :2] * variances[:2] * known[:, 2:]
-    return _corners(np.concatenate([centres, np.exp(boxes[..., 2:] * variances[2:]) * known[:, 2:]], axis=-1))
+    return _corners(np.concatenate([centres, _exp(boxes[..., 2:] * variances[2:]) * known[:, 2:]], axis=-1))
 
 
 def _grid(count: int, size: tuple[int, int], name: str) -> tuple[Array, Array]:

@@ -9,8 +9,10 @@ import numpy as np
 
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
+from logn.evaluate.detectors.detector import fingerprint_of
 from logn.evaluate.store.predict import as_tensor, match_detector
-from logn.logits.fingerprint import fingerprint
+from logn.logits.arrays import foreground_columns
+from logn.logits.frameworks.transformers import NO_CLASS
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import default_sample_rows
@@ -59,15 +61,24 @@ def collect_detector_statistics(
 
 
 def _empty(detector: Any, names: tuple[str, ...], columns: int, sample_rows: int | None) -> ClassMoments:
-    if detector.background is not None:
-        names = ("background", *names) if detector.background == 0 else (*names, "background")
     metadata = StatisticsMetadata(
-        class_names=names,
+        class_names=_column_names(detector, names, columns),
         background=detector.background,
         activation=detector.activation,
         layer=detector.logit_layer.name,
         population=detector.population,
-        fingerprint=fingerprint(detector),
+        fingerprint=fingerprint_of(detector),
     )
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
     return ClassMoments(columns, sample_rows=rows, mean_probability=True, metadata=metadata)
+
+
+def _column_names(detector: Any, names: tuple[str, ...], columns: int) -> tuple[str, ...]:
+    """The name of each column: of its class, of the background, or of no class at all."""
+    named = [NO_CLASS] * columns
+    if detector.background is not None:
+        named[detector.background] = "background"
+    foreground = range(columns)[foreground_columns(columns, detector.background)]
+    for column, name in zip(getattr(detector, "class_columns", None) or foreground, names, strict=True):
+        named[column] = name
+    return tuple(named)

@@ -112,27 +112,60 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
     named = named_candidates(graph, wanted.tensors, file.path)
     candidates = named or find_candidates(graph, wanted.activation)
     values, inputs = _run(file, candidates, inputs)
-    fitting = _fitting(candidates, values, wanted)
-    if not wanted.tensors and not any(item.origin.layers for item in fitting):
+    if not wanted.tensors and not any(item.origin.layers for item in _fitting(candidates, values, wanted)):
         # No layer of this width: perhaps an output is a sum of several layers' outputs.
         more = candidates + loose_outputs(graph)
         values, inputs = _run(file, more, inputs)
-        fitting = _fitting(more, values, wanted)
-    if not fitting:
+        found = _attempts(file, more, values, wanted, inputs)
+    else:
+        found = _attempts(file, candidates, values, wanted, inputs)
+    if found is None:
         _refuse_quantised_activations(graph, file.path)
         raise _nothing_found(file.path, candidates, values, wanted)
+    return found, inputs
+
+
+def _attempts(
+    file: OnnxFile, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted, inputs: Arrays
+) -> OnnxLogits | None:
+    """The logits with as few columns before the classes as can be; those whose layout is measured come first.
+
+    Some other axis may be as long as the map; then no channel belongs to one class.
+    """
+    found: list[OnnxLogits] = []
+    failures: list[InputError] = []
+    for extra in _extras(wanted):
+        fitting = [item for item in candidates if _fits(item, values[item.tensor].shape, wanted, extra)]
+        if not fitting:
+            continue
+        width = None if wanted.num_classes is None else wanted.num_classes + extra
+        try:
+            located = _locate_in(file, fitting, values, wanted, width, inputs)
+        except InputError as error:
+            failures.append(error)
+            continue
+        if located.layout is not None:
+            return located
+        found.append(located)
+    if failures and not found:
+        raise failures[0]
+    return found[0] if found else None
+
+
+def _locate_in(
+    file: OnnxFile,
+    fitting: Sequence[Candidate],
+    values: Arrays,
+    wanted: Wanted,
+    width: int | None,
+    inputs: Arrays,
+) -> OnnxLogits:
+    """The logits among the candidates whose class axis is `width` long."""
     chosen = fitting
     if not wanted.tensors:
-        chosen = choose(
-            file.model,
-            file.path,
-            fitting,
-            values,
-            inputs,
-            num_classes=_width(fitting, values, wanted),
-            has_background=wanted.has_background,
-        )
-    return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, inputs), inputs
+        background = wanted.has_background
+        chosen = choose(file.model, file.path, fitting, values, inputs, num_classes=width, has_background=background)
+    return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, width, inputs)
 
 
 def _run(file: OnnxFile, candidates: Sequence[Candidate], inputs: Arrays | None) -> tuple[Arrays, Arrays]:
@@ -157,17 +190,6 @@ def _extras(wanted: Wanted) -> tuple[int, ...]:
     if wanted.start is not None:
         return (wanted.start, 0)
     return (0, BOX_AND_OBJECTNESS, OBJECTNESS) if wanted.num_classes is not None else (0,)
-
-
-def _width(fitting: Sequence[Candidate], values: Arrays, wanted: Wanted) -> int | None:
-    """How long the class axis is, as far as that is known."""
-    if wanted.num_classes is None:
-        return None
-    return next(
-        wanted.num_classes + extra
-        for extra in _extras(wanted)
-        if _fits(fitting[0], values[fitting[0].tensor].shape, wanted, extra)
-    )
 
 
 def _refuse_quantised_activations(graph: OnnxGraph, path: Path) -> None:
@@ -206,7 +228,12 @@ def _fits(candidate: Candidate, shape: tuple[int, ...], wanted: Wanted, extra: i
 
 
 def _describe(
-    file: OnnxFile, chosen: Sequence[Candidate], values: Sequence[Any], wanted: Wanted, inputs: Arrays
+    file: OnnxFile,
+    chosen: Sequence[Candidate],
+    values: Sequence[Any],
+    wanted: Wanted,
+    width: int | None,
+    inputs: Arrays,
 ) -> OnnxLogits:
     shapes = [array.shape for array in values]
     order = OnnxGraph(file.model).order
@@ -214,7 +241,6 @@ def _describe(
     layers = tuple(sorted(found.values(), key=lambda layer: order[layer.node]))
     tensors = tuple(item.tensor for item in chosen)
     axis = _known_axis(chosen, shapes, wanted)
-    width = _width(chosen, {item.tensor: array for item, array in zip(chosen, values, strict=True)}, wanted)
     layout: Layout | str | None = _why_not(chosen, layers)
     if layout is None:
         partial = not any(item.origin.chosen for item in chosen)
