@@ -41,13 +41,13 @@ def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
         >>> open_ultralytics("best.pt", trust=False)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `trust=True` (`--trust`) for `best.pt`, which is a pickle: opening it runs
-        whatever code its author put there, so say that you trust where it comes from.
+        logn.errors.InputError: Expected `trust` with `best.pt`, which is a pickle: opening it runs whatever code its
+        author put there; say it if you trust where the file comes from.
     """
     if not trust:
         raise InputError(
-            f"Expected `trust=True` (`--trust`) for `{path}`, which is a pickle: opening it runs whatever code its "
-            "author put there, so say that you trust where it comes from."
+            f"Expected `trust` with `{path}`, which is a pickle: opening it runs whatever code its author put there; "
+            "say it if you trust where the file comes from."
         )
     try:
         ultralytics = import_module(PACKAGE)
