@@ -173,9 +173,7 @@ def same_detections(tmp_path):
             assert len(found) == len(scores) >= fewest
             np.testing.assert_allclose(found.scores, np.sort(scores)[::-1], atol=1e-4, rtol=0)
             # By class and place, since scores that are almost equal may stand in either order.
-            here, there = (
-                np.lexsort((*rows[0].T, rows[1])) for rows in ((found.boxes, found.labels), (boxes, labels))
-            )
+            here, there = (np.lexsort((*rows[0].T, rows[1])) for rows in ((found.boxes, found.labels), (boxes, labels)))
             np.testing.assert_array_equal(found.labels[here], labels[there])
             np.testing.assert_allclose(found.boxes[here], boxes[there], atol=1e-4, rtol=0)
             np.testing.assert_allclose(found.scores[here], scores[there], atol=1e-4, rtol=0)

@@ -52,7 +52,7 @@ def build(models_of, spread):
         with torch.no_grad():
             for path, parameter in model.named_parameters():
                 # Queries that differ and classes that are sure of themselves, as after training.
-                if "query" in path and path.endswith("embeddings.weight") or path.endswith("detection_tokens"):
+                if ("query" in path and path.endswith("embeddings.weight")) or path.endswith("detection_tokens"):
                     parameter.normal_(std=3)
                 if "lqe_layers" in path:
                     parameter.normal_(std=0.3)  # zero before training
@@ -102,7 +102,8 @@ def test_a_corrected_store_is_the_folded_model(name, build, pictures, class_map,
     detector = TransformersDetector(model, processor)
     affine = class_map(detector.num_classes + (detector.background is not None), detector.background)
     mapped = [
-        replace(proposals, logits=affine(proposals.logits.astype(np.float64))) for proposals in detector.propose(pictures)
+        replace(proposals, logits=affine(proposals.logits.astype(np.float64)))
+        for proposals in detector.propose(pictures)
     ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* was tied to ")
@@ -128,12 +129,13 @@ def test_an_image_gives_the_same_alone_and_in_a_batch(build, pictures):
 def test_masks_without_boxes_and_other_models_are_refused(models_of, build):
     small = models_of("test_transformers_models.py")
     model, processor = build("detr")
+    config = hf.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    classifier = hf.ViTForImageClassification(config)
     with pytest.raises(InputError, match=r"`model` to be a detector of transformers .*, but got ViTForImageClass"):
-        config = hf.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-        TransformersDetector(hf.ViTForImageClassification(config), processor)
-    with pytest.raises(InputError, match="`model` to give boxes, but Mask2FormerForUniversalSegmentation gives none"):
+        TransformersDetector(classifier, processor)
+    with pytest.raises(InputError, match=r"`model` to give boxes, but Mask2FormerForUniversalSegmentation gives none"):
         TransformersDetector(small["mask2former"](), processor).propose([torch.zeros(3, 64, 64)])
-    with pytest.raises(InputError, match="`processor` to be the image processor of a detector.* but got dict"):
+    with pytest.raises(InputError, match=r"`processor` to be the image processor of a detector.* but got dict"):
         TransformersDetector(model, {})
-    with pytest.raises(InputError, match="mask head"):
+    with pytest.raises(InputError, match=r"mask head"):
         TransformersDetector(model, processor).predict_masks([], [], [])

@@ -58,7 +58,7 @@ def test_a_folded_model_that_is_written_and_read_again_gives_the_mapped_logits(n
     assert (out / "LICENSE").read_text() == "as it was"
     assert {file.name for file in tmp_path.iterdir()} == {"model", "corrected"}
     assert not (out / "training_state.txt").exists()
-    with pytest.raises(InputError, match="no map folded into it"):
+    with pytest.raises(InputError, match=r"no map folded into it"):
         fold(again, locate_logits(again), affine)
 
 
@@ -69,12 +69,12 @@ def test_nothing_is_left_where_writing_fails(saved, tmp_path):
         def save_pretrained(self, folder):
             raise OSError("no room")
 
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match=r"no room"):
         write_transformers(model, Unwilling(), tmp_path / "corrected")
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
-    with pytest.raises(InputError, match="`.*model` not to exist, but it does; give a new folder"):
+    with pytest.raises(InputError, match=r"`.*model` not to exist, but it does; give a new folder"):
         write_transformers(model, Unwilling(), tmp_path / "model")
-    with pytest.raises(InputError, match="folder of `.*` to exist, but `.*nowhere` does not"):
+    with pytest.raises(InputError, match=r"folder of `.*` to exist, but `.*nowhere` does not"):
         write_transformers(model, Unwilling(), tmp_path / "nowhere" / "corrected")
 
 

@@ -108,8 +108,8 @@ class Postprocessing:
     max_detections: int | None = 300
     min_box_size: float = 1e-2
     score_power: float = 1.0
-    objectness: str = "factor"
     clip_boxes: bool = False
+    objectness: str = "factor"
 
     def __post_init__(self) -> None:
         check_nms(self.nms, self.nms_iou)

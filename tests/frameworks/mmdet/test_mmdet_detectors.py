@@ -15,6 +15,7 @@ from logn.evaluate.detectors.mmdetection import MMDetectionDetector
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
 
 from mmcv.transforms import Compose
+from mmdet.registry import MODELS
 from mmengine.config import Config
 
 SMALL = runpy.run_path(str(Path(__file__).with_name("test_mmdet_models.py")))
@@ -78,7 +79,26 @@ def build(name):
     config.backbone.init_cfg = None
     config.bbox_head.num_classes = CLASSES
     config.test_cfg.nms_pre = 10**6
-    return make(config)
+    model = make(config)
+    if name == "rtmdet":
+        spread_out(model, [*model.bbox_head.rtm_cls, *model.bbox_head.rtm_reg])
+    return model
+
+
+def spread_out(model, layers):
+    """Boxes of some extent and scores that differ from place to place, which an untrained RTMDet does not give."""
+    sizes = {}
+    handles = [
+        layer.register_forward_hook(lambda layer, inputs, output: sizes.update({layer: float(inputs[0].std())}))
+        for layer in layers
+    ]
+    SMALL["run"](model)
+    for handle in handles:
+        handle.remove()
+    with torch.no_grad():
+        for layer, size in sizes.items():
+            layer.weight.normal_(std=1 / (size * layer.weight[0].numel() ** 0.5))
+            layer.bias.fill_(0.0 if layer.out_channels == CLASSES else 2.0)
 
 
 def own_detections(model):
@@ -118,7 +138,9 @@ def test_sparse_rcnn(same_detections, pictures):
 
 def test_what_a_head_is_asked_and_what_it_is(pictures):
     model = build("mask_rcnn")
-    with pytest.raises(InputError, match=r"Expected `pipeline`, .* `mmdet.apis.init_detector` makes it, but got neither"):
+    with pytest.raises(
+        InputError, match=r"Expected `pipeline`, .* `mmdet.apis.init_detector` makes it, but got neither"
+    ):
         MMDetectionDetector(model)
     model.cfg = Config({"test_dataloader": {"dataset": {"pipeline": PIPELINE}}})
     model.dataset_meta = {"classes": ("a", "b", "c", "d", "e", "f")}
@@ -128,11 +150,9 @@ def test_what_a_head_is_asked_and_what_it_is(pictures):
     (found,) = detector.propose(pictures[:1])
     assert found.boxes.shape[1:] == (CLASSES, 4)
     assert "predict_by_feat" not in vars(model.roi_head.bbox_head)  # the model is as it was
-    tood = SMALL["small"]("tood/tood_r50_fpn_1x_coco.py", dense=SMALL["dense"])
-    with pytest.raises(InputError, match="whose head is known, but got TOOD with TOODHead"):
-        from mmdet.registry import MODELS
-
-        MMDetectionDetector(MODELS.build(tood), PIPELINE)
+    tood = MODELS.build(SMALL["small"]("tood/tood_r50_fpn_1x_coco.py", dense=SMALL["dense"]))
+    with pytest.raises(InputError, match=r"whose head is known, but got TOOD with TOODHead"):
+        MMDetectionDetector(tood, PIPELINE)
 
 
 def test_other_kinds_of_suppression_are_said():

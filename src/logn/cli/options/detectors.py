@@ -35,6 +35,10 @@ def open_detector(model: Path, *, trust: bool, image_size: int | None, device: s
 def is_classifier(model: Path) -> bool:
     """Whether the model is a run of `logn train` that holds an image classifier."""
     from logn.evaluate.detectors.detector import is_run
+
+    if not is_run(model):
+        return False
+    # Only for runs: it needs torchvision, which models of other frameworks do without.
     from logn.training.engine.checkpoint import stored_kind
 
-    return is_run(model) and stored_kind(model) == "classifier"
+    return stored_kind(model) == "classifier"

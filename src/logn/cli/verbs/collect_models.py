@@ -235,8 +235,8 @@ def _prepare_detector(
     trust: bool, image_size: int | None, model: Path, data: Path, images: Path | None, device: str
 ) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
+    from logn.datasets.training_annotations import find_annotations
     from logn.evaluate.store.detector_statistics import collect_detector_statistics
-    from logn.training.detectors.config import find_annotations
 
     dataset = DetectionDataset(find_annotations(data), images)
     detector = open_detector(model, trust=trust, image_size=image_size, device=device)

@@ -254,8 +254,7 @@ class _Decoder:
                 f"Expected `background` to leave the {store.num_classes} classes that have boxes, "
                 f"but it leaves {self._num_classes}."
             )
-        said = store.header.postprocessing
-        self._said = said or Postprocessing()
+        self._said = store.header.postprocessing or Postprocessing()
         self._functions = [
             ScoreFunction(transform, store.num_columns, activation, foreground) for transform in transforms
         ]

@@ -1,4 +1,4 @@
-"""What a framework does with scores before suppression, besides a threshold: a power, objectness, the best class, other classes.
+"""What a framework does with scores before suppression, besides a threshold: a power, the best class and so on.
 
 Each wraps the scores of an image and is the scores of an image again, so that the fast search for candidates below
 stays what it is.

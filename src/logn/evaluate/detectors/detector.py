@@ -16,8 +16,8 @@ from logn.logits.frameworks.framework_of import class_names
 from logn.logits.proposals import ProposingDetector
 
 KNOWN = (
-    "a detector of torchvision, Ultralytics, transformers, rfdetr or MMDetection, the folder of a run of `logn train`, "
-    "a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt` file, or `package.module:function`"
+    "a detector of torchvision, Ultralytics, transformers, rfdetr, MMDetection or Detectron2, the folder of a run of "
+    "`logn train`, a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt` file, or `package.module:function`"
 )
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PICKLES = (".pt", ".pth")
@@ -29,6 +29,7 @@ _ADAPTERS = (
     ("rfdetr", "rfdetr", "RFDetrDetector"),
     ("mmdet", "mmdetection", "MMDetectionDetector"),
     ("transformers", "transformers", "TransformersDetector"),
+    ("detectron2", "detectron2", "Detectron2Detector"),
 )
 
 
@@ -36,10 +37,10 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
     """Make a source of proposals of any detector: boxes and all class logits, before any activation or suppression.
 
     Args:
-        model: A model of torchvision, Ultralytics, transformers (with `processor=`), rfdetr or MMDetection. Or a path:
-            the folder of a run of `logn train`, a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt`. Or
-            "package.module:function", a function of yours that returns any of these; the current folder is searched
-            too. What has `propose` already is given back.
+        model: A model of torchvision, Ultralytics, transformers (with `processor=`), rfdetr, MMDetection or Detectron2
+            (its `DefaultPredictor`). Or a path: the folder of a run of `logn train`, a Hugging Face folder, an `.onnx`
+            file, an Ultralytics `.pt`. Or "package.module:function", a function of yours that returns any of these;
+            the current folder is searched too. What has `propose` already is given back.
         trust: Open a `.pt` file, which is a pickle: opening it runs whatever code its author put there.
         options: What the adapter of that framework takes: `image_size` for Ultralytics, `class_names` for torchvision,
             `processor` for transformers and so on.

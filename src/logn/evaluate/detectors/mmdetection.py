@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,13 @@ class MMDetectionDetector:
     Args:
         model: The model, as `mmdet.apis.init_detector` makes it.
         pipeline: The steps of the test pipeline; by default those of `model.cfg`.
+        anchors_per_level: How many anchors of each level of a one-stage detector are kept, those whose best class
+            scores highest; by default `nms_pre` of its test configuration, as many as the framework looks at.
     """
 
-    def __init__(self, model: Any, pipeline: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self, model: Any, pipeline: Sequence[Any] | None = None, *, anchors_per_level: int | None = None
+    ) -> None:
         import torch
 
         layer = locate_in_mmdetection(model)
@@ -42,7 +47,10 @@ class MMDetectionDetector:
                 f"{type(model).__name__} with {_head_names(model)}."
             )
         self._torch, self.model, self._reader = torch, model.eval(), reader
-        self.logit_layer, self.population = layer, layer.population
+        if isinstance(reader, _DenseReader) and anchors_per_level is not None:
+            reader.kept = anchors_per_level
+        self.logit_layer = layer
+        self.population = "kept anchors" if getattr(reader, "kept", None) else layer.population
         self.background, self.activation = layer.background, layer.activation or "sigmoid"
         self.num_classes = int(reader.head.num_classes)
         named = (getattr(model, "dataset_meta", None) or {}).get("classes") or ()
@@ -100,7 +108,7 @@ class _Reader:
         raise NotImplementedError
 
     def suppression(self) -> dict[str, Any]:
-        nms = dict(self.config.get("nms") or {})
+        nms: dict[str, Any] = dict(self.config.get("nms") or {})
         if nms.get("type", "nms") != "nms":
             warnings.warn(
                 f"MMDetection's `{nms['type']}` is not decoded here: boxes suppress each other by plain NMS instead, "
@@ -169,30 +177,43 @@ class _QueryReader(_Reader):
 
 
 class _DenseReader(_Reader):
-    """RetinaNet, SSD, ATSS, FCOS, VFNet, RTMDet, GFL and YOLOX: every anchor or point is a proposal."""
+    """RetinaNet, SSD, ATSS, FCOS, VFNet, RTMDet, GFL and YOLOX: anchors or points are proposals."""
+
+    def __init__(self, owner: Any, head: Any, config: Any) -> None:
+        super().__init__(owner, head, config)
+        limit = 0 if _is_yolox(head) else int(self.config.get("nms_pre", 0))
+        self.kept = limit if limit > 0 else None
 
     def rows(self, given: dict[str, Any], meta: Mapping[str, Any]) -> Rows:
         import torch
 
-        levels = given["cls_scores"]
-        logits = torch.cat([_flat(level, self.head.cls_out_channels) for level in levels])
+        levels = [_flat(level, self.head.cls_out_channels) for level in given["cls_scores"]]
+        best = torch.cat([self._best(level) for level in levels])
         boxes = self._boxes(given["bbox_preds"], meta["img_shape"])
         # Centerness or objectness: its sigmoid multiplies the scores.
         factors = given.get("score_factors", given.get("objectnesses"))
-        return boxes, logits, None if factors is None else torch.cat([_flat(level, 1) for level in factors])[:, 0]
+        factor = None if factors is None else torch.cat([_flat(level, 1) for level in factors])[best, 0]
+        return boxes[best], torch.cat(levels)[best], factor
+
+    def _best(self, logits: Any) -> Any:
+        """Which anchors of a level are kept: by their best class, as the framework picks its candidates."""
+        scores = logits.sigmoid() if self.head.use_sigmoid_cls else logits.softmax(dim=-1)[:, :-1]
+        best = scores.amax(dim=1)
+        kept = best >= best.topk(min(self.kept or len(best), len(best))).values[-1]
+        return kept
 
     def _boxes(self, levels: Sequence[Any], shape: tuple[int, int]) -> Any:
         """Boxes as the head decodes them, clipped where it does that before suppression."""
         import torch
 
-        head, kinds = self.head, class_names(self.head, PACKAGE)
+        head = self.head
         options = {"dtype": levels[0].dtype, "device": levels[0].device}
-        if "YOLOXHead" in kinds:
+        if _is_yolox(head):
             options["with_stride"] = True
         priors = torch.cat(head.prior_generator.grid_priors([level.shape[-2:] for level in levels], **options))
-        if "YOLOXHead" in kinds:
+        if _is_yolox(head):
             return head._bbox_decode(priors, torch.cat([_flat(level, 4) for level in levels])[None])[0]
-        if "GFLHead" in kinds:
+        if "GFLHead" in class_names(head, PACKAGE):
             strides = head.prior_generator.strides
             pairs = zip(levels, strides, strict=True)
             sides = [head.integral(level[0].permute(1, 2, 0)) * stride[0] for level, stride in pairs]
@@ -201,10 +222,16 @@ class _DenseReader(_Reader):
         return head.bbox_coder.decode(priors, deltas, max_shape=shape)
 
     def postprocessing(self) -> Postprocessing:
-        if "YOLOXHead" in class_names(self.head, PACKAGE):
+        if _is_yolox(self.head):
             return Postprocessing(**{**self.suppression(), "max_detections": None}, multi_label=False, min_box_size=0.0)
         smallest = float(self.config.get("min_bbox_size", -1))
-        return Postprocessing(**self.suppression(), min_box_size=_above(smallest) if smallest >= 0 else 0.0)
+        smallest = _above(smallest) if smallest >= 0 else 0.0
+        # It holds its threshold against the class scores, before it multiplies them.
+        return Postprocessing(**self.suppression(), min_box_size=smallest, objectness="late factor")
+
+
+def _is_yolox(head: Any) -> bool:
+    return "YOLOXHead" in class_names(head, PACKAGE)
 
 
 def _flat(level: Any, columns: int) -> Any:
@@ -219,9 +246,10 @@ def _above(size: float) -> float:
 
 def _best_pairs(config: Any, *, multi_label: bool = True) -> Postprocessing:
     """Without suppression: the best pairs of query and class, whatever their scores."""
-    limit = config.get("max_per_img", 100)
-    options = {"score_threshold": 0.0, "max_detections": int(limit), "min_box_size": 0.0}
-    return Postprocessing(nms="none", multi_label=multi_label, **options)
+    limit = int(config.get("max_per_img", 100))
+    return Postprocessing(
+        nms="none", multi_label=multi_label, score_threshold=0.0, max_detections=limit, min_box_size=0.0
+    )
 
 
 def _reader(model: Any) -> _Reader | None:
@@ -229,14 +257,14 @@ def _reader(model: Any) -> _Reader | None:
     roi_head = getattr(model, "roi_head", None)
     if roi_head is not None:
         heads = roi_head.bbox_head
-        head = heads[-1] if type(heads).__name__ == "ModuleList" else heads
+        last = heads[-1] if type(heads).__name__ == "ModuleList" else heads
         if "SparseRoIHead" in class_names(roi_head, PACKAGE):
-            return _SparseReader(roi_head, head, roi_head.test_cfg)
-        return _RegionReader(head, head, roi_head.test_cfg) if _is_from(head, "BBoxHead") else None
-    head = getattr(model, "bbox_head", None)
+            return _SparseReader(roi_head, last, roi_head.test_cfg)
+        return _RegionReader(last, last, roi_head.test_cfg) if _is_from(last, "BBoxHead") else None
+    head: Any = getattr(model, "bbox_head", None)
     if _is_from(head, "DETRHead") and _defined_by(head, "predict_by_feat") in ("DETRHead", "DeformableDETRHead"):
         return _QueryReader(head, head, head.test_cfg)
-    if _is_from(head, "BaseDenseHead", "GFLHead") or "YOLOXHead" in class_names(head, PACKAGE):
+    if _is_from(head, "BaseDenseHead", "GFLHead") or _is_yolox(head):
         return _DenseReader(head, head, head.test_cfg)
     return None
 
@@ -256,20 +284,17 @@ def _head_names(model: Any) -> str:
 
 
 def _composed(model: Any, pipeline: Sequence[Any] | None) -> Any:
-    from mmcv.transforms import Compose
-    from mmdet.utils import get_test_pipeline_cfg
-
     if pipeline is None:
         if getattr(model, "cfg", None) is None:
             raise InputError(
                 "Expected `pipeline`, the steps of the test pipeline, or a model that has its configuration as "
                 "`model.cfg`, as `mmdet.apis.init_detector` makes it, but got neither."
             )
-        pipeline = get_test_pipeline_cfg(model.cfg)
+        pipeline = import_module("mmdet.utils").get_test_pipeline_cfg(model.cfg)
     steps = [dict(step) for step in pipeline]
     # The first step reads a file; here the image is there already.
     steps[0] = {"type": "mmdet.LoadImageFromNDArray"}
-    return Compose(steps)
+    return import_module("mmcv.transforms").Compose(steps)
 
 
 def _as_predicted(data: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,6 @@ import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.logits.frameworks.rfdetr import locate_in_rfdetr
-from logn.logits.frameworks.transformers import NO_CLASS
 from logn.logits.layer import count_columns
 from logn.logits.proposals import Postprocessing, Proposals
 
@@ -20,7 +21,7 @@ class RFDetrDetector:
     """A detector of `rfdetr`, such as `RFDETRNano()`, that gives all its queries before any activation.
 
     Images are resized and normalised as its own `predict` does it. Its class layer has more columns than there are
-    classes; those that are none are called "N/A".
+    classes; those of classes are `class_columns`.
 
     Args:
         detector: The detector, before `optimize_for_inference`.
@@ -36,8 +37,8 @@ class RFDetrDetector:
             from torchvision.transforms import functional
         except ImportError as error:
             raise MissingExtraError("torchvision", extra="torchvision") from error
-        context = getattr(detector, "model", None)
-        model = getattr(context, "model", None)
+        context: Any = getattr(detector, "model", None)
+        model: Any = getattr(context, "model", None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LogNWarning)  # which columns are no class is known here
             layer = locate_in_rfdetr(model) if model is not None else None
@@ -47,13 +48,16 @@ class RFDetrDetector:
                 f"optimize_for_inference, but got {type(detector).__name__}."
             )
         self._torch, self._functional, self._detector = torch, functional, detector
-        self.model, self.logit_layer = model.eval(), layer
-        self.num_classes = count_columns(model, layer)
-        self.class_names = _column_names(detector, self.num_classes)
-        limit = int(context.postprocess.num_select)
-        self.postprocessing = Postprocessing(
-            nms="none", score_threshold=0.5, max_detections=limit, min_box_size=0.0
+        self.model = model.eval()
+        names = _names_of_columns(detector)
+        self.class_columns = tuple(sorted(column for column in names if column < count_columns(model, layer)))
+        self.class_names = tuple(names[column] for column in self.class_columns)
+        self.num_classes = len(self.class_columns)
+        self.logit_layer = replace(
+            layer, unused=tuple(set(range(count_columns(model, layer))) - set(self.class_columns))
         )
+        limit = int(context.postprocess.num_select)
+        self.postprocessing = Postprocessing(nms="none", score_threshold=0.5, max_detections=limit, min_box_size=0.0)
 
     def propose(self, images: Sequence[Any]) -> list[Proposals]:
         """Boxes and logits of every query of each image; images are float tensors `(3, H, W)` in 0..1."""
@@ -81,18 +85,21 @@ class RFDetrDetector:
         raise InputError("Expected a detector with a mask head on boxes, but RF-DETR has none; measure boxes.")
 
 
-def _column_names(detector: Any, columns: int) -> tuple[str, ...]:
-    """The class of each column: by position after a training of one's own, by COCO's ids as it is published."""
-    names = list(detector.class_names)
+def _names_of_columns(detector: Any) -> dict[int, str]:
+    """The columns that are classes: by position after a training of one's own, by COCO's ids as it is published."""
+    names = [str(name) for name in detector.class_names]
     slots = getattr(getattr(detector.model, "args", None), "num_classes", len(names))
-    by_column = dict(enumerate(names))
     if slots > len(names):
-        by_column = _coco_columns(names) or by_column
-    return tuple(by_column.get(column, NO_CLASS) for column in range(columns))
+        coco = _coco_ids(detector)
+        if coco is not None and [coco[number] for number in sorted(coco)] == names:
+            return coco
+    return dict(enumerate(names))
 
 
-def _coco_columns(names: Sequence[str]) -> Mapping[int, str] | None:
-    from rfdetr.assets.coco_classes import COCO_CLASSES
-
-    coco: dict[int, str] = dict(COCO_CLASSES)
-    return coco if list(coco.values()) == list(names) else None
+def _coco_ids(detector: Any) -> dict[int, str] | None:
+    """COCO's classes by their ids, from the package that the detector is of."""
+    try:
+        module = import_module(f"{type(detector).__module__.partition('.')[0]}.assets.coco_classes")
+    except ImportError:
+        return None
+    return {int(number): str(name) for number, name in module.COCO_CLASSES.items()}

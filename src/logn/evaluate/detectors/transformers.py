@@ -50,8 +50,12 @@ class TransformersDetector:
             )
         self._torch, self.model, self.processor, self.logit_layer = torch, model.eval(), processor, layer
         self.background, self.activation = layer.background, layer.activation or "sigmoid"
-        self.num_classes = count_columns(model, layer) - (layer.background is not None)
-        self.class_names = class_names_of(model.config)
+        columns = count_columns(model, layer) - (layer.background is not None)
+        # Some have columns for numbers that COCO gives to no class.
+        self.class_columns = tuple(column for column in range(columns) if column not in layer.unused)
+        self.num_classes = len(self.class_columns)
+        names = class_names_of(model.config)
+        self.class_names = None if names is None else tuple(names[column] for column in self.class_columns)
         self.postprocessing = _postprocessing(model, processor, layer.background)
 
     def propose(self, images: Sequence[Any]) -> list[Proposals]:

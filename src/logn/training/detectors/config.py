@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from logn.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
+from logn.datasets.training_annotations import find_annotations as find_annotations
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
-from logn.labels.source import are_labels, find_labels, with_split
 from logn.training.detectors.settings import LIGHT, ONE_STAGE, SMALL_MODELS, DetectorSettings, default_loss
 from logn.training.engine.backbone_weights import installed_weights
 from logn.training.engine.schedule import Preset, get_preset
@@ -18,7 +18,6 @@ from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: In place of a file with weights, for a light detector.
 FROM_SCRATCH = "none"
-ANNOTATION_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
 
 
 @dataclass(frozen=True)
@@ -140,30 +139,3 @@ class DetectorTrainingConfig(TrainingConfig):
             **{name: value for name, value in special.items() if value is not None},
             **super().run_settings(total=total, world_size=world_size),
         }
-
-
-def find_annotations(data: str | Path) -> Path:
-    """The annotations that `data` is, or that lie in the folder `data`; of YOLO and VOC those of training.
-
-    A folder with a single JSON file needs no particular name.
-    """
-    path = Path(data)
-    if path.is_file() or not path.is_dir():
-        return _training_labels(path)
-    for name in ANNOTATION_NAMES:
-        if (path / name).is_file():
-            return path / name
-    if are_labels(path) or find_labels(path).path != path:
-        return _training_labels(path)
-    found = sorted(path.glob("*.json"))
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(file.name for file in found[:5]) or "no JSON file at all"
-    raise InputError(f"Expected `{path}` to hold `train.json`, but it holds {names}; name the file itself.")
-
-
-def _training_labels(path: Path) -> Path:
-    found = find_labels(path)
-    if not found.path.exists():
-        raise InputError(f"Expected `data` to be an annotation file or a folder, but there is no `{path}`.")
-    return found.path if found.form == "json" else with_split(path, "train")
