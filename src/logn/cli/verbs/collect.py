@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, print_note, progress
 from logn.cli.kinds import Kind, verb_of
 from logn.cli.options.choices import (
     BACKGROUND_INDEX,
@@ -146,25 +146,11 @@ def _check_there(sources: list[str]) -> None:
     from logn.logits.array_files import SUFFIXES
 
     for source in sources:
-        _refuse_models(source)
         if not glob.has_magic(source) and not Path(source).exists() and Path(source).suffix not in SUFFIXES:
             raise InputError(
                 f"Expected `{source}` to be a file or folder of logits ({', '.join(SUFFIXES)}), an ONNX file or a run "
                 "of `logn train`, but there is none."
             )
-
-
-def _refuse_models(source: str) -> None:
-    """Say what to type for a model whose statistics come with its correction."""
-    pickle = Path(source).suffix.lower() in (".pt", ".pth") and not glob.has_magic(source)
-    if pickle or (Path(source) / "config.json").is_file():
-        trust = ("--trust",) if pickle else ()
-        output = "corrected.pt" if pickle else "corrected"
-        typed = command("logn", "correct", source, "--images", "train/", "-o", output, *trust)
-        raise InputError(
-            f"Expected logits, an ONNX file or a run of `logn train`, but `{source}` is another model: `{typed}` "
-            "corrects it in one step and keeps its statistics beside the result."
-        )
 
 
 def _metadata(

@@ -25,6 +25,7 @@ from logn.cli.options.choices import (
     DeviceOption,
     at_least_one,
 )
+from logn.cli.options.detectors import TrustOption
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -77,9 +78,7 @@ def correct(
     max_images: Annotated[int | None, typer.Option(help="Only so many images, spread evenly.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images per forward pass; default 1 for ONNX, else 8.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it but write nothing.")] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Open a .pt, a pickle, which runs the code that its author put there.")
-    ] = False,
+    trust: TrustOption = False,
     device: DeviceOption = "auto",
     skip_unreadable: Annotated[bool, SKIP] = False,
     activation: Annotated[
@@ -177,7 +176,7 @@ def _images(model: str, folder: Path | None, data: Path | None) -> ImageSource:
         if stored_kind(model) == "classifier":
             return _classified(model, folder, data)
     from logn.datasets.detection_dataset import DetectionDataset
-    from logn.training.detectors.config import find_annotations
+    from logn.datasets.training_annotations import find_annotations
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)  # of boxes, which do not count here
