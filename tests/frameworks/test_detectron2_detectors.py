@@ -5,6 +5,10 @@ What these methods are given and give follows its sources, on which the same was
 
 from __future__ import annotations
 
+import re
+import shlex
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +18,14 @@ from torch import nn
 from torchvision.ops import batched_nms, clip_boxes_to_image
 
 import logn
+from logn.cli.main import execute
+from logn.datasets.glyphs.scenes import generate_glyph_scenes
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.errors import InputError
 from logn.evaluate.detectors.detectron2 import Detectron2Detector
+from logn.evaluate.store.prediction_store import PredictionStore
 
+PAGE = Path(__file__).parents[2] / "docs/how-to/detectron2.md"
 CLASSES = 4
 FEATURES = 8
 
@@ -142,7 +151,7 @@ class FCOS(RetinaNet):
     anchors, centerness = 1, True
 
 
-def predictor_of(model, spread):
+def predictor_of(model):
     torch.manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -174,8 +183,8 @@ def own_detections(predictor):
     ],
     ids=["faster", "agnostic", "sigmoid", "retinanet", "fcos"],
 )
-def test_decoded_proposals_are_the_detections_of_detectron2(build, same_detections, pictures, spread):
-    predictor = predictor_of(build(), spread)
+def test_decoded_proposals_are_the_detections_of_detectron2(build, same_detections, pictures):
+    predictor = predictor_of(build())
     detector = Detectron2Detector(predictor)
     same_detections(detector, pictures, own_detections(predictor))
     found = detector.propose(pictures[:1])[0]
@@ -183,16 +192,16 @@ def test_decoded_proposals_are_the_detections_of_detectron2(build, same_detectio
     assert (found.objectness is not None) == (build is FCOS)
 
 
-def test_as_many_anchors_of_each_level_are_kept_as_the_model_looks_at(pictures, spread):
-    predictor = predictor_of(RetinaNet(), spread)
+def test_as_many_anchors_of_each_level_are_kept_as_the_model_looks_at(pictures):
+    predictor = predictor_of(RetinaNet())
     everything = Detectron2Detector(predictor).propose(pictures[:1])[0]
     few = Detectron2Detector(predictor, anchors_per_level=5).propose(pictures[:1])[0]
     assert len(few.logits) == 10 < len(everything.logits)
     assert few.logits.max() == everything.logits.max()
 
 
-def test_a_model_alone_is_asked_how_it_takes_images(spread):
-    predictor = predictor_of(GeneralizedRCNN(), spread)
+def test_a_model_alone_is_asked_how_it_takes_images():
+    predictor = predictor_of(GeneralizedRCNN())
     model = predictor.model
     with pytest.raises(
         InputError, match=r"`augmentation`, which resizes images, or a `DefaultPredictor`, but got a mo"
@@ -211,3 +220,40 @@ def test_a_model_alone_is_asked_how_it_takes_images(spread):
     with pytest.raises(InputError, match=r"a cascade of Detectron2 averages the probabilities of its stages"):
         logn.detector(GeneralizedRCNN(cascade=True), augmentation=Resize())
     assert np.isfinite(found.propose([torch.rand(3, 32, 48)])[0].boxes).all()
+
+
+class DefaultPredictor:
+    __module__ = "detectron2.engine.defaults"
+
+    def __init__(self, names):
+        torch.manual_seed(0)  # each command builds the model anew
+        made = predictor_of(GeneralizedRCNN())
+        self.model, self.aug, self.input_format = made.model, made.aug, made.input_format
+        self.metadata = SimpleNamespace(thing_classes=names)
+
+
+BUILD = """
+import json, pathlib, runpy
+
+def build():
+    names = [category["name"] for category in json.loads(pathlib.Path("train.json").read_text())["categories"]]
+    return runpy.run_path({here!r})["DefaultPredictor"](names)
+"""
+
+
+def test_the_commands_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "my_detector", raising=False)
+    generate_glyph_scenes(tmp_path, GlyphSettings(classes=CLASSES, train=12, dev=2, test=4, size=64))
+    (tmp_path / "test.json").rename(tmp_path / "val.json")
+    (tmp_path / "my_detector.py").write_text(BUILD.format(here=__file__))
+    block = re.search(r"```bash\n(logn predict my_detector.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    commands = [shlex.split(line) for line in block.splitlines()]
+    assert [command[1] for command in commands] == ["predict", "collect", "compare", "report"]
+    for command in commands:
+        assert execute(command[1:]) == 0
+    sys.modules.pop("my_detector", None)
+    store = PredictionStore("predictions")
+    assert (len(store), store.header.background, store.header.num_classes) == (4, -1, CLASSES)
+    assert (tmp_path / "report.html").is_file()

@@ -11,8 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import logn
+from logn import CompareSettings
+from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detectors.ultralytics import UltralyticsDetector, _letterbox
@@ -161,6 +164,55 @@ def test_several_classes_for_a_box_as_val_has_them(name, end2end, tmp_path):
         theirs[:, :4] = ops.scale_boxes(batch.shape[2:], theirs[:, :4], image.shape)
         results.append(SimpleNamespace(boxes=SimpleNamespace(data=theirs[:, :6])))
     assert_as_ultralytics(found, results)
+
+
+def write_yolo_folder(folder, detector, images):
+    """Labels that the model finds in part and not quite: some of its own detections, moved a little."""
+    for kind in ("images", "labels"):
+        (folder / kind / "val").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    found = decode(store_of(detector, folder / "store", images), settings=DecodeSettings(score_threshold=0.6))
+    for number, image in enumerate(images):
+        height, width = image.shape[:2]
+        Image.fromarray(image).save(folder / "images" / "val" / f"{number}.png")
+        here = found.of_image(number)
+        inside = ((here.boxes > 0) & (here.boxes < [width, height] * 2)).all(axis=1)
+        chosen = np.flatnonzero(inside & (rng.random(len(here)) < 0.6))
+        sides = here.boxes[chosen, 2:] - here.boxes[chosen, :2]
+        moved = here.boxes[chosen] + np.tile(sides, 2) * rng.normal(0, 0.05, (len(chosen), 4))
+        moved = np.clip(moved, 0, [width, height] * 2) / ([width, height] * 2)
+        lines = [
+            f"{label} {(box[0] + box[2]) / 2} {(box[1] + box[3]) / 2} {box[2] - box[0]} {box[3] - box[1]}\n"
+            for label, box in zip(here.labels[chosen], moved, strict=True)
+        ]
+        (folder / "labels" / "val" / f"{number}.txt").write_text("".join(lines))
+    names = "".join(f"  {place}: {name}\n" for place, name in enumerate("abcde"))
+    data = folder / "data.yaml"
+    data.write_text(f"path: {folder}\ntrain: images/val\nval: images/val\nnames:\n{names}")
+    return data
+
+
+def test_evaluate_and_val_agree_on_the_same_folder(tmp_path):
+    yolo = make("yolov8n")
+    detector = logn.detector(yolo)
+    with torch.no_grad():
+        for block in yolo.model.model[-1].cv2:  # shorter sides: most boxes lie inside the image then
+            block[-1].bias.sub_(torch.arange(16.0).repeat(4))
+    # `val` matches boxes before they are clipped.
+    detector.postprocessing = replace(detector.postprocessing, clip_boxes=False)
+    # Without any padding, of which `val` gives more: random weights see quite other things then.
+    images = [picture((192, 192), seed) for seed in range(8)]
+    data = write_yolo_folder(tmp_path, detector, images)
+    settings = {"imgsz": 192, "batch": 1, "workers": 0, "plots": False, "verbose": False, "project": str(tmp_path)}
+    settings["rect"] = False
+    theirs = yolo.val(data=str(data), **settings).box
+    dataset = DetectionDataset(f"{data}:val")
+    logn.predict(detector, dataset, tmp_path / "predictions", dtype="float32")
+    found = logn.compare(tmp_path / "predictions", f"{data}:val", [], settings=CompareSettings("coco", num_bootstrap=0))
+    ours = found.rows[0].values
+    assert 20 < 100 * ours["AP"] < 95
+    assert abs(ours["AP"] - theirs.map) < 0.005
+    assert abs(ours["AP50"] - theirs.map50) < 0.005
 
 
 @pytest.mark.parametrize("size", [(90, 140), (64, 33), (128, 128), (7, 300)])

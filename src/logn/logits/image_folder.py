@@ -80,9 +80,11 @@ class Preprocessing:
         )
         if self.channels == "BGR":
             pixels = pixels[..., ::-1]
+        channels_first = not (self.layout or "CHW").endswith("HWC")
         if self.dtype != "uint8":
-            pixels = self._levels[np.arange(3), pixels]
-        if not (self.layout or "CHW").endswith("HWC"):
+            planes = [self._levels[channel].take(pixels[..., channel]) for channel in range(3)]
+            pixels = np.stack(planes, axis=0 if channels_first else -1)
+        elif channels_first:
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels, dtype=self.dtype or "float32")
 

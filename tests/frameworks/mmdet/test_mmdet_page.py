@@ -19,13 +19,13 @@ pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs/how-to/mmdetection.md"
 MODEL = """
-import json, runpy
+import json, pathlib, runpy
 from mmengine.config import Config
 
 def build():
     small = runpy.run_path({models!r})
     model = small["build"](small["small"]("mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py", classes=small["fewer_classes"]))
-    names = [category["name"] for category in json.load(open("train.json"))["categories"]]
+    names = [category["name"] for category in json.loads(pathlib.Path("train.json").read_text())["categories"]]
     steps = [
         dict(type="LoadImageFromFile"),
         dict(type="Resize", scale=(64, 64), keep_ratio=True),

@@ -137,8 +137,7 @@ class OnnxDetector:
     def _propose(self, part: Sequence[Prepared]) -> Iterator[Proposals]:
         batched = len(self._image.shape) == 4
         pixels = np.stack([item.pixels for item in part]) if batched else part[0].pixels
-        feed: Arrays = {self._image.name: pixels, **other_inputs(self._others, self._image, pixels.shape)}
-        values = self._session.run(feed, self._wanted)
+        values = self.run(pixels)
         logits = class_rows(self._logits, values, self._boxes.order)
         rows = self._boxes.rows(values)
         if len(logits) != len(part) or rows.shape[:2] != logits.shape[:2]:
@@ -156,6 +155,11 @@ class OnnxDetector:
                 item.width,
                 objectness=None if objectness is None else objectness[number],
             )
+
+    def run(self, pixels: npt.NDArray[Any]) -> Arrays:
+        """The outputs that hold boxes, and the tensors that hold class logits, for prepared images."""
+        feed: Arrays = {self._image.name: pixels, **other_inputs(self._others, self._image, pixels.shape)}
+        return self._session.run(feed, self._wanted)
 
     def predict_masks(
         self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]

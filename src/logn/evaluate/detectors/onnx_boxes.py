@@ -7,6 +7,7 @@ layer they are offsets to a grid, or bins of a distribution; straight from a sig
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -267,6 +268,7 @@ def _from_anchors(boxes: Array, anchors: Array | None, name: str) -> Array:
     return _corners(np.concatenate([centres, _exp(boxes[..., 2:] * variances[2:]) * known[:, 2:]], axis=-1))
 
 
+@functools.lru_cache(maxsize=8)
 def _grid(count: int, size: tuple[int, int], name: str) -> tuple[Array, Array]:
     """Column and row of each place of a pyramid, `(count, 2)`, and the stride of its level, `(count, 1)`."""
     for strides in _PYRAMIDS:

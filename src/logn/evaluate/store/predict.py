@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,15 +87,25 @@ def predict(
     todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
     report(len(mine) - len(todo))
     writer: PredictionWriter | None = None
+
+    def write(indices: Sequence[int], found: Sequence[Proposals]) -> int:
+        for index, proposals in zip(indices, found, strict=True):
+            assert writer is not None  # noqa: S101 - it is made before the first call
+            writer.append(int(dataset.image_ids[index]), proposals)
+        return len(indices)
+
+    pen = ThreadPoolExecutor(1)
+    waiting: Future[int] | None = None
     try:
         for indices, found in _proposals(detector, dataset, todo, batch):
             writer = writer or PredictionWriter(
                 path, _header(detector, dataset, match, found[0], dtype, metadata or {}), part=rank
             )
-            for index, proposals in zip(indices, found, strict=True):
-                writer.append(int(dataset.image_ids[index]), proposals)
-            report(len(indices))
+            report(waiting.result() if waiting else 0)
+            waiting = pen.submit(write, indices, found)  # while the detector works on the next
+        report(waiting.result() if waiting else 0)
     finally:
+        pen.shutdown()
         if writer:
             writer.close()
     return len(todo)
