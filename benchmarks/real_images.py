@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from margin_landscape import MarginForm, further_forms, margin_forms
+from margin_landscape import MapResult, MarginForm, further_forms, margin_forms, measure_maps
 from real_images_page import write_figure, write_page
 from real_subjects import PhotoDetector, drawn_detectors, photo_detectors, sign_classifiers
 
@@ -37,6 +37,7 @@ from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.classifier_spec import ClassifierSpec
@@ -48,12 +49,17 @@ from logn.statistics.moments import ClassMoments
 
 DOCS = Path(__file__).parent.parent / "docs"
 DATA = DOCS / "results" / "real-images.json"
-SHIFTS = (-8, -6, -5, -4, -3, -2, -1, 0, 1, 2)
+SHIFTS = (-8, -6, -4, -3, -2, -1, 0, 1)
+#: The forms whose whole landscape is measured on dev, and those that may become the default: these have intervals at
+#: the shifts below, and are measured on test.
+LANDSCAPES = ("none", "paper", "balanced", "relative std", "prior", "scaled prior", "average")
+CANDIDATES = ("none", "balanced", "prior", "scaled prior")
+CANDIDATE_SHIFTS = (-4, -3, -2, -1, 0)
 PROTOCOLS = {"federated": "{}.json", "exhaustive": "{}_exhaustive.json"}
 METRICS = ("AP", "APr", "APc", "APf", "AP50")
 #: Beside the forms: what is there by name. The last two need class counts.
 METHODS = ("logn", "logn:margin=0", "norcal:gamma=0.6", "loga")
-DRAWS = 200
+SETTINGS = CompareSettings(num_bootstrap=100, report_images=0)
 CLASSIFIER_METHODS = (
     "logn",
     "logn:use_std=false",
@@ -91,42 +97,48 @@ def measure_detector(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]
             "training_seconds": round(cache.training_seconds(spec)),
             "signs": signs_of(moments),
         }
-        for split in ("dev", "test"):
+        for split, swept in (("dev", landscape(forms)), ("test", candidates(forms))):
             store = PredictionStore(cache.predictions(spec, split))
-            maps = all_maps(forms, store, moments, counts)
+            files = {name: cache.data_folder(spec) / file.format(split) for name, file in PROTOCOLS.items()}
+            images = store.image_ids.tolist()
+            truths = {name: load_ground_truth(file, image_ids=images) for name, file in files.items()}
+            named = {name: fit_for_store(name, store.header, moments=moments, counts=counts) for name in METHODS}
+            results = measure_maps(store, truths, {**swept, **named}, moments.sample)
+            judged = {**candidates(forms), **named} if split == "dev" else named | main_candidates(forms)
             found[split] = {
-                protocol: measured(
-                    compare(
-                        store,
-                        cache.data_folder(spec) / file.format(split),
-                        maps,
-                        settings=CompareSettings(num_bootstrap=DRAWS, report_images=0),
-                    )
-                )
-                for protocol, file in PROTOCOLS.items()
+                protocol: with_intervals(results, protocol, compare(store, file, judged, settings=SETTINGS))
+                for protocol, file in files.items()
             }
     found["seconds"] = round(time.monotonic() - started)
     write_json(path, found)
     return found
 
 
-def all_maps(
-    forms: Mapping[str, MarginForm], store: PredictionStore, moments: ClassMoments, counts: Any
-) -> dict[str, ClassAffine]:
-    """The forms at every shift, by names such as "prior -2", and the methods by theirs."""
-    swept = {f"{name} {shift:+d}": form.at(shift) for name, form in forms.items() for shift in SHIFTS}
-    named = {name: fit_for_store(name, store.header, moments=moments, counts=counts) for name in METHODS}
-    return {**swept, **named}
+def landscape(forms: Mapping[str, MarginForm]) -> dict[str, ClassAffine]:
+    """The forms at every shift, by names such as "prior -2"."""
+    return {f"{name} {shift:+d}": forms[name].at(shift) for name in LANDSCAPES for shift in SHIFTS}
 
 
-def measured(found: Comparison) -> dict[str, list[float]]:
-    """AP and its groups in points, then the interval of the change of AP, by name of the map."""
-    result = {}
-    for row in found.rows:
-        change = row.differences.get("AP")
-        interval = (0.0, 0.0) if change is None else (change.low, change.high)
-        result[row.name] = [round(100 * float(value), 3) for value in (*(row[name] for name in METRICS), *interval)]
-    return result
+def candidates(forms: Mapping[str, MarginForm]) -> dict[str, ClassAffine]:
+    """The maps that may become the default."""
+    return {f"{name} {shift:+d}": forms[name].at(shift) for name in CANDIDATES for shift in CANDIDATE_SHIFTS}
+
+
+def main_candidates(forms: Mapping[str, MarginForm]) -> dict[str, ClassAffine]:
+    """Those with intervals on test, too: each takes as long as all the rest of a map."""
+    wanted = ("none -2", "balanced +0", "prior +0", "prior -1", "prior -2")
+    return {name: affine for name, affine in candidates(forms).items() if name in wanted}
+
+
+def with_intervals(results: Mapping[str, MapResult], protocol: str, judged: Comparison) -> dict[str, list[float]]:
+    """AP and its groups in points by name of the map; for those that were judged the interval of the change of AP."""
+    intervals = {row.name: row.differences["AP"] for row in judged.rows if "AP" in row.differences}
+    table = {"none": [100 * float(judged.rows[0][name]) for name in METRICS] + [0.0, 0.0]}
+    for name, result in results.items():
+        table[name] = [100 * float(result.metrics[protocol][metric]) for metric in METRICS]
+        if name in intervals:
+            table[name] += [100 * intervals[name].low, 100 * intervals[name].high]
+    return {name: [round(value, 3) for value in values] for name, values in table.items()}
 
 
 def signs_of(moments: ClassMoments) -> dict[str, float]:
@@ -173,9 +185,7 @@ def measure_classifier(cache: ArtifactCache, spec: ClassifierSpec) -> dict[str, 
             activation="softmax",
             settings=CompareSettings(num_bootstrap=0),
         ).rows
-        found[split] = {
-            row.name: [round(100 * float(row[name]), 3) for name in CLASSIFIER_METRICS] for row in rows
-        }
+        found[split] = {row.name: [round(100 * float(row[name]), 3) for name in CLASSIFIER_METRICS] for row in rows}
     write_json(path, found)
     return found
 

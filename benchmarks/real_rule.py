@@ -59,7 +59,8 @@ def judge(records: Sequence[Mapping[str, Any]], protocol: str, split: str = "dev
     """
     protocols = ("federated", "exhaustive") if protocol == BOTH else (protocol,)
     detectors = [one for one in records if one["kind"] in KINDS]
-    names = [name for name in detectors[0][split][protocols[0]] if name not in NEED_COUNTS]
+    table = detectors[0][split][protocols[0]]  # what has no interval was swept to look at, not as a candidate
+    names = [name for name, values in table.items() if name not in NEED_COUNTS and len(values) == 7]
     verdicts = []
     for name in names:
         changes: dict[str, list[float]] = {}

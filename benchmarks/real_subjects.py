@@ -1,4 +1,4 @@
-"""The models of the evidence on photographs: light detectors and small classifiers, trained on folders of the user's."""
+"""The models of the evidence on photographs: light detectors and small classifiers, trained on folders of a user."""
 
 from __future__ import annotations
 

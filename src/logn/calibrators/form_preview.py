@@ -10,6 +10,7 @@ import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import assumed_activation, known_activation
+from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import fit_method
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
@@ -34,6 +35,9 @@ NOT_RECORDED = (
     "by a shift that all classes have in common and that a softmax ignores; if you know it, say --activation softmax "
     'or --activation sigmoid (in Python activation="softmax").'
 )
+
+# Parts of a correction that are looked at.
+STRENGTHS = (0.25, 0.5, 0.75, 1.0)
 
 _RELATIVE_STD = "logn:use_mean=false,relative_std=true,margin=0"
 _MARGINS = {
@@ -133,10 +137,47 @@ def form_effects(
     """
     place = check_background(moments.metadata.background if background == "recorded" else background)
     known = known_activation(moments.metadata.activation, place, activation)
+    return _effects(moments, _suitable_forms(place, known), threshold, place, known)
+
+
+def strength_effects(
+    moments: ClassMoments,
+    method: str = DEFAULT_METHOD,
+    *,
+    threshold: float = DEFAULT_THRESHOLD,
+    background: int | str | None = "recorded",
+    activation: str | None = "recorded",
+) -> FormEffects:
+    """Try a quarter, half, three quarters and all of a correction on the recorded row sample.
+
+    Args:
+        moments: The statistics, with their row sample.
+        method: The specification of a method that has a strength.
+        threshold: The score above which the user counts a detection.
+        background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        activation: "softmax", "sigmoid", or "recorded"; one that nobody knows is taken for a sigmoid.
+
+    Example:
+        >>> moments = ClassMoments(3, sample_rows=1000)
+        >>> moments.update(np.random.default_rng(0).standard_normal((1000, 3)) + [2.0, 0.0, -1.0])
+        >>> found = strength_effects(moments, activation="softmax")
+        >>> [(effect.label, round(effect.winners_changed, 2)) for effect in found.forms]
+        [('strength 0.25', 0.09), ('strength 0.5', 0.25), ('strength 0.75', 0.4), ('strength 1', 0.57)]
+    """
+    place = check_background(moments.metadata.background if background == "recorded" else background)
+    known = known_activation(moments.metadata.activation, place, activation)
+    begin = method + ("," if ":" in method else ":")
+    labels = {f"{begin}strength={part:g}": f"strength {part:g}" for part in STRENGTHS}
+    return _effects(moments, labels, threshold, place, known)
+
+
+def _effects(
+    moments: ClassMoments, labels: Mapping[str, str], threshold: float, place: int | None, known: str | None
+) -> FormEffects:
+    """What the specifications do to the sampled rows; `labels` are their words."""
     judged = assumed_activation(known)
     assumption = NOT_RECORDED if known is None else ""
     nothing = FormEffects(quantity_of(place, judged), check_threshold(threshold), 0, assumption=assumption)
-    labels = _suitable_forms(place, known)
     rows = moments.sample.astype(np.float64)
     if len(rows) == 0:
         return replace(nothing, note=NO_SAMPLE)

@@ -19,6 +19,7 @@ _OTHER_NAMES = {
     "dev": "dev_logits",
     "root": "images",
     "logits": "source",
+    "affine": "correction",
 }
 # Where a name in backticks is a parameter; elsewhere it may be a tensor, a class or an array of that name.
 _PARAMETER = re.compile(r"((?:^|; )Expected (?:no |one of )?|\b(?:its|their|give|other) |--[\w-]+` (?:and|or) )`(\w+)`")

@@ -23,6 +23,7 @@ from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.mask_maker import mask_maker
+from logn.evaluate.detection.assignment import assign
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
@@ -31,7 +32,6 @@ from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Corre
 from logn.experiments.training_jobs import single_thread
 from logn.files import atomic_path
 from logn.logits.proposals import Proposals
-from logn.report.assigned_proposals import assign
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments

@@ -80,6 +80,7 @@ OnlyPredictedOption = Annotated[
     bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
 ]
 ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
+AtOption = Annotated[float, _option(MEASURES, "The score threshold you use, for the verdict.", "--at")]
 NmsOption = Annotated[
     str | None,
     _option(
@@ -137,7 +138,8 @@ SplitOption = Annotated[
     bool,
     typer.Option(
         "--split",
-        help="Choose a sweep's value on one half of the images or rows, report on the other.",
+        help="Choose a sweep's value, and fit methods that need labels, on one half of the images or rows; report on "
+        "the other.",
         rich_help_panel=METHODS,
     ),
 ]
@@ -183,12 +185,26 @@ BoundsOption = Annotated[
         "default for classifiers 19,100."
     ),
 ]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Class mix that methods aim at, where they can: uniform, counts, training, or a file of shares.",
+        rich_help_panel=METHODS,
+    ),
+]
 FixedOption = Annotated[bool, _option(MEASURES, "Also AP-Fixed, and AP-Pool over its detections.", "--fixed")]
 ErrorsOption = Annotated[bool, _option(MEASURES, "Also the kinds of error (TIDE).", "--errors")]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the tables.")]
 FolderOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the result as .json, .md, .csv and .tex.")
 ]
+
+
+def read_target(text: str | None) -> Any:
+    """The class mix that a word or a file stands for; a file is read at once, so that what is wrong with it is said."""
+    from logn.calibrators.target import COUNTS, TRAINING, UNIFORM, read_target_file
+
+    return text if text in (None, UNIFORM, COUNTS, TRAINING) else read_target_file(str(text))
 
 
 def decode_options(

@@ -20,6 +20,7 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.labelled_rows import LabelledRows
     from logn.calibrators.method import Options
     from logn.calibrators.method_spec import FitInputs
     from logn.statistics.moments import ClassMoments
@@ -52,6 +53,10 @@ def fit(
     activation: ActivationOption = None,
     key: Annotated[str | None, typer.Option(help="Name of the weight in the file of --weights.")] = None,
     held_out: HeldOutOption = None,
+    dev: Annotated[
+        Path | None, typer.Option(help="offsets, vector: logits (rows, classes) that were not trained on.")
+    ] = None,
+    dev_labels: Annotated[Path | None, typer.Option(help="Their labels: .npy, .json, .csv or .txt.")] = None,
     threshold: ThresholdOption = 0.05,
     json: JsonOption = False,
     **chosen: Any,
@@ -75,9 +80,14 @@ def fit(
     affine.safetensors`
     """
     name, options, files = read_method(method, chosen)
-    check_output(output, statistics, held_out, *files.values(), holds="logn.affine")
+    _check_counts_are_used(name, options, files)
+    check_output(output, statistics, held_out, dev, dev_labels, *files.values(), holds="logn.affine")
     inputs = _read_inputs(statistics, background, key, files)
-    inputs = replace(inputs, activation=_activation(activation, inputs.moments, held_out))
+    inputs = replace(
+        inputs,
+        activation=_activation(activation, inputs.moments, held_out),
+        labelled=read_labelled(name, dev, dev_labels),
+    )
     with _kept_warnings() as told:
         affine = _at_least_one(inputs).fit(name, options)
     if held_out is not None:
@@ -87,6 +97,17 @@ def fit(
     for note in notes:
         print_note(note)
     _report(affine, output, notes, _warnings(affine, inputs.moments, threshold, told), as_json=json)
+
+
+def _check_counts_are_used(name: str, options: Options, files: Mapping[str, Path]) -> None:
+    """Refuse counts that would change nothing: methods that are made from statistics only aim at them."""
+    from logn.calibrators.methods import METHODS, method_named
+    from logn.calibrators.target import COUNTS, TRAINING
+
+    made_from_statistics = "moments" in method_named(name).needs
+    if "counts" in files and made_from_statistics and options.get("target") not in (COUNTS, TRAINING):
+        users = ", ".join(other.name for other in METHODS if "counts" in other.needs)
+        raise InputError(f"Expected `--counts` only with the methods {users} or `--target counts`, but got `{name}`.")
 
 
 def _read_inputs(
@@ -111,6 +132,30 @@ def _read_inputs(
         active=read_column(files["active"], "active") != 0 if "active" in files else None,
         background=place,
     )
+
+
+def read_labelled(method: str, dev: Path | None, labels: Path | None) -> LabelledRows | None:
+    """Labelled rows from the files of --dev and --dev-labels."""
+    from logn.calibrators.methods import method_named
+
+    wanted = "labelled" in method_named(method).needs
+    if not wanted and (dev or labels):
+        raise InputError(f"Expected `--dev` and `--dev-labels` only with methods fitted to labels, but got `{method}`.")
+    if wanted and (dev is None or labels is None):
+        raise InputError(f"Expected `--dev` and `--dev-labels` for the method `{method}`, but got {dev or labels}.")
+    return None if dev is None or labels is None else labelled_rows(dev, labels)
+
+
+def labelled_rows(dev: Path, labels: Path) -> LabelledRows:
+    """Logits and labels of two files."""
+    from logn.calibrators.labelled_rows import LabelledRows
+    from logn.evaluate.classification.truth import checked_labels
+    from logn.logits.array_files import read_array
+
+    logits = read_array(dev)
+    if logits.ndim != 2:
+        raise InputError(f"Expected `{dev}` to be (rows, classes), but got shape {logits.shape}.")
+    return LabelledRows(logits, checked_labels(labels, logits.shape[1]))
 
 
 def _foreground_names(moments: ClassMoments | None, background: int | str | None) -> tuple[str, ...] | None:
@@ -234,4 +279,6 @@ def _report(affine: ClassAffine, output: Path, notes: list[str], warnings: list[
 def _told(value: Any) -> Any:
     if value is None:
         return "unknown"
+    if isinstance(value, list):
+        return f"{len(value)} shares"
     return f"{value:g}" if isinstance(value, float) else value

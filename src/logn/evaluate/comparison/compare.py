@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.detection.class_groups import groups_of_classes
 from logn.evaluate.detection.task import DetectionTask, other_images, read_truth
 from logn.evaluate.detection.task import MaskMaker as MaskMaker
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.prediction_store import PredictionStore, is_store
 
 
 def compare(
@@ -68,7 +66,7 @@ def compare(
         >>> [round(row["few"], 2) for row in found.rows]
         [0.25, 0.82]
     """
-    if not _is_store(store):
+    if not is_store(store):
         if group_counts is not None or mask_maker is not None:
             raise InputError("Expected `group_counts` and `mask_maker` only with the predictions of a detector.")
         from logn.evaluate.classification.compare import compare_classification
@@ -106,10 +104,3 @@ def compare(
         allow_mismatch,
     )
     return run_comparison(task, methods, settings, sweeps=sweeps, clock=clock, progress=progress)
-
-
-def _is_store(source: Any) -> bool:
-    """Whether predictions of a detector are meant: a store, or a path that is no file of logits."""
-    if isinstance(source, str | os.PathLike):
-        return not Path(source).is_file()
-    return isinstance(source, PredictionStore)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.methods import bare_words, method_named
 from logn.calibrators.provenance import Target, check_background_place, check_source, check_width
 from logn.classes.counts import ClassCounts
+from logn.classes.shares import ClassShares
 from logn.errors import InputError
 from logn.evaluate.store.format import StoreHeader
 from logn.logits.arrays import FloatArray, foreground_columns
@@ -131,6 +133,7 @@ def fit_for_store(
         background=header.background if inputs.background == "recorded" else inputs.background,
         activation=header.activation if inputs.activation == "recorded" else inputs.activation,
         num_columns=header.num_columns if inputs.num_columns is None else inputs.num_columns,
+        target=_aligned_target(inputs.target, header),
     )
     to_scores = method_named(name).sigmoid_scores
     if to_scores is not None and header.activation == "sigmoid":
@@ -151,6 +154,22 @@ def _fit_for_labelled_columns(spec: str, header: StoreHeader, inputs: FitInputs)
     chosen = foreground_columns(small.num_classes, small.background)
     scale[header.columns], shift[header.columns] = small.scale[chosen], small.shift[chosen]
     return ClassAffine(scale, shift, header.background, small.method, small.settings)
+
+
+def with_labelled(method: str, inputs: FitInputs, labelled: Callable[[], LabelledRows] | None) -> FitInputs:
+    """The inputs with labelled rows that are not measured on, where the method needs some."""
+    if "labelled" not in method_named(method).needs or inputs.labelled is not None:
+        return inputs
+    if labelled is None:
+        raise InputError(
+            f"Expected `split` (`--split`), or labelled rows of their own, for the method `{method}`, which is fitted "
+            "to labels: those that are measured on must not be seen before."
+        )
+    return replace(inputs, labelled=labelled())
+
+
+def _aligned_target(target: Any, header: StoreHeader) -> Any:
+    return target.aligned_to(header.class_names) if isinstance(target, ClassShares) else target
 
 
 def _logits_of(header: StoreHeader) -> Target:

@@ -11,6 +11,7 @@ from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.detection.class_groups import LVIS_BOUNDS
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.protocol import COCO_CAP, EvaluationProtocol
+from logn.evaluate.operating.threshold_curve import USUAL_THRESHOLD
 
 # Of more images than this the report shows no more, and takes longer.
 REPORT_IMAGES = 500
@@ -37,6 +38,7 @@ class CompareSettings:
             pictures; 0 for none. For detectors.
         allow_missing_classes: Leave out objects of classes that the model does not have, instead of refusing them. For
             detectors.
+        at: The score threshold that the model is used with, for the verdict and the report. For detectors.
         draws: An older name of `num_bootstrap`.
 
     Example:
@@ -57,6 +59,7 @@ class CompareSettings:
     objective: str | None
     report_images: int
     allow_missing_classes: bool
+    at: float
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class CompareSettings:
         objective: str | None = None,
         report_images: int = REPORT_IMAGES,
         allow_missing_classes: bool = False,
+        at: float = USUAL_THRESHOLD,
         *,
         draws: int | None = None,
     ) -> None:
@@ -91,6 +95,7 @@ class CompareSettings:
             "objective": objective,
             "report_images": report_images,
             "allow_missing_classes": allow_missing_classes,
+            "at": at,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -98,6 +103,8 @@ class CompareSettings:
             if values[name] < 0:  # type: ignore[operator]
                 called = "draws" if name == "num_bootstrap" and draws is not None else name
                 raise InputError(f"Expected `{called}` to be at least 0, but got {values[name]}.")
+        if not 0 <= at <= 1:
+            raise InputError(f"Expected `at` to be a score from 0 to 1, but got {at:g}.")
         if not 0 < confidence < 1:
             raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {confidence:g}.")
 

@@ -21,6 +21,7 @@ from logn.evaluate.detection.matching import MatchedDetections, match_detections
 from logn.evaluate.detection.metrics import calibration_error, evaluate_detections, rows_within_limits
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.tide import error_types
+from logn.evaluate.operating.threshold_curve import USUAL_THRESHOLD, ThresholdCurve
 
 # Matched detections by the suffix of the metrics they give: "" for boxes, "-mask" for masks.
 Matched = Mapping[str, MatchedDetections]
@@ -75,6 +76,7 @@ class Measurement:
         fixed_protocol: Of AP-Fixed.
         groups: `(F,)` "r", "c" or "f"; None when unknown.
         errors: Whether to find the kinds of error.
+        at: The score threshold that the model is used with.
     """
 
     truth: GroundTruth
@@ -82,6 +84,7 @@ class Measurement:
     fixed_protocol: EvaluationProtocol
     groups: Groups | None
     errors: bool = False
+    at: float = USUAL_THRESHOLD
 
     def measure(self, method: MethodDetections) -> tuple[MethodResult, Matched]:
         """Compute all metrics of one method; what was matched, boxes and masks, is kept for the bootstrap."""
@@ -100,7 +103,16 @@ class Measurement:
         seconds = time.perf_counter() - started
         settings = getattr(method.transform, "settings", {})
         result = MethodResult(
-            method.name, metrics, others, {}, errors, seconds, method.notes, settings, transform=method.transform
+            method.name,
+            metrics,
+            others,
+            {},
+            errors,
+            seconds,
+            method.notes,
+            settings,
+            transform=method.transform,
+            thresholds=ThresholdCurve.of(matched, self.truth, self.at),
         )
         together = {"": matched}
         if method.masks is not None:

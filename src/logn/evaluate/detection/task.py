@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.method_spec import FitInputs
+from logn.calibrators.labelled_rows import LabelledRows
+from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.datasets.annotation_columns import fingerprint_images, image_names
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import AddDetails, DetectionScope, EvaluatedClass, detection_classes
 from logn.evaluate.comparison.engine import Mask, Progress
-from logn.evaluate.comparison.method_fitting import LogitMap, map_for_store
+from logn.evaluate.comparison.method_fitting import LogitMap, map_for_store, with_labelled
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.provenance import Provenance, describe_statistics
 from logn.evaluate.comparison.report_details import ReportDetails, evenly_spaced
@@ -25,6 +26,7 @@ from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import choosing_half
 from logn.evaluate.decode.decoder import available_processors, decode_chunks, decode_many
 from logn.evaluate.decode.detections import Detections
+from logn.evaluate.detection.assignment import labelled_proposals
 from logn.evaluate.detection.before_after import BeforeAfter
 from logn.evaluate.detection.bootstrap import draw_weights
 from logn.evaluate.detection.class_groups import Groups
@@ -83,7 +85,15 @@ class DetectionTask:
 
     def map_of(self, name: str, method: str | LogitMap) -> LogitMap:
         """The map of a method, for the logits of the store."""
-        return map_for_store(name, method, self.store.header, self.inputs, allow_mismatch=self.allow_mismatch)
+        inputs = self.inputs
+        if isinstance(method, str):
+            labelled = self._labelled if self.settings.split else None
+            inputs = with_labelled(parse_method(method)[0], inputs, labelled)
+        return map_for_store(name, method, self.store.header, inputs, allow_mismatch=self.allow_mismatch)
+
+    def _labelled(self) -> LabelledRows:
+        """Proposals of the half of the images that is not reported on, with their classes."""
+        return labelled_proposals(self.store, self.truth, choosing_half(self.unit_ids, self.unit))
 
     def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> dict[str, MethodDetections]:
         """Decode all images in one pass; a second one for AP-Fixed."""
@@ -148,7 +158,9 @@ class DetectionTask:
     def measurement(self) -> Measurement:
         """How each method is measured."""
         protocol = self.settings.protocol(self.truth, self.group_source)
-        return Measurement(self.truth, protocol, fixed_protocol(protocol), self.groups, self.settings.errors)
+        return Measurement(
+            self.truth, protocol, fixed_protocol(protocol), self.groups, self.settings.errors, self.settings.at
+        )
 
     def measure(
         self, outcomes: Mapping[str, MethodDetections], maps: Mapping[str, LogitMap]

@@ -137,6 +137,18 @@ class PredictionStore:
                 raise InputError(f"Expected `{self.path}` to be as written, but image {image_id} is damaged.")
 
 
+def is_store(source: Any) -> bool:
+    """Whether predictions of a detector are meant: a store, or a path that is no file of logits.
+
+    Example:
+        >>> is_store("predictions"), is_store([[0.5, 1.0]])
+        (True, False)
+    """
+    if isinstance(source, str | os.PathLike):
+        return not Path(source).is_file()
+    return isinstance(source, PredictionStore)
+
+
 class _MappedFile:
     """A read-only map of a file, which may be empty."""
 
