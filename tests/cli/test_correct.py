@@ -15,6 +15,7 @@ from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.cli.verbs import correct as verb
+from logn.evaluate.operating.operating_points import operating_points
 from logn.logits.image_folder import read_rgb
 from logn.logits.onnx.session import exposing
 from logn.statistics.moments import ClassMoments
@@ -166,6 +167,23 @@ def test_images_that_labels_list(run, tmp_path, model, images):
         "--json",
     )
     assert (done.code, done.json["images"]) == (0, 3)
+
+
+def test_thresholds_per_class_are_folded_in(run, refused, tmp_path, model, images):
+    pixels = np.random.default_rng(3).random((20, 3, 16, 16), np.float32)
+    rows = np.moveaxis(logits(model, pixels), 1, -1).reshape(-1, CLASSES).astype(np.float64)
+    labels = (np.random.default_rng(4).random(rows.shape) < 1 / (1 + np.exp(-rows))).astype(int)
+    points = operating_points(rows, labels, "f1", num_bootstrap=0)
+    points.save(tmp_path / "points.json")
+    out = tmp_path / "out.onnx"
+    common = ("correct", model, "--images", images, "--like", "rtdetr", "--operating-points", tmp_path / "points.json")
+    assert "`--method` or a map" in refused(*common, "-o", out, "--method", "logn")
+    assert run(*common, "-o", out, "--threshold", "0.4").code == 0
+    new = np.moveaxis(logits(out, pixels), 1, -1).reshape(-1, CLASSES)
+    wanted = 1 / (1 + np.exp(-rows)) - points.thresholds
+    clear = np.abs(wanted) > 1e-5
+    np.testing.assert_array_equal((1 / (1 + np.exp(-new)) >= 0.4)[clear], (wanted >= 0)[clear])
+    assert 0 < (wanted >= 0).mean() < 1
 
 
 def test_unreadable_images(run, refused, tmp_path, model, images):

@@ -74,7 +74,17 @@ def correct(
         str | None,
         typer.Option("--method", "-m", help="As for `logn fit`, e.g. logn:balanced; default: as the statistics say."),
     ] = None,
-    threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Your score threshold.")] = 0.05,
+    operating_points: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `logn thresholds` wrote: its thresholds per class, and the correction that they were chosen "
+            "after, are folded in, so that the one --threshold acts as all of them."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.05, or 0.25 with --operating-points."),
+    ] = None,
     max_images: Annotated[int | None, typer.Option(help="Only so many images, spread evenly.")] = None,
     batch: Annotated[int | None, typer.Option(help="Images per forward pass; default 1 for ONNX, else 8.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it but write nothing.")] = False,
@@ -130,6 +140,12 @@ def correct(
 
     at_least_one(max_images=max_images, batch=batch)
     chosen = choose_images(_images(model, images, data), max_images)
+    at = threshold if threshold is not None else 0.05 if operating_points is None else 0.25
+    affine = None
+    if operating_points is not None:
+        from logn.evaluate.operating.points import OperatingPoints
+
+        affine = OperatingPoints.load(operating_points).affine(at=at)
     place = BACKGROUND_INDEX[background] if background else None
     with progress("Collecting", len(chosen), shown=show_progress) as advance:
         done = run(
@@ -137,7 +153,8 @@ def correct(
             chosen,
             output,
             method=method,
-            threshold=threshold,
+            affine=affine,
+            threshold=at,
             batch=batch,
             skip_unreadable=skip_unreadable,
             dry_run=dry_run,
@@ -158,7 +175,7 @@ def correct(
     if json:
         print_json({**done.to_dict(), "dry_run": dry_run, "warnings": notes})
         return
-    for label, text in _told(done, method, dry_run=dry_run):
+    for label, text in _told(done, asked=method is not None or affine is not None, dry_run=dry_run):
         _print(label, in_options(text))
     if done.output is not None:
         _print_next(done)
@@ -200,7 +217,7 @@ def _left_out(done: Correction, total: int) -> Iterator[str]:
         yield f"{len(done.unreadable):,} of {total:,} images could not be read and were left out: {named}{more}."
 
 
-def _told(done: Correction, method: str | None, *, dry_run: bool) -> Iterator[tuple[str, str]]:
+def _told(done: Correction, *, asked: bool, dry_run: bool) -> Iterator[tuple[str, str]]:
     """What was found and done, a label and a text for each line."""
     from logn.evaluate.correction.model_kinds import layer_in_words
 
@@ -225,7 +242,7 @@ def _told(done: Correction, method: str | None, *, dry_run: bool) -> Iterator[tu
             "nothing, and wrote nothing: use the model as it is. To correct it all the same: --method logn:balanced.",
         )
         return
-    chosen = f"as advised, confidence {advice.confidence}" if method is None else f"as asked; the advice: {advice.form}"
+    chosen = f"as asked; the advice: {advice.form}" if asked else f"as advised, confidence {advice.confidence}"
     yield "Did", f"{done.method} ({chosen}). {advice.reason}"
     if done.change is not None:
         yield "Change", _change_in_words(done.change, objectness=done.traits.objectness)

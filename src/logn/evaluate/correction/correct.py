@@ -115,6 +115,7 @@ def correct(
     output: str | os.PathLike[str] | None = None,
     *,
     method: str | None = None,
+    affine: ClassAffine | None = None,
     threshold: float = DEFAULT_THRESHOLD,
     max_images: int | None = None,
     batch: int | None = None,
@@ -146,6 +147,7 @@ def correct(
             RGB image each. Labels are not needed.
         output: Where to write; it must not exist yet.
         method: A method as for `logn.fit_method`; as the advice says by default.
+        affine: A map to fold in the place of one that is fitted here, such as that of `logn.OperatingPoints`.
         threshold: The score above which you count a detection.
         max_images: Take at most this many images, spread evenly.
         batch: Images per forward pass; by default 1 for ONNX files, else 8.
@@ -182,6 +184,8 @@ def correct(
     name, target = os.fspath(model), None if output is None else Path(output)
     check_threshold(threshold)
     if method is not None:
+        if affine is not None:
+            raise InputError("Expected `method` or a map (`affine`, `--operating-points`), but got both.")
         parse_method(method)
     if target is None and not dry_run:
         raise InputError("Expected `output`, where to write the corrected model, but got none.")
@@ -208,11 +212,14 @@ def correct(
         advice=advice,
         doubts=tuple(dict.fromkeys((*sanity_checks(moments[0]), *row_checks(moments[0])))),
     )
-    chosen = method if method is not None else advice.form
-    if method is None and chosen == NONE:
+    if affine is not None:
+        chosen, maps = affine.method or "the given map", _one_map(affine, moments)
+    elif method is None and advice.form == NONE:
         return found
-    with _quiet():
-        maps = tuple(fit_method(chosen, moments=part) for part in moments)
+    else:
+        chosen = method or advice.form
+        with _quiet():
+            maps = tuple(fit_method(chosen, moments=part) for part in moments)
     moved = form_warning(maps[0], moments[0], threshold=threshold)
     place = target or Path(f"corrected{source.traits.suffix}")
     with _workshop(target if not dry_run else None) as folder:
@@ -250,6 +257,18 @@ def _judge(moments: Sequence[ClassMoments], threshold: float) -> Advice:
     """The advice on the first stage that has something to correct, else on the first."""
     found = [advise(part, threshold=threshold) for part in moments]
     return next((advice for advice in found if advice.form != NONE), found[0])
+
+
+def _one_map(affine: ClassAffine, moments: Sequence[ClassMoments]) -> tuple[ClassAffine]:
+    """A given map, where the model has one set of logits and as many columns."""
+    if len(moments) > 1:
+        raise InputError(f"Expected a model with one set of class logits for a given map, but it has {len(moments)}.")
+    if affine.num_classes != moments[0].num_classes:
+        raise InputError(
+            f"Expected a map of {moments[0].num_classes} columns, as the model has them, but got one of "
+            f"{affine.num_classes}."
+        )
+    return (affine,)
 
 
 @contextmanager

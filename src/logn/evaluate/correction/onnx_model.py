@@ -63,6 +63,7 @@ class OnnxModel:
         description: What is known of the model beside its graph.
         hints: What the user says about its logits.
         traits: What is known of it.
+        tensors: Where its logits were found, once it has run.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class OnnxModel:
     description: Description
     hints: LogitHints
     traits: Traits
+    tensors: tuple[str, ...] = ()
 
     def collect(self, images: ImageFiles, *, batch: int | None, progress: Advance) -> tuple[ClassMoments, ...]:
         """Run it over the images once."""
@@ -103,19 +105,19 @@ class OnnxModel:
         if known.activation == "sigmoid" and hints.background is None:
             known = known.with_changes(background=None)
         moments.metadata = known
+        self.tensors = tuple(str(known.layer).split(", "))
         return (moments,)
 
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Fold the map into the file and run both files on the images."""
         (affine,) = maps
-        source = affine.source
         batches = plan_batches(model_inputs(read_onnx(self.path).model), self.preprocessing, 1)
         runs = [inputs for inputs, _ in islice(batches.read(images.paths, None), len(images.paths))]
         report = fold_onnx(
             self.path,
             affine,
             output,
-            tensor=str(source.layer).split(", ") if source is not None and source.layer else self.hints.tensor,
+            tensor=self.tensors,
             inputs=runs,
         )
         return Proof(
