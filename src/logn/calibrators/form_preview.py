@@ -20,6 +20,9 @@ from logn.statistics.moments import ClassMoments
 # The score threshold that most detectors are used with.
 DEFAULT_THRESHOLD = 0.05
 
+# Scores above a threshold that a sample must have to say where they went.
+FEWEST_ABOVE = 20
+
 FOREGROUND_MASS, CONFIDENCE, EXPECTED_DETECTIONS = "foreground mass", "confidence", "expected detections"
 
 NO_SAMPLE = (
@@ -248,6 +251,29 @@ def map_effects(
         for name, affine in maps.items()
     ]
     return replace(effect("none", original, None), label="as it is"), tuple(after)
+
+
+def matching_threshold(rows: FloatArray, affine: ClassAffine, threshold: float, activation: str) -> float | None:
+    """The threshold above which as many corrected scores of the rows stand as above `threshold` before.
+
+    None where too few scores stand above the old one to tell: the rows are a sample.
+
+    Args:
+        rows: Logits `(rows, columns)`.
+        affine: The correction.
+        threshold: The old one.
+        activation: What the model applies to the logits.
+
+    Example:
+        >>> rows = np.random.default_rng(0).standard_normal((1000, 2))
+        >>> round(matching_threshold(rows, ClassAffine([1, 1], [1, 1]), 0.5, "sigmoid"), 2)
+        0.73
+    """
+    kept = int((_scores(rows, affine.background, activation) > check_threshold(threshold)).sum())
+    after = np.sort(_scores(affine(rows), affine.background, activation), axis=None)[::-1]
+    if not FEWEST_ABOVE <= kept < len(after):
+        return None
+    return float((after[kept - 1] + after[kept]) / 2)
 
 
 def quantity_of(background: int | None, activation: str) -> str:
