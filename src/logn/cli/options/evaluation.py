@@ -74,7 +74,7 @@ ProtocolOption = Annotated[
 CocoOption = Annotated[bool, _option(PROTOCOL, "The same as `--protocol coco`.", "--coco")]
 MissingClassesOption = Annotated[
     bool,
-    _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing-classes"),
+    _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing"),
 ]
 OnlyPredictedOption = Annotated[
     bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")

@@ -23,6 +23,7 @@ from logn.cli.options.choices import (
     Background,
     ClassNamesOption,
     DeviceOption,
+    LabelsOption,
     at_least_one,
 )
 from logn.cli.options.detectors import TrustOption
@@ -81,6 +82,7 @@ def correct(
             "after, are folded in, so that the one --threshold acts as all of them."
         ),
     ] = None,
+    labels: LabelsOption = None,
     threshold: Annotated[
         float | None,
         typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.05, or 0.25 with --operating-points."),
@@ -154,6 +156,7 @@ def correct(
             output,
             method=method,
             affine=affine,
+            labels=None if labels is None else labels.value,
             threshold=at,
             batch=batch,
             skip_unreadable=skip_unreadable,

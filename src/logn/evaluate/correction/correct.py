@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.advice import NONE, Advice, advise
+from logn.calibrators.advice import NONE, Advice, advise, recommended_method
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.form_preview import DEFAULT_THRESHOLD, check_threshold
 from logn.calibrators.method_spec import fit_method, parse_method
@@ -116,6 +116,7 @@ def correct(
     *,
     method: str | None = None,
     affine: ClassAffine | None = None,
+    labels: str | None = None,
     threshold: float = DEFAULT_THRESHOLD,
     max_images: int | None = None,
     batch: int | None = None,
@@ -148,6 +149,7 @@ def correct(
         output: Where to write; it must not exist yet.
         method: A method as for `logn.fit_method`; as the advice says by default.
         affine: A map to fold in the place of one that is fitted here, such as that of `logn.OperatingPoints`.
+        labels: "federated" or "exhaustive": the labels by which you will measure a detector, for the advice.
         threshold: The score above which you count a detection.
         max_images: Take at most this many images, spread evenly.
         batch: Images per forward pass; by default 1 for ONNX files, else 8.
@@ -183,6 +185,7 @@ def correct(
     '''
     name, target = os.fspath(model), None if output is None else Path(output)
     check_threshold(threshold)
+    recommended_method(None, None, labels)  # refuses a wrong word before the pass
     if method is not None:
         if affine is not None:
             raise InputError("Expected `method` or a map (`affine`, `--operating-points`), but got both.")
@@ -201,7 +204,7 @@ def correct(
     files = ImageFiles(items, skip_unreadable)
     with _quiet():
         moments = source.collect(files, batch=batch, progress=progress)
-        advice = _judge(moments, threshold)
+        advice = _judge(moments, threshold, labels)
     found = Correction(
         model=name,
         output=None,
@@ -253,9 +256,9 @@ def choose_images(source: ImageSource, count: int | None) -> list[ImageItem]:
     return spread_evenly(items, count)
 
 
-def _judge(moments: Sequence[ClassMoments], threshold: float) -> Advice:
+def _judge(moments: Sequence[ClassMoments], threshold: float, labels: str | None) -> Advice:
     """The advice on the first stage that has something to correct, else on the first."""
-    found = [advise(part, threshold=threshold) for part in moments]
+    found = [advise(part, threshold=threshold, labels=labels) for part in moments]
     return next((advice for advice in found if advice.form != NONE), found[0])
 
 
