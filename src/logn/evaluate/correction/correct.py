@@ -215,6 +215,7 @@ def correct(
         advice=advice,
         doubts=tuple(dict.fromkeys((*sanity_checks(moments[0]), *row_checks(moments[0])))),
     )
+    maps: tuple[ClassAffine, ...]
     if affine is not None:
         chosen, maps = affine.method or "the given map", _one_map(affine, moments)
     elif method is None and advice.form == NONE:
