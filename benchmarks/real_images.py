@@ -184,7 +184,6 @@ def measure_classifier(cache: ArtifactCache, spec: ClassifierSpec) -> dict[str, 
             CLASSIFIER_METHODS,
             moments=moments,
             counts=counts,
-            activation="softmax",
             settings=CompareSettings(num_bootstrap=0),
         ).rows
         found[split] = {row.name: [round(100 * float(row[name]), 3) for name in CLASSIFIER_METRICS] for row in rows}
