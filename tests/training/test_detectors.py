@@ -11,6 +11,7 @@ from torchvision.ops import roi_align
 from logn.errors import InputError
 from logn.training.detectors import cascade_heads
 from logn.training.detectors.cascade_heads import CascadeRegionHeads
+from logn.training.detectors.heads import NormedConv2d, NormedLinear
 from logn.training.detectors.models import (
     DetectorSettings,
     build_detector,
@@ -106,6 +107,41 @@ def test_logit_layer_names_what_locate_needs(cascade):
     )
     assert cascade.logit_layer.stages
     assert cascade.logit_layer.paths == tuple(f"roi_heads.box_predictor.{i}.cls_score" for i in range(3))
+
+
+def mask_layers(model):
+    predictors = model.roi_heads.mask_predictor
+    stages = predictors if isinstance(predictors, torch.nn.ModuleList) else [predictors]
+    return [type(stage.mask_fcn_logits) for stage in stages]
+
+
+def test_masks_are_normalised_as_the_classes_are(cascade, paper_detector):
+    assert mask_layers(paper_detector) == [NormedConv2d]
+    assert mask_layers(cascade) == [NormedConv2d] * 3
+    assert (paper_detector.roi_heads.mask_predictor.mask_fcn_logits.temperature == 20.0).all()
+    assert (paper_detector.roi_heads.box_predictor.cls_score.temperature == 20.0).all()
+
+
+@pytest.mark.parametrize(
+    ("classifier", "mask_classifier", "class_layer", "mask_layer"),
+    [
+        ("linear", None, torch.nn.Linear, torch.nn.Conv2d),
+        ("linear", "cosine", torch.nn.Linear, NormedConv2d),  # LOCE's
+        ("cosine", "linear", NormedLinear, torch.nn.Conv2d),
+    ],
+)
+def test_classes_and_masks_are_normalised_each_for_itself(classifier, mask_classifier, class_layer, mask_layer):
+    settings = DetectorSettings("mask-rcnn-r50", 3, classifier=classifier, mask_classifier=mask_classifier)
+    with torch.device("meta"):
+        model = build_detector(settings)
+    assert type(model.roi_heads.box_predictor.cls_score) is class_layer
+    assert mask_layers(model) == [mask_layer]
+
+
+def test_settings_from_before_the_mask_classifier_are_those_of_today():
+    old = {"model": "mask-rcnn-r50", "num_classes": 3, "classifier": "cosine", "temperature": 20.0}
+    assert DetectorSettings.from_dict(old) == DetectorSettings("mask-rcnn-r50", 3, "cosine", mask_classifier="cosine")
+    assert DetectorSettings("small", 3).mask_classifier is None
 
 
 def test_cascade_trains_each_stage_on_tighter_matches(cascade):

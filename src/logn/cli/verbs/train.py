@@ -21,6 +21,13 @@ def train_detector(
     model: options.ModelOption = "small",
     classifier: options.ClassifierOption = "linear",
     temperature: options.TemperatureOption = 20.0,
+    mask_classifier: Annotated[
+        str | None,
+        typer.Option(
+            help="Last layer of the masks of the paper's detectors: `linear` or `cosine`; by default as --classifier.",
+            rich_help_panel=options.MODEL,
+        ),
+    ] = None,
     preset: options.PresetOption = None,
     sampler: options.SamplerOption = "random",
     repeat_threshold: Annotated[
@@ -28,6 +35,7 @@ def train_detector(
     ] = 0.001,
     iterations: options.IterationsOption = None,
     epochs: options.EpochsOption = None,
+    milestones: options.MilestonesOption = None,
     batch: options.BatchOption = None,
     lr: options.RateOption = None,
     seed: options.SeedOption = 0,
@@ -71,6 +79,7 @@ def train_detector(
         repeat_threshold=repeat_threshold,
         iterations=iterations,
         epochs=epochs,
+        milestones=options.parse_milestones(milestones),
         batch=batch,
         learning_rate=lr,
         seed=seed,
@@ -83,6 +92,7 @@ def train_detector(
         precision=precision,
         feature_memory=feature_memory,
         backbone=backbone,
+        mask_classifier=mask_classifier,
     )
     result = run_training(
         config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
@@ -117,6 +127,7 @@ def run_classifier(
     sampler: options.SamplerOption = "random",
     iterations: options.IterationsOption = None,
     epochs: options.EpochsOption = None,
+    milestones: options.MilestonesOption = None,
     batch: options.BatchOption = None,
     lr: options.RateOption = None,
     seed: options.SeedOption = 0,
@@ -157,6 +168,7 @@ def run_classifier(
         sampler=sampler,
         iterations=iterations,
         epochs=epochs,
+        milestones=options.parse_milestones(milestones),
         batch=batch,
         learning_rate=lr,
         seed=seed,

@@ -198,7 +198,7 @@ def _poolers() -> dict[str, Any]:
 def _stage(settings: DetectorSettings, *, class_agnostic: bool) -> dict[str, Any]:
     """The four modules of one stage: box head, box predictor, mask head, mask predictor with a mask per class."""
     columns = settings.num_classes + 1
-    head: dict[str, Any] = {"classifier": settings.classifier, "temperature": settings.temperature}
+    head: dict[str, Any] = {"classifier": settings.mask_classifier, "temperature": settings.temperature}
     return {
         "box_head": TwoMLPHead(256 * 7 * 7, 1024),
         "box_predictor": _box_predictor(settings, 1024, class_agnostic=class_agnostic),

@@ -14,7 +14,9 @@ ONE_STAGE, LIGHT = "small-one-stage", "light"
 SMALL_MODELS = ("small", ONE_STAGE)
 #: The networks that a light detector may have, the default first.
 LIGHT_BACKBONES = ("mobilenet-v2", "mobilenet-v3-large", "efficientnet-lite0", "resnet18", "resnet34")
-MODELS = (*SMALL_MODELS, LIGHT, "mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
+PAPER_MODELS = ("mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
+MODELS = (*SMALL_MODELS, LIGHT, *PAPER_MODELS)
+MASK_CLASSIFIERS = ("linear", "cosine")
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,11 @@ class DetectorSettings(ModelSettings):
     Args:
         model: One of `MODELS`.
         num_classes: Foreground classes.
-        classifier: `linear`, `cosine` (normalised) for the classes and the masks, as the paper uses, or `scaled`: a
-            linear one of which only a scale per class is trained (LWS).
+        classifier: `linear`, `cosine` (normalised) as the paper uses, or `scaled`: a linear one of which only a scale
+            per class is trained (LWS).
         temperature: Of the cosine classifier.
+        mask_classifier: The last layer of the masks of the paper's detectors, `linear` or `cosine`; None takes that of
+            the classes. LOCE has a linear class layer and normalised masks.
         pretrained: Whether the backbone starts from given weights. Then its normalisation and its first two stages
             stay frozen, as in the paper; otherwise all of it is trained.
         image_size: Shorter side of a test image; None takes the model's own (800, light: 256, small ones: 128).
@@ -46,6 +50,7 @@ class DetectorSettings(ModelSettings):
     pretrained: bool = False
     image_size: int | None = None
     backbone: str | None = None
+    mask_classifier: str | None = None
 
     def __post_init__(self) -> None:
         parse_loss(self.loss)
@@ -53,6 +58,7 @@ class DetectorSettings(ModelSettings):
         if self.model == ONE_STAGE:
             self._check_one_stage()
         self._choose_backbone()
+        self._choose_mask_classifier()
         if self.image_size is not None and self.image_size < 32:
             raise InputError(f"Expected `image_size` to be at least 32 pixels, but got {self.image_size}.")
 
@@ -70,6 +76,20 @@ class DetectorSettings(ModelSettings):
             object.__setattr__(self, "backbone", LIGHT_BACKBONES[0])  # named, so that settings compare as they are
         if self.model == LIGHT and self.backbone not in LIGHT_BACKBONES:
             raise InputError(f"Expected `backbone` to be one of {LIGHT_BACKBONES}, but got {self.backbone!r}.")
+
+    def _choose_mask_classifier(self) -> None:
+        chosen = self.mask_classifier
+        if self.model not in PAPER_MODELS:
+            if chosen is not None:
+                raise InputError(
+                    f"Expected no `mask_classifier` for {self.model!r}, which has no mask for each class, but got"
+                    f" {chosen!r}."
+                )
+            return
+        if chosen is None:  # named, so that settings compare as they are
+            object.__setattr__(self, "mask_classifier", "cosine" if self.classifier == "cosine" else "linear")
+        elif chosen not in MASK_CLASSIFIERS:
+            raise InputError(f"Expected `mask_classifier` to be one of {MASK_CLASSIFIERS}, but got {chosen!r}.")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DetectorSettings:
