@@ -184,4 +184,5 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
 def _plain(config: ClassifierTrainingConfig) -> dict[str, Any]:
     """What must be the same for a run to count as trained; folders may move."""
     folders = {"data", "output", "root", "start"}
-    return {name: value for name, value in vars(config).items() if name not in folders}
+    # What is left to its default is not part of it, so that a setting of a later version makes no run another one.
+    return {name: value for name, value in vars(config).items() if name not in folders and value is not None}
