@@ -113,7 +113,17 @@ def hook_map(hook_class, tmp_path, **options):
 
 
 @pytest.mark.filterwarnings("ignore:This map")  # how far it goes is not the question here
-@pytest.mark.parametrize("options", [{}, {"form": "paper"}, {"margin": "min"}, {"margin": -4}, {"margin": "balance"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"form": "paper"},
+        {"margin": "min"},
+        {"margin": -4},
+        {"margin": "balance"},
+        {"form": "paper", "estimator": "moving-average", "momentum": 0.1},
+    ],
+)
 def test_its_map_is_that_of_calibrate_with_the_same_options(hook_class, tmp_path, options):
     found = hook_map(hook_class, tmp_path, **options)
     torch.manual_seed(0)
@@ -123,6 +133,11 @@ def test_its_map_is_that_of_calibrate_with_the_same_options(hook_class, tmp_path
     ).affine
     np.testing.assert_array_equal(found.scale, wanted.scale)
     np.testing.assert_array_equal(found.shift, wanted.shift)
+
+
+def test_statistics_that_need_labels_are_refused(hook_class):
+    with pytest.raises(InputError, match="Expected `estimator` to be exact or moving-average, as no labels are seen"):
+        hook_class(estimator="positives")
 
 
 @pytest.mark.filterwarnings("ignore:This map")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from logn.classes.dimensions import read_dimensions
@@ -25,13 +24,12 @@ from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.mask_maker import mask_maker
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.proposal_classes import columns_of
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
 from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
 from logn.experiments.training_jobs import single_thread
 from logn.files import atomic_path
-from logn.logits.proposals import Proposals
-from logn.report.assigned_proposals import assign
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments
@@ -86,7 +84,6 @@ def positive_moments(
         seed: Of the draw of the images.
         progress: Called with the number of images whenever some are done.
     """
-    offset = 1 if detector.background == 0 else 0
     columns = detector.num_classes + (detector.background is not None)
     forms = [PositiveMoments(columns, require_correct=correct, metadata=metadata) for correct in (False, True)]
     order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
@@ -94,19 +91,11 @@ def positive_moments(
         chosen = [int(index) for index in order[start : start + batch]]
         found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
         for index, proposals in zip(chosen, found, strict=True):
-            labels = _classes_of(proposals, dataset, index)
-            real = labels >= 0
+            labels = columns_of(proposals, dataset, index, detector.background)
             for form in forms:
-                form.update(proposals.logits[real], labels[real] + offset)
+                form.update(proposals.logits, labels)
         progress(len(chosen))
     return forms[0].moments(), forms[1].moments()
-
-
-def _classes_of(proposals: Proposals, dataset: DetectionDataset, index: int) -> npt.NDArray[np.int64]:
-    objects = ~dataset.is_crowd_of(index)
-    corners = dataset.boxes_of(index)[objects].astype(np.float64)
-    boxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
-    return assign(proposals.boxes.astype(np.float64), boxes, dataset.labels_of(index)[objects])
 
 
 ROUNDS, BATCH = 5, 8

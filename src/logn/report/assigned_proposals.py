@@ -1,4 +1,4 @@
-"""Which class each proposal belongs to: that of the box it overlaps most, background below an overlap of one half."""
+"""How many proposals of a run each class has, and the statistics of its own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import numpy.typing as npt
 
 from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.proposal_classes import assign, one_box_each
 from logn.logits.arrays import foreground_columns
 from logn.logits.proposals import Proposals
 from logn.report.run_folder import Run
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments
-
-Floats = npt.NDArray[np.float64]
-LEAST_OVERLAP = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,32 +35,6 @@ class AssignedProposals:
     objects: npt.NDArray[np.int64]
     positives: ClassMoments
     images: int
-
-
-def assign(proposals: Floats, boxes: Floats, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The class of the box that each proposal overlaps most; -1 where no overlap reaches one half.
-
-    Args:
-        proposals: `(N, 4)` corners.
-        boxes: `(G, 4)` as x, y, width, height.
-        labels: `(G,)` class of each box.
-
-    Example:
-        >>> at = np.array([[0, 0, 10, 10], [0, 0, 10, 4]], float)
-        >>> assign(at, np.array([[0, 0, 10, 9]], float), np.array([7])).tolist()
-        [7, -1]
-    """
-    if not len(boxes):
-        return np.full(len(proposals), -1)
-    corners = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
-    low = np.maximum(proposals[:, None, :2], corners[None, :, :2])
-    high = np.minimum(proposals[:, None, 2:], corners[None, :, 2:])
-    shared = np.maximum(high - low, 0).prod(axis=2)
-    areas = [(sides[:, 2:] - sides[:, :2]).prod(axis=1) for sides in (proposals, corners)]
-    whole = areas[0][:, None] + areas[1][None, :] - shared
-    overlap = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
-    best = overlap.argmax(axis=1)
-    return np.where(overlap[np.arange(len(best)), best] >= LEAST_OVERLAP, labels[best], -1)
 
 
 def assigned_proposals(run: Run) -> AssignedProposals:
@@ -96,14 +68,4 @@ def _assigned(store: PredictionStore, truth: GroundTruth) -> Iterator[tuple[Prop
     for index, proposals in enumerate(store):
         rows = order[starts[index] : starts[index + 1]]
         rows = rows[~truth.crowd[rows]]
-        yield proposals, assign(_boxes(proposals, store), truth.boxes[rows], truth.labels[rows])
-
-
-def _boxes(proposals: Proposals, store: PredictionStore) -> Floats:
-    """One box per proposal; where each class has its own, that of the strongest foreground class."""
-    boxes: Floats = proposals.boxes.astype(np.float64)
-    if boxes.ndim == 2:
-        return boxes
-    foreground = foreground_columns(store.num_columns, store.header.background)
-    strongest: Floats = boxes[np.arange(len(boxes)), proposals.logits[:, foreground].argmax(axis=1)]
-    return strongest
+        yield proposals, assign(one_box_each(proposals, store.header.background), truth.boxes[rows], truth.labels[rows])

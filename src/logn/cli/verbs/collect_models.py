@@ -19,8 +19,12 @@ from logn.cli.options.choices import (
     ActivationOption,
     Background,
     BackgroundOption,
+    BiasCorrectionOption,
     ClassNamesOption,
     DeviceOption,
+    Estimator,
+    EstimatorOption,
+    MomentumOption,
     Nonfinite,
     NonfiniteOption,
     PopulationOption,
@@ -63,6 +67,8 @@ class Channels(StrEnum):
 PREPROCESSING = "How an image becomes an input"
 SEARCH = "Where the logits are, if they are not found"
 
+TEST_PROPOSALS, SAMPLED_REGIONS = "test-proposals", "sampled-regions"
+
 SourcesArgument = Annotated[
     list[str],
     typer.Argument(
@@ -94,6 +100,9 @@ def collect_onnx(
     class_names: ClassNamesOption = None,
     population: PopulationOption = None,
     max_images: MaxImagesOption = None,
+    estimator: EstimatorOption = Estimator.exact,
+    momentum: MomentumOption = None,
+    bias_correction: BiasCorrectionOption = False,
     sample_rows: SampleRowsOption = None,
     nonfinite: NonfiniteOption = Nonfinite.error,
     batch: BatchOption = None,
@@ -173,6 +182,9 @@ def collect_onnx(
             nonfinite=nonfinite.value,
             provider=provider,
             skip_unreadable=skip_unreadable,
+            estimator=estimator.value,
+            momentum=momentum,
+            bias_correction=bias_correction,
             progress=advance,
             skipped=unreadable.extend,
         )
@@ -233,22 +245,40 @@ def collect_run(
     max_images: MaxImagesOption = None,
     batch: BatchOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
+    population: PopulationOption = None,
+    sampler: Annotated[
+        str, typer.Option(help="Of the sampled regions: how often images are shown, as `logn train --sampler`.")
+    ] = "random",
+    repeat_threshold: Annotated[
+        float, typer.Option(help="Of the sampled regions: as `logn train --repeat-threshold`.")
+    ] = 0.001,
+    estimator: EstimatorOption = Estimator.exact,
+    momentum: MomentumOption = None,
+    bias_correction: BiasCorrectionOption = False,
     sample_rows: SampleRowsOption = None,
     device: DeviceOption = "auto",
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a detector or image classifier over training images, held out and thinned as they were in its training."""
+    from logn.statistics.estimators import Estimator as Estimation
     from logn.training.engine.checkpoint import stored_kind
 
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
     check_output(output, holds="logn.statistics")
-    prepare = _prepare_classifier if stored_kind(model) == "classifier" else _prepare_detector
-    run, available = prepare(model, data, images, device)
+    how = Estimation(estimator.value, momentum, bias_correction)
+    is_classifier = stored_kind(model) == "classifier"
+    if _samples_regions(population, is_classifier=is_classifier):
+        run, available = _prepare_sampled(model, data, images, device, sampler, repeat_threshold, seed)
+    else:
+        if sampler != "random":
+            raise InputError("Expected `--sampler` only with `--population sampled-regions`, but got no such.")
+        run, available = (_prepare_classifier if is_classifier else _prepare_detector)(model, data, images, device)
+        run = partial(run, batch=batch or 8)
     total = available if max_images is None else min(max_images, available)
     with progress("Collecting", total, shown=show_progress) as advance:
-        moments = run(max_images=max_images, batch=batch or 8, seed=seed, sample_rows=sample_rows, progress=advance)
+        moments = run(max_images=max_images, seed=seed, sample_rows=sample_rows, estimator=how, progress=advance)
     moments.save(output)
     rows, warnings = int(moments.count.max()), warn_of_doubts(moments)
     if json:
@@ -264,6 +294,50 @@ def collect_run(
     else:
         print_statistics(output, moments, rows, count_of(total, "image"))
         print_next(output)
+
+
+def _samples_regions(population: str | None, *, is_classifier: bool) -> bool:
+    if population is not None and is_classifier:
+        raise InputError(f"Expected `--population` only for a detector's run, but got {population} for a classifier.")
+    if population not in (None, TEST_PROPOSALS, SAMPLED_REGIONS):
+        raise InputError(
+            f"Expected `--population` of a run to be {TEST_PROPOSALS} or {SAMPLED_REGIONS}, but got {population!r}."
+        )
+    return population == SAMPLED_REGIONS
+
+
+def _prepare_sampled(
+    model: Path, data: Path, images: Path | None, device: str, sampler: str, repeat_threshold: float, seed: int
+) -> tuple[Collect, int]:
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.datasets.samplers import make_sampler
+    from logn.evaluate.store.detector_statistics import collect_sampled_statistics
+    from logn.training.detectors.config import DetectorTrainingConfig, find_annotations
+    from logn.training.engine.checkpoint import Checkpoint, load_detector
+    from logn.training.engine.distributed import choose_device
+
+    dataset = DetectionDataset(find_annotations(data), images)
+    detector = load_detector(model, num_classes=dataset.num_classes)
+    detector.to(choose_device(device))
+    checkpoint = Checkpoint.load(model)
+    settings, preset = checkpoint.settings, checkpoint.run.get("preset")
+    config = DetectorTrainingConfig(
+        data, model, model=settings.model, preset=preset, image_size=settings.image_size, sampler=sampler
+    )
+    available = len(make_sampler(sampler, dataset, threshold=repeat_threshold).indices(0, seed))
+
+    def collect(**options: Any) -> ClassMoments:
+        found = collect_sampled_statistics(
+            detector, dataset, config.augmentation, sampler=sampler, repeat_threshold=repeat_threshold, **options
+        )
+        if len(found) > 1:
+            raise InputError(
+                "Expected a detector of one stage for sampled regions, but got a cascade, whose stages sample different"
+                " ones; collect each (`--stages each`)."
+            )
+        return found[0]
+
+    return collect, available
 
 
 def _prepare_detector(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
