@@ -302,6 +302,25 @@ def test_wrong_settings_get_a_sentence(wrong, sentence):
         DetectorSettings(**{"model": "small", "num_classes": 3, **wrong})
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"model": "small", "batch_norm": "affine"},
+            "Expected `batch_norm` only for one of the paper's detectors with",
+        ),
+        (
+            {"model": "cascade-r101", "batch_norm": "frozen"},
+            "Expected `batch_norm` only for one of the paper's detectors",
+        ),
+        ({"model": "cascade-r101", "pretrained": True, "batch_norm": "sync"}, "Expected `batch_norm` to be one of"),
+    ],
+)
+def test_a_normalisation_that_does_not_fit_is_refused(values, sentence):
+    with pytest.raises(InputError, match=sentence):
+        DetectorSettings(num_classes=3, **values)
+
+
 def test_settings_survive_a_file_and_refuse_unknown_names():
     settings = DetectorSettings("small", 3, classifier="cosine", temperature=10.0)
     assert DetectorSettings.from_dict(settings.as_dict()) == settings
@@ -320,7 +339,36 @@ def test_backbone_weights_come_from_a_local_file_and_freeze_the_first_stages(tmp
     assert torch.equal(body.layer4[0].conv1.weight, source.layer4[0].conv1.weight)
     assert not body.layer1[0].conv1.weight.requires_grad
     assert body.layer2[0].conv1.weight.requires_grad
-    assert not list(body.bn1.parameters())  # frozen
+    # As MMDetection: the statistics stay, scale and shift are trained where the stage is.
+    assert not body.bn1.weight.requires_grad
+    norms = [module for module in body.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert len(norms) == 53
+    model.train()
+    assert not any(norm.training for norm in norms)
+    sum(value.mean() for value in model.backbone(torch.rand(2, 3, 64, 64)).values()).backward()
+    assert body.layer2[0].bn1.weight.grad.abs().sum() > 0
+    assert body.layer2[0].bn1.bias.grad.abs().sum() > 0
+    assert body.layer1[0].bn1.weight.grad is None
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in body.state_dict().items())
+
+
+def test_a_run_from_before_the_choice_of_normalisation_has_a_frozen_one(tmp_path):
+    with torch.device("meta"):
+        frozen, trained = (
+            build_detector(DetectorSettings("mask-rcnn-r50", 3, pretrained=True, batch_norm=norm))
+            for norm in ("frozen", "affine")
+        )
+    assert not list(frozen.backbone.body.layer2[0].bn1.parameters())
+    # What such a run wrote: settings without the name, and no count of batches beside the statistics.
+    old = {
+        name: value
+        for name, value in frozen.settings.as_dict().items()
+        if name not in ("batch_norm", "mask_classifier")
+    }
+    assert DetectorSettings.from_dict(old) == frozen.settings
+    assert DetectorSettings.from_dict(trained.settings.as_dict()) == trained.settings
+    assert not any("num_batches_tracked" in name for name in frozen.state_dict())
+    assert DetectorSettings("mask-rcnn-r50", 3).batch_norm is None  # all of it is trained
 
 
 def test_wrong_backbone_weights_get_a_sentence(tmp_path):

@@ -28,6 +28,14 @@ def train_detector(
             rich_help_panel=options.MODEL,
         ),
     ] = None,
+    batch_norm: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the paper's detectors with --weights: `affine` trains scale and shift of the normalisation, as"
+            " MMDetection does (default); `frozen` does not.",
+            rich_help_panel=options.MODEL,
+        ),
+    ] = None,
     preset: options.PresetOption = None,
     sampler: options.SamplerOption = "random",
     repeat_threshold: Annotated[
@@ -93,6 +101,7 @@ def train_detector(
         feature_memory=feature_memory,
         backbone=backbone,
         mask_classifier=mask_classifier,
+        batch_norm=batch_norm,
     )
     result = run_training(
         config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
