@@ -201,7 +201,7 @@ def training_cost(cache: ArtifactCache, spec: DetectorSpec) -> float:
     known = file.read()["cost"]
     if ITERATION not in known:
         known = file.add("cost", {ITERATION: seconds_per_iteration(cache, spec)})
-    return float(known[ITERATION]) * spec.iterations
+    return float(known[ITERATION]) * (spec.iterations or 0)
 
 
 def known_numbers(values: Mapping[str, float | None]) -> dict[str, float]:

@@ -52,6 +52,7 @@ def compare_detection(
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
     errors: options.ErrorsOption = False,
+    mask_errors: options.MaskErrorsOption = False,
     form: options.FormatOption = options.Format.table,
     output: options.FolderOption = None,
     show_progress: ProgressOption = None,
@@ -71,6 +72,7 @@ def compare_detection(
         "split": split,
         "fixed": fixed,
         "errors": errors,
+        "mask_errors": mask_errors,
         "only_predicted": only_predicted,
         "objective": "AP" if objective is None else objective,
     }

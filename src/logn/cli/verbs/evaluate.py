@@ -64,6 +64,7 @@ def evaluate_file(
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
     errors: options.ErrorsOption = False,
+    mask_errors: options.MaskErrorsOption = False,
     form: options.FormatOption = options.Format.table,
     output: options.FolderOption = None,
     show_progress: ProgressOption = None,
@@ -73,7 +74,14 @@ def evaluate_file(
     from logn.evaluate.detection.result_file import evaluate_results
 
     decode = options.decode_options(1e-4, 0.5, max_detections)
-    settings = options.compare_settings(decode, bounds, _choices(coco, only_predicted, fixed, errors))
+    settings = options.compare_settings(
+        decode,
+        bounds,
+        {
+            **_choices(coco, only_predicted, fixed, errors),
+            "mask_errors": mask_errors,
+        },
+    )
     options.make_folder(output)
     table = options.read_counts(counts)
     groups = options.group_counts(table, bounds, None)

@@ -29,6 +29,7 @@ class CompareSettings:
         split: Report on one half of the images or rows only, and make choices on the other.
         fixed: Also compute AP-Fixed, and AP-Pool over its detections: a second decoding. For detectors.
         errors: Also find the kinds of error (TIDE) over all images. For detectors.
+        mask_errors: Find them by the overlap of masks instead of boxes; needs masks.
         bounds: The last rare and the last common training count, when groups come from counts; by default 10 and 100
             for detectors. For classifiers the last few-shot and the last medium-shot count, by default 19 and 100.
         only_predicted: Evaluate only the predicted images when the annotations have more. For detectors.
@@ -54,6 +55,7 @@ class CompareSettings:
     only_predicted: bool
     objective: str | None
     report_images: int
+    mask_errors: bool
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class CompareSettings:
         report_images: int = REPORT_IMAGES,
         *,
         draws: int | None = None,
+        mask_errors: bool = False,
     ) -> None:
         given = renamed_argument("num_bootstrap", num_bootstrap, "draws", draws)
         values = {
@@ -81,7 +84,8 @@ class CompareSettings:
             "seed": seed,
             "split": split,
             "fixed": fixed,
-            "errors": errors,
+            "errors": errors or mask_errors,
+            "mask_errors": mask_errors,
             "bounds": bounds,
             "only_predicted": only_predicted,
             "objective": objective,

@@ -147,8 +147,9 @@ class DetectionTask:
     @property
     def measurement(self) -> Measurement:
         """How each method is measured."""
-        protocol = self.settings.protocol(self.truth, self.group_source)
-        return Measurement(self.truth, protocol, fixed_protocol(protocol), self.groups, self.settings.errors)
+        settings = self.settings
+        protocol, errors = settings.protocol(self.truth, self.group_source), (settings.errors, settings.mask_errors)
+        return Measurement(self.truth, protocol, fixed_protocol(protocol), self.groups, *errors)
 
     def measure(
         self, outcomes: Mapping[str, MethodDetections], maps: Mapping[str, LogitMap]
