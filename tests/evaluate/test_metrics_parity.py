@@ -186,4 +186,7 @@ def test_kinds_of_error_of_masks_have_a_command(files, tmp_path, capsys):
         del entry["segmentation"]
     results.write_text(json.dumps(entries))
     assert execute(["evaluate", str(results), "-a", str(annotations), "--mask-errors"]) == 2
-    assert "Expected masks of the detections for `--mask-errors`, but there are boxes only" in capsys.readouterr().err
+    assert (
+        "Expected `--mask-errors` only where the detections have masks, but there are boxes only"
+        in capsys.readouterr().err
+    )

@@ -50,6 +50,13 @@ class Resize(StrEnum):
     crop = "crop"
 
 
+class Stages(StrEnum):
+    """Which logits of a cascade."""
+
+    average = "average"
+    each = "each"
+
+
 class Layout(StrEnum):
     """Order of the axes of an image."""
 
@@ -246,6 +253,9 @@ def collect_run(
     batch: BatchOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
     population: PopulationOption = None,
+    stages: Annotated[
+        Stages, typer.Option(help="Of a cascade: statistics of the averaged logits, or a file for each stage.")
+    ] = Stages.average,
     sampler: Annotated[
         str, typer.Option(help="Of the sampled regions: how often images are shown, as `logn train --sampler`.")
     ] = "random",
@@ -269,8 +279,13 @@ def collect_run(
     check_output(output, holds="logn.statistics")
     how = Estimation(estimator.value, momentum, bias_correction)
     is_classifier = stored_kind(model) == "classifier"
+    if is_classifier and stages is Stages.each:
+        raise InputError("Expected `--stages each` only for a cascade, but got a classifier.")
     if _samples_regions(population, is_classifier=is_classifier):
-        run, available = _prepare_sampled(model, data, images, device, sampler, repeat_threshold, seed)
+        run, available = _prepare_sampled(model, data, images, device, sampler, repeat_threshold, seed, stages)
+    elif stages is Stages.each:
+        run, available = _prepare_detector(model, data, images, device, stages)
+        run = partial(run, batch=batch or 8)
     else:
         if sampler != "random":
             raise InputError("Expected `--sampler` only with `--population sampled-regions`, but got no such.")
@@ -278,7 +293,11 @@ def collect_run(
         run = partial(run, batch=batch or 8)
     total = available if max_images is None else min(max_images, available)
     with progress("Collecting", total, shown=show_progress) as advance:
-        moments = run(max_images=max_images, seed=seed, sample_rows=sample_rows, estimator=how, progress=advance)
+        found = run(max_images=max_images, seed=seed, sample_rows=sample_rows, estimator=how, progress=advance)
+    if stages is Stages.each:
+        _save_stages(found, output, total, as_json=json)
+        return
+    moments = found
     moments.save(output)
     rows, warnings = int(moments.count.max()), warn_of_doubts(moments)
     if json:
@@ -307,7 +326,14 @@ def _samples_regions(population: str | None, *, is_classifier: bool) -> bool:
 
 
 def _prepare_sampled(
-    model: Path, data: Path, images: Path | None, device: str, sampler: str, repeat_threshold: float, seed: int
+    model: Path,
+    data: Path,
+    images: Path | None,
+    device: str,
+    sampler: str,
+    repeat_threshold: float,
+    seed: int,
+    stages: Stages,
 ) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.samplers import make_sampler
@@ -326,10 +352,12 @@ def _prepare_sampled(
     )
     available = len(make_sampler(sampler, dataset, threshold=repeat_threshold).indices(0, seed))
 
-    def collect(**options: Any) -> ClassMoments:
+    def collect(**options: Any) -> Any:
         found = collect_sampled_statistics(
             detector, dataset, config.augmentation, sampler=sampler, repeat_threshold=repeat_threshold, **options
         )
+        if stages is Stages.each:
+            return found
         if len(found) > 1:
             raise InputError(
                 "Expected a detector of one stage for sampled regions, but got a cascade, whose stages sample different"
@@ -340,9 +368,25 @@ def _prepare_sampled(
     return collect, available
 
 
-def _prepare_detector(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
+def _save_stages(found: tuple[ClassMoments, ...], output: Path, images: int, *, as_json: bool) -> None:
+    from logn.evaluate.store.stage_corrections import stage_file
+
+    files = [stage_file(output, stage) for stage in range(len(found))]
+    for moments, path in zip(found, files, strict=True):
+        moments.save(path)
+    if as_json:
+        print_json({"outputs": files, "images": images, "rows": [int(moments.count.max()) for moments in found]})
+        return
+    for moments, path in zip(found, files, strict=True):
+        print_statistics(path, moments, int(moments.count.max()), count_of(images, "image"))
+        print_next(path)
+
+
+def _prepare_detector(
+    model: Path, data: Path, images: Path | None, device: str, stages: Stages = Stages.average
+) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
-    from logn.evaluate.store.detector_statistics import collect_detector_statistics
+    from logn.evaluate.store.detector_statistics import collect_detector_statistics, collect_stage_statistics
     from logn.training.detectors.config import find_annotations
     from logn.training.engine.checkpoint import load_detector
     from logn.training.engine.distributed import choose_device
@@ -350,7 +394,8 @@ def _prepare_detector(model: Path, data: Path, images: Path | None, device: str)
     dataset = DetectionDataset(find_annotations(data), images)
     detector = load_detector(model, num_classes=dataset.num_classes)
     detector.to(choose_device(device))
-    return partial(collect_detector_statistics, detector, dataset), len(dataset)
+    collect: Any = collect_detector_statistics if stages is Stages.average else collect_stage_statistics
+    return partial(collect, detector, dataset), len(dataset)
 
 
 def _prepare_classifier(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:

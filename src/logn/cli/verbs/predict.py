@@ -48,15 +48,24 @@ def predict_detector(
     output: OutputOption,
     images: ImageFolderOption = None,
     dtype: Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")] = "float16",
+    stage_correction: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A correction for each stage of a cascade, in their order; their logits are corrected before they are"
+            " averaged."
+        ),
+    ] = None,
     batch: BatchOption = None,
     device: DeviceOption = "auto",
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a detector once and keep what it says of every proposal."""
+    from logn.calibrators.class_affine import ClassAffine
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.evaluate.store.predict import predict as run_detector
     from logn.evaluate.store.prediction_store import PredictionStore
+    from logn.evaluate.store.stage_corrections import correct_stages
     from logn.logits.fingerprint import fingerprint
     from logn.training.engine.checkpoint import load_detector
 
@@ -69,6 +78,9 @@ def predict_detector(
         "images": dataset.images_fingerprint,
         "fingerprint": fingerprint(detector),
     }
+    if stage_correction:
+        metadata["fingerprint"] = correct_stages(detector, [ClassAffine.load(path) for path in stage_correction])
+        metadata["stage_corrections"] = [path.name for path in stage_correction]
     detector.to(_device(device))
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     with progress("Predicting", total=share, shown=show_progress) as advance:

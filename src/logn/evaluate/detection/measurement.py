@@ -114,7 +114,7 @@ class Measurement:
     def _masks_for_errors(self, method: MethodDetections) -> Sequence[Any] | None:
         if self.mask_errors and method.masks is None:
             raise InputError(
-                "Expected masks of the detections for `mask_errors`, but there are boxes only; give the detector"
+                "Expected `mask_errors` only where the detections have masks, but there are boxes only; give the detector"
                 " (`--detector`), or a result file with segmentations."
             )
         return method.masks if self.mask_errors else None

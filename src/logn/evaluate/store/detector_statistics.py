@@ -16,11 +16,12 @@ from logn.errors import InputError
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.proposal_classes import columns_of
 from logn.logits.fingerprint import fingerprint
-from logn.statistics.estimators import Estimator, Statistics, add_batch, finished
+from logn.statistics.estimators import EXACT, Estimator, Statistics, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import default_sample_rows
+from logn.statistics.record import default_sample_rows, record
 from logn.training.engine.batches import ImageStream, IterationBatches, SampleCache
+from logn.training.engine.evaluation_mode import evaluation_mode
 
 
 def collect_detector_statistics(
@@ -37,7 +38,7 @@ def collect_detector_statistics(
     """Run `detector` over training images and sum up the logits of its proposals.
 
     These are the logits that a prediction store holds: for a cascade the average of its stages. To correct the stages
-    one by one, record them with `logn.record(detector, detector.logit_layer)`.
+    one by one, take `collect_stage_statistics`.
 
     Args:
         detector: A detector with `propose` and `logit_layer`, such as those of `logn.training`.
@@ -68,6 +69,50 @@ def collect_detector_statistics(
     if statistics is None:
         raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
     return finished(statistics)
+
+
+def collect_stage_statistics(
+    detector: Any,
+    dataset: DetectionDataset,
+    *,
+    max_images: int | None = None,
+    batch: int = 8,
+    seed: int = 0,
+    sample_rows: int | None = None,
+    estimator: Estimator | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> tuple[ClassMoments, ...]:
+    """Statistics of each stage of a cascade for itself, over its own proposals: the official code normalises by these.
+
+    The arguments are those of `collect_detector_statistics`; a moving average takes images one by one, whatever
+    `batch` says, so that each is a batch. Positives are refused: the stages have different boxes.
+    """
+    _check_counts(max_images, batch)
+    _check_classes(detector, dataset)
+    how = estimator or Estimator()
+    if how.needs_labels:
+        raise InputError(f"Expected `estimator` to be exact or moving-average for single stages, but got {how.name!r}.")
+    if not detector.logit_layer.stages:
+        raise InputError("Expected a cascade for statistics of each stage, but the detector has one class layer.")
+    order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
+    step = batch if how.name == EXACT else 1
+    recording = record(
+        detector,
+        detector.logit_layer,
+        sample_rows=sample_rows,
+        class_names=_column_names(detector, dataset),
+        across_processes=False,
+        check_output=False,
+        estimator=how.name,
+        momentum=how.momentum,
+        bias_correction=how.bias_correction,
+    )
+    with evaluation_mode(detector), recording as stages:
+        for start in range(0, len(order), step):
+            chosen = order[start : start + step]
+            detector.propose([as_tensor(dataset.read_image(int(index))) for index in chosen])
+            progress(len(chosen))
+    return tuple(stages)
 
 
 def collect_sampled_statistics(
@@ -143,14 +188,18 @@ def _check_classes(detector: Any, dataset: DetectionDataset) -> None:
         )
 
 
+def _column_names(detector: Any, dataset: DetectionDataset) -> tuple[str, ...]:
+    names = tuple(dataset.class_names)
+    if detector.background is None:
+        return names
+    return ("background", *names) if detector.background == 0 else (*names, "background")
+
+
 def _start(
     how: Estimator, detector: Any, dataset: DetectionDataset, columns: int, sample_rows: int | None, population: str
 ) -> Statistics:
-    names = tuple(dataset.class_names)
-    if detector.background is not None:
-        names = ("background", *names) if detector.background == 0 else (*names, "background")
     metadata = StatisticsMetadata(
-        class_names=names,
+        class_names=_column_names(detector, dataset),
         background=detector.background,
         activation=detector.activation,
         layer=detector.logit_layer.name,
