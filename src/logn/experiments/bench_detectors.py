@@ -45,10 +45,11 @@ class SecondStage:
     feature_memory: bool = False
 
 
+# Runs whose memory added a value for each draw were called `loce-mfs`; they are not these.
 SECOND_STAGES = {
     "BAGS": SecondStage("bags", "classifier", "bags"),
     "LOCE": SecondStage("loce", "heads", "loce"),
-    "LOCE + MFS": SecondStage("loce-mfs", "heads", "loce", feature_memory=True),
+    "LOCE + MFS": SecondStage("loce-memory", "heads", "loce", feature_memory=True),
     "cRT": SecondStage("crt", "new-classifier", balanced=True),
     "LWS": SecondStage("lws", "scales", balanced=True),
 }

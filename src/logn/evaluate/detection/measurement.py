@@ -114,8 +114,8 @@ class Measurement:
     def _masks_for_errors(self, method: MethodDetections) -> Sequence[Any] | None:
         if self.mask_errors and method.masks is None:
             raise InputError(
-                "Expected `mask_errors` only where the detections have masks, but there are boxes only; give the detector"
-                " (`--detector`), or a result file with segmentations."
+                "Expected `mask_errors` only where the detections have masks, but there are boxes only; give the"
+                " detector (`--detector`), or a result file with segmentations."
             )
         return method.masks if self.mask_errors else None
 
