@@ -39,7 +39,8 @@ from logn.errors import InputError
 if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
 
-    Collect = Callable[..., ClassMoments]
+    # Of one statistics file, or of one for each stage.
+    Collect = Callable[..., Any]
 
 
 class Resize(StrEnum):
@@ -297,7 +298,7 @@ def collect_run(
     if stages is Stages.each:
         _save_stages(found, output, total, as_json=json)
         return
-    moments = found
+    moments: ClassMoments = found
     moments.save(output)
     rows, warnings = int(moments.count.max()), warn_of_doubts(moments)
     if json:

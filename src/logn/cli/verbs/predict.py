@@ -72,7 +72,7 @@ def predict_detector(
     at_least_one(batch=batch)
     dataset = DetectionDataset(_annotations(data), images)
     detector = load_detector(model, num_classes=dataset.num_classes)
-    metadata = {
+    metadata: dict[str, Any] = {
         "model": model.name,
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
