@@ -98,6 +98,7 @@ def made_methods(count: int) -> list[ClassAffine | None]:
 
 def torchvision_loop(store: PredictionStore, settings: DecodeSettings) -> int:
     """The steps of torchvision's post-processing, image by image."""
+    settings = settings.resolved(store.header)
     total = 0
     labels = torch.arange(CLASSES).expand(PROPOSALS, CLASSES).reshape(-1)
     for proposals in store:

@@ -11,9 +11,9 @@ import pytest
 import logn
 
 PACKAGE = Path(logn.__file__).parent
-FOLDERS = ["logits", "classes", "statistics", "calibrators", "deploy", "datasets", "training", "evaluate", "report"]
-FOLDERS += ["experiments", "cli"]
-NUMPY_ONLY = ["logits", "classes", "statistics", "calibrators"]
+FOLDERS = ["logits", "labels", "classes", "statistics", "calibrators", "deploy", "datasets", "training", "evaluate"]
+FOLDERS += ["report", "experiments", "cli"]
+NUMPY_ONLY = ["logits", "labels", "classes", "statistics", "calibrators"]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from logn.calibrators.advice import advise as advise
     from logn.calibrators.class_affine import ClassAffine as ClassAffine
+    from logn.calibrators.class_mix.estimate import estimate_prior as estimate_prior
+    from logn.calibrators.class_mix.prior_estimate import PriorEstimate as PriorEstimate
     from logn.calibrators.fracal import FracalSigmoid as FracalSigmoid
     from logn.calibrators.fracal import fracal as fracal
     from logn.calibrators.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
+    from logn.calibrators.labelled_rows import LabelledRows as LabelledRows
     from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
     from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
     from logn.calibrators.logit_normalizer import LogitNormalizer as LogitNormalizer
@@ -32,11 +35,14 @@ if TYPE_CHECKING:
     from logn.calibrators.method_spec import FitInputs as FitInputs
     from logn.calibrators.method_spec import fit_method as fit_method
     from logn.calibrators.norcal import norcal as norcal
+    from logn.calibrators.offsets import offsets as offsets
+    from logn.calibrators.offsets import vector_scaling as vector_scaling
     from logn.calibrators.prior2posterior import prior2posterior as prior2posterior
     from logn.calibrators.tau_norm import tau_norm as tau_norm
     from logn.calibrators.temperature import temperature as temperature
     from logn.classes.counts import ClassCounts as ClassCounts
     from logn.classes.dimensions import fractal_dimension as fractal_dimension
+    from logn.classes.shares import ClassShares as ClassShares
     from logn.deploy.attach import attach as attach
     from logn.deploy.calibrate import Calibration as Calibration
     from logn.deploy.calibrate import calibrate as calibrate
@@ -50,6 +56,10 @@ if TYPE_CHECKING:
     from logn.evaluate.comparison.compare import compare as compare
     from logn.evaluate.comparison.comparison import Comparison as Comparison
     from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
+    from logn.evaluate.correction.correct import correct as correct
+    from logn.evaluate.detectors.detector import detector as detector
+    from logn.evaluate.operating.operating_points import operating_points as operating_points
+    from logn.evaluate.operating.points import OperatingPoints as OperatingPoints
     from logn.evaluate.store.predict import predict as predict
     from logn.evaluate.store.prediction_store import PredictionStore as PredictionStore
     from logn.logits.image_folder import Preprocessing as Preprocessing
@@ -57,6 +67,7 @@ if TYPE_CHECKING:
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals
     from logn.statistics.active_classes import active_classes as active_classes
+    from logn.statistics.drift import drift as drift
     from logn.statistics.metadata import StatisticsMetadata as StatisticsMetadata
     from logn.statistics.moments import ClassMoments as ClassMoments
     from logn.statistics.moving_average import MovingAverage as MovingAverage
@@ -71,19 +82,23 @@ _HOME = {
     "ClassAffine": "calibrators.class_affine",
     "ClassCounts": "classes.counts",
     "ClassMoments": "statistics.moments",
+    "ClassShares": "classes.shares",
     "CompareSettings": "evaluate.comparison.settings",
     "Comparison": "evaluate.comparison.comparison",
     "FitInputs": "calibrators.method_spec",
     "FracalSigmoid": "calibrators.fracal",
     "InputError": "errors",
+    "LabelledRows": "calibrators.labelled_rows",
     "LogNWarning": "errors",
     "LogitLayer": "logits.layer",
     "LogitNormalizer": "calibrators.logit_normalizer",
     "MissingExtraError": "errors",
     "MovingAverage": "statistics.moving_average",
+    "OperatingPoints": "evaluate.operating.points",
     "PositiveMoments": "statistics.positives",
     "PredictionStore": "evaluate.store.prediction_store",
     "Preprocessing": "logits.image_folder",
+    "PriorEstimate": "calibrators.class_mix.prior_estimate",
     "Proposals": "logits.proposals",
     "StatisticsMetadata": "statistics.metadata",
     "active_classes": "statistics.active_classes",
@@ -93,6 +108,10 @@ _HOME = {
     "classification_metrics": "evaluate.classification.metrics",
     "compare": "evaluate.comparison.compare",
     "compare_classification": "evaluate.classification.compare",
+    "correct": "evaluate.correction.correct",
+    "detector": "evaluate.detectors.detector",
+    "drift": "statistics.drift",
+    "estimate_prior": "calibrators.class_mix.estimate",
     "fit_method": "calibrators.method_spec",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
@@ -104,12 +123,15 @@ _HOME = {
     "logit_adjustment": "calibrators.logit_adjustment",
     "logit_normalization": "calibrators.logit_normalization",
     "norcal": "calibrators.norcal",
+    "operating_points": "evaluate.operating.operating_points",
+    "offsets": "calibrators.offsets",
     "predict": "evaluate.store.predict",
     "prior2posterior": "calibrators.prior2posterior",
     "record": "statistics.record",
     "record_onnx": "statistics.record_onnx",
     "tau_norm": "calibrators.tau_norm",
     "temperature": "calibrators.temperature",
+    "vector_scaling": "calibrators.offsets",
 }
 
 __all__ = [*sorted(_HOME), "__version__", "losses"]

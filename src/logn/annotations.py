@@ -1,7 +1,8 @@
-"""LVIS and COCO annotations, read in one way by all who need them: entry by entry, checked, kept as columns.
+"""Annotations in any form, read in one way by all who need them: entry by entry, checked, kept as columns.
 
-Memory stays at some fifty bytes an object, unless whole entries are asked for; the outlines, which are nearly all of a
-file, are not even parsed then.
+LVIS and COCO files, the `data.yaml` of YOLO and folders of Pascal VOC all come as the entries of a COCO file. Memory
+stays at some fifty bytes an object, unless whole entries are asked for; the outlines, which are nearly all of a file,
+are not even parsed then.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.json_stream import Element, stream_elements
+from logn.labels.source import LabelSource, find_labels
+from logn.labels.voc import voc_elements
+from logn.labels.yolo import yolo_elements
 
 IntArray = npt.NDArray[np.int64]
 Entry = dict[str, Any]
@@ -105,10 +109,11 @@ def read_annotations(
     image: Callable[[Entry], Any] = lambda entry: entry,
     name: str = "annotations",
 ) -> Annotations:
-    """Read an LVIS v1 or COCO file, or its content, and refuse the first entry that is not as it must be.
+    """Read annotations and refuse the first entry that is not as it must be.
 
     Args:
-        source: The file, or what `json` made of it.
+        source: An LVIS v1 or COCO file, or what `json` made of it; the `data.yaml` of YOLO labels, or its folder; a
+            folder of Pascal VOC. The split of the last two stands behind a colon, as in `data.yaml:train`; "val" else.
         integers: Numbers that entries must have besides `INTEGERS`, by section, such as `{"images": ["height"]}`.
         boxes: Whether objects must have a `bbox`.
         entries: Keep the entries of objects and all other sections.
@@ -133,7 +138,7 @@ def read_annotations(
         elements = _elements(source, name)
     else:
         draft = _Draft(os.fspath(source), wanted, image, boxes=boxes, entries=entries)
-        elements = stream_elements(source, skip=None if outlines else OUTLINE)
+        elements = _stream(find_labels(source), outlines=outlines, sizes=boxes or entries)
         draft.drops_outlines = not outlines
     for element in elements:
         if element.section == "annotations":
@@ -143,6 +148,44 @@ def read_annotations(
         elif entries:
             draft.rest.setdefault(element.section, []).append(element.value)
     return draft.finish()
+
+
+def _stream(source: LabelSource, *, outlines: bool, sizes: bool) -> Iterator[Element]:
+    if source.form == "yolo":
+        return yolo_elements(source, sizes=sizes)
+    if source.form == "voc":
+        return voc_elements(source)
+    return stream_elements(source.path, skip=None if outlines else OUTLINE)
+
+
+#: What says of each image of LVIS which classes were looked for.
+FEDERATED_FIELDS = ("neg_category_ids", "not_exhaustive_category_ids")
+
+
+def label_protocol(annotations: str | os.PathLike[str] | Mapping[str, Any] | Annotations) -> str:
+    """How labels are to be measured: "lvis" where they say which classes were looked for in each image, else "coco".
+
+    COCO, YOLO and VOC label every class in every image; LVIS labels are federated. Those of which only some images have
+    the fields of LVIS are "lvis" as well, which then refuses the images that lack them.
+
+    Args:
+        annotations: What `read_annotations` takes, or gave with the entries of images.
+
+    Example:
+        >>> label_protocol({"images": [{"id": 1}]}), label_protocol({"images": [{"id": 1, "neg_category_ids": []}]})
+        ('coco', 'lvis')
+    """
+    if isinstance(annotations, Annotations):
+        federated = any(_is_federated(image) for image in annotations.images)
+    elif not isinstance(annotations, Mapping) and find_labels(annotations).form != "json":
+        federated = False  # these forms have no place for it
+    else:
+        federated = any(read_annotations(annotations, boxes=False, image=_is_federated).images)
+    return "lvis" if federated else "coco"
+
+
+def _is_federated(image: Mapping[str, Any]) -> bool:
+    return any(field in image for field in FEDERATED_FIELDS)
 
 
 def _elements(content: Mapping[str, Any], name: str) -> Iterator[Element]:

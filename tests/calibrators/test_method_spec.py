@@ -6,11 +6,13 @@ import pytest
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import fracal
 from logn.calibrators.inverse_image_frequency import inverse_image_frequency
+from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.logit_adjustment import logit_adjustment
 from logn.calibrators.logit_normalization import logit_normalization
 from logn.calibrators.method_spec import fit_method, parse_method
 from logn.calibrators.methods import METHODS
 from logn.calibrators.norcal import norcal
+from logn.calibrators.offsets import offsets, vector_scaling
 from logn.calibrators.prior2posterior import prior2posterior
 from logn.calibrators.tau_norm import tau_norm
 from logn.calibrators.temperature import temperature
@@ -24,6 +26,7 @@ LOGITS = np.array([[2, 0.5, -1, 3], [0, 1.5, -2, 4], [1, -0.5, 0.5, 2], [-1, 0, 
 IMAGES, INSTANCES = np.array([60.0, 20, 1]), np.array([100.0, 10, 1])
 WEIGHT, BIAS = np.array([[3, 4], [0.6, 0.8], [0, 0.5], [1, -1.0]]), np.array([0.1, 0.2, 0.3, 0.4])
 DIMENSIONS = [1.8, 1.0, 1.0]
+LABELLED = LabelledRows(np.tile(LOGITS, (5, 1)) + np.arange(20)[:, None] % 3 * np.eye(4)[1], np.arange(20) % 4)
 
 
 @pytest.fixture
@@ -69,12 +72,17 @@ EXPECTED = {
     "tau-norm": lambda m: tau_norm(WEIGHT, 1.0, BIAS, background=-1),
     "tau-norm:tau=0.7": lambda m: tau_norm(WEIGHT, 0.7, BIAS, background=-1),
     "temperature:value=2": lambda m: temperature(4, 2.0, background=-1),
+    "offsets": lambda m: offsets(LABELLED, prior2posterior(m)),
+    "offsets:base=none": lambda m: offsets(LABELLED, background=-1),
+    "vector:base=loga": lambda m: vector_scaling(LABELLED, logit_adjustment(INSTANCES, background=-1)),
 }
 
 
 def _fit(spec, moments):
     counts = ClassCounts(IMAGES, INSTANCES, ("cup", "spoon", "fork"), num_images=100)
-    return fit_method(spec, moments=moments, counts=counts, dimensions=DIMENSIONS, weight=WEIGHT, bias=BIAS)
+    return fit_method(
+        spec, moments=moments, counts=counts, dimensions=DIMENSIONS, weight=WEIGHT, bias=BIAS, labelled=LABELLED
+    )
 
 
 @pytest.mark.parametrize("spec", EXPECTED)
@@ -113,7 +121,10 @@ def test_a_class_can_be_switched_off(moments):
     [
         ("logm", "one of none, logn, loga.*'logm'"),
         ("", "one of none"),
-        ("norcal:tau=1", "options of `norcal` to be among gamma, weights, on_logits, counts, but got `tau`"),
+        (
+            "norcal:tau=1",
+            "options of `norcal` to be among gamma, weights, on_logits, counts, strength, target, but got `tau`",
+        ),
         ("none:tau=1", "among none, but got `tau`"),
         ("norcal:gamma", "gamma=VALUE"),
         ("norcal:gamma=big", "`gamma` to be a number, but got 'big'"),

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
+from logn.calibrators.advice import recommended_method
 from logn.errors import LogNWarning
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -76,7 +77,8 @@ def test_without_rows_it_says_how_to_collect_them(run, stats):
 @pytest.fixture
 def with_rows(tmp_path):
     """Statistics with a row sample, background first."""
-    moments = ClassMoments(21, sample_rows=500, metadata=StatisticsMetadata(background=0, activation="softmax"))
+    metadata = StatisticsMetadata(background=0, activation="softmax")
+    moments = ClassMoments(21, sample_rows=500, mean_probability=True, metadata=metadata)
     mean, std = np.append(5, -np.arange(20) / 6), np.append(1, 1.5 - np.arange(20) / 20)
     moments.update(np.random.default_rng(0).standard_normal((800, 21)) * std + mean)
     moments.save(tmp_path / "rows.safetensors")
@@ -88,7 +90,7 @@ def test_what_each_form_would_do(run, with_rows):
     table = result.out.split("What each form would do, on 500 sampled rows:\n")[1].splitlines()
     assert table[0].split()[:4] == ["form", "margin", "foreground", "mass"]
     assert "scores > 0.05 per 1,000 rows" in table[0]
-    rows = {line[:20].strip(): line[20:].split() for line in table[1:9]}
+    rows = {line[:20].strip(): line[20:].split() for line in table[1:12]}
     assert list(rows) == [
         "as it is",
         "paper (margin min)",
@@ -98,10 +100,15 @@ def test_what_each_form_would_do(run, with_rows):
         "margin 0",
         "relative std alone",
         "balanced",
+        "p2p, mass kept",
+        "p2p, margin -1",
+        "p2p, margin -2",
     ]
-    assert rows["balanced"][1] == rows["as it is"][0]  # the mass stays
+    assert rows["p2p, mass kept"][1] == rows["balanced"][1] == rows["as it is"][0]  # the mass stays
     assert float(rows["paper (margin min)"][1]) < float(rows["as it is"][0]) / 2
-    assert "\nAdvice: logn:balanced (confidence " in result.out
+    assert f"\nAdvice: {recommended_method(0, 'softmax')} (confidence " in result.out
+    federated = run("inspect", with_rows, "--labels", "federated").out
+    assert f"\nAdvice: {recommended_method(0, 'softmax', 'federated')} (confidence " in federated
     assert "Mind: The paper's own form (logn:margin=min) lowers the foreground mass" in result.out
 
 
@@ -110,7 +117,7 @@ def test_the_forms_for_programs_and_the_users_threshold(run, with_rows):
     assert low["forms"]["quantity"] == "foreground mass"
     assert low["forms"]["threshold"] == 0.01
     assert low["forms"]["before"]["detections"] > high["forms"]["before"]["detections"]
-    assert [form["form"] for form in low["forms"]["forms"]][-1] == "logn:balanced"
+    assert [form["form"] for form in low["forms"]["forms"]][-1] == "p2p:extra_margin=-2"
     assert low["advice"]["indicators"]["mean_spread"] > 0.5
 
 
@@ -172,3 +179,34 @@ def test_statistics_that_are_doubtful_are_told_once_and_not_refused(run, tmp_pat
     result = run("inspect", tmp_path / "stats.safetensors")
     assert result.code == 0
     assert "unknown. Expected `STATISTICS` to be of logits" in " ".join(result.out.split())
+
+
+def test_strengths_are_shown(run, tmp_path):
+    moments = ClassMoments(8, sample_rows=500, mean_probability=True, metadata=StatisticsMetadata(activation="softmax"))
+    moments.update(np.random.default_rng(0).normal(-np.arange(8.0), 2.0, size=(500, 8)))
+    moments.save(tmp_path / "stats.safetensors")
+    result = run("inspect", tmp_path / "stats.safetensors")
+    assert result.code == 0
+    for method in ("logn:balanced", "p2p"):
+        assert f"What a part of {method} (--strength) would do, on 500 sampled rows:" in result.out
+    found = run("inspect", tmp_path / "stats.safetensors", "--json").json["strengths"]["p2p"]["forms"]
+    assert [effect["label"] for effect in found] == [f"strength {part}" for part in ("0.25", "0.5", "0.75", "1")]
+    changed = [effect["winners_changed"] for effect in found]
+    assert changed == sorted(changed)
+    assert changed[-1] > 0
+
+
+def test_two_files_show_drift(run, tmp_path):
+    for name, offset in (("train", 0.0), ("deployed", 1.0)):
+        moments = ClassMoments(3, mean_probability=True, metadata=StatisticsMetadata(class_names=("a", "b", "c")))
+        moments.update(np.random.default_rng(0).normal([0.0, offset, -2.0], size=(300, 3)))
+        moments.save(tmp_path / f"{name}.safetensors")
+    files = (tmp_path / "train.safetensors", tmp_path / "deployed.safetensors")
+    result = run("inspect", *files)
+    assert result.code == 0
+    assert "1 of 3 classes differ by more than chance explains; most of all b, by +1.0" in result.out
+    found = run("inspect", *files, "--json").json
+    assert (found["order"][0], found["drifted"]) == (1, [False, True, False])
+    refused = run("inspect", *files, "--plot", tmp_path / "x.png")
+    assert refused.code == 2
+    assert "only with one file of statistics" in refused.err

@@ -167,13 +167,17 @@ def test_weights_behind_identity_transpose_and_constant_nodes(folded):
     [
         ("n = ReduceL2 <axes = [0]> (w) d = Div(w, n) z = MatMul(x, d) y = Softmax(z)", "computed (Div)"),
         ("p = Gemm(x, w) q = Gemm(x, v) z = Add(p, q) y = Sigmoid(z)", "from Add"),
-        ("j = Gemm(x, joint) z = Slice(j, two, five, one) y = Sigmoid(z)", "only a part"),
+        (  # which channels are logits is another question for each input
+            "j = Gemm(x, joint) m = ReduceMean <axes = [0], keepdims = 0> (x) best, i = TopK(m, three) "
+            "z = Gather <axis = 1> (j, i) y = Sigmoid(z)",
+            "only a part",
+        ),
     ],
-    ids=["cosine", "sum of two layers", "part of a joint layer"],
+    ids=["cosine", "sum of two layers", "chosen channels"],
 )
 def test_nodes_are_put_in_where_weights_cannot_take_the_map(folded, tmp_path, body, reason):
     weights = {"w": random(4, 3), "v": random(4, 3), "joint": random(4, 6)}
-    weights |= {"two": np.array([2]), "five": np.array([5]), "one": np.array([1])}
+    weights |= {"three": np.array([3])}
     weights = {
         name: array
         for name, array in weights.items()
@@ -184,6 +188,34 @@ def test_nodes_are_put_in_where_weights_cannot_take_the_map(folded, tmp_path, bo
     assert reason in report.reason
     kinds = [node.op_type for node in onnx.load(str(tmp_path / "out.onnx")).graph.node]
     assert kinds[-3:-1] == ["Mul", "Add"]
+
+
+def test_a_part_of_a_joint_layer_gets_the_map_and_the_rest_of_it_stays(folded, tmp_path):
+    weights = {"joint": random(4, 6), "two": np.array([2]), "five": np.array([5]), "one": np.array([1])}
+    body = "j = Gemm(x, joint) z = Slice(j, two, five, one) y = Sigmoid(z)"
+    report = folded(body, "z", weights=weights)
+    assert (report.way, report.layers) == ("weights", ("joint",))
+    feed = {"x": random(5, 4)}
+    before, after = (run(tmp_path / name, feed, "j") for name in ("model.onnx", "out.onnx"))
+    np.testing.assert_array_equal(after[:, [0, 1, 5]], before[:, [0, 1, 5]])
+    old, new = (len(onnx.load(str(tmp_path / name)).graph.node) for name in ("model.onnx", "out.onnx"))
+    assert new == old
+
+
+@pytest.mark.parametrize("bias", ["Add(c, b)", "Add(b, c)"])
+def test_a_convolution_whose_bias_is_added_by_a_node_of_its_own(folded, tmp_path, bias):
+    """As TensorFlow's exports have it."""
+    report = folded(
+        f"c = Conv(x, w) z = {bias} y = Sigmoid(z)",
+        "z",
+        axis=1,
+        weights={"w": random(3, 4, 1, 1), "b": random(1, 3, 1, 1)},
+        feed={"x": random(2, 4, 5, 6)},
+        inputs="float[N, 4, 5, 6] x",
+        outputs="float[N, 3, 5, 6] y",
+    )
+    assert (report.way, report.layers) == ("weights", ("w",))
+    assert [node.op_type for node in onnx.load(str(tmp_path / "out.onnx")).graph.node] == ["Conv", "Add", "Sigmoid"]
 
 
 def test_inserted_nodes_reach_everybody_who_reads_the_logits(folded, tmp_path):

@@ -380,6 +380,33 @@ def outputs(tmp_path, capsys):
         assert output.read_bytes() == content
 
 
+@row("Thresholds per class are folded into sigmoids")
+def folded_sigmoids(tmp_path, capsys):
+    labels = (CLASSES > [-1, -2, -3, -4.5, -5.5]).astype(int)
+    points = logn.operating_points(CLASSES, labels, "recall=0.7", num_bootstrap=0)
+    folded = points.affine(at=0.5)(CLASSES)
+    np.testing.assert_array_equal(folded >= 0, 1 / (1 + np.exp(-CLASSES)) >= points.thresholds)
+
+
+@row("Thresholds per class are folded into a softmax")
+def folded_softmax(tmp_path, capsys):
+    labels = np.random.default_rng(1).integers(0, 5, 400)
+    rows = CLASSES + 4 * np.eye(5)[labels]
+    points = logn.operating_points(rows, labels, "precision=0.8", num_bootstrap=20)
+    with refused("`at_least`"):
+        points.affine(0.05, rows)
+    assert points.affine(0.05, rows, at_least=0.0).num_classes == 5
+
+
+@row("A class has no object, or no right detection, to choose its threshold by")
+def class_without_objects(tmp_path, capsys):
+    labels = (CLASSES > [-1, -2, -3, -4.5, -5.5]).astype(int)
+    labels[:, 4] = 0
+    points = logn.operating_points(CLASSES, labels, "f1", num_bootstrap=20)
+    assert points.points[4].weight == 0
+    assert "1 class (4) has no object in the rows to choose by" in points.notes[0]
+
+
 def rows_of_page():
     lines = re.findall(r"^\| (.+?) \|", PAGE.read_text(encoding="utf-8"), flags=re.M)
     return [line for line in lines if line != "situation"]

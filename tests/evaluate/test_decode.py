@@ -104,7 +104,7 @@ HEADERS = [
 )
 def test_equals_naive_decoding(tmp_path_factory, header, seed, limit, threshold, nms_iou, mapped):
     images = made_images(seed, header)
-    chosen = DecodeSettings(score_threshold=threshold, nms_iou=nms_iou, max_detections=limit)
+    chosen = DecodeSettings(score_threshold=threshold, nms_iou=nms_iou, max_detections=limit).resolved(header)
     rng = np.random.default_rng(seed)
     transform = ClassAffine(rng.choice([0.5, 1.0, 2.0], 5), rng.choice([-1.0, 0.0, 0.5], 5)) if mapped else None
     found = decode(made_store(tmp_path_factory.mktemp("store"), header, images), transform, chosen)

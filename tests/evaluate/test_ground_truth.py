@@ -94,13 +94,11 @@ def test_what_is_missing_is_named(change, message):
         ({"category_ids": [2, 5, 8]}, r"1 of them, category 8 for one, are not annotated"),
         ({"category_ids": [2]}, r"1 annotated ones, category 5 for one, are not predicted"),
         ({"num_classes": 3}, r"the 3 classes of the predictions, but it has 2"),
-        (
-            {"class_names": ["cup", "fork"]},
-            r"class 1 of `annotations` to be `fork` as in the predictions, but it is `spoon`",
-        ),
+        ({"class_names": ["spoon", "fork"]}, r"the model has no cup, of which there are 1 objects"),
+        ({"class_names": ["knife", "fork"]}, r"share no name: the model has knife, fork, the labels have cup, spoon"),
         ({"image_ids": [3, 4, 7]}, r"1 of them, image 4 for one, are not annotated\."),
         ({"image_ids": [3]}, r"image 7 for one, are not predicted; evaluate only the predicted images"),
-        ({"style": "voc"}, r'`style` to be "lvis" or "coco", but got \'voc\''),
+        ({"style": "voc"}, r'`style` to be "auto", "lvis" or "coco", but got \'voc\''),
     ],
 )
 def test_other_classes_or_images_than_predicted_are_refused(given, message):

@@ -146,13 +146,24 @@ def test_another_precision_is_refused(tmp_path):
 
 def test_other_classes_are_refused(tmp_path):
     data = MadeData()
-    data.category_ids = np.array([4, 8, 9])
+    data.category_ids, data.class_names = np.array([4, 8, 9]), ("ant", "bee", "cow")
     with pytest.raises(InputError, match="to have the 2 classes of the detector, but it has 3"):
         predict(MadeDetector(), data, tmp_path)
     detector = MadeDetector()
-    detector.class_names = ("ant", "cow")
-    with pytest.raises(InputError, match="class 1 is 'bee' instead of 'cow'"):
+    detector.class_names = ("cat", "cow")
+    with pytest.raises(InputError, match="share no name: the model has cat, cow, the labels have ant, bee"):
         predict(detector, MadeData(), tmp_path)
+
+
+def test_the_store_has_the_classes_of_the_detector_whatever_the_labels_have(tmp_path):
+    detector = MadeDetector()
+    detector.class_names = ("Bee", "cow")
+    predict(detector, MadeData(), tmp_path)
+    header = PredictionStore(tmp_path).header
+    assert (header.class_names, header.category_ids) == (("Bee", "cow"), None)
+    predict(MadeDetector(), MadeData(), tmp_path / "unnamed")
+    header = PredictionStore(tmp_path / "unnamed").header
+    assert (header.class_names, header.category_ids) == (("ant", "bee"), (4, 8))
     with pytest.raises(InputError, match="Expected `batch`"):
         predict(MadeDetector(), MadeData(), tmp_path, batch=0)
 
@@ -189,6 +200,8 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_a_model_that_only_detects_is_told_how_to_be_wrapped(tmp_path):
-    with pytest.raises(InputError, match=r"to have `propose`, but object has none; wrap .* as TorchvisionDetector"):
+    with pytest.raises(
+        InputError, match=r"to have `propose`, but object has none; `logn.detector\(model\)` wraps models"
+    ):
         predict(object(), MadeData(), tmp_path / "store")
     assert not (tmp_path / "store").exists()

@@ -19,10 +19,10 @@ from logn.datasets.masks import decode_segmentation  # noqa: E402
 from logn.errors import InputError  # noqa: E402
 from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
 from logn.evaluate.decode.mask_maker import mask_maker, paste_mask  # noqa: E402
+from logn.evaluate.detectors.torchvision import TorchvisionDetector  # noqa: E402
 from logn.evaluate.store.format import StoreHeader  # noqa: E402
 from logn.evaluate.store.predict import as_tensor, predict  # noqa: E402
 from logn.evaluate.store.prediction_store import PredictionStore  # noqa: E402
-from logn.evaluate.store.torchvision_detector import TorchvisionDetector  # noqa: E402
 from logn.evaluate.store.writer import PredictionWriter  # noqa: E402
 
 
@@ -212,7 +212,7 @@ def test_masks_equal_the_model_and_are_made_once_for_all_methods(tmp_path, mask_
 
 
 def test_models_that_do_not_fit_are_refused(faster_rcnn):
-    with pytest.raises(InputError, match="two-stage detector of torchvision"):
+    with pytest.raises(InputError, match="to be a detector of torchvision"):
         TorchvisionDetector(torch.nn.Linear(2, 2))
     with pytest.raises(InputError, match="to have a mask head"):
         TorchvisionDetector(faster_rcnn).predict_masks([], [], [])

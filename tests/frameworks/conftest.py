@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import runpy
 import tempfile
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,10 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.errors import InputError
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.layer import count_columns, find_modules
 from logn.logits.locate import locate_logits
 from logn.statistics.record import record
@@ -133,3 +139,57 @@ def refusal():
         assert "\n" not in message
 
     return check
+
+
+def decoded_as_the_framework_does(detector, images, folder):
+    """The detections of each image, decoded from stored proposals with the settings that the adapter names."""
+    found = detector.propose(images)
+    header = StoreHeader(
+        num_columns=found[0].num_columns,
+        background=detector.background,
+        activation=detector.activation,
+        class_boxes=found[0].boxes.ndim == 3,
+        objectness=found[0].objectness is not None,
+        dtype="float32",
+        postprocessing=detector.postprocessing,
+    )
+    assert header.num_classes == detector.num_classes
+    with PredictionWriter(folder, header) as writer:
+        for image_id, proposals in enumerate(found):
+            assert (proposals.height, proposals.width) == tuple(images[image_id].shape[-2:])
+            writer.append(image_id, proposals)
+    detections = decode(PredictionStore(folder), settings=DecodeSettings.of_framework(detector.postprocessing))
+    return [detections.of_image(index) for index in range(len(images))]
+
+
+@pytest.fixture
+def same_detections(tmp_path):
+    """Check an adapter: `own(image)` gives boxes, scores and labels by the framework's own post-processing."""
+
+    def check(detector, images, own, *, fewest=1):
+        decoded = decoded_as_the_framework_does(detector, images, tmp_path / "store")
+        for image, found in zip(images, decoded, strict=True):
+            boxes, scores, labels = (np.asarray(values) for values in own(image))
+            assert len(found) == len(scores) >= fewest
+            np.testing.assert_allclose(found.scores, np.sort(scores)[::-1], atol=1e-4, rtol=0)
+            # By class and place, since scores that are almost equal may stand in either order.
+            here, there = (np.lexsort((*rows[0].T, rows[1])) for rows in ((found.boxes, found.labels), (boxes, labels)))
+            np.testing.assert_array_equal(found.labels[here], labels[there])
+            np.testing.assert_allclose(found.boxes[here], boxes[there], atol=1e-4, rtol=0)
+            np.testing.assert_allclose(found.scores[here], scores[there], atol=1e-4, rtol=0)
+
+    return check
+
+
+@pytest.fixture
+def pictures():
+    """Images of several sizes, as `logn.predict` reads them: 8-bit colours between 0 and 1."""
+    generator = torch.Generator().manual_seed(5)
+    sizes = ((48, 80), (90, 60), (64, 64), (48, 80))
+    return [torch.randint(0, 256, (3, *size), generator=generator).float() / 255 for size in sizes]
+
+
+@pytest.fixture(scope="session")
+def models_of():
+    """What another test file of this folder defines, such as its small models."""
+    return lambda file: runpy.run_path(str(Path(__file__).with_name(file)))

@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from logn.evaluate.detection.assignment import assign, assigned
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
-from logn.report.assigned_proposals import _assigned, assign
 
 
 def test_an_overlap_of_exactly_one_half_is_enough_and_the_best_box_counts():
@@ -28,5 +28,5 @@ def test_crowds_are_no_objects(tmp_path):
         {"id": 2, "image_id": 1, "category_id": 2, "bbox": [20, 20, 10, 10], "iscrowd": 0},
     ]
     truth = load_ground_truth(content, style="coco")
-    ((_, classes),) = _assigned(PredictionStore(tmp_path / "store"), truth)
+    ((_, classes),) = assigned(PredictionStore(tmp_path / "store"), truth)
     assert classes.tolist() == [-1, 1]

@@ -12,11 +12,12 @@ from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison, DetectionScope
 from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.detection.assignment import assign
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
-from logn.report.assigned_proposals import AssignedProposals, assign, assigned_proposals
+from logn.report.assigned_proposals import AssignedProposals, assigned_proposals
 from logn.report.error_data import COMPONENTS, error_components, error_pair
 from logn.report.figure_data import (
     background_ratio,

@@ -33,7 +33,7 @@ from logn.report.page_summary import error_kinds, verdict
 from logn.report.run_folder import open_run
 
 HOSTILE = "<script>alert(1)</script>"
-SECTIONS = ["methods", "groups", "statistics", "classes", "errors", "scores", "gallery", "provenance"]
+SECTIONS = ["methods", "groups", "statistics", "classes", "errors", "thresholds", "scores", "gallery", "provenance"]
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_a_comparison_that_was_moved_lacks_nothing_but_the_images(run_folder, tm
     assert list(summary.missing) == ["Images"]
     assert "`/nowhere/data/images/" in summary.missing["Images"]
     _, whole = page
-    for section in ("statistics", "classes", "errors", "scores"):
+    for section in ("statistics", "classes", "errors", "thresholds", "scores"):
         part = re.compile(rf'<section id="{section}".*?</section>', re.DOTALL)
         assert part.search((folder / "report.html").read_text()).group(0) == part.search(whole).group(0)
 
@@ -430,3 +430,33 @@ def test_coco_without_groups_has_a_page_too(run_folder, tmp_path):
     assert write_report(open_run(folder), folder / "report.html").missing == {}
     sections = re.findall(r'<section id="([a-z-]+)"', (folder / "report.html").read_text())
     assert sections == [name for name in SECTIONS if name != "groups"]
+
+
+def test_the_verdict_says_what_happens_at_the_users_threshold(page, run_folder):
+    """More AP may come with fewer objects found at a threshold that stays as it was: both are said."""
+    summary, text = page
+    comparison = Comparison.load(run_folder)
+    before, after = comparison.baseline.thresholds, comparison.focus(summary.method).thresholds
+    sentence = (
+        f"At a score of 0.5 it finds {after.found_at:,} of {after.objects:,} objects instead of {before.found_at:,}"
+    )
+    assert sentence in summary.verdict
+    top = text.split('<p id="verdict">')[1].split("</p>")[0]
+    assert sentence in top
+    part = text.split('<section id="thresholds">')[1].split("</section>")[0]
+    assert [title in part for title in ("Precision", "Recall", "F1")] == [True] * 3
+    assert part.count("<tr>") == 1 + len(comparison.classes)
+
+
+def test_a_comparison_of_before_thresholds_were_measured_says_so(run_folder, tmp_path):
+    folder = moved(run_folder, tmp_path / "older")
+    path = folder / "comparison.json"
+    content = json.loads(path.read_text())
+    for method in content["methods"]:
+        del method["thresholds"]
+    del content["settings"]["at"]
+    path.write_text(json.dumps(content))
+    loaded = Comparison.load(folder)
+    assert "At a score of" not in loaded.verdict()
+    summary = write_report(open_run(folder), tmp_path / "report.html")
+    assert "compare again" in summary.missing["What is found at your threshold"]

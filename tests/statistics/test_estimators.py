@@ -68,7 +68,7 @@ def test_recording_positives_gives_the_worked_numbers(estimator, mean, variance)
     rows = torch.tensor(np.vstack([X, [3, 0, 0, 1], [0.5, 2.5, 0, 1]]), dtype=torch.float32)
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     model, given_labels = Passing().eval(), []
-    with logn.record(model, LAYER, estimator=estimator, labels=lambda: given_labels[-1]) as moments:
+    with logn.record(model, LAYER, estimator=estimator, row_labels=lambda: given_labels[-1]) as moments:
         for start in (0, 3):
             given_labels.append(labels[start : start + 3])
             with torch.inference_mode():
@@ -83,7 +83,7 @@ def test_calibrating_a_classifier_on_positives_takes_the_labels_of_each_batch():
     rows, labels = torch.randn(40, 4, generator=generator), torch.arange(40) % 4
     batches = [(rows[start : start + 10], labels[start : start + 10]) for start in range(0, 40, 10)]
     layer = logn.LogitLayer("head", activation="softmax")
-    found = logn.calibrate(Passing(), batches, layer=layer, estimator="positives", labels=lambda batch: batch[1])
+    found = logn.calibrate(Passing(), batches, layer=layer, estimator="positives", row_labels=lambda batch: batch[1])
     positives = logn.PositiveMoments(4)
     positives.update(rows, labels)
     np.testing.assert_allclose(found.moments.mean, positives.moments().mean, atol=1e-6)
@@ -122,9 +122,9 @@ def test_positives_of_any_split_are_those_of_the_whole(rows, labels):
         ({"bias_correction": True}, "Expected `bias_correction` only with the estimator moving-average"),
         (
             {"estimator": "positives"},
-            "Expected `labels`, which gives the class of each row, for the estimator positives",
+            "Expected `row_labels`, which gives the class of each row, for the estimator positives",
         ),
-        ({"labels": list}, "Expected `labels` only for statistics of positives, but the estimator is exact"),
+        ({"row_labels": list}, "Expected `row_labels` only for statistics of positives, but the estimator is exact"),
         ({"estimator": "moving-average", "nonfinite": "skip"}, "Expected `nonfinite` to be 'error' with the estimator"),
         ({"estimator": "moving-average", "momentum": 2.0}, "Expected `momentum` to be above 0 and at most 1"),
     ],

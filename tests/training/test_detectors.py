@@ -60,6 +60,22 @@ def paper_detector():
     return mask_rcnn_r50_fpn(1203, classifier="cosine", image_size=64)
 
 
+def test_labels_without_masks_leave_the_masks_alone():
+    """All weights still have gradients, which processes that train together wait for."""
+    torch.manual_seed(0)
+    model = small(5).train()
+    image, target = scene()
+    del target["masks"]
+    losses = model([image], [target])
+    assert float(losses["loss_mask"].detach()) == 0.0
+    torch.stack(list(losses.values())).sum().backward()
+    heads = {name: weight.grad for name, weight in model.named_parameters() if "mask" in name}
+    assert heads
+    assert all(gradient is not None and not gradient.any() for gradient in heads.values())
+    with pytest.raises(ValueError, match="to have `boxes` and `labels` in training, but some lack them"):
+        model.roi_heads.check_targets([{"boxes": target["boxes"]}])
+
+
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])
 def test_small_detector_learns_a_batch_by_heart(classifier, learn_by_heart):
     torch.manual_seed(0)

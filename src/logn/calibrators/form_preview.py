@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,13 +11,17 @@ import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import assumed_activation, known_activation
+from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import fit_method
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
 from logn.statistics.moments import ClassMoments
 
 # The score threshold that most detectors are used with.
 DEFAULT_THRESHOLD = 0.05
+
+# Scores above a threshold that a sample must have to say where they went.
+FEWEST_ABOVE = 20
 
 FOREGROUND_MASS, CONFIDENCE, EXPECTED_DETECTIONS = "foreground mass", "confidence", "expected detections"
 
@@ -32,6 +37,9 @@ NOT_RECORDED = (
     'or --activation sigmoid (in Python activation="softmax").'
 )
 
+# Parts of a correction that are looked at.
+STRENGTHS = (0.25, 0.5, 0.75, 1.0)
+
 _RELATIVE_STD = "logn:use_mean=false,relative_std=true,margin=0"
 _MARGINS = {
     "logn:margin=min": "paper (margin min)",
@@ -41,6 +49,13 @@ _MARGINS = {
     "logn:margin=0": "margin 0",
 }
 _KEEPING_SCALE = {_RELATIVE_STD: "relative std alone", "logn:balanced": "balanced"}
+# By the mean probability; recommended ones among them (`logn.calibrators.advice`).
+_BY_PRIOR = {
+    "p2p": "p2p, mass kept",
+    "p2p:extra_margin=-1": "p2p, margin -1",
+    "p2p:extra_margin=-2": "p2p, margin -2",
+}
+_BY_PRIOR_WITHOUT_BACKGROUND = {"p2p": "p2p", "p2p:strength=0.5": "p2p, half of it"}
 # Without a background the paper has no margin, and only the mean, the std, or both can be taken out.
 _WITHOUT_BACKGROUND = {"logn": "paper (mean and std)", "logn:use_std=false": "mean alone"}
 
@@ -130,20 +145,78 @@ def form_effects(
     """
     place = check_background(moments.metadata.background if background == "recorded" else background)
     known = known_activation(moments.metadata.activation, place, activation)
+    return _effects(moments, _suitable_forms(place, known), threshold, place, known)
+
+
+def strength_effects(
+    moments: ClassMoments,
+    method: str = DEFAULT_METHOD,
+    *,
+    threshold: float = DEFAULT_THRESHOLD,
+    background: int | str | None = "recorded",
+    activation: str | None = "recorded",
+) -> FormEffects:
+    """Try a quarter, half, three quarters and all of a correction on the recorded row sample.
+
+    Args:
+        moments: The statistics, with their row sample.
+        method: The specification of a method that has a strength.
+        threshold: The score above which the user counts a detection.
+        background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        activation: "softmax", "sigmoid", or "recorded"; one that nobody knows is taken for a sigmoid.
+
+    Example:
+        >>> moments = ClassMoments(3, sample_rows=1000)
+        >>> moments.update(np.random.default_rng(0).standard_normal((1000, 3)) + [2.0, 0.0, -1.0])
+        >>> found = strength_effects(moments, activation="softmax")
+        >>> [(effect.label, round(effect.winners_changed, 2)) for effect in found.forms]
+        [('strength 0.25', 0.09), ('strength 0.5', 0.25), ('strength 0.75', 0.4), ('strength 1', 0.57)]
+    """
+    place = check_background(moments.metadata.background if background == "recorded" else background)
+    known = known_activation(moments.metadata.activation, place, activation)
+    begin = method + ("," if ":" in method else ":")
+    labels = {f"{begin}strength={part:g}": f"strength {part:g}" for part in STRENGTHS}
+    return _effects(moments, labels, threshold, place, known)
+
+
+def _effects(
+    moments: ClassMoments, labels: Mapping[str, str], threshold: float, place: int | None, known: str | None
+) -> FormEffects:
+    """What the specifications do to the sampled rows; `labels` are their words."""
     judged = assumed_activation(known)
     assumption = NOT_RECORDED if known is None else ""
     nothing = FormEffects(quantity_of(place, judged), check_threshold(threshold), 0, assumption=assumption)
-    labels = _suitable_forms(place, known)
     rows = moments.sample.astype(np.float64)
     if len(rows) == 0:
         return replace(nothing, note=NO_SAMPLE)
     try:
-        maps = {spec: fit_method(spec, moments=moments, background=place, activation=known) for spec in labels}
+        maps = {
+            spec: fit_method(spec, moments=moments, background=place, activation=known)
+            for spec in labels
+            if not spec.startswith("p2p")
+        }
     except InputError as error:  # such as no class that is alive
         return replace(nothing, note=str(error))
+    maps |= _by_prior([spec for spec in labels if spec.startswith("p2p")], moments, place, known)
+    if not maps:
+        return replace(nothing, note="Some class has no probability to speak of, so that its prior has no logarithm.")
     before, forms = map_effects(rows, maps, threshold, judged)
     forms = tuple(replace(effect, label=labels[effect.form]) for effect in forms)
     return replace(nothing, rows=len(rows), before=before, forms=forms)
+
+
+def _by_prior(
+    specs: Sequence[str], moments: ClassMoments, background: int | None, activation: str | None
+) -> dict[str, ClassAffine]:
+    """The maps of Prior2Posterior; none where a class has no probability to speak of."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LogNWarning)  # of a sampled prior, said where one is fitted
+            return {
+                spec: fit_method(spec, moments=moments, background=background, activation=activation) for spec in specs
+            }
+    except InputError:
+        return {}
 
 
 def map_effects(
@@ -180,6 +253,29 @@ def map_effects(
     return replace(effect("none", original, None), label="as it is"), tuple(after)
 
 
+def matching_threshold(rows: FloatArray, affine: ClassAffine, threshold: float, activation: str) -> float | None:
+    """The threshold above which as many corrected scores of the rows stand as above `threshold` before.
+
+    None where too few scores stand above the old one to tell: the rows are a sample.
+
+    Args:
+        rows: Logits `(rows, columns)`.
+        affine: The correction.
+        threshold: The old one.
+        activation: What the model applies to the logits.
+
+    Example:
+        >>> rows = np.random.default_rng(0).standard_normal((1000, 2))
+        >>> round(matching_threshold(rows, ClassAffine([1, 1], [1, 1]), 0.5, "sigmoid"), 2)
+        0.73
+    """
+    kept = int((_scores(rows, affine.background, activation) > check_threshold(threshold)).sum())
+    after = np.sort(_scores(affine(rows), affine.background, activation), axis=None)[::-1]
+    if not FEWEST_ABOVE <= kept < len(after):
+        return None
+    return float((after[kept - 1] + after[kept]) / 2)
+
+
 def quantity_of(background: int | None, activation: str) -> str:
     """What of a model's scores a correction should not change by accident.
 
@@ -209,9 +305,10 @@ def check_threshold(threshold: float) -> float:
 def _suitable_forms(background: int | None, activation: str | None) -> dict[str, str]:
     """Forms by specification, with their labels; the paper's comes first."""
     if background is not None:
-        return _MARGINS | _KEEPING_SCALE
+        return _MARGINS | _KEEPING_SCALE | _BY_PRIOR
     if activation != "sigmoid":
-        return _WITHOUT_BACKGROUND | _KEEPING_SCALE
+        further = _BY_PRIOR_WITHOUT_BACKGROUND if activation == "softmax" else {}
+        return _WITHOUT_BACKGROUND | _KEEPING_SCALE | further
     margins = {spec: label for spec, label in _MARGINS.items() if spec != "logn:margin=background"}
     return _WITHOUT_BACKGROUND | margins | {"logn:margin=min": "margin min"} | _KEEPING_SCALE
 

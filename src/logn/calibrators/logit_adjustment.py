@@ -10,6 +10,7 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_counts, checked_number, checked_target
 from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
+from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
 
 
 def logit_adjustment(
@@ -61,8 +62,9 @@ def logit_adjustment(
 
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
+    target = target_shares(inputs, options)
     counts = inputs.needed_counts(options.pop("counts", "instances"))
-    return logit_adjustment(counts, background=inputs.background, **options)
+    return logit_adjustment(counts, background=inputs.background, target=target, **options)
 
 
 METHOD = Method(
@@ -73,6 +75,8 @@ METHOD = Method(
         "tau": Option("number", "strength; default 1.", flag="--tau"),
         "priors": Option("flag", "Divide the counts by their sum (the default)."),
         "counts": COUNT_KIND_OPTION,
+        "strength": STRENGTH_OPTION,
+        "target": TARGET_OPTION,
     },
     needs=("counts",),
 )

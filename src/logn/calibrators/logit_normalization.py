@@ -15,6 +15,7 @@ from logn.calibrators.class_frequencies import checked_number
 from logn.calibrators.known_activation import known_activation
 from logn.calibrators.match_confidence import keep_confidence as with_kept_confidence
 from logn.calibrators.method import Method, MethodInputs, Option, Options
+from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, Aim, target_shares
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
 from logn.statistics.active_classes import active_classes as active_classes
@@ -93,6 +94,8 @@ def logit_normalization(
     variance: VarianceName = "pooled",
     activation: str | None = "recorded",
     keep_confidence: bool = False,
+    target: npt.ArrayLike | None = None,
+    strength: float = 1.0,
 ) -> ClassAffine:
     """Normalise the logit of every foreground class by its own mean and standard deviation.
 
@@ -133,6 +136,10 @@ def logit_normalization(
             which the mean highest probability over the recorded sample stays as it was. Right where the sample is of
             images that the model was not trained on; else use `logn.keep_confidence` with logits of such images. Who
             asks for it has a softmax, so an activation that is not recorded is taken for one.
+        target: Share of each foreground class where the model will be used, of any sum: `log(target_c)` comes on top.
+            None is the same for all.
+        strength: How much of the correction: power of the scales, factor on the shifts; 0 changes nothing. A margin
+            that balances is solved after it.
 
     Example:
         >>> moments = ClassMoments(4)
@@ -158,6 +165,7 @@ def logit_normalization(
     if keep_confidence and (place is not None or known != "softmax"):
         got = "a background" if place is not None else "sigmoids"
         raise InputError(f"Expected `keep_confidence` only for a softmax without a background, but got {got}.")
+    aim = Aim(target, strength, len(mean))
     margin_name = chosen.margin if chosen.margin is not None else _paper_margin(place, known)
     settings: dict[str, Any] = {
         "margin": margin_name,
@@ -169,11 +177,13 @@ def logit_normalization(
         "variance": variance,
         "activation": known,
         "inactive": int((~alive).sum()),
+        **aim.to_settings(),
     }
     common_shift = 0.0  # of the dead classes too
     if margin_name == "balance":
+        scale, shift = aim(scale, -centre * scale, alive=alive)
         unbalanced = ClassAffine.over_foreground(
-            np.where(alive, scale, 1.0), np.where(alive, -centre * scale, 0.0), place, method="logn"
+            np.where(alive, scale, 1.0), np.where(alive, shift, 0.0), place, method="logn"
         )
         way_out = (
             'the paper\'s form, form="paper" (`--form paper`)'
@@ -184,12 +194,12 @@ def logit_normalization(
             moments, unbalanced, alive, known, way_out=way_out, needs_sample=margin == "balance"
         )
         settings |= solution.to_settings()
-        shift = solution.value - centre * scale
+        shift = shift + solution.value
         common_shift = solution.value if known is None else 0.0
     else:
         value = _margin_value(margin_name, mean[alive], moments, place)
         settings["margin_value"] = value
-        shift = (value - centre) * scale
+        scale, shift = aim(scale, (value - centre) * scale, alive=alive)
     affine = ClassAffine.over_foreground(
         np.where(alive, scale, 1.0),
         np.where(alive, shift, common_shift),
@@ -283,6 +293,7 @@ def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
         "active": inputs.active,
         "activation": inputs.activation,
     }
+    given["target"] = target_shares(inputs, options)
     return logit_normalization(inputs.needed_moments(), **(given | options))
 
 
@@ -318,8 +329,10 @@ METHOD = Method(
         "variance": Option("name", "pooled (default) or within-batch.", VARIANCE_NAMES, "--variance"),
         "activation": Option("name", "softmax or sigmoid; default: as recorded.", (*ACTIVATIONS, "recorded")),
         "keep_confidence": Option("flag", "Keep a softmax classifier's mean confidence on the recorded sample."),
+        "strength": STRENGTH_OPTION,
+        "target": TARGET_OPTION,
     },
     needs=("moments",),
-    takes=("active",),
+    takes=("active", "counts"),
     notes=_notes,
 )

@@ -9,9 +9,11 @@ from logn.calibrators import (
     logit_normalization,
     no_correction,
     norcal,
+    offsets,
     prior2posterior,
     tau_norm,
     temperature,
+    vector_scaling,
 )
 from logn.calibrators.method import Method
 from logn.errors import InputError
@@ -26,6 +28,8 @@ METHODS: tuple[Method, ...] = (
     tau_norm.METHOD,
     temperature.METHOD,
     prior2posterior.METHOD,
+    offsets.METHOD,
+    vector_scaling.METHOD,
 )
 
 

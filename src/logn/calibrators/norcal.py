@@ -10,6 +10,7 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_counts, checked_number
 from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
+from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, Aim, target_shares
 from logn.errors import InputError
 
 Weights = Literal["power", "effective-number"]
@@ -22,6 +23,8 @@ def norcal(
     background: int | None = None,
     weights: Weights = "power",
     on_logits: bool = False,
+    target: npt.ArrayLike | None = None,
+    strength: float = 1.0,
 ) -> ClassAffine:
     """Weigh the exponentials of the foreground: `softmax(x_c + log w_c)`, the background kept.
 
@@ -35,6 +38,9 @@ def norcal(
         background: Place of the background column, which is left alone: None, 0 or -1.
         weights: "power" for `N^-gamma`, "effective-number" for `(1 - gamma) / (1 - gamma^N)`.
         on_logits: Multiply the logits by the weight instead: another method, kept for comparison.
+        target: Share of each foreground class where the model will be used, of any sum; None is the same for all. It
+            enters with the power gamma, as the counts do: aiming at the counts moves no class against another.
+        strength: How much of the correction, 0 to change nothing.
 
     Example:
         >>> calibrated = norcal([100, 10, 1], gamma=0.6, background=-1)
@@ -52,13 +58,21 @@ def norcal(
     else:
         raise InputError(f"Expected `weights` to be one of ('power', 'effective-number'), but got {weights!r}.")
     scale, shift = (np.exp(log_weights), 0.0 * numbers) if on_logits else (np.ones_like(numbers), log_weights)
-    settings = {"gamma": power, "weights": weights, "on_logits": on_logits}
+    if target is not None and (on_logits or weights != "power"):
+        raise InputError(
+            'Expected `target` only with weights="power" and without `on_logits`, but got it with '
+            f"{'on_logits' if on_logits else weights}."
+        )
+    aim = Aim(target, strength, len(numbers))
+    scale, shift = aim(scale, shift, power=power)
+    settings = {"gamma": power, "weights": weights, "on_logits": on_logits, **aim.to_settings()}
     return ClassAffine.over_foreground(scale, shift, background, method="norcal", settings=settings)
 
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
+    target = target_shares(inputs, options)
     counts = inputs.needed_counts(options.pop("counts", "images"))
-    return norcal(counts, background=inputs.background, **options)
+    return norcal(counts, background=inputs.background, target=target, **options)
 
 
 METHOD = Method(
@@ -70,6 +84,8 @@ METHOD = Method(
         "weights": Option("name", "power (default) or effective-number.", get_args(Weights)),
         "on_logits": Option("flag", "Multiply the logits instead; off by default."),
         "counts": COUNT_KIND_OPTION,
+        "strength": STRENGTH_OPTION,
+        "target": TARGET_OPTION,
     },
     needs=("counts",),
 )

@@ -14,6 +14,7 @@ from logn.calibrators.class_frequencies import checked_number, checked_target
 from logn.calibrators.known_activation import known_activation
 from logn.calibrators.logit_normalization import logit_normalization
 from logn.calibrators.method import Method, MethodInputs, Option, Options
+from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.active_classes import active_classes
@@ -64,8 +65,8 @@ def prior2posterior(
         moments: Statistics of the logits over training images, recorded with `mean_probability=True`.
         background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
         target: Share of each foreground class where the model will be used, of any sum; None is the same for all.
-        strength: Factor on the shifts, 0 to change nothing. 1 is right for classes of equal weight; half of it suits
-            deployments that are as long-tailed as training.
+        strength: Factor on the shifts and power of the scales, 0 to change nothing. 1 is right for classes of equal
+            weight; half of it suits deployments that are as long-tailed as training.
         margin: Common shift of all classes: "balance" keeps the foreground mass over the recorded sample (for sigmoids
             the expected number of detections), or a number. A softmax without a background ignores it.
         extra_margin: Added to the margin; below 0 for fewer detections than the model had.
@@ -100,7 +101,7 @@ def prior2posterior(
     known = _needed_activation(moments, place, activation)
     foreground = foreground_columns(moments.num_classes, place)
     alive = (active_classes(moments, place) if active is None else np.asarray(active))[foreground]
-    scale = scaling.scale[foreground]
+    scale = scaling.scale[foreground] ** factor
     centre = np.where(alive, moments.mean[foreground], 0.0) * (1.0 - scale)
     scaled = ClassAffine.over_foreground(scale, centre, place, method="p2p")
     prior = _prior(moments, scaled, known)
@@ -211,6 +212,7 @@ def _towards(target: FloatArray, prior: FloatArray, alive: npt.NDArray[np.bool_]
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
     given: Options = {"background": inputs.background, "active": inputs.active, "activation": inputs.activation}
+    given["target"] = target_shares(inputs, options)
     return prior2posterior(inputs.needed_moments(), **(given | options))
 
 
@@ -219,7 +221,8 @@ METHOD = Method(
     "Prior2Posterior",
     _fit,
     {
-        "strength": Option("number", "factor on the shifts; default 1.", flag="--strength"),
+        "strength": STRENGTH_OPTION,
+        "target": TARGET_OPTION,
         "margin": Option("number or name", "balance (default) or a number.", (_BALANCE,)),
         "extra_margin": Option("number", "Added to the margin; default 0.", flag="--extra-margin"),
         "std_power": Option("number", "Divide by the relative spread to this power first.", flag="--std-power"),
@@ -227,5 +230,5 @@ METHOD = Method(
         "activation": Option("name", "softmax or sigmoid; default: as recorded.", (*ACTIVATIONS, "recorded")),
     },
     needs=("moments",),
-    takes=("active",),
+    takes=("active", "counts"),
 )

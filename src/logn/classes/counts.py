@@ -24,6 +24,7 @@ from logn.classes.tables import (
 )
 from logn.classes.tables import read_column as read_column
 from logn.errors import InputError
+from logn.labels.source import are_labels, with_split
 from logn.logits.arrays import FloatArray
 
 IntArray = npt.NDArray[np.int64]
@@ -105,8 +106,10 @@ class ClassCounts:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
-        """Read LVIS or COCO annotations, a table, an array or a list; see `docs/command-line.md` for the forms."""
+        """Read annotations, a table, an array or a list; see `docs/command-line.md` for the forms."""
         path = Path(path)
+        if are_labels(path):
+            return _count_labels(path)
         readers = {".json": _read_json, ".csv": _read_table, ".tsv": _read_table, ".npy": _read_npy}
         if path.suffix not in readers:
             raise InputError(f"Expected `{path}` to be class counts as {', '.join(readers)}, but it is not.")
@@ -160,6 +163,16 @@ def _read_json(path: Path) -> ClassCounts:
             raise InputError(f"Expected `names` to be a list of names, but got {names!r}.")
         return ClassCounts(images, instances, None if names is None else tuple(names), content.get("num_images"))
     return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
+
+
+def _count_labels(path: Path) -> ClassCounts:
+    """Count YOLO or VOC labels, those of training where the path names no split."""
+    found = read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None)
+    objects = ~found.crowd
+    pairs = np.stack([found.category_ids[objects], found.image_ids[objects]], axis=1)
+    if not len(pairs):
+        raise InputError(f"Expected `{found.source}` to have objects to count, but it has none.")
+    return _count_annotations({"categories": found.categories, "images": found.images}, pairs)
 
 
 def _stream_annotations(path: Path) -> tuple[Mapping[str, Any], IntArray] | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.annotations import read_annotations
 from logn.classes.tables import (
     column_of,
     names_of,
@@ -21,6 +22,7 @@ from logn.classes.tables import (
     read_vector,
 )
 from logn.errors import InputError
+from logn.labels.source import are_labels, with_split
 from logn.logits.arrays import FloatArray
 
 MAX_GRID = 64
@@ -88,7 +90,8 @@ def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | N
     r"""Read one dimension per foreground class; those of LVIS or COCO annotations are computed from their boxes.
 
     Args:
-        path: Annotations or a list (`.json`), a table with a column `fractal_dimension`, or a `.npy` array.
+        path: Annotations (of YOLO and VOC those of training) or a list (`.json`), a table with a column
+            `fractal_dimension`, or a `.npy` array.
         class_names: Names of the foreground classes; where the file has names too, its classes are put in that order.
 
     Example:
@@ -100,6 +103,12 @@ def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | N
     """
     path = Path(path)
     names: Sequence[str] | None = None
+    if are_labels(path):
+        found = read_annotations(with_split(path, "train"), entries=True)
+        names, dimensions = _of_annotations(
+            {"categories": found.categories, "images": found.images, "annotations": found.entries}
+        )
+        return dimensions if class_names is None else dimensions[place_of(class_names, names)]
     with naming(path):
         if path.suffix == ".npy":
             dimensions = read_vector(COLUMN, path)

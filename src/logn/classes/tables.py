@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from logn.classes.matching import match_classes
 from logn.errors import InputError
 from logn.files import require_file
 from logn.logits.arrays import FloatArray
@@ -139,8 +140,20 @@ def place_of(names: Sequence[str], known: Sequence[str]) -> list[int]:
     position = {name: index for index, name in enumerate(known)}
     missing = [name for name in names if name not in position]
     if missing:
-        raise InputError(f"Expected the counts to name the class {missing[0]!r}, but they do not.")
+        return _loose_places(names, known, missing[0])
     twice = next((name for name in names if known.count(name) > 1), None) if len(position) < len(known) else None
     if twice is not None:
         raise InputError(f"Expected the counts to name each class once, but {twice!r} is there twice.")
     return [position[name] for name in names]
+
+
+def _loose_places(names: Sequence[str], known: Sequence[str], missing: str) -> list[int]:
+    """The places of names that are written in another way, as labels and models are matched."""
+    try:
+        places = match_classes(names, known).label_of_model
+    except InputError:
+        places = np.full(len(names), -1)
+    if (places < 0).any():
+        lacking = names[int(np.argmin(places))] if (places >= 0).any() else missing
+        raise InputError(f"Expected the counts to name the class {lacking!r}, but they do not.")
+    return [int(place) for place in places]

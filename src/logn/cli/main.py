@@ -37,6 +37,7 @@ EVALUATION = "Believe it"
 # A new verb is one line here and a function in a file of its own.
 VERBS = (
     Verb("demo", "demo:demo", "See the whole story on a detector that is trained here, in minutes.", START),
+    Verb("correct", "correct:correct", "Correct a model by one pass over unlabelled training images.", START),
     Verb("collect", "collect:collect", "Read logits, of files or a model, and write statistics per class.", LOGITS),
     Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", LOGITS),
     Verb(
@@ -46,6 +47,7 @@ VERBS = (
         LOGITS,
     ),
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
+    Verb("prior", "prior:prior", "Estimate the class mix of a deployment, without labels.", LOGITS),
     Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
     Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", LOGITS),
     Verb("data", "data:data", "Make and look at long-tailed data, for detectors and classifiers.", DATA),
@@ -53,6 +55,7 @@ VERBS = (
     Verb("predict", "predict:predict", "Run a trained model once and keep the logits.", EVALUATION),
     Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
+    Verb("thresholds", "thresholds:thresholds", "Choose a score threshold per class, to fold in.", EVALUATION),
     Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", EVALUATION),
     Verb("bench", "bench:bench", "Run the paper's tables on detectors that are trained here.", EVALUATION),
     Verb("figure", "figure:figure", "Draw a figure of the paper from your own run.", EVALUATION),
@@ -140,7 +143,7 @@ def logn(
 ) -> None:
     """Correct a model that was trained on long-tailed data: no retraining, no labels, no inference cost.
 
-    Start with `logn collect 'shards/*.npy' -o stats.safetensors`, then `logn fit` and `logn apply`.
+    Start with `logn correct MODEL --images train/ -o CORRECTED`; from logits in files, with `logn collect`.
     """
 
 

@@ -1,4 +1,4 @@
-"""An LVIS or COCO annotation file as NumPy columns, with the polygons left on disk."""
+"""Annotations as NumPy columns, with the polygons left on disk."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AnnotationColumns:
 
 
 def read_annotation_columns(path: str | os.PathLike[str]) -> AnnotationColumns:
-    """Parse an LVIS v1 or COCO file.
+    """Read annotations in any form that `read_annotations` takes.
 
     Boxes are clipped to the image. What is then less than a pixel wide or high is dropped, as MMDetection's
     reader does, and both are counted.

@@ -41,7 +41,8 @@ def _tile(sample: Sample, dataset: DetectionDataset) -> ImageArray:
     colours = [GROUP_COLOURS.get(dataset.categories[label].frequency, GROUP_COLOURS[None]) for label in sample.labels]
     scale = _TILE_PIXELS / max(sample.size)
     size = (max(1, round(sample.size[1] * scale)), max(1, round(sample.size[0] * scale)))
-    picture = pillow.fromarray(_tinted(sample, colours)).resize(size, pillow.Resampling.BICUBIC)
+    tinted = _tinted(sample, colours) if dataset.has_masks else sample.image
+    picture = pillow.fromarray(tinted).resize(size, pillow.Resampling.BICUBIC)
     pencil: Any = ImageDraw.Draw(picture)
     for box, colour in zip(sample.boxes * scale, colours, strict=True):
         left, top, right, bottom = (float(value) for value in box)

@@ -1,4 +1,4 @@
-"""Images with boxes, labels and masks from an LVIS v1 or COCO annotation file."""
+"""Images with boxes, labels and masks from annotations of LVIS, COCO, YOLO or Pascal VOC."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from logn.datasets.masks import BoolArray, decode_segmentation
 from logn.datasets.sample import Sample
 from logn.errors import InputError, LogNWarning
 from logn.json_stream import read_element
+from logn.labels.source import find_labels
 
 FloatArray = npt.NDArray[np.float32]
 
 
 class DetectionDataset:
-    """The images and annotations of an LVIS v1 or COCO JSON file, held in a few dozen bytes an annotation.
+    """The images and annotations of a data set, held in a few dozen bytes an annotation.
 
     Foreground class `f` is position `f` of `categories`, which are sorted by id; gaps in the ids, as COCO
     has them, are closed that way and `category_ids` leads back. Boxes are clipped to the image, and those
@@ -34,7 +35,9 @@ class DetectionDataset:
     Polygons stay in the file until `Sample.masks()` asks for them, so the file must not change meanwhile.
 
     Args:
-        annotation_file: The JSON file.
+        annotation_file: An LVIS v1 or COCO JSON file; the `data.yaml` of YOLO labels, or its folder; a folder of Pascal
+            VOC. The split of the last two stands behind a colon, as in `data.yaml:train`; it is "val" else. They have
+            no masks.
         image_root: The folder that the paths in the file start from; by default the folder of the file. LVIS
             tells paths only as `coco_url`: its last two parts (`train2017/000000391895.jpg`) and its last
             part are looked for.
@@ -44,9 +47,13 @@ class DetectionDataset:
         self, annotation_file: str | os.PathLike[str], image_root: str | os.PathLike[str] | None = None
     ) -> None:
         self.annotation_file = Path(annotation_file)
-        self.image_root = self.annotation_file.parent if image_root is None else Path(image_root)
+        source = find_labels(self.annotation_file)
+        self.image_root = source.root if image_root is None else Path(image_root)
         self._columns = read_annotation_columns(self.annotation_file)
-        self._stamp = _stamp(self.annotation_file)
+        #: Whether the annotations can have masks; those of YOLO and VOC are read as boxes.
+        self.has_masks = source.form == "json"
+        self._mask_file = source.path
+        self._stamp = _stamp(self._mask_file)
         self._warn()
 
     def _warn(self) -> None:
@@ -76,11 +83,13 @@ class DetectionDataset:
             image_id=record.id,
             mask_source=partial(
                 _read_masks,
-                self.annotation_file,
+                self._mask_file,
                 self._stamp,
                 self._columns.places[rows].copy(),
                 (record.height, record.width),
-            ),
+            )
+            if self.has_masks
+            else partial(_refuse_masks, self.annotation_file),
         )
 
     def __iter__(self) -> Iterator[Sample]:
@@ -210,6 +219,10 @@ class _Stamp:
 def _stamp(path: Path) -> _Stamp:
     status = path.stat()
     return _Stamp(status.st_size, status.st_mtime_ns)
+
+
+def _refuse_masks(path: Path) -> BoolArray:
+    raise InputError(f"Expected `{path}` to have masks, but only boxes are read of YOLO and VOC labels.")
 
 
 def _read_masks(path: Path, stamp: _Stamp, places: IntArray, size: tuple[int, int]) -> BoolArray:

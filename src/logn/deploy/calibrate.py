@@ -11,9 +11,11 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from logn.calibrators.advice import recommended_for, recommended_method
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import Margin, form_settings, logit_normalization
+from logn.calibrators.logit_normalization import FormSettings, Margin, form_settings, logit_normalization
 from logn.calibrators.match_confidence import keep_confidence
+from logn.calibrators.method_spec import fit_method
 from logn.calibrators.score_shift_warning import form_warning
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
@@ -81,6 +83,7 @@ def calibrate(
     *,
     layer: LogitLayer | None = None,
     form: str | None = None,
+    labels: str | None = None,
     margin: Margin = "form",
     forward: Forward | None = None,
     held_out: Iterable[Any] | None = None,
@@ -92,7 +95,7 @@ def calibrate(
     estimator: str = "exact",
     momentum: float | None = None,
     bias_correction: bool = False,
-    labels: Callable[[Any], Any] | None = None,
+    row_labels: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> Calibration:
     """Correct `model` with one pass over unlabelled training images.
@@ -104,8 +107,8 @@ def calibrate(
     model applies itself is seen. Where neither that nor `layer` tells it, it is recorded as unknown, not as a softmax;
     say activation="sigmoid" in `layer` for a multi-label model that returns logits.
 
-    By default the correction is the balanced one, which keeps the model's own scale and foreground mass. The paper's
-    is `form="paper"`.
+    By default the correction is the one that we recommend for such a model (docs/real-images.md). LogN's balanced form,
+    which keeps the model's own scale and foreground mass, is `form="balanced"`; the paper's is `form="paper"`.
 
     Args:
         model: A torch module.
@@ -114,7 +117,10 @@ def calibrate(
             `forward`.
         layer: Where the logits are; found as by `logn.locate_logits` by default, with the first batch as its `inputs`
             where the model's code does not tell.
-        form: "balanced", "paper", or None for the recommended one, as in `logn.logit_normalization`.
+        form: "balanced" or "paper", as in `logn.logit_normalization`; None without other options is what we recommend
+            for such a model.
+        labels: "federated" or "exhaustive": the labels by which you will measure a detector. They decide the margin of
+            what we recommend.
         margin: As in `logn.logit_normalization`; one other than "balance" goes with the paper's equation.
         forward: A function that runs the model on a batch, `forward(model, batch)`.
         held_out: For a softmax classifier: images that it was not trained on, in the same form and without labels. The
@@ -129,7 +135,7 @@ def calibrate(
             batch, or statistics of "positives" only.
         momentum: Of the moving average; 5e-5 by default.
         bias_correction: Whether to take the start of the moving average out again.
-        labels: For positives: gives the column of the class of each row that a batch brings, -1 for none, such as
+        row_labels: For positives: gives the column of the class of each row that a batch brings, -1 for none, such as
             `lambda batch: batch[1]` for a classifier.
         options: Further arguments of `logn.logit_normalization`.
 
@@ -147,14 +153,13 @@ def calibrate(
     """
     if isinstance(loader, Tensor):
         raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
-    settings = form_settings(form, margin, options.get("relative_std"))  # refuses a wrong form before the pass
+    settings, recommended = _checked_choice(form, margin, labels, options)  # before the pass, which may take an hour
     target = torch.device(device) if device is not None else _device_of(model)
     run = forward if forward is not None else run_on_batch
     batches = _Batches(loader)
     if layer is None:
         layer = find_layer(model, run=lambda: run(model, _moved(batches.first(), target)))
     check_layer(layer)
-    # Refused before the pass, which may take an hour.
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
         refuse_folded(path, module)
@@ -173,12 +178,12 @@ def calibrate(
         estimator=estimator,
         momentum=momentum,
         bias_correction=bias_correction,
-        labels=None if labels is None else lambda: labels(given[0]),
+        row_labels=None if row_labels is None else lambda: row_labels(given[0]),
     )
     for sentence in background_checks(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     options |= {"form": form, "margin": margin}
-    maps = tuple(_normalization(moments, options) for moments in stages)
+    maps = tuple(_correction(moments, None if recommended else options, labels) for moments in stages)
     if settings.margin != "balance":
         _warn_of_far_moves(maps, stages)
     if held_out is not None:
@@ -192,9 +197,23 @@ def calibrate(
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
 
 
-def _normalization(moments: ClassMoments, options: Mapping[str, Any]) -> ClassAffine:
+def _checked_choice(
+    form: str | None, margin: Margin, labels: str | None, options: Mapping[str, Any]
+) -> tuple[FormSettings, bool]:
+    """The settings of the form that is meant, and whether it is left to us; wrong words are refused."""
+    recommended = form is None and margin == "form" and not options
+    recommended_method(None, None, labels)
+    if labels is not None and not recommended:
+        raise InputError("Expected `labels` only without `form`, `margin` and their like: it chooses the correction.")
+    return form_settings(form, margin, options.get("relative_std")), recommended
+
+
+def _correction(moments: ClassMoments, options: Mapping[str, Any] | None, labels: str | None) -> ClassAffine:
+    """LogN with options, or without any what we recommend."""
     if not moments.count.any():
         raise InputError(f"Expected `loader` to bring logits through `{moments.metadata.layer}`, but none came.")
+    if options is None:
+        return fit_method(recommended_for(moments, labels=labels), moments=moments)
     return logit_normalization(moments, **options)
 
 

@@ -61,7 +61,7 @@ def fold_onnx(
     tensor: str | Sequence[str] | None = None,
     activation: str | None = None,
     axis: int | None = None,
-    inputs: Mapping[str, npt.NDArray[Any]] | None = None,
+    inputs: Mapping[str, npt.NDArray[Any]] | Sequence[Mapping[str, npt.NDArray[Any]]] | None = None,
     insert: bool = False,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
@@ -83,7 +83,7 @@ def fold_onnx(
             needed only where the search finds none or several.
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
-        inputs: What to run the models on, by the name of the input; by default random values.
+        inputs: What to run the models on, by the name of the input, or several such; by default random values.
         insert: Put in nodes even where the weights could take the map.
         allow_refold: Fold on top of a map that is folded already. Whether `affine` was made for this file is not
             checked then, as the earlier fold has changed it.
@@ -112,15 +112,17 @@ def fold_onnx(
         affine.check_fits(Target(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = Wanted(affine.num_classes, names, activation, axis, affine.background is not None)
-    logits, used = locate_onnx_logits(file, wanted, None if inputs is None else dict(inputs))
+    runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
+    logits, used = locate_onnx_logits(file, wanted, runs[0] if runs else None)
     affine.check_fits(Target(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
     if not allow_refold:
         refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
     _refuse_quantised(logits, file.path, insert)
+    whole = _over_all_columns(affine, logits)
     way = "nodes" if insert or logits.layout is None else "weights"
-    folded = _insert_map(file.model, logits, affine) if way == "nodes" else _fold_weights(file.model, logits, affine)
+    folded = _insert_map(file.model, logits, whole) if way == "nodes" else _fold_weights(file.model, logits, whole)
     write_fold(folded, affine, logits.tensors, way)
-    proof = _write(file, folded, target, logits, affine, used)
+    proof = _write(file, folded, target, logits, whole, [used, *runs[1:]])
     return FoldReport(
         output_path=target,
         tensors=logits.tensors,
@@ -158,8 +160,22 @@ def _refuse_quantised(logits: OnnxLogits, path: Path, insert: bool) -> None:
 def _fold_weights(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
     layout = logits.layout
     assert layout is not None  # noqa: S101 - the caller looked
-    maps = {node: (affine.scale[classes], affine.shift[classes]) for node, classes in layout.classes.items()}
+    maps = {
+        # Channels that are no logits (a layer may give boxes too) stay as they are.
+        node: (np.where(classes < 0, 1.0, affine.scale[classes]), np.where(classes < 0, 0.0, affine.shift[classes]))
+        for node, classes in layout.classes.items()
+    }
     return map_layers(model, logits.layers, maps)
+
+
+def _over_all_columns(affine: ClassAffine, logits: OnnxLogits) -> ClassAffine:
+    """The map over the whole class axis; box and objectness before the classes stay as they are, and that is proven."""
+    if logits.width == affine.num_classes:
+        return affine
+    scale, shift = np.ones(logits.width), np.zeros(logits.width)
+    classes = slice(logits.start, logits.start + logits.num_classes)
+    scale[classes], shift[classes] = affine.scale, affine.shift
+    return ClassAffine(scale, shift)
 
 
 def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
@@ -180,7 +196,9 @@ def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
     return copy
 
 
-def _write(file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine: ClassAffine, inputs: Arrays) -> Proof:
+def _write(
+    file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine: ClassAffine, inputs: Sequence[Arrays]
+) -> Proof:
     """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
     import onnx
 

@@ -22,14 +22,15 @@ from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.mask_maker import mask_maker
+from logn.evaluate.detection.assignment import columns_of
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.prediction_store import PredictionStore
-from logn.evaluate.store.proposal_classes import columns_of
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
 from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
 from logn.experiments.training_jobs import single_thread
 from logn.files import atomic_path
+from logn.logits.arrays import foreground_columns
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments
@@ -85,13 +86,14 @@ def positive_moments(
         progress: Called with the number of images whenever some are done.
     """
     columns = detector.num_classes + (detector.background is not None)
+    foreground = np.arange(columns)[foreground_columns(columns, detector.background)]
     forms = [PositiveMoments(columns, require_correct=correct, metadata=metadata) for correct in (False, True)]
     order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
     for start in range(0, len(order), batch):
         chosen = [int(index) for index in order[start : start + batch]]
         found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
         for index, proposals in zip(chosen, found, strict=True):
-            labels = columns_of(proposals, dataset, index, detector.background)
+            labels = columns_of(proposals, dataset, index, foreground)
             for form in forms:
                 form.update(proposals.logits, labels)
         progress(len(chosen))

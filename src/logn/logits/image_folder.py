@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
 
+Item = TypeVar("Item")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 RESIZES = ("stretch", "letterbox", "crop")
 LAYOUTS = ("NCHW", "NHWC", "CHW", "HWC", None)
@@ -35,6 +38,7 @@ class Preprocessing:
         dtype: Type of the input; None for what the model says. Whole numbers are the pixels as they are.
         channels: "RGB" or "BGR".
         pad_value: Grey level, 0 to 255, of a letterbox.
+        corner: Whether a letterbox puts the image into its upper left corner, and pads at the right and below only.
 
     Example:
         >>> ready = Preprocessing(size=(2, 4), resize="letterbox", pad_value=0).apply(np.full((2, 2, 3), 255, np.uint8))
@@ -53,6 +57,7 @@ class Preprocessing:
     dtype: str | None = None
     channels: str = "RGB"
     pad_value: int = 114
+    corner: bool = False
 
     def __post_init__(self) -> None:
         _check_choice("resize", self.resize, RESIZES)
@@ -71,16 +76,71 @@ class Preprocessing:
     def apply(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """Turn an RGB image of shape (height, width, 3) into the input for it, without the batch axis."""
         pixels: npt.NDArray[Any] = (
-            image if self.size is None else _resized(image, self.size, self.resize, self.pad_value)
+            image if self.size is None else _resized(image, self.placement(image.shape[0], image.shape[1]), self)
         )
         if self.channels == "BGR":
             pixels = pixels[..., ::-1]
+        channels_first = not (self.layout or "CHW").endswith("HWC")
         if self.dtype != "uint8":
-            values = pixels.astype(np.float64) * (self.max_value / 255.0)
-            pixels = (values - np.array(self.mean)) / np.array(self.std)
-        if not (self.layout or "CHW").endswith("HWC"):
+            planes = [self._levels[channel].take(pixels[..., channel]) for channel in range(3)]
+            pixels = np.stack(planes, axis=0 if channels_first else -1)
+        elif channels_first:
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels, dtype=self.dtype or "float32")
+
+    @cached_property
+    def _levels(self) -> npt.NDArray[Any]:
+        """What each of the 256 levels of each channel becomes: to look it up is faster than to compute it."""
+        values = np.arange(256.0)[None] * (self.max_value / 255.0)
+        levels = (values - _column(self.mean)) / _column(self.std)
+        return np.broadcast_to(levels, (3, 256)).astype(self.dtype or "float32")
+
+    def placement(self, height: int, width: int) -> Placement:
+        """Where an image of this size comes to lie in the input.
+
+        Example:
+            >>> Preprocessing(size=(416, 416), resize="letterbox").placement(100, 200)
+            Placement(height=208, width=416, top=104, left=0, scale_y=2.08, scale_x=2.08)
+        """
+        if self.size is None:
+            return Placement(height, width, 0, 0, 1.0, 1.0)
+        ratios = self.size[0] / height, self.size[1] / width
+        if self.resize == "stretch":
+            return Placement(*self.size, 0, 0, *ratios)
+        ratio = min(ratios) if self.resize == "letterbox" else max(ratios)
+        scaled = max(1, round(height * ratio)), max(1, round(width * ratio))
+        if self.corner and self.resize == "letterbox":
+            return Placement(*scaled, 0, 0, ratio, ratio)
+        if self.resize == "crop":
+            top, left = -((scaled[0] - self.size[0]) // 2), -((scaled[1] - self.size[1]) // 2)
+        else:
+            top, left = (self.size[0] - scaled[0]) // 2, (self.size[1] - scaled[1]) // 2
+        return Placement(*scaled, top, left, ratio, ratio)
+
+
+class Placement(NamedTuple):
+    """Where an image lies in the input of a model: its new size, its upper left corner, and what it was scaled by.
+
+    A corner left of 0 or above it means that the image is cut there.
+    """
+
+    height: int
+    width: int
+    top: int
+    left: int
+    scale_y: float
+    scale_x: float
+
+    def boxes_in_image(self, boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Corners `x1, y1, x2, y2` in the input as corners in the image.
+
+        Example:
+            >>> Placement(50, 100, 25, 0, 0.5, 0.5).boxes_in_image(np.array([[0.0, 25.0, 100.0, 75.0]])).tolist()
+            [[0.0, 0.0, 200.0, 100.0]]
+        """
+        offset = np.array([self.left, self.top] * 2, boxes.dtype)
+        scale = np.array([self.scale_x, self.scale_y] * 2, boxes.dtype)
+        return np.asarray((boxes - offset) / scale)
 
 
 def find_images(folder: str | os.PathLike[str]) -> list[Path]:
@@ -94,9 +154,21 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
-def select_images(folder: str | os.PathLike[str], count: int | None) -> list[Path]:
-    """`count` images of a folder, spread evenly over their names; all for None."""
-    found = find_images(folder)
+def select_images(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], count: int | None) -> list[Path]:
+    """`count` images of a folder or of a list of files, spread evenly over them; all for None."""
+    found = find_images(source) if isinstance(source, str | os.PathLike) else [Path(path) for path in source]
+    return spread_evenly(found, count)
+
+
+def spread_evenly(found: list[Item], count: int | None) -> list[Item]:
+    """`count` of a list, spread evenly over it; all for None.
+
+    Example:
+        >>> spread_evenly([1, 2, 3, 4, 5], 2)
+        [1, 3]
+    """
+    if not found:
+        raise InputError("Expected `images` to list at least one image, but it lists none.")
     if count is None or count >= len(found):
         return found
     if count < 1:
@@ -142,20 +214,20 @@ def _import_pillow() -> Any:
     return Image
 
 
-def _resized(image: npt.NDArray[np.uint8], size: tuple[int, int], resize: str, pad_value: int) -> npt.NDArray[np.uint8]:
-    height, width = size
-    ratios = height / image.shape[0], width / image.shape[1]
-    if resize == "stretch":
-        return _scaled(image, height, width)
-    ratio = min(ratios) if resize == "letterbox" else max(ratios)
-    scaled = _scaled(image, max(1, round(image.shape[0] * ratio)), max(1, round(image.shape[1] * ratio)))
-    if resize == "crop":
-        top, left = (scaled.shape[0] - height) // 2, (scaled.shape[1] - width) // 2
-        return scaled[top : top + height, left : left + width]
-    canvas = np.full((height, width, 3), pad_value, np.uint8)
-    top, left = (height - scaled.shape[0]) // 2, (width - scaled.shape[1]) // 2
-    canvas[top : top + scaled.shape[0], left : left + scaled.shape[1]] = scaled
+def _resized(image: npt.NDArray[np.uint8], place: Placement, settings: Preprocessing) -> npt.NDArray[np.uint8]:
+    scaled = _scaled(image, place.height, place.width)
+    height, width = settings.size or scaled.shape[:2]
+    if settings.resize == "crop":
+        return scaled[-place.top : height - place.top, -place.left : width - place.left]
+    if scaled.shape[:2] == (height, width):
+        return scaled
+    canvas = np.full((height, width, 3), settings.pad_value, np.uint8)
+    canvas[place.top : place.top + place.height, place.left : place.left + place.width] = scaled
     return canvas
+
+
+def _column(values: tuple[float, ...]) -> npt.NDArray[np.float64]:
+    return np.array(values, np.float64)[:, None]
 
 
 def _scaled(image: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:

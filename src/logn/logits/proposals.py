@@ -26,6 +26,9 @@ class Proposals:
         logits: `(N, C)`, every column, the background included where there is one. Tensors and lists become arrays.
         height: Height of the original image in pixels.
         width: Width of the original image in pixels.
+        objectness: `(N,)` logits of whether there is any object, where the model says so beside the classes (YOLOv5,
+            YOLOX, centerness of FCOS): its sigmoid multiplies the score of each class, unless the `Postprocessing`
+            says otherwise. A correction of classes leaves it alone. None where there is none.
 
     Example:
         >>> Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=10, width=20).num_columns
@@ -40,10 +43,12 @@ class Proposals:
     logits: npt.NDArray[np.floating[Any]]
     height: int
     width: int
+    objectness: npt.NDArray[np.floating[Any]] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("boxes", "logits"):
-            object.__setattr__(self, name, _as_numbers(name, getattr(self, name)))
+        for name in ("boxes", "logits", "objectness"):
+            if name != "objectness" or self.objectness is not None:
+                object.__setattr__(self, name, _as_numbers(name, getattr(self, name)))
         if self.boxes.ndim not in (2, 3) or self.boxes.shape[-1] != 4:
             raise InputError(f"Expected `boxes` to have shape (N, 4) or (N, F, 4), but got {self.boxes.shape}.")
         if self.logits.ndim != 2:
@@ -53,6 +58,11 @@ class Proposals:
                 f"Expected `boxes` and `logits` to have as many rows, but got {self.boxes.shape} and "
                 f"{self.logits.shape}."
             )
+        if self.objectness is not None and self.objectness.shape != (len(self.logits),):
+            raise InputError(
+                f"Expected `objectness` to have shape ({len(self.logits)},), one logit a row, but got "
+                f"{self.objectness.shape}."
+            )
         if self.height < 1 or self.width < 1:
             raise InputError(f"Expected `height` and `width` to be at least 1, but got {self.height} and {self.width}.")
 
@@ -60,6 +70,70 @@ class Proposals:
     def num_columns(self) -> int:
         """How many columns the logits have."""
         return int(self.logits.shape[1])
+
+
+NMS_KINDS = ("class-wise", "class-agnostic", "none")
+OBJECTNESS_KINDS = ("factor", "late factor", "added")
+
+
+@dataclass(frozen=True)
+class Postprocessing:
+    """How the framework of a model makes detections of its proposals, as far as the scores do not decide it.
+
+    Args:
+        nms: "class-wise" where boxes of one class suppress each other, "class-agnostic" where those of all classes do,
+            "none" where the model needs no suppression: then the best pairs of proposal and class are kept.
+        nms_iou: Boxes that overlap a better one by more than this are suppressed.
+        multi_label: Whether a proposal may become a detection of several classes; else of its best one alone.
+        score_threshold: Scores strictly greater than this are kept.
+        max_detections: How many detections an image may have, over all classes; None for all.
+        min_box_size: Boxes with a side shorter than this, in pixels, are dropped.
+        clip_boxes: Whether boxes are clipped to the image after suppression; else they stay as the model gives them.
+        score_power: The score is the product of class score and objectness to this power: 0.5 where a framework takes
+            the square root, as torchvision's FCOS does.
+        objectness: What becomes of the objectness of a proposal. "factor": its sigmoid multiplies the scores of the
+            classes. "late factor": the same, but the threshold is held against the class scores alone, as MMDetection
+            does with a centerness. "added": it is added to the logits of the classes, behind any correction, as the
+            quality of a query in D-FINE.
+
+    Example:
+        >>> Postprocessing(nms="none", max_detections=300).nms
+        'none'
+    """
+
+    nms: str = "class-wise"
+    nms_iou: float = 0.5
+    multi_label: bool = True
+    score_threshold: float = 1e-4
+    max_detections: int | None = 300
+    min_box_size: float = 1e-2
+    score_power: float = 1.0
+    clip_boxes: bool = False
+    objectness: str = "factor"
+
+    def __post_init__(self) -> None:
+        check_nms(self.nms, self.nms_iou)
+        if self.objectness not in OBJECTNESS_KINDS:
+            raise InputError(
+                f"Expected `objectness` to be one of {', '.join(OBJECTNESS_KINDS)}, but got {self.objectness!r}."
+            )
+        if not self.score_power > 0:
+            raise InputError(f"Expected `score_power` to be greater than 0, but got {self.score_power!r}.")
+
+
+def check_nms(kind: str, iou: float) -> None:
+    """Refuse a kind of suppression that there is not, and an overlap that cannot be.
+
+    Example:
+        >>> check_nms("soft", 0.5)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `nms` to be one of class-wise, class-agnostic, none, but got 'soft'.
+    """
+    if kind not in NMS_KINDS:
+        raise InputError(f"Expected `nms` to be one of {', '.join(NMS_KINDS)}, but got {kind!r}.")
+    if not 0 <= iou <= 1:
+        raise InputError(f"Expected `nms_iou` to be from 0 to 1, but got {iou}.")
 
 
 def _as_numbers(name: str, values: Any) -> npt.NDArray[Any]:
@@ -80,6 +154,10 @@ class ProposingDetector(Protocol):
 
     Images are float tensors of shape (3, H, W) with values in 0..1. Foreground classes are numbered 0..F-1 in the
     order of the category ids, whatever column of the logits they stand in.
+
+    It may also say `class_names` (of the foreground classes), `class_columns` (the column of each, where these are not
+    all but the background, in order), `population` (what has a row), `logit_layer` (where the logits come out) and
+    `postprocessing` (a `Postprocessing`), which a store then keeps.
     """
 
     @property

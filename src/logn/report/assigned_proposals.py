@@ -1,18 +1,14 @@
-"""How many proposals of a run each class has, and the statistics of its own."""
+"""How many proposals of a run belong to each class, and what their logits are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth
-from logn.evaluate.store.prediction_store import PredictionStore
-from logn.evaluate.store.proposal_classes import assign, one_box_each
-from logn.logits.arrays import foreground_columns
-from logn.logits.proposals import Proposals
+from logn.evaluate.detection.assignment import assigned
+from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.report.run_folder import Run
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments
@@ -74,13 +70,13 @@ def assigned_proposals(run: Run) -> AssignedProposals:
         num_classes=store.num_classes,
         only_predicted=True,
     )
-    columns = np.arange(store.num_columns)[foreground_columns(store.num_columns, store.header.background)]
+    columns = store.header.columns
     positives = PositiveMoments(store.num_columns, metadata=run.moments.metadata if run.has("statistics") else None)
     per_class = np.zeros(store.num_classes, np.int64)
-    background, assigned = 0, list[npt.NDArray[np.int64]]()
-    for proposals, classes in _assigned(store, truth):
+    background, of_images = 0, list[npt.NDArray[np.int64]]()
+    for proposals, classes in assigned(store, truth):
         real = classes >= 0
-        assigned.append(classes[real])
+        of_images.append(classes[real])
         per_class += np.bincount(classes[real], minlength=store.num_classes)
         background += int((~real).sum())
         if real.any():
@@ -91,16 +87,7 @@ def assigned_proposals(run: Run) -> AssignedProposals:
         truth.boxes_per_class,
         positives.moments(),
         len(store),
-        np.repeat(np.arange(len(assigned)), [len(classes) for classes in assigned]),
-        np.concatenate([*assigned, np.empty(0, np.int64)]),
+        np.repeat(np.arange(len(of_images)), [len(classes) for classes in of_images]),
+        np.concatenate([*of_images, np.empty(0, np.int64)]),
         tuple(np.unique(truth.labels[truth.image_index == index]) for index in range(truth.num_images)),
     )
-
-
-def _assigned(store: PredictionStore, truth: GroundTruth) -> Iterator[tuple[Proposals, npt.NDArray[np.int64]]]:
-    order = np.argsort(truth.image_index, kind="stable")
-    starts = np.searchsorted(truth.image_index[order], np.arange(truth.num_images + 1))
-    for index, proposals in enumerate(store):
-        rows = order[starts[index] : starts[index + 1]]
-        rows = rows[~truth.crowd[rows]]
-        yield proposals, assign(one_box_each(proposals, store.header.background), truth.boxes[rows], truth.labels[rows])

@@ -33,6 +33,7 @@ from logn.report.page_summary import (
     tone,
     verdict,
 )
+from logn.report.page_thresholds import threshold_curves
 from logn.report.run_folder import Run
 from logn.report.svg_charts import number
 
@@ -193,6 +194,7 @@ class _Builder:
     def _of_detector(self) -> list[Section]:
         return [
             self._attempt("Kinds of error", self._errors),
+            self._attempt("What is found at your threshold", lambda: threshold_curves(self.comparison, self.focus)),
             self._attempt("Scores and thresholds", lambda: score_changes(self._details())),
             self._attempt("Images", self._gallery),
         ]

@@ -17,6 +17,7 @@ from logn.errors import InputError
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.detection.gallery import GalleryImage
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.labels.source import find_labels, with_split
 from logn.statistics.moments import ClassMoments
 
 
@@ -95,10 +96,10 @@ class Run:
         """The training annotations; class counts alone are refused, since samplers need to know each image."""
         path = self.path("counts")
         try:
-            return DetectionDataset(path)
+            return DetectionDataset(with_split(path, "train"))
         except (InputError, ValueError) as error:
             raise InputError(
-                f"Expected `{path}` to be LVIS or COCO training annotations, since a sampler looks at each image, "
+                f"Expected `{path}` to be training annotations, since a sampler looks at each image, "
                 f"but it cannot be read as such ({error})"
             ) from error
 
@@ -106,7 +107,7 @@ class Run:
         """The picture of an image, from `images`, from next to the annotations, or from where the comparison saw it."""
         root = self.images
         if root is None and self.has("annotations"):
-            root = self.path("annotations").parent
+            root = find_labels(self.path("annotations")).root
         if root is None and (recorded := self.comparison.provenance.inputs.get("image_root")):
             root = Path(recorded)
         if root is None:
@@ -149,7 +150,7 @@ def open_run(
         raise InputError(f"Expected `{folder}` to be the folder of a run, but {got}.")
     given = {piece: path for piece, path in (places or {}).items() if path is not None}
     for piece, path in given.items():
-        if not path.exists():
+        if not find_labels(path).path.exists():
             raise InputError(f"Expected `--{piece}` to be a file or folder, but there is no `{path}`.")
     found = {
         piece: root / place

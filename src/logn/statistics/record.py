@@ -50,7 +50,7 @@ def record(
     estimator: str = "exact",
     momentum: float | None = None,
     bias_correction: bool = False,
-    labels: Callable[[], Any] | None = None,
+    row_labels: Callable[[], Any] | None = None,
 ) -> Iterator[Any]:
     """Record the class logits of all forward passes inside the `with` block.
 
@@ -83,7 +83,7 @@ def record(
             images one by one to have them as batches); "positives" or "positives-correct", of each class's own rows.
         momentum: Of the moving average; 5e-5 by default, as in the official configurations.
         bias_correction: Whether to take the start of the moving average, 0 and 1, out again.
-        labels: For positives: called after each pass for the column of the class of each of its rows, -1 for none.
+        row_labels: For positives: called after each pass for the column of the class of each of its rows, -1 for none.
 
     Yields:
         ClassMoments: filled as the model runs, with another estimator than "exact" when the block ends; for a layer
@@ -97,7 +97,7 @@ def record(
         >>> moments.count.tolist()
         [10.0, 10.0, 10.0]
     """
-    how = _estimator(estimator, momentum, bias_correction, labels, merged=across_processes)
+    how = _estimator(estimator, momentum, bias_correction, row_labels, merged=across_processes)
     check_layer(layer)
     layer = with_class_axis(model, layer)
     columns = count_columns(model, layer)
@@ -130,7 +130,7 @@ def record(
         if passes is not None:
             hooks.callback(passes.remove)
         for index, module in _distinct(find_modules(model, layer)):
-            hook = _recorder(layer, index, running[layer.stage_of[index]], passes, labels)
+            hook = _recorder(layer, index, running[layer.stage_of[index]], passes, row_labels)
             # First of all hooks, so that a map attached to the layer is not recorded.
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
@@ -181,7 +181,7 @@ def _recorder(
 
 
 def _no_labels() -> Any:
-    raise InputError("Expected `labels` for statistics of positives, but got none.")
+    raise InputError("Expected `row_labels` for statistics of positives, but got none.")
 
 
 def _estimator(
@@ -189,9 +189,9 @@ def _estimator(
 ) -> Estimator:
     how = Estimator(name, momentum, bias_correction)
     if how.needs_labels and labels is None:
-        raise InputError(f"Expected `labels`, which gives the class of each row, for the estimator {name}.")
+        raise InputError(f"Expected `row_labels`, which gives the class of each row, for the estimator {name}.")
     if labels is not None and not how.needs_labels:
-        raise InputError(f"Expected `labels` only for statistics of positives, but the estimator is {name}.")
+        raise InputError(f"Expected `row_labels` only for statistics of positives, but the estimator is {name}.")
     if name == MOVING_AVERAGE and merged and process_count() > 1:
         raise InputError(
             "Expected one process for the estimator moving-average, which depends on the order of its batches, but"

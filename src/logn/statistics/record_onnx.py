@@ -6,7 +6,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning, renamed_argument
 from logn.logits.image_folder import Preprocessing, read_prepared, select_images
 from logn.logits.onnx.file import onnx_digest, read_onnx
-from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
+from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle
+from logn.logits.onnx.locate import OnnxLogits, locate_onnx_logits, wanted_of
 from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
 from logn.statistics.estimators import Estimator, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
@@ -28,7 +29,7 @@ SHOWN_PATHS = 5
 
 
 @dataclass(frozen=True)
-class _Batches:
+class ImageBatches:
     """How images become the inputs of one model.
 
     Attributes:
@@ -57,7 +58,7 @@ class _Batches:
             if self.fixed:
                 images += [images[-1]] * (step - real)
             stacked = np.stack(images) if self.size else images[0]
-            yield {self.image.name: stacked, **self._ones(stacked.shape)}, real
+            yield {self.image.name: stacked, **other_inputs(self.others, self.image, stacked.shape)}, real
 
     def _prepared(self, paths: Sequence[Path], unreadable: dict[Path, str] | None) -> Iterator[npt.NDArray[Any]]:
         for path in paths:
@@ -70,22 +71,13 @@ class _Batches:
                     ) from error
                 unreadable[path] = str(error)
 
-    def _ones(self, shape: tuple[int, ...]) -> Arrays:
-        lengths = {name: length for name, length in zip(self.image.shape, shape, strict=True) if isinstance(name, str)}
-        return {
-            spec.name: np.ones(
-                [length if isinstance(length, int) else lengths.get(str(length), 1) for length in spec.shape],
-                spec.dtype,
-            )
-            for spec in self.others
-        }
-
 
 def record_onnx(
     model_path: str | os.PathLike[str],
-    images: str | os.PathLike[str],
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     preprocessing: Preprocessing | None = None,
     *,
+    like: str | None = None,
     tensor: str | Sequence[str] | None = None,
     num_classes: int | None = None,
     activation: str | None = None,
@@ -113,8 +105,11 @@ def record_onnx(
 
     Args:
         model_path: The ONNX file.
-        images: Folder of images.
-        preprocessing: How they become inputs; size, layout and type are taken from the model where it states them.
+        images: Folder of images, or a list of image files.
+        preprocessing: How they become inputs; size, layout and type are taken from the model where it states them. By
+            default what `like` says, else what the file says of itself: Ultralytics' metadata, or a
+            `preprocessor_config.json` beside it.
+        like: The name of a preset of `logn.logits.presets`, such as "yolox".
         tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
         num_classes: Columns of the logits, the background included, where the search finds several.
         activation: "softmax" or "sigmoid", to search only for that.
@@ -157,17 +152,18 @@ def record_onnx(
         )
     report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     file, paths = read_onnx(model_path), select_images(images, max_images)
-    batches = _plan(model_inputs(file.model), preprocessing, batch_size)
+    settled, description = settle(file, like)
+    batches = plan_batches(model_inputs(file.model), preprocessing or settled, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
-    wanted = Wanted(num_classes, names, activation, axis, background is not None)
+    wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)
     unreadable: dict[Path, str] | None = {} if skip_unreadable else None
     first, _ = next(batches.read(paths, unreadable), (None, 0))
     if first is None:
         reason = next(iter((unreadable or {}).values()))
-        raise InputError(f"Expected an image of `{images}` that can be read, but none of {len(paths):,} can: {reason}")
+        raise InputError(f"Expected images that can be read, but none of {len(paths):,} can: {reason}")
     logits, _ = locate_onnx_logits(file, wanted, first)
     metadata = StatisticsMetadata(
-        class_names=_names(class_names, logits.num_classes, background),
+        class_names=_names(class_names or description.names_of(logits.num_classes), logits.num_classes, background),
         background=background,
         activation=logits.activation or activation,
         layer=", ".join(logits.tensors),
@@ -205,11 +201,11 @@ def _names(
     return None if names is None else tuple(names)
 
 
-def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: _Batches) -> npt.NDArray[Any]:
+def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: ImageBatches) -> npt.NDArray[Any]:
     """The logits of one run as rows, without those of images that only filled the batch up."""
     parts = []
     for tensor in logits.tensors:
-        array = np.moveaxis(values[tensor], logits.axis, -1)
+        array = logits.rows(values[tensor])
         if real < batches.size and batches.fixed:
             if array.ndim < 2 or len(array) != batches.size:
                 raise InputError(
@@ -221,14 +217,10 @@ def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: _Batches) -> n
     return np.concatenate(parts)
 
 
-def _plan(specs: Sequence[InputSpec], preprocessing: Preprocessing | None, batch_size: int) -> _Batches:
+def plan_batches(specs: Sequence[InputSpec], preprocessing: Preprocessing | None, batch_size: int) -> ImageBatches:
     """Match the images with the inputs of the model."""
-    fitting = [spec for spec in specs if _takes_images(spec)]
-    if not fitting:
-        listed = ", ".join(f"{spec.name} {spec.shape}" for spec in specs)
-        raise InputError(f"Expected the model to have an input for images, but its inputs are {listed}.")
-    image = fitting[0]
-    settings = _completed(preprocessing, image)
+    image = image_input(specs)
+    settings = completed(preprocessing, image)
     if settings.size is None and batch_size > 1:
         raise InputError("Expected `size` for batches of several images, but the model leaves it open.")
     batched = len(image.shape) == 4
@@ -237,31 +229,4 @@ def _plan(specs: Sequence[InputSpec], preprocessing: Preprocessing | None, batch
     if not batched and batch_size > 1:
         raise InputError(f"Expected `batch_size` to be 1, since `{image.name}` takes one image, but got {batch_size}.")
     size = int(declared or 1) if fixed else batch_size if batched else 0
-    return _Batches(image, tuple(spec for spec in specs if spec is not image), settings, size, fixed)
-
-
-def _takes_images(spec: InputSpec) -> bool:
-    channels = [spec.shape[axis] for axis in (-1, -3)] if len(spec.shape) in (3, 4) else []
-    return any(length == 3 or not isinstance(length, int) for length in channels) and (
-        np.issubdtype(spec.dtype, np.floating) or spec.dtype == np.uint8
-    )
-
-
-def _completed(given: Preprocessing | None, image: InputSpec) -> Preprocessing:
-    """Fill in what the model states, and refuse what contradicts it."""
-    given = given or Preprocessing()
-    channels_last = image.shape[-1] == 3 and image.shape[-3] != 3
-    colours = (given.layout or ("HWC" if channels_last else "CHW")).removeprefix("N")
-    layout = f"N{colours}" if len(image.shape) == 4 else colours
-    if given.dtype not in (None, str(image.dtype)):
-        raise InputError(f"Expected `dtype` to be {image.dtype}, which `{image.name}` takes, but got {given.dtype}.")
-    given = replace(given, layout=layout, dtype=str(image.dtype))
-    axes = (-2, -1) if layout.endswith("CHW") else (-3, -2)
-    declared = tuple(image.shape[axis] for axis in axes)
-    if given.size is None:
-        if isinstance(declared[0], int) and isinstance(declared[1], int):
-            return replace(given, size=(declared[0], declared[1]))
-        return given
-    if any(isinstance(length, int) and length != want for length, want in zip(declared, given.size, strict=True)):
-        raise InputError(f"Expected `size` to be {declared}, which `{image.name}` takes, but got {given.size}.")
-    return given
+    return ImageBatches(image, tuple(spec for spec in specs if spec is not image), settings, size, fixed)

@@ -56,6 +56,20 @@ class Estimator(StrEnum):
     positives_correct = "positives-correct"
 
 
+class Labels(StrEnum):
+    """What the labels verify by which a detector is measured."""
+
+    federated = "federated"
+    exhaustive = "exhaustive"
+
+
+LabelsOption = Annotated[
+    Labels | None,
+    typer.Option(
+        help="Labels you will measure a detector by: `federated` (LVIS) or `exhaustive` (COCO, YOLO, VOC); it decides "
+        "the margin."
+    ),
+]
 StatisticsFileOption = Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")]
 BackgroundOption = Annotated[Background, typer.Option(help="Place of the background column.")]
 ClassNamesOption = Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")]
@@ -88,7 +102,7 @@ NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refu
 
 LABELLED_IMAGES = "Folder of `logn data glyph-classes`, class folders, CIFAR's folder, or a list of `path label` lines."
 
-ANNOTATIONS = "LVIS or COCO annotation file, or a folder that holds one."
+ANNOTATIONS = "LVIS or COCO file, YOLO `data.yaml`, or a folder of one of them or of Pascal VOC."
 
 ImageFolderOption = Annotated[
     Path | None,

@@ -30,17 +30,78 @@ class Format(StrEnum):
     latex = "latex"
 
 
+class Protocol(StrEnum):
+    """How labels are measured."""
+
+    auto = "auto"
+    lvis = "lvis"
+    coco = "coco"
+
+
+def style_of(protocol: Protocol, coco: bool) -> str:
+    """The protocol that two options name.
+
+    Example:
+        >>> style_of(Protocol.auto, True)
+        'coco'
+    """
+    if coco and protocol is Protocol.lvis:
+        raise InputError("Expected one of `--coco` and `--protocol lvis`, but got both.")
+    return "coco" if coco else protocol.value
+
+
 def _option(panel: str, help_line: str, *names: str) -> Any:
     return typer.Option(*names, help=help_line, rich_help_panel=panel)
 
 
-AnnotationsOption = Annotated[Path, typer.Option("--annotations", "-a", help="LVIS or COCO ground truth.")]
-CocoOption = Annotated[bool, _option(PROTOCOL, "Evaluate as COCO: every class counts in every image.", "--coco")]
+AnnotationsOption = Annotated[
+    Path,
+    typer.Option(
+        "--annotations",
+        "-a",
+        help="Ground truth: LVIS or COCO file, YOLO `data.yaml` or VOC folder (`data.yaml:test`).",
+    ),
+]
+ProtocolOption = Annotated[
+    Protocol,
+    _option(
+        PROTOCOL,
+        "`lvis`: only classes that were looked for in an image count there; `coco`: every class counts in every image; "
+        "`auto`: as the annotations are.",
+        "--protocol",
+    ),
+]
+CocoOption = Annotated[bool, _option(PROTOCOL, "The same as `--protocol coco`.", "--coco")]
+MissingClassesOption = Annotated[
+    bool,
+    _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing"),
+]
 OnlyPredictedOption = Annotated[
     bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
 ]
 ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
-NmsOption = Annotated[float, _option(PROTOCOL, "Overlap above which a box of the same class is dropped.", "--nms")]
+AtOption = Annotated[float, _option(MEASURES, "The score threshold you use, for the verdict.", "--at")]
+NmsOption = Annotated[
+    str | None,
+    _option(
+        PROTOCOL,
+        "Which boxes suppress each other: `class-wise`, `class-agnostic` or `none`; a number is the overlap, as "
+        "--nms-iou. Default: as the framework of the model does, else class-wise.",
+        "--nms",
+    ),
+]
+NmsIouOption = Annotated[
+    float | None,
+    _option(PROTOCOL, "Overlap above which a box is dropped; default: that of the framework, else 0.5.", "--nms-iou"),
+]
+MultiLabelOption = Annotated[
+    bool | None,
+    _option(
+        PROTOCOL,
+        "Whether a box may be found as several classes; default: as the framework does, else it may.",
+        "--multi-label/--best-class",
+    ),
+]
 CapOption = Annotated[int, _option(PROTOCOL, "Detections an image over all classes; -1: all.", "--max-detections")]
 SourceArgument = Annotated[
     Path,
@@ -53,9 +114,11 @@ SourceArgument = Annotated[
     formerly("--model", "-m"),
 ]
 MethodsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.", rich_help_panel=METHODS
+        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6. Default: logn, "
+        "logn:balanced, and for detectors what we recommend.",
+        rich_help_panel=METHODS,
     ),
 ]
 StatisticsOption = Annotated[
@@ -77,7 +140,8 @@ SplitOption = Annotated[
     bool,
     typer.Option(
         "--split",
-        help="Choose a sweep's value on one half of the images or rows, report on the other.",
+        help="Choose a sweep's value, and fit methods that need labels, on one half of the images or rows; report on "
+        "the other.",
         rich_help_panel=METHODS,
     ),
 ]
@@ -114,13 +178,20 @@ BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: 
 ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.", rich_help_panel=INTERVALS)]
 DrawSeedOption = Annotated[int, typer.Option(min=0, help="Of the draws.", rich_help_panel=INTERVALS)]
 CountsOption = Annotated[
-    Path | None, typer.Option(help="Training counts: LVIS/COCO .json, .csv, .tsv, .npy or JSON list.")
+    Path | None, typer.Option(help="Training counts: annotations in any form, .csv, .tsv, .npy or JSON list.")
 ]
 BoundsOption = Annotated[
     str | None,
     typer.Option(
         help="Group classes by --counts: last rare (few-shot), last common (medium-shot) count, such as 10,100; "
         "default for classifiers 19,100."
+    ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Class mix that methods aim at, where they can: uniform, counts, training, or a file of shares.",
+        rich_help_panel=METHODS,
     ),
 ]
 FixedOption = Annotated[bool, _option(MEASURES, "Also AP-Fixed, and AP-Pool over its detections.", "--fixed")]
@@ -134,11 +205,51 @@ FolderOption = Annotated[
 ]
 
 
-def decode_options(score_threshold: float, nms: float, max_detections: int) -> Any:
-    """Make the settings of the decoder."""
+def read_target(text: str | None) -> Any:
+    """The class mix that a word or a file stands for; a file is read at once, so that what is wrong with it is said."""
+    from logn.calibrators.target import COUNTS, TRAINING, UNIFORM, read_target_file
+
+    return text if text in (None, UNIFORM, COUNTS, TRAINING) else read_target_file(str(text))
+
+
+def decode_options(
+    score_threshold: float,
+    nms: str | None,
+    nms_iou: float | None,
+    multi_label: bool | None,
+    max_detections: int,
+) -> Any:
+    """Make the settings of the decoder; what is None, the predictions say."""
     from logn.evaluate.decode.decoder import DecodeSettings
 
-    return DecodeSettings(score_threshold=score_threshold, nms_iou=nms, max_detections=max_detections)
+    kind, overlap = parse_nms(nms)
+    if overlap is not None and nms_iou is not None:
+        raise InputError(f"Expected the overlap once, but got `--nms {nms}` and `--nms-iou {nms_iou:g}`.")
+    return DecodeSettings(
+        score_threshold=score_threshold,
+        nms=kind,
+        nms_iou=nms_iou if overlap is None else overlap,
+        multi_label=multi_label,
+        max_detections=max_detections,
+    )
+
+
+def parse_nms(text: str | None) -> tuple[str | None, float | None]:
+    """Read the kind of suppression, or the overlap.
+
+    Example:
+        >>> parse_nms("class-agnostic"), parse_nms("0.6")
+        (('class-agnostic', None), (None, 0.6))
+    """
+    from logn.logits.proposals import NMS_KINDS
+
+    if text is None or text in NMS_KINDS:
+        return text, None
+    try:
+        return None, float(text)
+    except ValueError:
+        kinds = ", ".join(NMS_KINDS)
+        raise InputError(f"Expected `--nms` to be one of {kinds}, or an overlap like 0.5, but got {text!r}.") from None
 
 
 def group_counts(counts: ClassCounts | None, bounds: str | None, names: tuple[str, ...] | None) -> dict[str, Any]:

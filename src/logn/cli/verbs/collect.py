@@ -99,7 +99,8 @@ def collect(sources: SourcesArgument) -> Kind:
     """Read logits once and write their count, mean and variance per class. No label is read.
 
     What SOURCES are is seen from them: files of logits, an ONNX file (run over `--images`; the logits are read where
-    `logn fold` will correct them), or a run of `logn train` (run over the training images of `--data`).
+    `logn fold` will correct them), a run of `logn train` or another detector (run over the training images of
+    `--data`).
 
     Files of logits are read in bounded memory; the result has the same bits for any number of threads. A killed run
     goes on where it stopped when the same command is given again: its progress is in OUTPUT.partial until the end.
@@ -130,7 +131,11 @@ def collect(sources: SourcesArgument) -> Kind:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / CHECKPOINT).is_file() or path.name == CHECKPOINT
+    from logn.evaluate.detectors.detector import is_run
+
+    if (path / CHECKPOINT).is_file() or path.name == CHECKPOINT:
+        return True
+    return path.suffix.lower() != ".onnx" and not is_run(path)  # a detector of another framework
 
 
 def _check_there(sources: list[str]) -> None:

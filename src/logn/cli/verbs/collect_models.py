@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
+from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, progress
 from logn.cli.kinds import formerly
 from logn.cli.options.choices import (
     ANNOTATIONS,
@@ -32,6 +32,19 @@ from logn.cli.options.choices import (
     StatisticsFileOption,
     at_least_one,
 )
+from logn.cli.options.detectors import ImageSizeOption, TrustOption, is_classifier, open_detector
+from logn.cli.options.preprocessing import (
+    PREPROCESSING,
+    ChannelsOption,
+    LikeOption,
+    MaxValueOption,
+    MeanOption,
+    PadValueOption,
+    ResizeOption,
+    SizeOption,
+    StdOption,
+    given_preprocessing,
+)
 from logn.cli.paths import check_output
 from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
 from logn.errors import InputError
@@ -41,14 +54,6 @@ if TYPE_CHECKING:
 
     # Of one statistics file, or of one for each stage.
     Collect = Callable[..., Any]
-
-
-class Resize(StrEnum):
-    """What to do with the proportions of an image."""
-
-    stretch = "stretch"
-    letterbox = "letterbox"
-    crop = "crop"
 
 
 class Stages(StrEnum):
@@ -65,14 +70,6 @@ class Layout(StrEnum):
     nhwc = "NHWC"
 
 
-class Channels(StrEnum):
-    """Order of the colours."""
-
-    rgb = "RGB"
-    bgr = "BGR"
-
-
-PREPROCESSING = "How an image becomes an input"
 SEARCH = "Where the logits are, if they are not found"
 
 TEST_PROPOSALS, SAMPLED_REGIONS = "test-proposals", "sampled-regions"
@@ -81,7 +78,7 @@ SourcesArgument = Annotated[
     list[str],
     typer.Argument(
         help="Files of logits, folders of them or quoted globs (.npy, .npz, .safetensors); or an ONNX file; or the "
-        "folder that `logn train` wrote."
+        "folder that `logn train` wrote; or a detector, as `logn predict` takes it."
     ),
 ]
 IMAGES = typer.Option(
@@ -118,28 +115,21 @@ def collect_onnx(
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
     ] = False,
-    size: Annotated[
-        str | None, typer.Option(help="HEIGHTxWIDTH; default: the model's.", rich_help_panel=PREPROCESSING)
-    ] = None,
-    resize: Annotated[Resize, typer.Option(help="How to get there.", rich_help_panel=PREPROCESSING)] = Resize.stretch,
-    mean: Annotated[str, typer.Option(help="One or three numbers.", rich_help_panel=PREPROCESSING)] = "0",
-    std: Annotated[str, typer.Option(help="One or three numbers.", rich_help_panel=PREPROCESSING)] = "1",
-    max_value: Annotated[
-        float, typer.Option(help="White before the mean is subtracted: 1 or 255.", rich_help_panel=PREPROCESSING)
-    ] = 1.0,
+    size: SizeOption = None,
+    like: LikeOption = None,
+    resize: ResizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    max_value: MaxValueOption = None,
     layout: Annotated[
         Layout | None,
         typer.Option(case_sensitive=False, help="Default: what the model says.", rich_help_panel=PREPROCESSING),
     ] = None,
-    channels: Annotated[
-        Channels, typer.Option(case_sensitive=False, help="Order of the colours.", rich_help_panel=PREPROCESSING)
-    ] = Channels.rgb,
+    channels: ChannelsOption = None,
     dtype: Annotated[
         str | None, typer.Option(help="Default: what the model says.", rich_help_panel=PREPROCESSING)
     ] = None,
-    pad_value: Annotated[
-        int, typer.Option(min=0, max=255, help="Grey of the letterbox.", rich_help_panel=PREPROCESSING)
-    ] = 114,
+    pad_value: PadValueOption = None,
     tensor: Annotated[
         list[str] | None, typer.Option(help="The logits' name, or their scores'.", rich_help_panel=SEARCH)
     ] = None,
@@ -154,29 +144,23 @@ def collect_onnx(
     json: JsonOption = False,
 ) -> None:
     """Run an ONNX model over images once; the logits are read where `logn fold` will correct them."""
-    from logn.logits.image_folder import Preprocessing, select_images
+    from logn.logits.image_folder import select_images
+    from logn.logits.onnx.file import read_onnx
+    from logn.logits.onnx.image_input import settle
     from logn.statistics.record_onnx import record_onnx
 
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
     check_output(output, model, holds="logn.statistics")
-    preprocessing = Preprocessing(
-        size=_parse_size(size),
-        resize=resize.value,
-        mean=_parse_numbers("--mean", mean),
-        std=_parse_numbers("--std", std),
-        max_value=max_value,
-        layout=layout.value if layout else None,
-        dtype=dtype,
-        channels=channels.value,
-        pad_value=pad_value,
-    )
+    given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
+    preprocessing, _ = settle(read_onnx(model), like, **given, layout=layout.value if layout else None, dtype=dtype)
     count, unreadable = len(select_images(images, max_images)), list[Path]()
     with progress("Collecting", count, shown=show_progress) as advance:
         moments = record_onnx(
             model,
             images,
             preprocessing,
+            like=like,
             tensor=tensor or None,
             num_classes=num_classes,
             activation=activation.value if activation else None,
@@ -198,24 +182,6 @@ def collect_onnx(
         )
     moments.save(output)
     _report_onnx(moments, count - len(unreadable), unreadable, output, as_json=json)
-
-
-def _parse_size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    parts = text.lower().split("x")
-    if len(parts) == 1:
-        parts *= 2
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        raise InputError(f"Expected `--size` to be like 480x640 or 640, but got {text!r}.")
-    return int(parts[0]), int(parts[1])
-
-
-def _parse_numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise InputError(f"Expected `{option}` to be numbers like 0.485,0.456,0.406, but got {text!r}.") from error
 
 
 def _report_onnx(moments: ClassMoments, images: int, unreadable: list[Path], output: Path, *, as_json: bool) -> None:
@@ -244,11 +210,15 @@ def _report_onnx(moments: ClassMoments, images: int, unreadable: list[Path], out
 
 def collect_run(
     sources: SourcesArgument,
-    data: Annotated[
-        Path,
-        typer.Option("--data", "-d", help=f"Training images. Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES}"),
-    ],
     output: StatisticsFileOption,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            "-d",
+            help=f"Training images, required. Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES}",
+        ),
+    ] = None,
     images: Annotated[Path | None, IMAGES] = None,
     max_images: MaxImagesOption = None,
     batch: BatchOption = None,
@@ -268,30 +238,22 @@ def collect_run(
     bias_correction: BiasCorrectionOption = False,
     sample_rows: SampleRowsOption = None,
     device: DeviceOption = "auto",
+    trust: TrustOption = False,
+    image_size: ImageSizeOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a detector or image classifier over training images, held out and thinned as they were in its training."""
     from logn.statistics.estimators import Estimator as Estimation
-    from logn.training.engine.checkpoint import stored_kind
 
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
+    if data is None:
+        raise _without_data(model, images, trust=trust)
     check_output(output, holds="logn.statistics")
     how = Estimation(estimator.value, momentum, bias_correction)
-    is_classifier = stored_kind(model) == "classifier"
-    if is_classifier and stages is Stages.each:
-        raise InputError("Expected `--stages each` only for a cascade, but got a classifier.")
-    if _samples_regions(population, is_classifier=is_classifier):
-        run, available = _prepare_sampled(model, data, images, device, sampler, repeat_threshold, seed, stages)
-    elif stages is Stages.each:
-        run, available = _prepare_detector(model, data, images, device, stages)
-        run = partial(run, batch=batch or 8)
-    else:
-        if sampler != "random":
-            raise InputError("Expected `--sampler` only with `--population sampled-regions`, but got no such.")
-        run, available = (_prepare_classifier if is_classifier else _prepare_detector)(model, data, images, device)
-        run = partial(run, batch=batch or 8)
+    prepare = _preparation(model, population, sampler, repeat_threshold, stages, seed, trust, image_size, batch)
+    run, available = prepare(model, data, images, device)
     total = available if max_images is None else min(max_images, available)
     with progress("Collecting", total, shown=show_progress) as advance:
         found = run(max_images=max_images, seed=seed, sample_rows=sample_rows, estimator=how, progress=advance)
@@ -316,6 +278,30 @@ def collect_run(
         print_next(output)
 
 
+def _preparation(
+    model: Path,
+    population: str | None,
+    sampler: str,
+    repeat_threshold: float,
+    stages: Stages,
+    seed: int,
+    trust: bool,
+    image_size: int | None,
+    batch: int | None,
+) -> Callable[..., tuple[Collect, int]]:
+    """How the model is to be run: what opens it, with the options that fit it."""
+    classifier = is_classifier(model)
+    if classifier and stages is Stages.each:
+        raise InputError("Expected `--stages each` only for a cascade, but got a classifier.")
+    if _samples_regions(population, is_classifier=classifier):
+        return partial(_prepare_sampled, sampler, repeat_threshold, seed, stages)
+    if sampler != "random":
+        raise InputError("Expected `--sampler` only with `--population sampled-regions`, but got no such.")
+    if classifier:
+        return partial(_prepare_classifier, batch=batch or 8)
+    return partial(_prepare_detector, trust, image_size, stages=stages, batch=batch or 8)
+
+
 def _samples_regions(population: str | None, *, is_classifier: bool) -> bool:
     if population is not None and is_classifier:
         raise InputError(f"Expected `--population` only for a detector's run, but got {population} for a classifier.")
@@ -327,19 +313,20 @@ def _samples_regions(population: str | None, *, is_classifier: bool) -> bool:
 
 
 def _prepare_sampled(
-    model: Path,
-    data: Path,
-    images: Path | None,
-    device: str,
     sampler: str,
     repeat_threshold: float,
     seed: int,
     stages: Stages,
+    model: Path,
+    data: Path,
+    images: Path | None,
+    device: str,
 ) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.samplers import make_sampler
+    from logn.datasets.training_annotations import find_annotations
     from logn.evaluate.store.detector_statistics import collect_sampled_statistics
-    from logn.training.detectors.config import DetectorTrainingConfig, find_annotations
+    from logn.training.detectors.config import DetectorTrainingConfig
     from logn.training.engine.checkpoint import Checkpoint, load_detector
     from logn.training.engine.distributed import choose_device
 
@@ -383,23 +370,42 @@ def _save_stages(found: tuple[ClassMoments, ...], output: Path, images: int, *, 
         print_next(path)
 
 
+def _without_data(model: Path, images: Path | None, *, trust: bool) -> InputError:
+    """What to type for a model that is to see a folder of images."""
+    pickle = model.suffix.lower() in (".pt", ".pth")
+    more = ("--trust",) if trust or pickle else ()
+    output = "corrected.pt" if pickle else "corrected"
+    typed = command("logn", "correct", model, "--images", images or "train/", "-o", output, *more)
+    return InputError(
+        f"Expected `--data` with a trained run (`{model}`), but got none; `{typed}` takes a folder of "
+        "images, corrects the model in one step and keeps its statistics."
+    )
+
+
 def _prepare_detector(
-    model: Path, data: Path, images: Path | None, device: str, stages: Stages = Stages.average
+    trust: bool,
+    image_size: int | None,
+    model: Path,
+    data: Path,
+    images: Path | None,
+    device: str,
+    *,
+    stages: Stages,
+    batch: int,
 ) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
+    from logn.datasets.training_annotations import find_annotations
     from logn.evaluate.store.detector_statistics import collect_detector_statistics, collect_stage_statistics
-    from logn.training.detectors.config import find_annotations
-    from logn.training.engine.checkpoint import load_detector
-    from logn.training.engine.distributed import choose_device
 
     dataset = DetectionDataset(find_annotations(data), images)
-    detector = load_detector(model, num_classes=dataset.num_classes)
-    detector.to(choose_device(device))
+    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
     collect: Any = collect_detector_statistics if stages is Stages.average else collect_stage_statistics
-    return partial(collect, detector, dataset), len(dataset)
+    return partial(collect, detector, dataset, batch=batch), len(dataset)
 
 
-def _prepare_classifier(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:
+def _prepare_classifier(
+    model: Path, data: Path, images: Path | None, device: str, *, batch: int
+) -> tuple[Collect, int]:
     from logn.datasets.open_images import open_images
     from logn.evaluate.classification.classifier_logits import classifier_statistics
     from logn.training.classifiers.train_classifier import load_classifier
@@ -407,4 +413,4 @@ def _prepare_classifier(model: Path, data: Path, images: Path | None, device: st
 
     classifier = load_classifier(model).to(choose_device(device))
     dataset = open_images(data, "train", root=images, **(classifier.data_options or {}))
-    return partial(classifier_statistics, classifier, dataset), len(dataset)
+    return partial(classifier_statistics, classifier, dataset, batch=batch), len(dataset)

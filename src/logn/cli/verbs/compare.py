@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 def compare_detection(
     source: options.SourceArgument,
     annotations: options.AnnotationsOption,
-    methods: options.MethodsOption = "logn,logn:balanced",
+    methods: options.MethodsOption = None,
     method: options.MethodOption = None,
     correction: options.CorrectionsOption = None,
     statistics: options.StatisticsOption = None,
     allow_mismatch: options.MismatchOption = False,
     counts: options.CountsOption = None,
+    target: options.TargetOption = None,
     dimensions: Annotated[
         Path | None, typer.Option(help="fracal: annotations, .csv column, .npy or JSON list.")
     ] = None,
@@ -44,10 +46,15 @@ def compare_detection(
     bootstrap: options.BootstrapOption = 1000,
     confidence: options.ConfidenceOption = 0.95,
     seed: options.DrawSeedOption = 0,
+    protocol: options.ProtocolOption = options.Protocol.auto,
     coco: options.CocoOption = False,
+    allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,
-    nms: options.NmsOption = 0.5,
+    at: options.AtOption = 0.5,
+    nms: options.NmsOption = None,
+    nms_iou: options.NmsIouOption = None,
+    multi_label: options.MultiLabelOption = None,
     max_detections: options.CapOption = 300,
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
@@ -60,12 +67,14 @@ def compare_detection(
 ) -> None:
     """Score methods on the very same proposals, without running the detector again."""
     from logn.evaluate.comparison.compare import compare as run
+    from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
     from logn.evaluate.store.prediction_store import PredictionStore
 
     options.check_numbers(bootstrap, confidence)
-    decode = options.decode_options(score_threshold, nms, max_detections)
+    decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)
     choices = {
-        "style": "coco" if coco else "lvis",
+        "style": options.style_of(protocol, coco),
+        "allow_missing_classes": allow_missing_classes,
         "num_bootstrap": bootstrap,
         "confidence": confidence,
         "seed": seed,
@@ -74,14 +83,16 @@ def compare_detection(
         "errors": errors,
         "mask_errors": mask_errors,
         "only_predicted": only_predicted,
+        "at": at,
         "objective": "AP" if objective is None else objective,
     }
     settings = options.compare_settings(decode, bounds, choices)
     options.make_folder(output)
     store = PredictionStore(source)
     table = options.read_counts(counts)
-    chosen = options.read_methods(methods, method or [], correction or [])
+    chosen = options.read_methods(methods or ",".join(DEFAULT_METHODS), method or [], correction or [])
     inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
+    inputs = replace(inputs, target=options.read_target(target))
     groups = options.group_counts(table, bounds, store.header.class_names)
     mask_maker = None if detector is None else _mask_maker(detector, annotations, images, store)
     with progress("Decoding", len(store) * (1 + fixed), shown=show_progress) as advance:
@@ -113,7 +124,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     The table has the difference of each method to the uncorrected model (`none`, always the first row) with an interval
     from paired draws of the images. Methods: none, logn (the paper's), logn:balanced, loga, norcal, fracal, iif,
-    tau-norm, temperature.
+    tau-norm, temperature, p2p; fitted to the labels of one half, with `--split`: offsets, vector.
 
     **Detectors**: AP over all classes and over rare, common and frequent ones. **Classifiers**: accuracy over all rows
     and over many-, medium- and few-shot classes (more than 100, 20 to 100 and up to 19 training samples), the
@@ -128,6 +139,8 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     `logn compare store -s stats.safetensors -a val.json --counts train.json --sweep gamma=0:1.2:0.1 --split`
 
     `logn compare store -s stats.safetensors -a val.json --method logn:margin=0,use_std=false --format latex`
+
+    `logn compare store -s stats.safetensors -a val.json --methods p2p,offsets:rows=500,offsets,vector --split`
 
     `logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv`
 

@@ -30,12 +30,13 @@ def compare_classification(
         Path | None, typer.Option(help=f"Or the training logits themselves, without labels: {LOGITS_HELP}")
     ] = None,
     counts: options.CountsOption = None,
+    target: options.TargetOption = None,
     class_names: ClassNamesOption = None,
     families: Annotated[
         Path | None,
         typer.Option(help="Look-alikes: .csv with a column `family`, .npy, JSON list, or glyph classes' classes.json."),
     ] = None,
-    methods: options.MethodsOption = "logn,logn:balanced",
+    methods: options.MethodsOption = None,
     method: options.MethodOption = None,
     correction: options.CorrectionsOption = None,
     allow_mismatch: options.MismatchOption = False,
@@ -44,9 +45,10 @@ def compare_classification(
     bias: Annotated[Path | None, typer.Option(help="The bias, when it is not beside the weight.")] = None,
     sweep: options.SweepOption = None,
     dev_logits: Annotated[
-        Path | None, typer.Option(help="Rows to choose the values of sweeps on, and for keep_confidence=true.")
+        Path | None,
+        typer.Option(help="Rows to choose sweeps' values on, to fit to, and for keep_confidence=true."),
     ] = None,
-    dev_labels: Annotated[Path | None, typer.Option(help="Their labels, for sweeps.")] = None,
+    dev_labels: Annotated[Path | None, typer.Option(help="Their labels, for sweeps, offsets and vector.")] = None,
     split: options.SplitOption = False,
     objective: options.ObjectiveOption = None,
     bootstrap: options.BootstrapOption = 1000,
@@ -60,6 +62,7 @@ def compare_classification(
 ) -> None:
     """Score methods on the logits of a classifier: a file of them, what `logn predict` wrote, or a trained run."""
     from logn.evaluate.classification.compare import compare_classification as run
+    from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS
     from logn.evaluate.comparison.settings import CompareSettings
 
     options.check_numbers(bootstrap, confidence)
@@ -72,12 +75,14 @@ def compare_classification(
         objective="top-1" if objective is None else objective,
     )
     options.make_folder(output)
-    chosen = options.read_methods(methods, method or [], correction or [])
+    chosen = options.read_methods(methods or ",".join(CLASSIFIER_METHODS), method or [], correction or [])
     logits = None if source.is_dir() else source
     files = {"logits": logits, "labels": labels, "moments": statistics, "train_logits": train_logits}
     names = {"counts": counts, "families": families, "class_names": class_names}
     given = _given(files, names, (weights, key, bias), (dev_logits, dev_labels))
-    wants_dev = "dev" not in given and not split and bool(sweep or any("keep_confidence" in spec for spec in chosen))
+    if target is not None:
+        given["target"] = options.read_target(target)
+    wants_dev = "dev" not in given and not split and bool(sweep or any(map(_asks_for_dev, chosen.values())))
     with progress("Comparing", None, shown=show_progress) as advance:
         inputs = _of_source(source, _run(source, data, images, class_names), given, wants_dev, advance)
         if split:
@@ -95,6 +100,16 @@ def compare_classification(
     options.present(comparison, form, output, as_json=json)
     if output is not None:
         print_note(f"For one page with charts: {options.report_command(output)}")
+
+
+def _asks_for_dev(spec: Any) -> bool:
+    """Whether a method is fitted to rows that the model was not trained on."""
+    from logn.calibrators.method_spec import parse_method
+    from logn.calibrators.methods import method_named
+
+    if not isinstance(spec, str):
+        return False
+    return "keep_confidence" in spec or "labelled" in method_named(parse_method(spec)[0]).needs
 
 
 def _run(source: Path, data: Path | None, images: Path | None, class_names: Path | None) -> ClassifierRun | None:

@@ -17,6 +17,7 @@ from logn.datasets.open_images import open_images
 from logn.datasets.samplers import ImagesOfClasses, make_sampler
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification.truth import SHOTS, shot_groups
+from logn.labels.source import are_labels, with_split
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
 
@@ -82,8 +83,8 @@ def inspect(
     source: Annotated[
         Path,
         typer.Argument(
-            help="An LVIS or COCO JSON file, or a folder of glyph scenes; or images with one class each: glyph "
-            "classes, CIFAR's binary version, class folders, a list of `path label` lines."
+            help="An LVIS or COCO JSON file, a YOLO `data.yaml`, a folder of Pascal VOC or of glyph scenes; or images "
+            "with one class each: glyph classes, CIFAR's binary version, class folders, a list of `path label` lines."
         ),
     ],
     sampler: Annotated[
@@ -113,8 +114,8 @@ def inspect(
     """
     if (source / f"{split}.json").is_file():  # the folder of glyph scenes
         source = source / f"{split}.json"
-    if source.suffix == ".json":
-        _show(_summary(source, sampler, repeat_threshold), as_json=as_json)
+    if source.suffix == ".json" or are_labels(source):
+        _show(_summary(with_split(source, split), sampler, repeat_threshold), as_json=as_json)
         return
     _show(summarise_images(source, split, imbalance, seed, sampler, repeat_threshold), as_json=as_json)
 
@@ -162,7 +163,7 @@ def glyph_classes(
 
 @data.command()
 def preview(
-    annotations: Annotated[Path, typer.Argument(help="An LVIS or COCO JSON file, or a folder with a `train.json`.")],
+    annotations: Annotated[Path, typer.Argument(help="As `logn train` takes them: LVIS, COCO, YOLO, VOC.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
     images: Annotated[Path | None, typer.Option(help="Folder of the images; by default that of the file.")] = None,
     columns: Annotated[int, typer.Option(min=1, help="Pictures in a row.")] = 4,
@@ -182,7 +183,9 @@ def preview(
     from logn.datasets.image_file import write_image
 
     check_output(output, annotations)
-    file = annotations / "train.json" if annotations.is_dir() else annotations
+    file = with_split(annotations, "train")
+    if annotations.is_dir() and not are_labels(annotations):
+        file = annotations / "train.json"
     sheet = draw_contact_sheet(DetectionDataset(file, images), rows=rows, columns=columns, seed=seed)
     write_image(output, sheet, colours=colours)
     _show({"file": output, "height": sheet.shape[0], "width": sheet.shape[1]}, as_json=as_json)

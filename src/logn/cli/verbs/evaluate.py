@@ -24,10 +24,14 @@ def evaluate_store(
     annotations: options.AnnotationsOption,
     correction: Annotated[Path | None, typer.Option(help="A correction to apply, as `logn fit` wrote it.")] = None,
     counts: options.CountsOption = None,
+    protocol: options.ProtocolOption = options.Protocol.auto,
     coco: options.CocoOption = False,
+    allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     score_threshold: options.ThresholdOption = 1e-4,
-    nms: options.NmsOption = 0.5,
+    nms: options.NmsOption = None,
+    nms_iou: options.NmsIouOption = None,
+    multi_label: options.MultiLabelOption = None,
     max_detections: options.CapOption = 300,
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
@@ -42,8 +46,10 @@ def evaluate_store(
     from logn.evaluate.comparison.compare import compare
     from logn.evaluate.store.prediction_store import PredictionStore
 
-    decode = options.decode_options(score_threshold, nms, max_detections)
-    settings = options.compare_settings(decode, bounds, _choices(coco, only_predicted, fixed, errors))
+    decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)
+    choices = _choices(options.style_of(protocol, coco), only_predicted, fixed, errors)
+    choices["allow_missing_classes"] = allow_missing_classes
+    settings = options.compare_settings(decode, bounds, choices)
     options.make_folder(output)
     table = options.read_counts(counts)
     store = PredictionStore(source)
@@ -58,6 +64,7 @@ def evaluate_file(
     source: SourceArgument,
     annotations: options.AnnotationsOption,
     counts: options.CountsOption = None,
+    protocol: options.ProtocolOption = options.Protocol.auto,
     coco: options.CocoOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     max_detections: options.CapOption = 300,
@@ -73,15 +80,10 @@ def evaluate_file(
     """Measure the result file of any tool, whose boxes were decoded there."""
     from logn.evaluate.detection.result_file import evaluate_results
 
-    decode = options.decode_options(1e-4, 0.5, max_detections)
-    settings = options.compare_settings(
-        decode,
-        bounds,
-        {
-            **_choices(coco, only_predicted, fixed, errors),
-            "mask_errors": mask_errors,
-        },
-    )
+    decode = options.decode_options(1e-4, None, None, None, max_detections)
+    choices = _choices(options.style_of(protocol, coco), only_predicted, fixed, errors)
+    choices["mask_errors"] = mask_errors
+    settings = options.compare_settings(decode, bounds, choices)
     options.make_folder(output)
     table = options.read_counts(counts)
     groups = options.group_counts(table, bounds, None)
@@ -90,9 +92,9 @@ def evaluate_file(
     options.present(comparison, form, output, as_json=json)
 
 
-def _choices(coco: bool, only_predicted: bool, fixed: bool, errors: bool) -> dict[str, Any]:
+def _choices(style: str, only_predicted: bool, fixed: bool, errors: bool) -> dict[str, Any]:
     return {
-        "style": "coco" if coco else "lvis",
+        "style": style,
         "num_bootstrap": 0,
         "fixed": fixed,
         "errors": errors,
@@ -107,7 +109,7 @@ RESULTS = Kind("Result file", "a result file", evaluate_file)
 
 @verb_of(STORE, RESULTS, common="Any predictions")
 def evaluate(source: SourceArgument) -> Kind:
-    """Evaluate predictions by the protocol of LVIS, or of COCO.
+    """Evaluate predictions by the protocol of LVIS, or of COCO: which of them is seen from the annotations.
 
     AP, AP50, AP75, by size and by class frequency, AP-Pool and the calibration error of the scores; the AP of every
     class goes into the folder given by `--output`.
@@ -118,6 +120,8 @@ def evaluate(source: SourceArgument) -> Kind:
 
     `logn evaluate store --correction affine.safetensors -a lvis_v1_val.json --fixed --errors`
 
-    `logn evaluate results.json -a instances_val2017.json --coco --json`
+    `logn evaluate results.json -a instances_val2017.json --json`
+
+    `logn evaluate store -a data.yaml:test`
     """
     return RESULTS if source.suffix.lower() == ".json" or source.is_file() else STORE

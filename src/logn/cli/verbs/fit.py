@@ -13,13 +13,14 @@ import typer
 
 from logn.cli.console import JsonOption, command, count_of, print_json, print_note
 from logn.cli.option_words import in_options
-from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background
+from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background, Labels, LabelsOption
 from logn.cli.options.methods import read_method, with_method_options
 from logn.cli.paths import check_output
 from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.labelled_rows import LabelledRows
     from logn.calibrators.method import Options
     from logn.calibrators.method_spec import FitInputs
     from logn.statistics.moments import ClassMoments
@@ -52,16 +53,21 @@ def fit(
     activation: ActivationOption = None,
     key: Annotated[str | None, typer.Option(help="Name of the weight in the file of --weights.")] = None,
     held_out: HeldOutOption = None,
+    dev: Annotated[
+        Path | None, typer.Option(help="offsets, vector: logits (rows, classes) that were not trained on.")
+    ] = None,
+    dev_labels: Annotated[Path | None, typer.Option(help="Their labels: .npy, .json, .csv or .txt.")] = None,
     threshold: ThresholdOption = 0.05,
+    labels: LabelsOption = None,
     json: JsonOption = False,
     **chosen: Any,
 ) -> None:
     """Turn statistics or class counts into a correction of the logits, one scale and one shift per class.
 
-    Without --method it is the balanced form of LogN, which gained most on the detectors of docs/when-it-helps.md, and
-    its options change that form one by one; a --margin of your own goes with the paper's equation. The paper's exact
-    recipe is `--form paper`, or `--method logn`. The options of a method can also stand behind its name: `--method
-    logn:margin=0,use_std=false`.
+    Without --method it is what we recommend for such a model, as `logn inspect` says (docs/real-images.md). With an
+    option of LogN it is LogN's balanced form, which its options change one by one; a --margin of your own goes with the
+    paper's equation. The paper's exact recipe is `--form paper`, or `--method logn`. The options of a method can also
+    stand behind its name: `--method logn:margin=0,use_std=false`.
 
     **Examples**
 
@@ -74,10 +80,19 @@ def fit(
     `logn fit stats.safetensors --method fracal --counts classes.csv --dimensions classes.csv --num-images 100170 -o
     affine.safetensors`
     """
+    if method is None and statistics is not None and all(value is None for value in chosen.values()):
+        method = _recommended(statistics, background, activation, labels)
+    elif labels is not None:
+        raise InputError("Expected `--labels` only without `--method` and its options: it chooses the method.")
     name, options, files = read_method(method, chosen)
-    check_output(output, statistics, held_out, *files.values(), holds="logn.affine")
+    _check_counts_are_used(name, options, files)
+    check_output(output, statistics, held_out, dev, dev_labels, *files.values(), holds="logn.affine")
     inputs = _read_inputs(statistics, background, key, files)
-    inputs = replace(inputs, activation=_activation(activation, inputs.moments, held_out))
+    inputs = replace(
+        inputs,
+        activation=_activation(activation, inputs.moments, held_out),
+        labelled=read_labelled(name, dev, dev_labels),
+    )
     with _kept_warnings() as told:
         affine = _at_least_one(inputs).fit(name, options)
     if held_out is not None:
@@ -87,6 +102,34 @@ def fit(
     for note in notes:
         print_note(note)
     _report(affine, output, notes, _warnings(affine, inputs.moments, threshold, told), as_json=json)
+
+
+def _recommended(
+    statistics: Path, background: Background | None, activation: Activation | None, labels: Labels | None
+) -> str | None:
+    """The method for such statistics; None, LogN's balanced form, where it is that."""
+    from logn.calibrators.advice import recommended_for
+    from logn.calibrators.logit_normalization import DEFAULT_METHOD
+    from logn.statistics.moments import ClassMoments
+
+    found = recommended_for(
+        ClassMoments.load(statistics),
+        background="recorded" if background is None else BACKGROUND_INDEX[background],
+        activation="recorded" if activation is None else activation.value,
+        labels=None if labels is None else labels.value,
+    )
+    return None if found == DEFAULT_METHOD else found
+
+
+def _check_counts_are_used(name: str, options: Options, files: Mapping[str, Path]) -> None:
+    """Refuse counts that would change nothing: methods that are made from statistics only aim at them."""
+    from logn.calibrators.methods import METHODS, method_named
+    from logn.calibrators.target import COUNTS, TRAINING
+
+    made_from_statistics = "moments" in method_named(name).needs
+    if "counts" in files and made_from_statistics and options.get("target") not in (COUNTS, TRAINING):
+        users = ", ".join(other.name for other in METHODS if "counts" in other.needs)
+        raise InputError(f"Expected `--counts` only with the methods {users} or `--target counts`, but got `{name}`.")
 
 
 def _read_inputs(
@@ -111,6 +154,30 @@ def _read_inputs(
         active=read_column(files["active"], "active") != 0 if "active" in files else None,
         background=place,
     )
+
+
+def read_labelled(method: str, dev: Path | None, labels: Path | None) -> LabelledRows | None:
+    """Labelled rows from the files of --dev and --dev-labels."""
+    from logn.calibrators.methods import method_named
+
+    wanted = "labelled" in method_named(method).needs
+    if not wanted and (dev or labels):
+        raise InputError(f"Expected `--dev` and `--dev-labels` only with methods fitted to labels, but got `{method}`.")
+    if wanted and (dev is None or labels is None):
+        raise InputError(f"Expected `--dev` and `--dev-labels` for the method `{method}`, but got {dev or labels}.")
+    return None if dev is None or labels is None else labelled_rows(dev, labels)
+
+
+def labelled_rows(dev: Path, labels: Path) -> LabelledRows:
+    """Logits and labels of two files."""
+    from logn.calibrators.labelled_rows import LabelledRows
+    from logn.evaluate.classification.truth import checked_labels
+    from logn.logits.array_files import read_array
+
+    logits = read_array(dev)
+    if logits.ndim != 2:
+        raise InputError(f"Expected `{dev}` to be (rows, classes), but got shape {logits.shape}.")
+    return LabelledRows(logits, checked_labels(labels, logits.shape[1]))
 
 
 def _foreground_names(moments: ClassMoments | None, background: int | str | None) -> tuple[str, ...] | None:
@@ -234,4 +301,6 @@ def _report(affine: ClassAffine, output: Path, notes: list[str], warnings: list[
 def _told(value: Any) -> Any:
     if value is None:
         return "unknown"
+    if isinstance(value, list):
+        return f"{len(value)} shares"
     return f"{value:g}" if isinstance(value, float) else value

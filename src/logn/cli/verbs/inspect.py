@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +11,11 @@ import typer
 
 from logn.cli.console import JsonOption, command, print_fitting, print_json
 from logn.cli.option_words import in_options
-from logn.cli.options.choices import Activation
+from logn.cli.options.choices import Activation, LabelsOption
 from logn.cli.options.evaluation import CountsOption
 from logn.cli.paths import check_output
-from logn.errors import LogNWarning
+from logn.cli.verbs.inspect_drift import inspect_drift
+from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,8 +41,14 @@ def print_forms(effects: FormEffects, advice: Advice, statistics: Path, activati
         typer.echo(f"To do so: {fit}")
 
 
-def _print_forms_table(effects: FormEffects, before: FormEffect) -> None:
-    typer.echo(f"\nWhat each form would do, on {effects.rows:,} sampled rows:")
+def _print_strengths(strengths: Mapping[str, FormEffects]) -> None:
+    for method, effects in strengths.items():
+        if effects.before is not None:
+            _print_forms_table(effects, effects.before, f"a part of {method} (--strength)")
+
+
+def _print_forms_table(effects: FormEffects, before: FormEffect, what: str = "each form") -> None:
+    typer.echo(f"\nWhat {what} would do, on {effects.rows:,} sampled rows:")
     titles = ("margin", effects.quantity, f"scores > {effects.threshold:g} per 1,000 rows", "other best class")
     lower = (
         "margin",
@@ -71,11 +78,16 @@ def _forms_row(effect: FormEffect, *, is_before: bool) -> list[str]:
 
 
 BAR_WIDTH = 7
+# Corrections of which `inspect` shows what a part of them would do.
+PARTLY_APPLIED = ("logn:balanced", "p2p")
 _FIGURES = "To look at it: --plot here, `logn figure logit-statistics` for a paper, `logn report` after a comparison."
 
 
 def inspect(
     statistics: Annotated[Path, typer.Argument(help="The statistics file that `logn collect` wrote.")],
+    deployed: Annotated[
+        Path | None, typer.Argument(help="Statistics of deployed images: how far they drifted from the first.")
+    ] = None,
     counts: CountsOption = None,
     threshold: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="The score above which you count a detection.")
@@ -83,6 +95,7 @@ def inspect(
     activation: Annotated[
         Activation | None, typer.Option(help="What the model applies to the logits; default: as recorded.")
     ] = None,
+    labels: LabelsOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw mean and std per class: .png, .svg or .pdf.")] = None,
     top: Annotated[int, typer.Option(min=0, help="Classes shown from either end; 0 shows all.")] = 10,
     json: JsonOption = False,
@@ -101,33 +114,47 @@ def inspect(
     `logn inspect stats.safetensors --threshold 0.3`
 
     `logn inspect stats.safetensors --counts classes.csv --json`
+
+    `logn inspect train.safetensors deployed.safetensors` (drift, class by class)
     """
-    from logn.calibrators.advice import advice_from
-    from logn.calibrators.form_preview import form_effects
+    if deployed is not None:
+        if counts is not None or plot is not None:
+            raise InputError("Expected `--counts` and `--plot` only with one file of statistics, but got two.")
+        inspect_drift(statistics, deployed, top, as_json=json)
+        return
+    from logn.calibrators.advice import advise
+    from logn.calibrators.form_preview import form_effects, strength_effects
     from logn.classes.counts import ClassCounts
-    from logn.statistics.diagnosis import diagnose, tail_bias
+    from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
-    from logn.statistics.sanity_checks import sanity_checks
 
     if plot is not None:
         check_output(plot, statistics, counts)
     moments = ClassMoments.load(statistics)
-    diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
+    table = ClassCounts.load(counts) if counts else None
+    diagnosis = diagnose(moments, table)
+    said = "recorded" if activation is None else activation.value
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)  # what there is to doubt, the advice says
-        effects = form_effects(moments, threshold=threshold, activation=activation)
-    bias, estimator = tail_bias(moments), moments.metadata.estimator
-    advice = advice_from(bias, diagnosis, effects, estimator=estimator, doubts=sanity_checks(moments))
+        effects = form_effects(moments, threshold=threshold, activation=said)
+        strengths = {
+            method: strength_effects(moments, method, threshold=threshold, activation=said) for method in PARTLY_APPLIED
+        }
+        advice = advise(
+            moments, table, threshold=threshold, activation=said, labels=None if labels is None else labels.value
+        )
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 
         plot_statistics(diagnosis, plot)
     if json:
-        forms = {"forms": effects.to_dict(), "advice": advice.to_dict()}
+        parts = {method: found.to_dict() for method, found in strengths.items()}
+        forms = {"forms": effects.to_dict(), "strengths": parts, "advice": advice.to_dict()}
         print_json(_as_mapping(diagnosis, moments.metadata) | forms | ({"plot": plot} if plot else {}))
     else:
         _print_table(diagnosis, top)
         _print_summary(diagnosis, moments.metadata)
+        _print_strengths(strengths)
         print_forms(effects, advice, statistics, activation)
         typer.echo(_FIGURES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,34 +12,61 @@ import typer
 from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
 from logn.cli.kinds import Kind, formerly, verb_of, with_old_spellings
 from logn.cli.options.choices import (
+    BACKGROUND_INDEX,
     LABELLED_IMAGES,
+    ActivationOption,
+    Background,
+    BackgroundOption,
     DeviceOption,
     ImageFolderOption,
-    ListNamesOption,
     SampleRowsOption,
     at_least_one,
 )
 from logn.cli.options.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
+from logn.cli.options.detectors import MODEL, ImageSizeOption, TrustOption, is_classifier, open_detector
+from logn.cli.options.preprocessing import (
+    ChannelsOption,
+    LikeOption,
+    MaxValueOption,
+    MeanOption,
+    PadValueOption,
+    ResizeOption,
+    SizeOption,
+    StdOption,
+    given_preprocessing,
+)
 from logn.errors import InputError
+from logn.labels.source import find_labels, with_split
 
 if TYPE_CHECKING:
+    from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.labelled_images import LabelledImages
+    from logn.logits.proposals import ProposingDetector
     from logn.training.classifiers.models import Classifier
 
-ModelArgument = Annotated[Path, typer.Argument(help="Folder that `logn train` wrote."), formerly("--model", "-m")]
+_STATISTICS = "statistics.safetensors"
+
+ModelArgument = Annotated[Path, typer.Argument(help=MODEL), formerly("--model", "-m")]
 DataOption = Annotated[
     Path,
     typer.Option(
         "--data",
         "-d",
-        help="Detectors: LVIS or COCO annotation file, or a folder with `test.json`. Classifiers: " + LABELLED_IMAGES,
+        help="Detectors: LVIS or COCO file, folder with `test.json`, YOLO `data.yaml` or VOC folder (its split: "
+        "`data.yaml:test`, by default `val`). Classifiers: " + LABELLED_IMAGES,
     ),
 ]
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder to write; that of a detector is continued if it is there.")
 ]
+DtypeOption = Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")]
 BatchOption = Annotated[
     int | None, typer.Option(help="Images per forward pass; default 8 for detectors, 256 for classifiers.")
+]
+NamesOption = Annotated[
+    Path | None,
+    typer.Option(help="One class name a line: for list files, and for ONNX files that do not name their classes."),
+    formerly("--classes"),
 ]
 
 
@@ -47,7 +75,7 @@ def predict_detector(
     data: DataOption,
     output: OutputOption,
     images: ImageFolderOption = None,
-    dtype: Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")] = "float16",
+    dtype: DtypeOption = "float16",
     stage_correction: Annotated[
         list[Path] | None,
         typer.Option(
@@ -57,31 +85,115 @@ def predict_detector(
     ] = None,
     batch: BatchOption = None,
     device: DeviceOption = "auto",
+    trust: TrustOption = False,
+    image_size: ImageSizeOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a detector once and keep what it says of every proposal."""
-    from logn.calibrators.class_affine import ClassAffine
     from logn.datasets.detection_dataset import DetectionDataset
-    from logn.evaluate.store.predict import predict as run_detector
-    from logn.evaluate.store.prediction_store import PredictionStore
-    from logn.evaluate.store.stage_corrections import correct_stages
-    from logn.logits.fingerprint import fingerprint
-    from logn.training.engine.checkpoint import load_detector
 
     at_least_one(batch=batch)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = load_detector(model, num_classes=dataset.num_classes)
-    metadata: dict[str, Any] = {
+    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
+    changed = _correct_stages(detector, stage_correction)
+    if _store(detector, model, dataset, output, dtype, batch, show_progress, json, changed):
+        how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
+        where = () if images is None else ("--images", images)
+        options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
+        _print_next(dataset, output, command("logn", "collect", model, *options))
+
+
+def _correct_stages(detector: Any, files: list[Path] | None) -> dict[str, Any]:
+    """Attach the corrections of the stages; what the store is to remember of them."""
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.evaluate.store.stage_corrections import correct_stages
+
+    if not files:
+        return {}
+    digest = correct_stages(detector, [ClassAffine.load(path) for path in files])
+    return {"fingerprint": digest, "stage_corrections": [path.name for path in files]}
+
+
+def predict_onnx(
+    model: ModelArgument,
+    data: DataOption,
+    output: OutputOption,
+    images: ImageFolderOption = None,
+    dtype: DtypeOption = "float16",
+    batch: BatchOption = None,
+    class_names: NamesOption = None,
+    like: LikeOption = None,
+    size: SizeOption = None,
+    resize: ResizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    max_value: MaxValueOption = None,
+    channels: ChannelsOption = None,
+    pad_value: PadValueOption = None,
+    background: BackgroundOption = Background.none,
+    activation: ActivationOption = None,
+    tensor: Annotated[list[str] | None, typer.Option(help="The logits' name, where the search finds several.")] = None,
+    anchors: Annotated[
+        Path | None, typer.Option(help="Anchors of an SSD: .npy, a row of cx, cy, w, h from 0 to 1 for each box.")
+    ] = None,
+    provider: Annotated[str, typer.Option(help="Where to run, by onnxruntime's name.")] = "CPUExecutionProvider",
+    show_progress: ProgressOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a detector in an ONNX file once and keep what it says of every box."""
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.evaluate.detectors.onnx import OnnxDetector
+    from logn.logits.onnx.file import read_onnx
+    from logn.logits.onnx.image_input import settle
+
+    at_least_one(batch=batch)
+    dataset = DetectionDataset(_annotations(data), images)
+    given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
+    said = any(value is not None for value in given.values())
+    detector = OnnxDetector(
+        model,
+        like=like,
+        preprocessing=settle(read_onnx(model), like, **given)[0] if said else None,
+        class_names=class_names,
+        activation=activation.value if activation else None,
+        background=BACKGROUND_INDEX[background],
+        tensor=tensor or None,
+        anchors=anchors,
+        provider=provider,
+    )
+    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+        options = () if like is None else ("--like", like)
+        _print_next(
+            dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)
+        )
+
+
+def _store(
+    detector: ProposingDetector,
+    model: Path,
+    dataset: DetectionDataset,
+    output: Path,
+    dtype: str,
+    batch: int | None,
+    show_progress: bool | None,
+    as_json: bool,
+    changed: Mapping[str, Any] | None = None,
+) -> bool:
+    """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
+    from logn.evaluate.detectors.detector import fingerprint_of
+    from logn.evaluate.store.predict import match_detector
+    from logn.evaluate.store.predict import predict as run_detector
+    from logn.evaluate.store.prediction_store import PredictionStore
+
+    match = match_detector(detector, dataset.class_names)
+    metadata = {
         "model": model.name,
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
-        "fingerprint": fingerprint(detector),
+        "fingerprint": fingerprint_of(detector),
+        **(changed or {}),
     }
-    if stage_correction:
-        metadata["fingerprint"] = correct_stages(detector, [ClassAffine.load(path) for path in stage_correction])
-        metadata["stage_corrections"] = [path.name for path in stage_correction]
-    detector.to(_device(device))
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     with progress("Predicting", total=share, shown=show_progress) as advance:
         written = run_detector(
@@ -94,7 +206,7 @@ def predict_detector(
             progress=advance,
         )
     if int(os.environ.get("RANK", 0)) > 0:
-        return  # one process speaks for all
+        return False  # one process speaks for all
     store = PredictionStore(output)
     size = sum(file.stat().st_size for file in output.glob("part-*/*.bin"))
     result = {
@@ -106,19 +218,27 @@ def predict_detector(
         "columns": store.num_columns,
         "bytes": size,
     }
-    if json:
+    if as_json:
         print_json(result)
-    else:
-        typer.echo(
-            f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
-            f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
-        )
-        statistics, annotations = "statistics.safetensors", dataset.annotation_file
-        where = () if images is None else ("--images", images)
-        collect = command("logn", "collect", model, "--data", "train.json", *where, "-o", statistics)
-        compare = command("logn", "compare", output, "-s", statistics, "-a", annotations)
-        print_note(f"The statistics of training images, if they are not there yet: {collect}")
-        print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
+        return False
+    typer.echo(
+        f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
+        f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
+    )
+    if match.describe():
+        print_note(match.describe())
+    return True
+
+
+def _training_data(dataset: DetectionDataset) -> str:
+    found = find_labels(dataset.annotation_file)
+    return "train.json" if found.form == "json" else f"{found.path}:train" if found.has_splits else "train"
+
+
+def _print_next(dataset: DetectionDataset, output: Path, collect: str) -> None:
+    compare = command("logn", "compare", output, "-s", _STATISTICS, "-a", dataset.annotation_file)
+    print_note(f"The statistics of training images, if they are not there yet: {collect}")
+    print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
 
 
 def run_classifier(
@@ -129,7 +249,7 @@ def run_classifier(
     split: Annotated[
         list[str] | None, typer.Option(help="`train`, `dev` or `test`; can be repeated. Default: train and test.")
     ] = None,
-    class_names: ListNamesOption = None,
+    class_names: NamesOption = None,
     batch: BatchOption = None,
     sample_rows: SampleRowsOption = None,
     device: DeviceOption = "auto",
@@ -172,15 +292,20 @@ def run_classifier(
 
 DETECTOR = Kind("Detector", "a detector", predict_detector)
 CLASSIFIER = Kind("Image classifier", "an image classifier", run_classifier)
+ONNX = Kind("ONNX detector", "a detector in an ONNX file", predict_onnx)
 
 
-@verb_of(DETECTOR, CLASSIFIER, common="Any model")
+@verb_of(DETECTOR, CLASSIFIER, ONNX, common="Any model")
 def predict(model: ModelArgument) -> Kind:
     """Run a trained model once and keep its logits; any method can be scored on them afterwards.
 
-    **Detectors**: what the model says of every proposal. Annotations are read for the list of images and classes only.
-    A run that was stopped, killed or run out of disk goes on where it was. Under torchrun every process writes its own
-    part; the folder is read as one.
+    **Detectors**: what the model says of every proposal, or of every anchor or query; of `logn train` and of other
+    frameworks. How these make detections of it is kept, and done by `logn evaluate` and `logn compare`. Annotations are
+    read for the list of images and classes only. A run that was stopped, killed or run out of disk goes on where it
+    was. Under torchrun every process writes its own part; the folder is read as one.
+
+    **Detectors in ONNX files**: the same of every box, with the images prepared as --like or the file itself says.
+    Classes are matched with those of the annotations by name.
 
     **Image classifiers**: SPLIT_logits.npy and SPLIT_labels.npy, the training images of each class (class_counts.json),
     the weight and bias of a linear class layer (class_layer.safetensors, for tau-norm) and, from the training images,
@@ -191,26 +316,36 @@ def predict(model: ModelArgument) -> Kind:
 
         logn predict runs/glyphs --data glyphs/test.json -o predictions
 
+        logn predict best.pt --trust --data data.yaml -o predictions
+
+        logn predict my_models:build --data val.json --images val -o predictions
+
+        logn predict yolox_nano.onnx --like yolox --class-names coco.txt --data val.json -o predictions
+
         logn predict runs/softmax --data classes -o logits
 
         logn predict runs/lt -d ImageNet_LT_train.txt --images imagenet --split test -o logits
 
         torchrun --nproc-per-node 8 -m logn.cli.main predict runs/lvis -d lvis_v1_val.json --images coco -o lvis
     """
-    from logn.training.engine.checkpoint import stored_kind
-
-    return CLASSIFIER if stored_kind(model) == "classifier" else DETECTOR
+    if model.suffix.lower() == ".onnx":
+        return ONNX
+    return CLASSIFIER if is_classifier(model) else DETECTOR
 
 
 predict_classifier = with_old_spellings(run_classifier)
 
 
 def _annotations(data: Path) -> Path:
-    if not data.is_dir():
-        return data
-    if not (data / "test.json").is_file():
-        raise InputError(f"Expected `{data}` to be an annotation file or to hold `test.json`, but it does not.")
-    return data / "test.json"
+    if (data / "test.json").is_file():
+        return data / "test.json"
+    found = find_labels(data)
+    if found.path.is_dir() and found.form == "json":
+        raise InputError(
+            f"Expected `{data}` to be annotations or to hold `test.json`, a `data.yaml` or folders of Pascal VOC, but "
+            "it does not."
+        )
+    return found.path if found.form == "json" else with_split(data, "val")
 
 
 def _device(name: str) -> str:

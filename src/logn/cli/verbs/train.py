@@ -12,6 +12,7 @@ from logn.cli.kinds import Kind, verb_of, with_old_spellings
 from logn.cli.options import training as options
 from logn.cli.options.choices import DeviceOption, ImageFolderOption, ListNamesOption, Task, TaskOption
 from logn.errors import InputError
+from logn.labels.source import are_labels
 
 
 def train_detector(
@@ -108,7 +109,7 @@ def train_detector(
     )
     options.print_result(result, as_json=as_json)
     statistics, predictions = output / "statistics.safetensors", output / "predictions"
-    test = data if data.is_dir() else "test.json"
+    test = data if data.is_dir() or are_labels(data) else "test.json"
     where = () if images is None else ("--images", images)
     options.print_next(
         command("logn", "collect", output, "--data", data, *where, "-o", statistics),
@@ -229,6 +230,8 @@ def train(data: options.DataArgument, task: TaskOption = None) -> Kind:
         return DETECTOR if task is Task.detection else CLASSIFIER
     if data.is_file():
         return CLASSIFIER if data.suffix.lower() == ".txt" else DETECTOR
+    if are_labels(data):
+        return DETECTOR
     return _kind_of_folder(data)
 
 

@@ -127,7 +127,7 @@ def _recording(
         estimator=how.name,
         momentum=how.momentum,
         bias_correction=how.bias_correction,
-        labels=labels,
+        row_labels=labels,
     )
 
 

@@ -7,28 +7,29 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
-from logn.evaluate.classification.logits import open_logits
+from logn.evaluate.classification.logits import ClassifierLogits, open_logits
 from logn.evaluate.classification.methods import ClassifierFit, training_moments
 from logn.evaluate.classification.task import ClassificationTask
 from logn.evaluate.classification.truth import PAPER_BOUNDS, Labels, checked_labels, classification_truth
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.engine import StepClock, run_comparison
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS as DEFAULT_METHODS
-from logn.evaluate.comparison.method_fitting import LogitMap
+from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, LogitMap
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.comparison.sweep import Sweep
+from logn.evaluate.comparison.sweep import Sweep, choosing_half
 from logn.statistics.moments import ClassMoments
 
 
 def compare_classification(
     logits: Any,
     labels: Labels,
-    methods: Sequence[str] | Mapping[str, str | LogitMap] = DEFAULT_METHODS,
+    methods: Sequence[str] | Mapping[str, str | LogitMap] = CLASSIFIER_METHODS,
     *,
     moments: ClassMoments | str | os.PathLike[str] | None = None,
     train_logits: Any = None,
@@ -51,6 +52,7 @@ def compare_classification(
     inputs: FitInputs | None = None,
     dimensions: npt.ArrayLike | None = None,
     allow_mismatch: bool = False,
+    target: Any = None,
 ) -> Comparison:
     """Measure methods on the same logits, with their differences to the uncorrected classifier.
 
@@ -70,8 +72,9 @@ def compare_classification(
         sweeps: Parameters to vary, such as "tau=0:2:0.25". With `dev` or `split` the best value there is reported;
             without them all values are reported, none is chosen.
         dev: Logits and labels of other rows, that were not trained on either. Values of sweeps are chosen on them, and
-            `keep_confidence=true` keeps the mean confidence there; that needs no labels, so they can be None.
-        split: Choose on one half of the rows and report on the other.
+            `keep_confidence=true` keeps the mean confidence there; that needs no labels, so they can be None. Methods
+            that need labels, offsets and vector, are fitted to them.
+        split: Choose, and fit methods that need labels, on one half of the rows and report on the other.
         objective: The metric by which the value of a sweep is chosen; by default top-1.
         bounds: The most training samples of a few-shot and of a medium-shot class; by default 19 and 100.
         draws: An older name of `num_bootstrap`.
@@ -84,9 +87,9 @@ def compare_classification(
         inputs: What methods are fitted from, instead of `moments`, `counts`, `dimensions`, `weight` and `bias`.
         dimensions: Fractal dimensions of the classes, for fracal.
         allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
+        target: Class mix that methods aim at, where they can: shares, "counts", "training" or a file; default uniform.
 
     Example:
-        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> labels = rng.integers(0, 3, 300)
         >>> scores = 2 * np.eye(3)[labels] + rng.normal(size=(300, 3)) + [3.0, 1.0, 0.0]
@@ -100,7 +103,8 @@ def compare_classification(
     if dev is not None and settings.split:
         raise InputError("Expected one of `dev` and `split`, but got both.")
     fields = {"moments": moments, "counts": counts, "dimensions": dimensions, "weight": weight, "bias": bias}
-    fitted_from = _one_of("inputs", inputs, fields) or FitInputs(None, counts, dimensions, weight, bias)
+    fitted_from = _one_of("inputs", inputs, fields | {"target": target})
+    fitted_from = fitted_from or FitInputs(None, counts, dimensions, weight, bias, target=target)
     if fitted_from.background not in ("recorded", None):
         raise InputError(
             f"Expected `background` of `inputs` to be None for a classifier, but got {fitted_from.background!r}."
@@ -121,9 +125,24 @@ def compare_classification(
         bounds=settings.bounds or PAPER_BOUNDS,
     )
     held_out = None if dev is None else dev[0]
-    fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), held_out, allow_mismatch)
+    labelled = _labelled_rows(opened, classes, dev, settings)
+    fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), held_out, allow_mismatch, labelled)
     task = ClassificationTask(opened, truth, fitter, settings, dev)
     return run_comparison(task, methods, settings, sweeps=sweeps, clock=clock, progress=progress)
+
+
+def _labelled_rows(
+    logits: ClassifierLogits, labels: Any, dev: tuple[Any, Labels | None] | None, settings: CompareSettings
+) -> Callable[[], LabelledRows] | None:
+    """What gives labelled rows that are not measured on; None where there are none."""
+    if settings.split:
+        half = choosing_half(np.arange(len(labels)), ClassificationTask.unit)
+        return lambda: LabelledRows(np.asarray(logits.rows[half], np.float64), labels[half])
+    if dev is None or dev[1] is None:
+        return None
+    opened, classes = open_logits(dev[0], "dev logits"), checked_labels(dev[1], logits.num_classes)
+    opened.check_labels(classes)
+    return lambda: LabelledRows(np.asarray(opened.rows, np.float64), classes)
 
 
 def _known_names(statistics: ClassMoments | None, counts: Any) -> tuple[str, ...] | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.match_confidence import keep_confidence
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.methods import method_named
@@ -17,7 +18,7 @@ from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.logits import moments_of_logits
 from logn.evaluate.classification.truth import ClassificationTruth
-from logn.evaluate.comparison.method_fitting import LogitMap
+from logn.evaluate.comparison.method_fitting import LogitMap, with_labelled
 from logn.statistics.moments import ClassMoments
 
 
@@ -57,12 +58,14 @@ class ClassifierFit:
         held_out: Logits of rows that were not trained on, for `keep_confidence=true`; by default the sample of the
             training rows serves.
         allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
+        labelled: Gives the labelled rows that are not measured on, for methods that are fitted to labels.
     """
 
     truth: ClassificationTruth
     given: FitInputs
     held_out: Any = None
     allow_mismatch: bool = False
+    labelled: Callable[[], LabelledRows] | None = None
 
     def map_of(self, name: str, method: str | LogitMap) -> LogitMap:
         """The map of a method: fitted where it is a specification, checked where it was made elsewhere."""
@@ -101,7 +104,8 @@ class ClassifierFit:
                 f"`{name}`, but got neither."
             )
         elsewhere = bool(options.get("keep_confidence")) and self.held_out is not None
-        affine = self.inputs.fit(_without(spec, "keep_confidence") if elsewhere else spec)
+        inputs = with_labelled(name, self.inputs, self.labelled)
+        affine = inputs.fit(_without(spec, "keep_confidence") if elsewhere else spec)
         if affine.num_classes != self.truth.num_classes:
             raise InputError(
                 f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,13 @@ from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.engine import StepClock, run_comparison
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, LogitMap, aligned_counts
+from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, DEFAULT_METHODS, LogitMap, aligned_counts
 from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
 from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.detection.class_groups import groups_of_classes
 from logn.evaluate.detection.task import DetectionTask, other_images, read_truth
 from logn.evaluate.detection.task import MaskMaker as MaskMaker
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.prediction_store import PredictionStore, is_store
 
 
 def compare(
@@ -44,7 +43,7 @@ def compare(
         store: The proposals of all images, or the path of their store. Or the logits of a classifier, as
             `logn.compare_classification` takes them; then `annotations` are the labels, and `fit_inputs` are its other
             arguments.
-        annotations: LVIS or COCO ground truth of the same images: a file or its content.
+        annotations: Ground truth of the same images: LVIS, COCO, YOLO or VOC annotations, or the content of a file.
         methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a
             specification or to a map of logits made elsewhere. The uncorrected model, "none", is always
             measured.
@@ -67,11 +66,12 @@ def compare(
         >>> [round(row["few"], 2) for row in found.rows]
         [0.25, 0.82]
     """
-    if not _is_store(store):
+    if not is_store(store):
         if group_counts is not None or mask_maker is not None:
             raise InputError("Expected `group_counts` and `mask_maker` only with the predictions of a detector.")
         from logn.evaluate.classification.compare import compare_classification
 
+        methods = CLASSIFIER_METHODS if methods is DEFAULT_METHODS else methods
         choices: dict[str, Any] = {"settings": settings, "sweeps": sweeps, "progress": progress, "inputs": inputs}
         return compare_classification(
             store, annotations, methods, allow_mismatch=allow_mismatch, **choices, **fit_inputs
@@ -80,7 +80,9 @@ def compare(
     settings = settings or CompareSettings()
     clock = StepClock()
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
+    settings = replace(settings, decode=settings.decode.resolved(store.header))
     truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
+    settings = replace(settings, style=truth.style)
     if doubt := other_images(store, truth):
         warnings.warn(doubt, LogNWarning, stacklevel=2)
     counts = None if fitted_from.counts is None else aligned_counts(fitted_from.counts, store.header).image_counts
@@ -103,10 +105,3 @@ def compare(
         allow_mismatch,
     )
     return run_comparison(task, methods, settings, sweeps=sweeps, clock=clock, progress=progress)
-
-
-def _is_store(source: Any) -> bool:
-    """Whether predictions of a detector are meant: a store, or a path that is no file of logits."""
-    if isinstance(source, str | os.PathLike):
-        return not Path(source).is_file()
-    return isinstance(source, PredictionStore)

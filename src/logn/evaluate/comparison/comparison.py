@@ -19,6 +19,7 @@ from logn.evaluate.comparison.verdict import describe_changes, describe_classifi
 from logn.evaluate.detection.class_groups import Groups
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.operating.threshold_curve import describe_threshold
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import plain_values
@@ -191,7 +192,10 @@ class Comparison:
     def verdict_on(self, row: MethodResult) -> str:
         """Say in a sentence or two what the method of a row changes."""
         if self.task == DETECTION:
-            return describe_changes(row.name, row.differences)
+            changes = describe_changes(row.name, row.differences)
+            if row.thresholds is None or self.baseline.thresholds is None:
+                return changes
+            return f"{changes} {describe_threshold(self.baseline.thresholds, row.thresholds)}"
         return describe_classifier(row.name, row.differences, self.baseline.values, row.values)
 
     def made_by(self, command: tuple[str, ...]) -> Comparison:
@@ -236,7 +240,7 @@ def detection_classes(
     """List the classes of a detector with their group, their boxes, and what is known from training."""
     columns = zip(truth.category_ids.tolist(), truth.class_names, truth.boxes_per_class.tolist(), strict=True)
     known = [
-        EvaluatedClass(number, name, None if groups is None else str(groups[place]), boxes)
+        EvaluatedClass(number, name, None if groups is None else str(groups[place]) or None, boxes)
         for place, (number, name, boxes) in enumerate(columns)
     ]
     return _with_training(known, train_counts, moments)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.advice import recommended_method
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.methods import bare_words, method_named
 from logn.calibrators.provenance import Target, check_background_place, check_source, check_width
 from logn.classes.counts import ClassCounts
+from logn.classes.shares import ClassShares
 from logn.errors import InputError
 from logn.evaluate.store.format import StoreHeader
-from logn.logits.arrays import FloatArray
+from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
 LogitMap = Any
 # What is compared where nothing is named.
-DEFAULT_METHODS = ("logn", DEFAULT_METHOD)
+DEFAULT_METHODS = ("logn", DEFAULT_METHOD, recommended_method(0, "softmax"))
+# Without what needs to know the activation: files of logits hardly ever say it.
+CLASSIFIER_METHODS = ("logn", DEFAULT_METHOD)
 # The uncorrected model: always the first method.
 BASELINE = "none"
 
@@ -121,19 +126,53 @@ def fit_for_store(
     inputs = FitInputs.of(inputs, given)
     if inputs.moments is not None:
         _check_statistics(inputs.moments, _logits_of(header), allow_mismatch)
+    name, options = parse_method(spec)
     table = None if inputs.counts is None else aligned_counts(inputs.counts, header)
+    if header.class_columns is not None and "counts" in method_named(name).needs:
+        return _fit_for_labelled_columns(spec, header, inputs)
     inputs = replace(
         inputs,
-        counts=table,
+        counts=None if header.class_columns is not None else table,
         background=header.background if inputs.background == "recorded" else inputs.background,
         activation=header.activation if inputs.activation == "recorded" else inputs.activation,
         num_columns=header.num_columns if inputs.num_columns is None else inputs.num_columns,
+        target=_aligned_target(inputs.target, header),
     )
-    name, options = parse_method(spec)
     to_scores = method_named(name).sigmoid_scores
     if to_scores is not None and header.activation == "sigmoid":
         return ScoresAsLogits(to_scores(inputs.checked(name), options), increasing=True)
     return inputs.fit(spec)
+
+
+def _fit_for_labelled_columns(spec: str, header: StoreHeader, inputs: FitInputs) -> ClassAffine:
+    """Fit a method of counts, which only the classes of the labels have: the other columns are left alone."""
+    plain = replace(header, num_columns=header.num_classes + (header.background is not None), class_columns=None)
+    small = fit_for_store(spec, plain, replace(inputs, moments=None, num_columns=None))
+    if not isinstance(small, ClassAffine):
+        raise InputError(
+            f"Expected `{spec}` for a model whose classes are those of the labels, but the predictions have "
+            f"{header.num_columns} columns for {header.num_classes} classes, and it is no map per class."
+        )
+    scale, shift = np.ones(header.num_columns), np.zeros(header.num_columns)
+    chosen = foreground_columns(small.num_classes, small.background)
+    scale[header.columns], shift[header.columns] = small.scale[chosen], small.shift[chosen]
+    return ClassAffine(scale, shift, header.background, small.method, small.settings)
+
+
+def with_labelled(method: str, inputs: FitInputs, labelled: Callable[[], LabelledRows] | None) -> FitInputs:
+    """The inputs with labelled rows that are not measured on, where the method needs some."""
+    if "labelled" not in method_named(method).needs or inputs.labelled is not None:
+        return inputs
+    if labelled is None:
+        raise InputError(
+            f"Expected `split` (`--split`), or labelled rows of their own, for the method `{method}`, which is fitted "
+            "to labels: those that are measured on must not be seen before."
+        )
+    return replace(inputs, labelled=labelled())
+
+
+def _aligned_target(target: Any, header: StoreHeader) -> Any:
+    return target.aligned_to(header.class_names) if isinstance(target, ClassShares) else target
 
 
 def _logits_of(header: StoreHeader) -> Target:
@@ -141,7 +180,7 @@ def _logits_of(header: StoreHeader) -> Target:
         "the predictions",
         num_classes=header.num_columns,
         background=header.background,
-        class_names=header.class_names,
+        class_names=header.class_names if header.class_columns is None else None,  # of all columns, or not at all
         activation=header.activation,
         fingerprint=header.metadata.get("fingerprint"),
     )

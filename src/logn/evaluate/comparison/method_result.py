@@ -13,6 +13,7 @@ from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.metrics import DetectionMetrics
 from logn.evaluate.detection.tide import ErrorTypes
+from logn.evaluate.operating.threshold_curve import ThresholdCurve
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class MethodResult:
         transform: The map of logits that was measured: a `ClassAffine`, a callable, or None for no change.
         details: Of detectors what the report shows in addition to the metrics.
         reliability: Of classifiers the accuracy by confidence.
+        thresholds: Of detectors what is found at each score threshold.
     """
 
     name: str
@@ -45,6 +47,7 @@ class MethodResult:
     transform: LogitMap = None
     details: ReportDetails | None = None
     reliability: Reliability | None = None
+    thresholds: ThresholdCurve | None = None
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -74,4 +77,5 @@ class MethodResult:
             "settings": dict(self.settings),
             "map": describe_map(self.transform),
             "details": self.details.to_dict() if self.details else None,
+            "thresholds": self.thresholds.to_dict() if self.thresholds else None,
         }

@@ -25,6 +25,7 @@ from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.metrics import DetectionMetrics
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.tide import ErrorTypes
+from logn.evaluate.operating.threshold_curve import ThresholdCurve
 from logn.strict_json import number_or_nan, numbers_or_nan
 
 # The metrics of boxes that one evaluation gives; all others are measured separately.
@@ -69,6 +70,10 @@ def _settings(content: Entry) -> CompareSettings:
     decode = DecodeSettings(
         **{name: value for name, value in known.items() if value is not None},
         max_detections=protocol.max_detections if protocol.style == "lvis" else None,
+        # What there was no choice of when documents had no settings.
+        nms="class-wise",
+        multi_label=True,
+        min_box_size=1e-2,
     )
     return CompareSettings(protocol.style, decode, draws, confidence)
 
@@ -165,6 +170,7 @@ def _row(
         transform=map_from_parts(entry["map"], _under("map", arrays)) if "map" in entry else unsaved,
         details=None if details is None or arrays is None else ReportDetails.from_parts(details, arrays),
         reliability=Reliability(**reliability) if reliability else None,
+        thresholds=ThresholdCurve.from_dict(entry["thresholds"]) if entry.get("thresholds") else None,
     )
 
 

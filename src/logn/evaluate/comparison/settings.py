@@ -11,6 +11,7 @@ from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.detection.class_groups import LVIS_BOUNDS
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.protocol import COCO_CAP, EvaluationProtocol
+from logn.evaluate.operating.threshold_curve import USUAL_THRESHOLD
 
 # Of more images than this the report shows no more, and takes longer.
 REPORT_IMAGES = 500
@@ -21,7 +22,7 @@ class CompareSettings:
     """What is measured, and how.
 
     Args:
-        style: "lvis" or "coco". For detectors.
+        style: "lvis" or "coco"; "auto" for what the annotations are. For detectors.
         decode: Threshold, suppression and limits of the decoder. For detectors.
         num_bootstrap: How many bootstrap samples of the images or rows the intervals come from; 0 for no intervals.
         confidence: Of the intervals.
@@ -36,6 +37,9 @@ class CompareSettings:
         objective: The metric by which the value of a sweep is chosen; by default "AP" or "top-1".
         report_images: How many images the report looks at closely, evenly spaced, for thresholds, kinds of error and
             pictures; 0 for none. For detectors.
+        allow_missing_classes: Leave out objects of classes that the model does not have, instead of refusing them. For
+            detectors.
+        at: The score threshold that the model is used with, for the verdict and the report. For detectors.
         draws: An older name of `num_bootstrap`.
 
     Example:
@@ -55,11 +59,13 @@ class CompareSettings:
     only_predicted: bool
     objective: str | None
     report_images: int
+    allow_missing_classes: bool
+    at: float
     mask_errors: bool
 
     def __init__(
         self,
-        style: str = "lvis",
+        style: str = "auto",
         decode: DecodeSettings | None = None,
         num_bootstrap: int | None = None,
         confidence: float = 0.95,
@@ -71,6 +77,8 @@ class CompareSettings:
         only_predicted: bool = False,
         objective: str | None = None,
         report_images: int = REPORT_IMAGES,
+        allow_missing_classes: bool = False,
+        at: float = USUAL_THRESHOLD,
         *,
         draws: int | None = None,
         mask_errors: bool = False,
@@ -90,6 +98,8 @@ class CompareSettings:
             "only_predicted": only_predicted,
             "objective": objective,
             "report_images": report_images,
+            "allow_missing_classes": allow_missing_classes,
+            "at": at,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -97,6 +107,8 @@ class CompareSettings:
             if values[name] < 0:  # type: ignore[operator]
                 called = "draws" if name == "num_bootstrap" and draws is not None else name
                 raise InputError(f"Expected `{called}` to be at least 0, but got {values[name]}.")
+        if not 0 <= at <= 1:
+            raise InputError(f"Expected `at` to be a score from 0 to 1, but got {at:g}.")
         if not 0 < confidence < 1:
             raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {confidence:g}.")
 
@@ -113,15 +125,18 @@ class CompareSettings:
     def protocol(self, truth: GroundTruth, group_source: str | None, *, decoded: bool = True) -> EvaluationProtocol:
         """Give the protocol of AP under these settings; detections that we did not decode hide theirs."""
         part = ", one half of them" if self.split else ""
-        if truth.verified is not None and truth.verified.all():
+        if truth.style == "lvis" and truth.verified is not None and truth.verified.all():
             part += ", every class verified in each"
+        suppressed = decoded and self.decode.nms != "none"
         return EvaluationProtocol(
-            style=self.style,
-            max_detections=self.decode.max_detections if self.style == "lvis" else COCO_CAP,
+            style=truth.style,
+            max_detections=self.decode.max_detections if truth.style == "lvis" else COCO_CAP,
             score_threshold=self.decode.score_threshold if decoded else None,
-            nms_iou=self.decode.nms_iou if decoded else None,
+            nms_iou=self.decode.nms_iou if suppressed else None,
             groups=group_source,
             images=f"{truth.num_images:,} images{part}",
+            nms=self.decode.nms or "class-wise" if decoded else "class-wise",
+            multi_label=self.decode.multi_label is not False,
         )
 
     def to_dict(self) -> dict[str, Any]:

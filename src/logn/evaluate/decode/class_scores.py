@@ -25,6 +25,8 @@ _SAFE_EXPONENT = 60.0
 _SAFE_SHIFT_RANGE = 40.0
 # The comparison without division may be off by rounding; it must never lose a candidate, so it is a little lax.
 _LAX = 1e-5
+# Below this an objectness is none: its division would leave float32.
+_NO_OBJECT = 1e-30
 
 
 class Scratch:
@@ -45,8 +47,20 @@ class Scratch:
 class ImageLogits:
     """The logits of one image in float32, with what several methods share."""
 
-    def __init__(self, rows: npt.NDArray[Any], scratch: Scratch) -> None:
+    def __init__(
+        self,
+        rows: npt.NDArray[Any],
+        scratch: Scratch,
+        objectness: npt.NDArray[Any] | None = None,
+        *,
+        added: bool = False,
+    ) -> None:
         self.scratch = scratch
+        extra: Float32 | None = None if objectness is None else objectness.astype(np.float32)
+        #: What the scores of each proposal are multiplied by; None for nothing.
+        self.factors: Float32 | None = None if extra is None or added else _sigmoid(extra)
+        #: What is added to the logits of each proposal behind the map of a method; None for nothing.
+        self.offsets: Float32 | None = extra if added else None
         if rows.dtype == np.float16:
             shape = (rows.shape[0], rows.shape[1])
             self.logits: Float32 = widen(rows, out=scratch.array("logits", shape, np.float32))
@@ -73,10 +87,17 @@ class Scores(Protocol):
 
 
 class SoftmaxScores:
-    """Scores as numerators and one total per proposal."""
+    """Scores as numerators and one total per proposal, times its objectness where there is one."""
 
-    def __init__(self, numerators: Float32, foreground: slice, scratch: Scratch) -> None:
+    def __init__(
+        self, numerators: Float32, foreground: slice, scratch: Scratch, factors: Float32 | None = None
+    ) -> None:
         self._totals: Float32 = np.einsum("ij->i", numerators)  # as exact as needed, and faster than `sum`
+        if factors is not None:
+            # A factor of the score is a divisor of the total; a proposal that is no object at all has none left.
+            self._totals = np.divide(
+                self._totals, factors, out=np.full_like(self._totals, np.inf), where=factors > _NO_OBJECT
+            )
         self._numerators = numerators[:, foreground]
         self._flat, self._columns = numerators.reshape(-1), numerators.shape[1]
         self._first = foreground.indices(self._columns)[0]
@@ -96,23 +117,39 @@ class SoftmaxScores:
 
 
 class SigmoidScores:
-    """Scores of which each stands for itself."""
+    """Scores of which each stands for itself, times the objectness of its proposal where there is one."""
 
-    def __init__(self, logits: Float32, foreground: slice, scratch: Scratch) -> None:
+    def __init__(self, logits: Float32, foreground: slice, scratch: Scratch, factors: Float32 | None = None) -> None:
         self._logits = logits[:, foreground]
-        self._scratch = scratch
+        self._scratch, self._factors = scratch, factors
 
     def above(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
         """See `Scores.above`."""
         shape = (self._logits.shape[0], self._logits.shape[1])
         mask = self._scratch.array("mask", shape, np.bool_)
-        np.greater(self._logits, np.float32(_lax_logit(level)), out=mask)
+        np.greater(self._logits, self._lax_logits(level), out=mask)
         flat = np.flatnonzero(mask)
         rows = flat // max(shape[1], 1)
-        logits = self._logits[rows, flat - rows * shape[1]]
-        decay = np.exp(-np.abs(logits))
-        scores = (np.where(logits >= 0, np.float32(1.0), decay) / (np.float32(1.0) + decay)).astype(np.float32)
+        scores = _sigmoid(self._logits[rows, flat - rows * shape[1]])
+        if self._factors is not None:
+            scores *= self._factors.take(rows)
         return _strictly_above(flat, scores, level)
+
+    def _lax_logits(self, level: float) -> Any:
+        """The logit that a class needs for a score of `level`: of each proposal where these have objectness."""
+        if self._factors is None or level <= 0:
+            return np.float32(_lax_logit(level))
+        # Lax here too: near 1 a score has few bits, and a proposal whose objectness is too low is dropped at the end.
+        needed = (1.0 - _LAX) * level / np.maximum(self._factors.astype(np.float64), level)
+        exact = np.log(needed) - np.log1p(-needed)
+        return (exact - _LAX * np.maximum(1.0, np.abs(exact)))[:, None].astype(np.float32)
+
+
+def _sigmoid(logits: Float32) -> Float32:
+    """Logistic function in float32, safe for large logits of either sign."""
+    decay = np.exp(-np.abs(logits))
+    scores: Float32 = (np.where(logits >= 0, np.float32(1.0), decay) / (np.float32(1.0) + decay)).astype(np.float32)
+    return scores
 
 
 def _lax_logit(level: float) -> float:
@@ -175,8 +212,12 @@ class ScoreFunction:
     def __call__(self, image: ImageLogits) -> Scores:
         """Score one image."""
         if self._activation == "sigmoid":
-            return SigmoidScores(self._mapped(image), self._foreground, image.scratch)
-        return SoftmaxScores(self._numerators(image), self._foreground, image.scratch)
+            mapped = self._mapped(image)
+            if image.offsets is not None:
+                mapped = mapped + image.offsets[:, None]
+            return SigmoidScores(mapped, self._foreground, image.scratch, image.factors)
+        # What is added to every column of a softmax changes nothing.
+        return SoftmaxScores(self._numerators(image), self._foreground, image.scratch, image.factors)
 
     def _mapped(self, image: ImageLogits) -> Float32:
         if self._call is not None:

@@ -1,7 +1,7 @@
-"""Class-wise greedy non-maximum suppression on candidates that are sorted by descending score.
+"""Greedy non-maximum suppression, per class or across classes, on candidates that are sorted by descending score.
 
-A candidate is a pair (proposal, class). It goes when a candidate of the same class that stands before it is kept and
-overlaps it by more than the threshold: exactly the result of a greedy suppression per class. Since only candidates
+A candidate is a pair (proposal, class). It goes when a candidate of the same class (of any class, where classes
+suppress each other) that stands before it is kept and overlaps it by more than the threshold. Since only candidates
 that stand before count, suppressing a leading part of the list gives the leading part of the result; that is what
 makes an early stop exact.
 """
@@ -21,8 +21,12 @@ Indices = npt.NDArray[np.intp]
 
 # Pairs of boxes that are compared at once: some tens of megabytes.
 _PAIRS_AT_ONCE = 1_000_000
+# With more proposals than this not all pairs of them are compared, but only those of candidates.
+_MANY_PROPOSALS = 2048
 # Candidates between two looks at whether there are enough.
 _BLOCK = 256
+# How many times the wanted candidates are looked at first, and by how much the part grows.
+_FIRST_PART = 4
 # Comparisons of scores that take about as long as one candidate of the greedy loop.
 _COMPARISONS_PER_CANDIDATE = 100
 
@@ -42,6 +46,39 @@ class Suppression(Protocol):
         ...
 
 
+def make_suppression(kind: str, boxes: Float32, threshold: float) -> Suppression:
+    """The suppression of a kind, "class-wise", "class-agnostic" or "none", for boxes `(N, 4)` or `(N, F, 4)`.
+
+    Example:
+        >>> boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]], np.float32)
+        >>> make_suppression("class-agnostic", boxes, 0.5).keep(np.array([0, 1]), np.array([7, 8]), None)
+        array([0])
+    """
+    if kind == "none":
+        return NoSuppression()
+    across = kind == "class-agnostic"
+    if boxes.ndim == 2 and len(boxes) <= _MANY_PROPOSALS:
+        return AgnosticSuppression(boxes, threshold, across_classes=across)
+    return ClassBoxSuppression(boxes, threshold, across_classes=across)
+
+
+class NoSuppression:
+    """Every candidate stays: for models that find each object once.
+
+    Example:
+        >>> NoSuppression().keep(np.array([0, 0, 1]), np.array([1, 2, 1]), 2)
+        array([0, 1])
+    """
+
+    def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
+        """See `Suppression.keep`."""
+        return np.arange(len(proposals))[:limit]
+
+    def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+        """See `Suppression.survivors`."""
+        return np.arange(len(flat))
+
+
 class AgnosticSuppression:
     """Suppression where all classes of a proposal share its box.
 
@@ -54,8 +91,9 @@ class AgnosticSuppression:
         array([0, 2, 3])
     """
 
-    def __init__(self, boxes: Float32, threshold: float) -> None:
+    def __init__(self, boxes: Float32, threshold: float, *, across_classes: bool = False) -> None:
         self._overlaps = pairwise_iou(boxes) > floor_float32(threshold)
+        self._across = across_classes
 
     @cached_property
     def _rows(self) -> list[int]:
@@ -71,6 +109,7 @@ class AgnosticSuppression:
 
     def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
         """See `Suppression.keep`."""
+        labels = np.zeros_like(labels) if self._across else labels
         overlapping = self._rows
         own_bit = [1 << number for number in range(len(overlapping))]
         kept_of_class = [0] * (int(labels.max(initial=0)) + 1)
@@ -92,13 +131,13 @@ class AgnosticSuppression:
 
     def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
         """See `Suppression.survivors`."""
-        if self._graph.pairs * num_classes > _COMPARISONS_PER_CANDIDATE * len(flat):
+        if self._across or self._graph.pairs * num_classes > _COMPARISONS_PER_CANDIDATE * len(flat):
             return _keep_without_limit(self, flat, scores, num_classes)
         return self._graph.survivors(flat, scores, num_classes)
 
 
 class ClassBoxSuppression:
-    """Suppression where each foreground class of a proposal has its own box `(N, F, 4)`.
+    """Suppression that compares the boxes of candidates: one per class `(N, F, 4)`, or one of very many `(N, 4)`.
 
     Example:
         >>> boxes = np.zeros((2, 1, 4), np.float32)
@@ -107,17 +146,30 @@ class ClassBoxSuppression:
         array([0])
     """
 
-    def __init__(self, boxes: Float32, threshold: float) -> None:
-        self._boxes, self._threshold = boxes, floor_float32(threshold)
+    def __init__(self, boxes: Float32, threshold: float, *, across_classes: bool = False) -> None:
+        self._boxes, self._threshold, self._across = boxes, floor_float32(threshold), across_classes
 
     def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
         """See `Suppression.keep`."""
-        by_class = np.argsort(labels, kind="stable")
-        boxes = self._boxes[proposals[by_class], labels[by_class]]
-        first, second = _overlapping_pairs(boxes, labels[by_class], self._threshold)
+        if limit is None:
+            return self._keep_all(proposals, labels)
+        # A leading part gives the leading part of the result: most often a small one has enough.
+        size = max(_BLOCK, _FIRST_PART * limit)
+        while True:
+            kept = self._keep_all(proposals[:size], labels[:size])
+            if len(kept) >= limit or size >= len(proposals):
+                return kept[:limit]
+            size *= _FIRST_PART
+
+    def _keep_all(self, proposals: Indices, labels: Indices) -> Indices:
+        groups = np.zeros_like(labels) if self._across else labels
+        by_class = np.argsort(groups, kind="stable")
+        chosen = proposals[by_class]
+        boxes = self._boxes[chosen] if self._boxes.ndim == 2 else self._boxes[chosen, labels[by_class]]
+        first, second = _overlapping_pairs(boxes, groups[by_class], self._threshold)
         kept = np.ones(len(labels), dtype=bool)
         kept[by_class] = _settle(len(labels), first, second)
-        return np.flatnonzero(kept)[:limit]
+        return np.flatnonzero(kept)
 
     def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
         """See `Suppression.survivors`."""

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.annotations import read_annotations
+from logn.annotations import FEDERATED_FIELDS, label_protocol, read_annotations
+from logn.classes.matching import ClassMatch, match_classes
 from logn.errors import InputError
-
-LVIS_IMAGE_FIELDS = ("neg_category_ids", "not_exhaustive_category_ids")
+from logn.evaluate.detection.model_classes import in_classes_of_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +29,18 @@ class GroundTruth:
         style: "lvis" or "coco".
         image_ids: `(I,)` ids in the order of the predictions.
         category_ids: `(F,)` ids in ascending order.
-        class_names: `(F,)` names.
-        frequency: `(F,)` "r", "c" or "f"; None when the annotations have no such field.
+        class_names: `(F,)` names; those of the predictions, where they are known.
+        frequency: `(F,)` "r", "c" or "f", or nothing for a class that the labels do not have; None when the annotations
+            have no such field.
         image_index: `(G,)` image of each box.
         labels: `(G,)` class of each box.
         boxes: `(G, 4)` as `x, y, width, height`.
         crowd: `(G,)` whether a box marks a crowd (COCO only): what falls into it is not counted.
-        verified: `(I, F)` whether a class was looked for in an image; None where all were.
+        verified: `(I, F)` whether a class was looked for in an image, which a class of the model that the labels do not
+            have was nowhere; None where all were.
         not_exhaustive: `(I, F)` whether objects of a class may lack a box in an image; None where never.
         dataset: The annotations as parsed, for the evaluator.
+        class_note: What of the classes of model and labels is left out, in one line; empty for nothing.
     """
 
     source: str
@@ -53,6 +56,7 @@ class GroundTruth:
     verified: npt.NDArray[np.bool_] | None
     not_exhaustive: npt.NDArray[np.bool_] | None
     dataset: Mapping[str, Any]
+    class_note: str = ""
 
     @property
     def num_images(self) -> int:
@@ -119,50 +123,60 @@ class GroundTruth:
 def load_ground_truth(
     source: str | os.PathLike[str] | Mapping[str, Any],
     *,
-    style: str = "lvis",
+    style: str = "auto",
     image_ids: Sequence[int] | None = None,
     category_ids: Sequence[int] | None = None,
     class_names: Sequence[str] | None = None,
     num_classes: int | None = None,
     only_predicted: bool = False,
     masks: bool = False,
+    allow_missing_classes: bool = False,
 ) -> GroundTruth:
     """Read annotations and check that they fit the predictions.
 
+    Classes are matched by name where the predictions have names: they may stand in another order, and the labels may
+    have only some of them; the others are left out. Without names the ids or the number of classes must be the same.
+
     Args:
-        source: An LVIS or COCO annotation file, or its content.
-        style: "lvis" needs the federated fields; "coco" takes every class as annotated in every image.
+        source: LVIS, COCO, YOLO or VOC annotations, as `read_annotations` takes them.
+        style: "lvis" needs the federated fields; "coco" takes every class as annotated in every image; "auto" takes
+            "lvis" where there are federated fields.
         image_ids: Images of the predictions, in their order; None takes the images of the annotations.
         category_ids: Category ids of the predictions; None when they are not known.
         class_names: Class names of the predictions; None when they are not known.
         num_classes: Foreground classes of the predictions; None when not known.
         only_predicted: Evaluate only the predicted images when the annotations have more.
         masks: Keep the segmentations.
+        allow_missing_classes: Leave out objects of classes that the predictions do not have, instead of refusing them.
 
     Example:
         >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}], "annotations": []}
-        >>> load_ground_truth(toy, style="coco").class_names
+        >>> load_ground_truth(toy).class_names
         ('cup',)
-        >>> load_ground_truth(toy)
+        >>> load_ground_truth(toy, style="lvis")
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (`--coco`) if every class is annotated in every image.
     """  # noqa: E501 - an error message is one line
-    if style not in ("lvis", "coco"):
-        raise InputError(f'Expected `style` to be "lvis" or "coco", but got {style!r}.')
+    if style not in ("auto", "lvis", "coco"):
+        raise InputError(f'Expected `style` to be "auto", "lvis" or "coco", but got {style!r}.')
     found = read_annotations(source, integers={"annotations": ("id",)}, entries=True, outlines=masks)
     found.require("images", "categories")
     name = found.source
+    style = label_protocol(found) if style == "auto" else style
     _check_federated(name, found.images, style)
+    match = _matched(found.categories, class_names)
+    if match is None:
+        _check_categories(name, found.categories, category_ids, num_classes)
+    elif not match.identical:
+        found = in_classes_of_model(found, match, category_ids, allow_missing=allow_missing_classes)
     categories = sorted(found.categories, key=lambda category: category["id"])
-    _check_categories(name, categories, category_ids, class_names, num_classes)
     images = _matching_images(name, found.images, image_ids, only_predicted=only_predicted)
     ids = [image["id"] for image in images]
     kept = np.isin(found.image_ids, np.array(ids, np.int64))
     image_index = found.positions("image", ids, of=kept)
     labels = found.positions("category", (category["id"] for category in categories), of=kept)
-    frequency = [category.get("frequency") for category in categories]
-    verified, not_exhaustive = None, None
+    verified, not_exhaustive = _looked_for(match, len(images)), None
     if style == "lvis":
         label = {category["id"]: index for index, category in enumerate(categories)}
         verified = _marks(images, "neg_category_ids", label)
@@ -174,7 +188,7 @@ def load_ground_truth(
         image_ids=np.array(ids, np.int64),
         category_ids=np.array([category["id"] for category in categories], np.int64),
         class_names=tuple(str(category.get("name", category["id"])) for category in categories),
-        frequency=np.array(frequency) if all(letter in ("r", "c", "f") for letter in frequency) else None,
+        frequency=_frequency(categories, match),
         image_index=image_index,
         labels=labels,
         boxes=found.boxes[kept],
@@ -186,6 +200,7 @@ def load_ground_truth(
             "categories": categories,
             "annotations": list(compress(found.entries, kept)),
         },
+        class_note="" if match is None else match.describe(),
     )
 
 
@@ -208,7 +223,7 @@ def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
 
 
 def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str) -> None:
-    for field in LVIS_IMAGE_FIELDS if style == "lvis" else ():
+    for field in FEDERATED_FIELDS if style == "lvis" else ():
         lacking = next((image["id"] for image in images if not isinstance(image.get(field), list)), None)
         if lacking is not None:
             raise InputError(
@@ -217,14 +232,35 @@ def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str)
             )
 
 
+def _matched(categories: Sequence[Mapping[str, Any]], class_names: Sequence[str] | None) -> ClassMatch | None:
+    if class_names is None:
+        return None
+    ordered = sorted(categories, key=lambda category: category["id"])
+    return match_classes(class_names, [str(category.get("name", category["id"])) for category in ordered])
+
+
+def _frequency(categories: Sequence[Mapping[str, Any]], match: ClassMatch | None) -> npt.NDArray[np.str_] | None:
+    left_out = set() if match is None else set(np.flatnonzero(match.label_of_model < 0).tolist())
+    letters = ["" if place in left_out else entry.get("frequency") for place, entry in enumerate(categories)]
+    if any(letters) and all(letter in ("", "r", "c", "f") for letter in letters):
+        return np.array(letters)
+    return None
+
+
+def _looked_for(match: ClassMatch | None, num_images: int) -> npt.NDArray[np.bool_] | None:
+    """Classes of the model that the labels do not have were looked for in no image."""
+    if match is None or not match.only_in_model:
+        return None
+    return np.broadcast_to(match.label_of_model >= 0, (num_images, len(match.model_names)))
+
+
 def _check_categories(
     name: str,
     categories: Sequence[Mapping[str, Any]],
     category_ids: Sequence[int] | None,
-    class_names: Sequence[str] | None,
     num_classes: int | None,
 ) -> None:
-    found = [category["id"] for category in categories]
+    found = sorted(category["id"] for category in categories)
     if category_ids is not None and list(category_ids) != found:
         raise InputError(
             f"Expected the categories of `{name}` to be those of the predictions, "
@@ -234,12 +270,6 @@ def _check_categories(
         raise InputError(
             f"Expected `{name}` to have the {num_classes} classes of the predictions, but it has {len(categories)}."
         )
-    names = [str(category.get("name", category["id"])) for category in categories]
-    for index, (expected, came) in enumerate(zip(class_names or (), names, strict=False)):
-        if expected != came:
-            raise InputError(
-                f"Expected class {index} of `{name}` to be `{expected}` as in the predictions, but it is `{came}`."
-            )
 
 
 def _matching_images(

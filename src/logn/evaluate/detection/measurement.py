@@ -22,6 +22,7 @@ from logn.evaluate.detection.matching import MatchedDetections, match_detections
 from logn.evaluate.detection.metrics import calibration_error, evaluate_detections, rows_within_limits
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.tide import error_types
+from logn.evaluate.operating.threshold_curve import USUAL_THRESHOLD, ThresholdCurve
 
 # Matched detections by the suffix of the metrics they give: "" for boxes, "-mask" for masks.
 Matched = Mapping[str, MatchedDetections]
@@ -76,6 +77,7 @@ class Measurement:
         fixed_protocol: Of AP-Fixed.
         groups: `(F,)` "r", "c" or "f"; None when unknown.
         errors: Whether to find the kinds of error.
+        at: The score threshold that the model is used with.
         mask_errors: Whether these are found by the overlap of masks instead of boxes.
     """
 
@@ -84,6 +86,7 @@ class Measurement:
     fixed_protocol: EvaluationProtocol
     groups: Groups | None
     errors: bool = False
+    at: float = USUAL_THRESHOLD
     mask_errors: bool = False
 
     def measure(self, method: MethodDetections) -> tuple[MethodResult, Matched]:
@@ -104,7 +107,16 @@ class Measurement:
         seconds = time.perf_counter() - started
         settings = getattr(method.transform, "settings", {})
         result = MethodResult(
-            method.name, metrics, others, {}, errors, seconds, method.notes, settings, transform=method.transform
+            method.name,
+            metrics,
+            others,
+            {},
+            errors,
+            seconds,
+            method.notes,
+            settings,
+            transform=method.transform,
+            thresholds=ThresholdCurve.of(matched, self.truth, self.at),
         )
         together = {"": matched}
         if method.masks is not None:

@@ -30,10 +30,12 @@ class EvaluationProtocol:
         max_detections: The budget per image (LVIS) or per image and class (COCO); None for no limit.
         per_class_limit: The budget per class over the whole set, as AP-Fixed has it; None for no limit.
         score_threshold: Scores below it were dropped by the decoder; None when unknown.
-        nms_iou: Overlap above which the decoder suppressed boxes of one class; None when unknown.
+        nms_iou: Overlap above which the decoder suppressed boxes; None when unknown, or where there is no suppression.
         groups: Where the rare, common and frequent groups come from.
         images: How many images were evaluated, and which.
         evaluator: Name and version of the package that computed the average precision.
+        nms: How boxes suppressed each other: "class-wise", "class-agnostic" or "none".
+        multi_label: Whether a proposal could be detected as several classes.
 
     Example:
         >>> EvaluationProtocol(score_threshold=1e-4, nms_iou=0.5, images="100 images").describe()
@@ -49,6 +51,8 @@ class EvaluationProtocol:
     groups: str | None = None
     images: str | None = None
     evaluator: str = field(default_factory=installed_evaluator)
+    nms: str = "class-wise"
+    multi_label: bool = True
 
     @property
     def federated(self) -> bool:
@@ -66,11 +70,19 @@ class EvaluationProtocol:
             f"{limit} {unit}",
             self.per_class_limit and f"the best {self.per_class_limit:,} of each class over the set",
             self.score_threshold is not None and f"score threshold {self.score_threshold:g}",
-            self.nms_iou is not None and f"NMS {self.nms_iou:g}",
+            self._suppression(),
+            not self.multi_label and "the best class of each proposal",
             self.groups and f"groups by {self.groups}",
             self.images,
         ]
         return ", ".join(part for part in parts if part)
+
+    def _suppression(self) -> str | None:
+        if self.nms == "none":
+            return "no NMS"
+        if self.nms_iou is None:
+            return None
+        return f"NMS {self.nms_iou:g}" + (" across classes" if self.nms == "class-agnostic" else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Give all fields, for JSON.
@@ -90,4 +102,6 @@ class EvaluationProtocol:
             >>> EvaluationProtocol.from_dict(protocol.to_dict()) == protocol
             True
         """
-        return cls(**{known.name: content[known.name] for known in fields(cls)})
+        newer = ("nms", "multi_label")  # not there in files of earlier versions
+        names = [known.name for known in fields(cls) if known.name in content or known.name not in newer]
+        return cls(**{name: content[name] for name in names})

@@ -30,6 +30,8 @@ from logn.strict_json import parse_json
 def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Detections, list[dict[str, Any]] | None]:
     """Read a list of `image_id, category_id, bbox, score` and, where all have one, the segmentations.
 
+    An `image_id` may be the name of the image without its suffix, as Ultralytics writes it.
+
     Example:
         >>> import tempfile
         >>> from pathlib import Path
@@ -41,7 +43,7 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
         >>> read_results(file, truth)[0].boxes.tolist()
         [[1.0, 2.0, 4.0, 6.0]]
     """
-    entries = _entries(path)
+    entries = _with_image_numbers(_entries(path), truth)
     images = _positions(path, entries, "image_id", truth.image_ids)
     labels = _positions(path, entries, "category_id", truth.category_ids)
     masks = _masks(path, entries, truth)
@@ -58,6 +60,17 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> tuple[Dete
         **columns,
     )
     return detections, None if masks is None else [masks[place] for place in order.tolist()]
+
+
+def _with_image_numbers(entries: Sequence[dict[str, Any]], truth: GroundTruth) -> list[dict[str, Any]]:
+    names = [(Path(str(image.get("file_name", ""))).stem, image["id"]) for image in truth.dataset["images"]]
+    number = dict(names) if len(dict(names)) == len(names) else {}  # a name that two images have says nothing
+    return [
+        {**entry, "image_id": number[entry["image_id"]]}
+        if isinstance(entry["image_id"], str) and entry["image_id"] in number
+        else entry
+        for entry in entries
+    ]
 
 
 def _masks(
@@ -141,7 +154,7 @@ def evaluate_results(
 
     Args:
         path: The result file.
-        annotations: LVIS or COCO ground truth: a file or its content.
+        annotations: Ground truth: LVIS, COCO, YOLO or VOC annotations, or the content of a file.
         settings: What is measured; what concerns decoding, draws and halves does not apply.
         group_counts: Training images of each class, for the groups; by default the field `frequency` says them.
         counts: The same, for annotations without that field.
@@ -156,7 +169,9 @@ def evaluate_results(
         group_counts = counts.aligned_to(truth.class_names).image_counts
     groups, source = groups_of_classes(truth, group_counts, settings.group_bounds)
     protocol = settings.protocol(truth, source, decoded=False)
-    measurement = Measurement(truth, protocol, fixed_protocol(protocol), groups, settings.errors, settings.mask_errors)
+    measurement = Measurement(
+        truth, protocol, fixed_protocol(protocol), groups, settings.errors, mask_errors=settings.mask_errors
+    )
     fixed = detections if settings.fixed else None
     row, _ = measurement.measure(MethodDetections(Path(path).name, detections, fixed, masks))
     protocols = measurement.protocols(masks=masks is not None, fixed=settings.fixed)
@@ -164,7 +179,7 @@ def evaluate_results(
         rows=(replace(row, differences={name: Interval(0.0, math.nan, math.nan) for name in row.values}),),
         scope=DetectionScope(protocol, protocols),
         classes=detection_classes(truth, groups),
-        settings=replace(settings, num_bootstrap=0),
+        settings=replace(settings, num_bootstrap=0, style=truth.style),
         seconds={"metrics": row.seconds},
         provenance=Provenance.now({"results": os.fspath(path), "annotations": truth.source}),
     )

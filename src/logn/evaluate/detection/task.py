@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.method_spec import FitInputs
+from logn.calibrators.labelled_rows import LabelledRows
+from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.datasets.annotation_columns import fingerprint_images, image_names
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import AddDetails, DetectionScope, EvaluatedClass, detection_classes
 from logn.evaluate.comparison.engine import Mask, Progress
-from logn.evaluate.comparison.method_fitting import LogitMap, map_for_store
+from logn.evaluate.comparison.method_fitting import LogitMap, map_for_store, with_labelled
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.provenance import Provenance, describe_statistics
 from logn.evaluate.comparison.report_details import ReportDetails, evenly_spaced
@@ -26,6 +26,7 @@ from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import choosing_half
 from logn.evaluate.decode.decoder import available_processors, decode_chunks, decode_many
 from logn.evaluate.decode.detections import Detections
+from logn.evaluate.detection.assignment import labelled_proposals
 from logn.evaluate.detection.before_after import BeforeAfter
 from logn.evaluate.detection.bootstrap import draw_weights
 from logn.evaluate.detection.class_groups import Groups
@@ -37,6 +38,7 @@ from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.outcomes import DetectionMatches, find_matches
 from logn.evaluate.detection.tide import ErrorTypes, error_types
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.labels.source import find_labels
 from logn.logits.arrays import FloatArray
 
 # From one set of detections per method to the run-length encoded masks of each.
@@ -83,7 +85,15 @@ class DetectionTask:
 
     def map_of(self, name: str, method: str | LogitMap) -> LogitMap:
         """The map of a method, for the logits of the store."""
-        return map_for_store(name, method, self.store.header, self.inputs, allow_mismatch=self.allow_mismatch)
+        inputs = self.inputs
+        if isinstance(method, str):
+            labelled = self._labelled if self.settings.split else None
+            inputs = with_labelled(parse_method(method)[0], inputs, labelled)
+        return map_for_store(name, method, self.store.header, inputs, allow_mismatch=self.allow_mismatch)
+
+    def _labelled(self) -> LabelledRows:
+        """Proposals of the half of the images that is not reported on, with their classes."""
+        return labelled_proposals(self.store, self.truth, choosing_half(self.unit_ids, self.unit))
 
     def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> dict[str, MethodDetections]:
         """Decode all images in one pass; a second one for AP-Fixed."""
@@ -148,8 +158,16 @@ class DetectionTask:
     def measurement(self) -> Measurement:
         """How each method is measured."""
         settings = self.settings
-        protocol, errors = settings.protocol(self.truth, self.group_source), (settings.errors, settings.mask_errors)
-        return Measurement(self.truth, protocol, fixed_protocol(protocol), self.groups, *errors)
+        protocol = settings.protocol(self.truth, self.group_source)
+        return Measurement(
+            self.truth,
+            protocol,
+            fixed_protocol(protocol),
+            self.groups,
+            settings.errors,
+            settings.at,
+            mask_errors=settings.mask_errors,
+        )
 
     def measure(
         self, outcomes: Mapping[str, MethodDetections], maps: Mapping[str, LogitMap]
@@ -193,17 +211,17 @@ class DetectionTask:
 
     def notes(self, specs: Sequence[Any]) -> tuple[str, ...]:
         """What to know before reading the numbers."""
-        notes = list(self.first_notes)
+        notes = [*self.first_notes, *filter(None, [self.truth.class_note])]
         if not self.store.is_complete:
             notes.append(f"The store holds {len(self.store):,} of {self.store.header.num_images:,} images.")
-        if self.settings.style == "coco":
+        if self.truth.style == "coco":
             notes.append("Every class is taken as annotated in every image.")
         return tuple(notes)
 
     def provenance(self) -> Provenance:
         """When, with what and from what."""
         store, moments = self.store, self.inputs.moments
-        source = Path(self.truth.source)
+        source = find_labels(self.truth.source)
         return Provenance.now(
             {
                 "predictions": {
@@ -213,7 +231,7 @@ class DetectionTask:
                     "columns": store.num_columns,
                 },
                 "annotations": self.truth.source,
-                "image_root": str(source.absolute().parent) if source.is_file() else None,
+                "image_root": str(source.root.absolute()) if source.path.exists() else None,
                 "statistics": None if moments is None else describe_statistics(moments),
                 "fitted_from": self.inputs.names,
             }
@@ -260,6 +278,7 @@ def read_truth(
         num_classes=store.num_classes,
         only_predicted=settings.only_predicted,
         masks=masks,
+        allow_missing_classes=settings.allow_missing_classes,
     )
     return refuse_without_objects(truth)
 

@@ -154,10 +154,12 @@ def _diagnose(detections: Detections, truth: GroundTruth, masks: Sequence[Any] |
 
 
 def _not_penalized(detections: Detections, truth: GroundTruth) -> npt.NDArray[np.bool_]:
-    if truth.verified is None or truth.not_exhaustive is None:
-        return np.zeros(len(detections), bool)
     place = detections.image_index, detections.labels
-    result: npt.NDArray[np.bool_] = ~truth.verified[place] | truth.not_exhaustive[place]
+    result = np.zeros(len(detections), bool)
+    if truth.verified is not None:
+        result |= ~truth.verified[place]
+    if truth.not_exhaustive is not None:
+        result |= truth.not_exhaustive[place]
     return result
 
 

@@ -7,15 +7,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.samplers import PAPER_THRESHOLD, make_sampler
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
-from logn.evaluate.store.predict import as_tensor
-from logn.evaluate.store.proposal_classes import columns_of
-from logn.logits.fingerprint import fingerprint
+from logn.evaluate.detection.assignment import columns_of
+from logn.evaluate.detectors.detector import fingerprint_of
+from logn.evaluate.store.predict import as_tensor, match_detector
+from logn.logits.arrays import foreground_columns
+from logn.logits.frameworks.transformers import NO_CLASS
 from logn.statistics.estimators import EXACT, Estimator, Statistics, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -52,7 +55,7 @@ def collect_detector_statistics(
         progress: Called with the number of images whenever some are done.
     """
     _check_counts(max_images, batch)
-    _check_classes(detector, dataset)
+    match = match_detector(detector, dataset.class_names)
     statistics: Statistics | None = None
     how = estimator or Estimator()
     order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
@@ -61,10 +64,12 @@ def collect_detector_statistics(
         found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
         for index, proposals in zip(chosen, found, strict=True):
             if statistics is None:
-                population = detector.population
-                statistics = _start(how, detector, dataset, proposals.num_columns, sample_rows, population)
+                columns, population = _class_columns(detector, proposals.num_columns), detector.population
+                names = match.model_names
+                statistics = _start(how, detector, names, proposals.num_columns, sample_rows, population)
             # Every image is a batch, as in the paper's code.
-            add_batch(statistics, proposals.logits, partial(columns_of, proposals, dataset, index, detector.background))
+            labels = partial(columns_of, proposals, dataset, index, columns, match.model_of_label)
+            add_batch(statistics, proposals.logits, labels)
         progress(len(chosen))
     if statistics is None:
         raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
@@ -88,7 +93,7 @@ def collect_stage_statistics(
     `batch` says, so that each is a batch. Positives are refused: the stages have different boxes.
     """
     _check_counts(max_images, batch)
-    _check_classes(detector, dataset)
+    names = match_detector(detector, dataset.class_names).model_names
     how = estimator or Estimator()
     if how.needs_labels:
         raise InputError(f"Expected `estimator` to be exact or moving-average for single stages, but got {how.name!r}.")
@@ -100,7 +105,7 @@ def collect_stage_statistics(
         detector,
         detector.logit_layer,
         sample_rows=sample_rows,
-        class_names=_column_names(detector, dataset),
+        class_names=_column_names(detector, names, len(names) + (detector.background is not None)),
         across_processes=False,
         check_output=False,
         estimator=how.name,
@@ -147,7 +152,7 @@ def collect_sampled_statistics(
         progress: Called with the number of images whenever some are done.
     """
     _check_counts(max_images, 1)
-    _check_classes(detector, dataset)
+    names = match_detector(detector, dataset.class_names).model_names
     if not hasattr(detector, "sample_logits"):
         raise InputError("Expected a detector that samples regions in training, but got one that has every point.")
     order = make_sampler(sampler, dataset, threshold=repeat_threshold)
@@ -162,7 +167,7 @@ def collect_sampled_statistics(
             batch = batches[iteration]
             found = detector.sample_logits(batch.images, batch.targets)
             columns = found[0].logits.shape[1]
-            stages = stages or tuple(_start(how, detector, dataset, columns, sample_rows, population) for _ in found)
+            stages = stages or tuple(_start(how, detector, names, columns, sample_rows, population) for _ in found)
             for statistics, sampled in zip(stages, found, strict=True):
                 add_batch(statistics, sampled.logits, partial(getattr, sampled, "columns"))
             progress(1)
@@ -180,31 +185,34 @@ def _check_counts(max_images: int | None, batch: int) -> None:
             raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")
 
 
-def _check_classes(detector: Any, dataset: DetectionDataset) -> None:
-    if detector.num_classes != dataset.num_classes:
-        raise InputError(
-            f"Expected `dataset` to have the {detector.num_classes} classes of the detector, but got "
-            f"{dataset.num_classes}."
-        )
-
-
-def _column_names(detector: Any, dataset: DetectionDataset) -> tuple[str, ...]:
-    names = tuple(dataset.class_names)
-    if detector.background is None:
-        return names
-    return ("background", *names) if detector.background == 0 else (*names, "background")
-
-
 def _start(
-    how: Estimator, detector: Any, dataset: DetectionDataset, columns: int, sample_rows: int | None, population: str
+    how: Estimator, detector: Any, names: tuple[str, ...], columns: int, sample_rows: int | None, population: str
 ) -> Statistics:
     metadata = StatisticsMetadata(
-        class_names=_column_names(detector, dataset),
+        class_names=_column_names(detector, names, columns),
         background=detector.background,
         activation=detector.activation,
         layer=detector.logit_layer.name,
         population=population,
-        fingerprint=fingerprint(detector),
+        fingerprint=fingerprint_of(detector),
     )
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
     return how.start(columns, sample_rows=rows, mean_probability=True, metadata=metadata)
+
+
+def _class_columns(detector: Any, columns: int) -> npt.NDArray[np.intp]:
+    """The column of each foreground class of the model."""
+    named = getattr(detector, "class_columns", None)
+    return np.asarray(
+        named if named is not None else np.arange(columns)[foreground_columns(columns, detector.background)]
+    )
+
+
+def _column_names(detector: Any, names: tuple[str, ...], columns: int) -> tuple[str, ...]:
+    """The name of each column: of its class, of the background, or of no class at all."""
+    named = [NO_CLASS] * columns
+    if detector.background is not None:
+        named[detector.background] = "background"
+    for column, name in zip(_class_columns(detector, columns), names, strict=True):
+        named[column] = name
+    return tuple(named)

@@ -18,12 +18,16 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.files import atomic_path
-from logn.logits.arrays import check_background
+from logn.logits.arrays import check_background, foreground_columns
+from logn.logits.proposals import Postprocessing
 from logn.strict_json import parse_json
 
 FILE_FORMAT = "logn.predictions"
-FILE_SCHEMA = 1
+FILE_SCHEMA = 2
+# Schema 1 had no objectness, no columns of classes and no post-processing; what it has means the same.
+READABLE_SCHEMAS = (1, 2)
 HEADER_NAME, LOGITS_NAME, BOXES_NAME, INDEX_NAME = "header.json", "logits.bin", "boxes.bin", "index.bin"
+OBJECTNESS_NAME = "objectness.bin"
 
 # One record per image. It is written after the rows it speaks of, so a record that is there vouches for them.
 RECORD = np.dtype(
@@ -54,6 +58,10 @@ class StoreHeader:
         category_ids: Their ids in the annotation file, in order.
         num_images: How many images the finished store will have, where known.
         metadata: Anything else JSON can hold: the model, the data.
+        objectness: Whether each proposal has an objectness, whose sigmoid multiplies the scores of its classes.
+        class_columns: The column of the logits of each class, where that is not every column but the background, in
+            order: a model may know more classes than the labels, or count them in another order. None where it is.
+        postprocessing: How the framework of the model makes detections of these proposals; None where unknown.
 
     Example:
         >>> StoreHeader(num_columns=4, background=0).num_classes
@@ -69,6 +77,9 @@ class StoreHeader:
     category_ids: tuple[int, ...] | None = None
     num_images: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    objectness: bool = False
+    class_columns: tuple[int, ...] | None = None
+    postprocessing: Postprocessing | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "background", check_background(self.background))
@@ -76,12 +87,15 @@ class StoreHeader:
             raise InputError(f'Expected `activation` to be "softmax" or "sigmoid", but got {self.activation!r}.')
         if self.dtype not in ("float16", "float32"):
             raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
-        if not isinstance(self.num_columns, int) or self.num_classes < 1:
+        if not isinstance(self.num_columns, int) or self.num_columns - (self.background is not None) < 1:
             raise InputError(f"Expected `num_columns` to leave a foreground class, but got {self.num_columns!r}.")
         if self.num_images is not None and (not isinstance(self.num_images, int) or self.num_images < 0):
             raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
         if not isinstance(self.metadata, Mapping):
             raise InputError(f"Expected `metadata` to be a mapping, but got {self.metadata!r}.")
+        if self.postprocessing is not None and not isinstance(self.postprocessing, Postprocessing):
+            raise InputError(f"Expected `postprocessing` to be a Postprocessing, but got {self.postprocessing!r}.")
+        self._take_columns()
         self._take_entries("class_names", "name", str)
         self._take_entries("category_ids", "whole number", index)
 
@@ -101,10 +115,32 @@ class StoreHeader:
             )
         object.__setattr__(self, name, entries)
 
+    def _take_columns(self) -> None:
+        """Check that each class has a column of its own, which is not the background; the plain order becomes None."""
+        if self.class_columns is None:
+            return
+        plain = range(self.num_columns)[foreground_columns(self.num_columns, self.background)]
+        columns = tuple(map(index, self.class_columns))
+        if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(plain):
+            raise InputError(
+                f"Expected `class_columns` to name a foreground column of the {self.num_columns} for each class, each "
+                f"once, but got {_brief(columns)}."
+            )
+        object.__setattr__(self, "class_columns", None if columns == tuple(plain) else columns)
+
     @property
     def num_classes(self) -> int:
         """How many foreground classes there are."""
+        if self.class_columns is not None:
+            return len(self.class_columns)
         return self.num_columns - (self.background is not None)
+
+    @property
+    def columns(self) -> npt.NDArray[np.intp]:
+        """The column of the logits of each foreground class."""
+        if self.class_columns is not None:
+            return np.array(self.class_columns, np.intp)
+        return np.arange(self.num_columns)[foreground_columns(self.num_columns, self.background)]
 
     @property
     def logits_row_bytes(self) -> int:
@@ -115,6 +151,11 @@ class StoreHeader:
     def boxes_row_bytes(self) -> int:
         """Bytes of the boxes of one proposal."""
         return 16 * (self.num_classes if self.class_boxes else 1)
+
+    @property
+    def objectness_row_bytes(self) -> int:
+        """Bytes of the objectness of one proposal."""
+        return np.dtype(self.dtype).itemsize if self.objectness else 0
 
     def write(self, folder: Path) -> None:
         """Write the header of the part in `folder`, in one atomic step."""
@@ -133,9 +174,11 @@ class StoreHeader:
         if not isinstance(content, dict) or content.pop("format", None) != FILE_FORMAT:
             raise InputError(f"Expected `{path}` to say format {FILE_FORMAT!r}, but it does not.")
         schema = content.pop("schema", None)
-        if schema != FILE_SCHEMA:
+        if schema not in READABLE_SCHEMAS:
             raise InputError(f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {schema!r}; update LogN.")
         try:
+            if content.get("postprocessing") is not None:
+                content["postprocessing"] = Postprocessing(**content["postprocessing"])
             return cls(**content)
         except (TypeError, InputError) as error:
             reason = str(error).rstrip(".")
@@ -156,26 +199,35 @@ def _brief(value: Any) -> str:
 
 
 def make_record(
-    image_id: int, first_row: int, size: tuple[int, int], logits: npt.NDArray[Any], boxes: npt.NDArray[Any]
+    image_id: int,
+    first_row: int,
+    size: tuple[int, int],
+    logits: npt.NDArray[Any],
+    boxes: npt.NDArray[Any],
+    objectness: npt.NDArray[Any] | None = None,
 ) -> bytes:
     """Make the index record of one image from the rows as they were written."""
     record = np.zeros((), RECORD)
     record["image_id"], record["first_row"], record["rows"] = image_id, first_row, len(logits)
     record["height"], record["width"] = size
-    record["logits_crc"] = checksum(logits)
+    record["logits_crc"] = checksum(logits, objectness)
     record["boxes_crc"] = checksum(boxes)
     record["record_crc"] = zlib.crc32(record.tobytes()[:-4])
     return record.tobytes()
 
 
-def checksum(rows: npt.NDArray[Any]) -> int:
-    """CRC-32 of the bytes of `rows`.
+def checksum(*arrays: npt.NDArray[Any] | None) -> int:
+    """CRC-32 of the bytes of arrays, one after the other; None has none.
 
     Example:
-        >>> checksum(np.zeros((0, 3)))
+        >>> checksum(np.zeros((0, 3)), None)
         0
     """
-    return zlib.crc32(np.ascontiguousarray(rows).data.cast("B")) if rows.size else 0
+    total = 0
+    for rows in arrays:
+        if rows is not None and rows.size:
+            total = zlib.crc32(np.ascontiguousarray(rows).data.cast("B"), total)
+    return total
 
 
 def read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
@@ -196,10 +248,10 @@ def read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
     ends = np.cumsum(records["rows"], dtype=np.int64)
     if not np.array_equal(ends - records["rows"], records["first_row"]):
         raise InputError(f"Expected `{path}` to list rows that follow each other, but it does not.")
-    present = min(
-        file_size(folder / LOGITS_NAME) // header.logits_row_bytes,
-        file_size(folder / BOXES_NAME) // header.boxes_row_bytes,
-    )
+    sizes = {LOGITS_NAME: header.logits_row_bytes, BOXES_NAME: header.boxes_row_bytes}
+    if header.objectness:
+        sizes[OBJECTNESS_NAME] = header.objectness_row_bytes
+    present = min(file_size(folder / name) // row_bytes for name, row_bytes in sizes.items())
     return records[: int(np.searchsorted(ends, present, side="right"))]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.classes.matching import ClassMatch, match_classes
 from logn.errors import InputError, MissingExtraError, renamed_argument
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.prediction_store import PredictionStore
@@ -76,7 +77,7 @@ def predict(
         How many images this call has run.
     """
     report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
-    _check_classes(detector, dataset)
+    match = match_detector(detector, dataset.class_names)
     if batch < 1:
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
     rank = int(os.environ.get("RANK", 0)) if rank is None else rank
@@ -86,15 +87,25 @@ def predict(
     todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
     report(len(mine) - len(todo))
     writer: PredictionWriter | None = None
+
+    def write(indices: Sequence[int], found: Sequence[Proposals]) -> int:
+        for index, proposals in zip(indices, found, strict=True):
+            assert writer is not None  # noqa: S101 - it is made before the first call
+            writer.append(int(dataset.image_ids[index]), proposals)
+        return len(indices)
+
+    pen = ThreadPoolExecutor(1)
+    waiting: Future[int] | None = None
     try:
         for indices, found in _proposals(detector, dataset, todo, batch):
             writer = writer or PredictionWriter(
-                path, _header(detector, dataset, found[0], dtype, metadata or {}), part=rank
+                path, _header(detector, dataset, match, found[0], dtype, metadata or {}), part=rank
             )
-            for index, proposals in zip(indices, found, strict=True):
-                writer.append(int(dataset.image_ids[index]), proposals)
-            report(len(indices))
+            report(waiting.result() if waiting else 0)
+            waiting = pen.submit(write, indices, found)  # while the detector works on the next
+        report(waiting.result() if waiting else 0)
     finally:
+        pen.shutdown()
         if writer:
             writer.close()
     return len(todo)
@@ -114,25 +125,28 @@ def as_tensor(image: npt.NDArray[np.uint8]) -> Any:
     return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).float().div_(255)
 
 
-def _check_classes(detector: ProposingDetector, dataset: ImageSource) -> None:
+def match_detector(detector: ProposingDetector, label_names: Sequence[str]) -> ClassMatch:
+    """Which class of a data set is which class of a detector: by name, or by place where the detector has no names.
+
+    The images are what is needed of the data set, so it may have other classes too; but one without any class of the
+    detector, or with another number of classes than a detector without names, is refused.
+    """
     lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(detector, name)]
     if lacking:
         raise InputError(
-            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; wrap a two-stage "
-            "model of torchvision as TorchvisionDetector(model), and any other as docs/predictions-store.md shows."
-        )
-    if detector.num_classes != len(dataset.category_ids):
-        raise InputError(
-            f"Expected `dataset` to have the {detector.num_classes} classes of the detector, "
-            f"but it has {len(dataset.category_ids)}."
+            f"Expected `detector` to have `{lacking[0]}`, but {type(detector).__name__} has none; "
+            "`logn.detector(model)` wraps models of known frameworks, and docs/predictions-store.md shows how to wrap "
+            "any other."
         )
     names = getattr(detector, "class_names", None)
-    if names is not None and tuple(names) != tuple(dataset.class_names):
-        place = next(place for place, name in enumerate(names) if name != dataset.class_names[place])
+    if names is not None:
+        return match_classes(names, label_names)
+    if detector.num_classes != len(label_names):
         raise InputError(
-            f"Expected `dataset` to have the classes of the detector, but class {place} is "
-            f"{dataset.class_names[place]!r} instead of {names[place]!r}."
+            f"Expected `dataset` to have the {detector.num_classes} classes of the detector, "
+            f"but it has {len(label_names)}."
         )
+    return match_classes(label_names, label_names)
 
 
 def _images_there(
@@ -166,9 +180,11 @@ def _proposals(
     detector: ProposingDetector, dataset: ImageSource, todo: Sequence[int], batch: int
 ) -> Iterator[tuple[Sequence[int], list[Proposals]]]:
     """Proposals batch by batch; the next images are read while the detector works."""
+    # What a detector does to an image by itself is done here too, while it works on others.
+    prepare: Callable[[npt.NDArray[np.uint8]], Any] = getattr(detector, "prepare", as_tensor)
 
     def read(indices: Sequence[int]) -> list[Any]:
-        return [as_tensor(dataset.read_image(index)) for index in indices]
+        return [prepare(dataset.read_image(index)) for index in indices]
 
     batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
     with ThreadPoolExecutor(1) as reader:
@@ -182,6 +198,7 @@ def _proposals(
 def _header(
     detector: ProposingDetector,
     dataset: ImageSource,
+    match: ClassMatch,
     example: Proposals,
     dtype: str,
     metadata: Mapping[str, Any],
@@ -192,8 +209,11 @@ def _header(
         activation=detector.activation,
         class_boxes=example.boxes.ndim == 3,
         dtype=dtype,
-        class_names=tuple(dataset.class_names),
-        category_ids=tuple(int(number) for number in dataset.category_ids),
+        class_names=match.model_names,
+        category_ids=tuple(int(number) for number in dataset.category_ids) if match.identical else None,
         num_images=len(dataset.image_ids),
         metadata=dict(metadata),
+        objectness=example.objectness is not None,
+        class_columns=getattr(detector, "class_columns", None),
+        postprocessing=getattr(detector, "postprocessing", None),
     )

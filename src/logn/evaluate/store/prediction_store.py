@@ -19,6 +19,7 @@ from logn.evaluate.store.format import (
     HEADER_NAME,
     INDEX_NAME,
     LOGITS_NAME,
+    OBJECTNESS_NAME,
     StoreHeader,
     check_same_predictions,
     checksum,
@@ -101,6 +102,7 @@ class PredictionStore:
             logits=part.logits[rows],
             height=int(record["height"]),
             width=int(record["width"]),
+            objectness=None if part.objectness is None else part.objectness[rows],
         )
 
     def __iter__(self) -> Iterator[Proposals]:
@@ -114,8 +116,10 @@ class PredictionStore:
         for index in range(start, min(stop, len(self))):
             record, part = self._records[index], self._parts[self._part_of[index]]
             first, rows = int(record["first_row"]), int(record["rows"])
-            part.logits_map.release(first * self.header.logits_row_bytes, rows * self.header.logits_row_bytes)
-            part.boxes_map.release(first * self.header.boxes_row_bytes, rows * self.header.boxes_row_bytes)
+            header = self.header
+            row_bytes = (header.logits_row_bytes, header.boxes_row_bytes, header.objectness_row_bytes)
+            for mapped, size in zip(part.maps, row_bytes, strict=False):  # the last only where there is objectness
+                mapped.release(first * size, rows * size)
 
     def part(self, rows: npt.NDArray[np.intp]) -> PredictionStore:
         """A store of some of the images, by position, in that order: for a look at a few of very many."""
@@ -127,10 +131,22 @@ class PredictionStore:
         """Read every row and refuse a store whose bytes changed since they were written."""
         for index, proposals in enumerate(self):
             record = self._records[index]
-            found = (checksum(proposals.logits), checksum(proposals.boxes))
+            found = (checksum(proposals.logits, proposals.objectness), checksum(proposals.boxes))
             if found != (record["logits_crc"], record["boxes_crc"]):
                 image_id = record["image_id"]
                 raise InputError(f"Expected `{self.path}` to be as written, but image {image_id} is damaged.")
+
+
+def is_store(source: Any) -> bool:
+    """Whether predictions of a detector are meant: a store, or a path that is no file of logits.
+
+    Example:
+        >>> is_store("predictions"), is_store([[0.5, 1.0]])
+        (True, False)
+    """
+    if isinstance(source, str | os.PathLike):
+        return not Path(source).is_file()
+    return isinstance(source, PredictionStore)
 
 
 class _MappedFile:
@@ -157,10 +173,10 @@ class _MappedFile:
 class _Part:
     header: StoreHeader
     records: npt.NDArray[Any]
-    logits_map: _MappedFile
-    boxes_map: _MappedFile
+    maps: tuple[_MappedFile, ...]
     logits: npt.NDArray[Any]
     boxes: npt.NDArray[Any]
+    objectness: npt.NDArray[Any] | None
 
 
 def _is_unborn(folder: Path) -> bool:
@@ -173,15 +189,17 @@ def _open_part(folder: Path) -> _Part:
     records = read_index(folder, header)
     rows = int(records["rows"].sum(dtype=np.int64))
     # A part whose first image was never finished may lack its data files.
-    maps = [_MappedFile(folder / name if rows else Path(os.devnull)) for name in (LOGITS_NAME, BOXES_NAME)]
+    names = (LOGITS_NAME, BOXES_NAME, *((OBJECTNESS_NAME,) if header.objectness else ()))
+    maps = tuple(_MappedFile(folder / name if rows else Path(os.devnull)) for name in names)
     box_shape = (rows, header.num_classes, 4) if header.class_boxes else (rows, 4)
+    dtype = np.dtype(header.dtype).newbyteorder("<").str
     return _Part(
         header=header,
         records=records,
-        logits_map=maps[0],
-        boxes_map=maps[1],
-        logits=maps[0].rows(np.dtype(header.dtype).newbyteorder("<").str, (rows, header.num_columns)),
+        maps=maps,
+        logits=maps[0].rows(dtype, (rows, header.num_columns)),
         boxes=maps[1].rows("<f4", box_shape),
+        objectness=maps[2].rows(dtype, (rows,)) if header.objectness else None,
     )
 
 

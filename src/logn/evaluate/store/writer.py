@@ -17,6 +17,7 @@ from logn.evaluate.store.format import (
     HEADER_NAME,
     INDEX_NAME,
     LOGITS_NAME,
+    OBJECTNESS_NAME,
     RECORD,
     StoreHeader,
     check_same_predictions,
@@ -69,6 +70,9 @@ class PredictionWriter:
         self._done = set(records["image_id"].tolist())
         self._logits = self._open(LOGITS_NAME, self._next_row * self.header.logits_row_bytes)
         self._boxes = self._open(BOXES_NAME, self._next_row * self.header.boxes_row_bytes)
+        self._objectness: BinaryIO | None = None
+        if self.header.objectness:
+            self._objectness = self._open(OBJECTNESS_NAME, self._next_row * self.header.objectness_row_bytes)
         self._index = self._open(INDEX_NAME, len(records) * RECORD.itemsize)
 
     def _open(self, name: str, size: int) -> BinaryIO:
@@ -87,14 +91,16 @@ class PredictionWriter:
         """Write the proposals of one image; infinite logits become the largest finite number of the dtype."""
         _check_kinds(image_id, proposals)
         logits = self._checked_logits(image_id, proposals)
+        objectness = self._checked_objectness(image_id, proposals)
         boxes = self._checked_boxes(image_id, proposals)
         if int(image_id) in self._done:
             raise InputError(f"Expected each image once, but `{self._folder}` has image {image_id} already.")
-        for file, rows in ((self._logits, logits), (self._boxes, boxes)):
-            file.write(rows.tobytes())
-            file.flush()
+        for file, rows in ((self._logits, logits), (self._boxes, boxes), (self._objectness, objectness)):
+            if file is not None and rows is not None:
+                file.write(rows.tobytes())
+                file.flush()
         size = (proposals.height, proposals.width)
-        self._index.write(make_record(int(image_id), self._next_row, size, logits, boxes))
+        self._index.write(make_record(int(image_id), self._next_row, size, logits, boxes, objectness))
         self._index.flush()
         self._next_row += len(logits)
         self._done.add(int(image_id))
@@ -105,10 +111,23 @@ class PredictionWriter:
                 f"Expected the logits of image {image_id} to have {self.header.num_columns} columns, "
                 f"but got {proposals.num_columns}."
             )
-        if np.isnan(proposals.logits).any():
-            raise InputError(f"Expected the logits of image {image_id} to be numbers, but got NaN.")
+        return self._as_stored(f"the logits of image {image_id}", proposals.logits)
+
+    def _checked_objectness(self, image_id: int, proposals: Proposals) -> npt.NDArray[Any] | None:
+        if (proposals.objectness is not None) != self.header.objectness:
+            expected, got = ("an", "none") if self.header.objectness else ("no", "one")
+            raise InputError(
+                f"Expected image {image_id} to have {expected} objectness, as the store says, but got {got}."
+            )
+        if proposals.objectness is None:
+            return None
+        return self._as_stored(f"the objectness of image {image_id}", proposals.objectness)
+
+    def _as_stored(self, what: str, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if np.isnan(numbers).any():
+            raise InputError(f"Expected {what} to be numbers, but got NaN.")
         limit = float(np.finfo(self.header.dtype).max)
-        rows: npt.NDArray[Any] = np.clip(proposals.logits, -limit, limit).astype(self.header.dtype)
+        rows: npt.NDArray[Any] = np.clip(numbers, -limit, limit).astype(self.header.dtype)
         return rows
 
     def _checked_boxes(self, image_id: int, proposals: Proposals) -> npt.NDArray[np.float32]:
@@ -134,8 +153,8 @@ class PredictionWriter:
 
     def close(self) -> None:
         """Bring everything to the disk and let go of the part."""
-        for file in (self._logits, self._boxes, self._index):
-            if not file.closed:
+        for file in (self._logits, self._boxes, self._objectness, self._index):
+            if file is not None and not file.closed:
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()

@@ -18,14 +18,19 @@ PACKAGE = "torchvision.models.detection"
 def locate_in_torchvision(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:
     """The class logits of a torchvision detector, also of one inside another module; None when there is none."""
     for prefix, module in model.named_modules():
-        family = _family(module)
+        family = family_of(module)
         if family is not None:
             return _LOCATORS[family](module, f"{prefix}." if prefix else "")
     return None
 
 
-def _family(module: Any) -> str | None:
-    """The kind of detector, by the base classes, so that subclasses count too."""
+def family_of(module: Any) -> str | None:
+    """The kind of detector, by the base classes, so that subclasses count too; None where it is none of torchvision's.
+
+    Example:
+        >>> family_of(object()) is None
+        True
+    """
     for base in type(module).__mro__:
         if base.__module__.startswith(PACKAGE) and base.__name__ in _LOCATORS:
             return base.__name__

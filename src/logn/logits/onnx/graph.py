@@ -99,6 +99,19 @@ class OnnxGraph:
         """Whether a tensor is the same for all inputs: nothing on the way to it depends on them."""
         return not self.input_names & self.ancestors([name])
 
+    def depends_on_values(self, name: str) -> bool:
+        """Whether a tensor depends on the values of an input, and not only on the shape of it."""
+        found, waiting = {name}, [name]
+        while waiting:
+            place = waiting.pop()
+            if place in self.input_names:
+                return True
+            node = self.producers.get(place)
+            if node is not None and node.op_type not in ("Shape", "Size"):
+                waiting.extend(new for new in _all_inputs(node) if new and new not in found)
+                found.update(_all_inputs(node))
+        return False
+
     @functools.cached_property
     def input_names(self) -> set[str]:
         """Names of the model's inputs."""

@@ -25,15 +25,15 @@ FLOAT_TYPES = (1, 10, 11, 16)
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """A layer that computes logits: Gemm, Conv, or MatMul with or without the Add of a bias.
+    """A layer that computes logits: Gemm, Conv or MatMul, the latter two with or without the Add of a bias.
 
     Attributes:
         node: Output name of the Gemm, Conv or MatMul node, which identifies it.
         kind: Its operator.
-        output: The tensor that leaves the layer; of MatMul + Add the one after the Add.
+        output: The tensor that leaves the layer; where an Add follows for the bias, the one after it.
         weight: Name of its weight.
         bias: Name of its bias, or None.
-        bias_node: Output name of the Add that adds the bias of a MatMul, or None.
+        bias_node: Output name of the Add that adds the bias of a MatMul or Conv, or None.
         width: Number of outputs; 0 when the weight is computed.
         factor: What the layer's output is multiplied with on the way to the logits (a fixed temperature).
         offset: What is added to it there.
@@ -61,16 +61,19 @@ class Origin:
     Attributes:
         layers: The layers that were found.
         stops: Operators at which the walk ended without finding a layer.
+        chosen: Whether it depends on the values of the input which of the layers' outputs are there (the best of them).
     """
 
     layers: tuple[LinearLayer, ...]
     stops: tuple[str, ...]
+    chosen: bool = False
 
 
 def find_layers(graph: OnnxGraph, tensor: str) -> Origin:
     """Walk back from `tensor` to the layers that computed it."""
     layers: dict[str, LinearLayer] = {}
     stops: dict[str, None] = {}
+    chosen = False
     seen: set[_Place] = set()
     waiting = [_Place(tensor)]
     while waiting:
@@ -88,7 +91,13 @@ def find_layers(graph: OnnxGraph, tensor: str) -> Origin:
             stops[node.op_type if node is not None else f"the input `{place.tensor}`"] = None
         else:
             waiting.extend(steps)
-    return Origin(tuple(layers.values()), tuple(stops))
+            chosen = chosen or (node is not None and _chooses(graph, node))
+    return Origin(tuple(layers.values()), tuple(stops), chosen)
+
+
+def _chooses(graph: OnnxGraph, node: Any) -> bool:
+    """Whether a cut takes what the values of the input make it take, not always the same places."""
+    return node.op_type in _CUTS and node.op_type != "Concat" and any(map(graph.depends_on_values, node.input[1:]))
 
 
 class _Place(NamedTuple):
@@ -151,7 +160,7 @@ def _as_layer(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
     if node.op_type == TREES and place.tensor == node.output[1]:
         return _trees(node, place)
     if node.op_type == "Add":
-        return _matmul_with_bias(graph, node, place)
+        return _product_with_bias(graph, node, place)
     if node.op_type not in LAYERS or node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type == "MatMul":
@@ -188,11 +197,11 @@ def _quantised_behind(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer
     return None
 
 
-def _matmul_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer | None:
-    """MatMul + Add, whose bias is the first operand or the second; None when `add` is something else."""
+def _product_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer | None:
+    """MatMul + Add or Conv + Add, the bias on either side of it; None when `add` is something else."""
     for data, bias in ((0, 1), (1, 0)):
         node = graph.producers.get(add.input[data])
-        if node is None or node.op_type != "MatMul" or not _is_vector(graph, add.input[bias]):
+        if node is None or not _adds_bias(graph, node, add.input[bias]):
             continue
         if len(graph.readers[node.output[0]]) > 1 or node.output[0] in graph.outputs:
             return None  # somebody reads the product without its bias
@@ -202,9 +211,17 @@ def _matmul_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer 
     return None
 
 
-def _is_vector(graph: OnnxGraph, name: str) -> bool:
-    value = graph.constant(name)
-    return value is not None and value.size in (1, *value.shape[-1:])
+def _adds_bias(graph: OnnxGraph, node: Any, name: str) -> bool:
+    """Whether the tensor `name`, added to what `node` gives, is one number per channel."""
+    value = graph.constant(name) if node.op_type in ("MatMul", "Conv") else None
+    if value is None:
+        return False
+    if node.op_type == "MatMul":
+        return value.size in (1, *value.shape[-1:])
+    weight = _shape(graph, node.input[1])
+    if weight is None or (len(node.input) > 2 and node.input[2]):
+        return False  # a second bias; the walk ends there
+    return value.shape[-len(weight) + 1 :] == (weight[0], *[1] * (len(weight) - 2)) and value.size == weight[0]
 
 
 def _matmul(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:

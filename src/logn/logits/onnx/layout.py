@@ -32,7 +32,8 @@ class Layout:
     Attributes:
         axis: Axis of the logits, counted from the end, that is the class.
         num_classes: Its length.
-        classes: Class of each channel, by the layer's `node`; layers that do not reach the logits are left out.
+        classes: Class of each channel, by the layer's `node`, and -1 for a channel that is no logit (a layer may
+            compute boxes beside classes); layers that do not reach the logits are left out.
     """
 
     axis: int
@@ -47,6 +48,8 @@ def measure_layout(
     inputs: Arrays,
     axis: int | None = None,
     num_classes: int | None = None,
+    *,
+    partial: bool = False,
 ) -> Layout | str:
     """Find out which channel becomes which class, or say why the channels do not belong to one class each.
 
@@ -57,9 +60,31 @@ def measure_layout(
         inputs: What to run the model on.
         axis: The class axis, counted from the end, where it is known.
         num_classes: Its length, where it is known.
+        partial: Whether a channel that is not seen is known to be no logit.
     """
-    numbers = _channel_numbers(model, layers, tensors, inputs)
-    if numbers is None:
+    measured = measure_channels(model, layers, tensors, inputs)
+    return layout_of([measured[tensor] for tensor in tensors], layers, axis, num_classes, partial=partial)
+
+
+def layout_of(
+    measured: Sequence[IntArray | None],
+    layers: Sequence[LinearLayer],
+    axis: int | None = None,
+    num_classes: int | None = None,
+    *,
+    partial: bool = False,
+) -> Layout | str:
+    """The layout that channel numbers show, or why they show none.
+
+    Args:
+        measured: What `measure_channels` gave for each tensor.
+        layers: The layers whose channels were numbered, in that order.
+        axis: The class axis, counted from the end, where it is known.
+        num_classes: Its length, where it is known.
+        partial: Whether a channel that is not seen is known to be no logit.
+    """
+    numbers = [array for array in measured if array is not None]
+    if len(numbers) < len(measured):
         return "something else than the class layer adds to the logits"
     rank = min(array.ndim for array in numbers)
     axes = [axis] if axis is not None else [-1 - place for place in range(rank)]
@@ -68,21 +93,24 @@ def measure_layout(
         lengths = {array.shape[place] for array in numbers}
         if len(lengths) > 1 or lengths <= {0, 1} or not lengths <= {num_classes or max(lengths)}:
             continue
-        layout = _layout_on(place, numbers, layers)
+        layout = _layout_on(place, numbers, layers, partial)
         if isinstance(layout, Layout):
             return layout
         reasons.append(layout)
     return reasons[0] if reasons else "no axis of the logits has the length of the map"
 
 
-def _channel_numbers(
+def measure_channels(
     model: Any, layers: Sequence[LinearLayer], tensors: Sequence[str], inputs: Arrays
-) -> list[IntArray] | None:
-    """The tensors, with the number of the channel that each logit came from; None when they are no whole numbers."""
+) -> dict[str, IntArray | None]:
+    """Each tensor with the number of the channel that every value came from; None where those are no whole numbers.
+
+    Channels are counted through over all layers, in their order.
+    """
     total = sum(layer.width for layer in layers)
     base = _base(model, layers)
     digits = max(1, math.ceil(math.log(total) / math.log(base) - 1e-9)) if total > 1 else 1
-    numbers: list[IntArray] = []
+    numbers: dict[str, IntArray | None] = {}
     for digit in range(digits):
         maps, start = {}, 0
         for layer in layers:
@@ -91,17 +119,19 @@ def _channel_numbers(
             start += layer.width
         probe = exposing(map_layers(model, layers, maps), tensors, only=True)
         measured = OnnxSession(probe, "the probe", optimised=False).run(inputs, tensors)
-        for index, tensor in enumerate(tensors):
-            values = measured[tensor].astype(np.float64)
-            rounded = np.rint(values)
-            if not np.isfinite(values).all() or np.abs(values - rounded).max(initial=0) > 0.25:
-                return None
-            whole = rounded.astype(np.int64) * base**digit
-            if digit == 0:
-                numbers.append(whole)
-            else:
-                numbers[index] += whole
+        for tensor in tensors:
+            whole, known = _whole(measured[tensor]), numbers.get(tensor, np.int64(0))
+            numbers[tensor] = None if whole is None or known is None else known + whole * base**digit
     return numbers
+
+
+def _whole(values: npt.NDArray[Any]) -> IntArray | None:
+    values = values.astype(np.float64)
+    rounded = np.rint(values)
+    if not np.isfinite(values).all() or np.abs(values - rounded).max(initial=0) > 0.25:
+        return None
+    whole: IntArray = rounded.astype(np.int64)
+    return whole
 
 
 def _base(model: Any, layers: Sequence[LinearLayer]) -> int:
@@ -112,7 +142,7 @@ def _base(model: Any, layers: Sequence[LinearLayer]) -> int:
     return min((_BASES.get(str(array.dtype), _WIDE_BASE) for array in kinds if array is not None), default=_WIDE_BASE)
 
 
-def _layout_on(axis: int, numbers: Sequence[IntArray], layers: Sequence[LinearLayer]) -> Layout | str:
+def _layout_on(axis: int, numbers: Sequence[IntArray], layers: Sequence[LinearLayer], partial: bool) -> Layout | str:
     """The layout if `axis` is the class axis, else why it is not."""
     num_classes = numbers[0].shape[axis]
     total = sum(layer.width for layer in layers)
@@ -130,7 +160,7 @@ def _layout_on(axis: int, numbers: Sequence[IntArray], layers: Sequence[LinearLa
         start += layer.width
         if not part.any():
             continue
-        if not part.any(axis=1).all():
+        if not partial and not part.any(axis=1).all():
             return "only a part of the class layer's channels are logits"
-        classes[layer.node] = part.argmax(axis=1)
+        classes[layer.node] = np.where(part.any(axis=1), part.argmax(axis=1), -1)
     return Layout(axis, num_classes, classes)

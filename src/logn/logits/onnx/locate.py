@@ -8,104 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.logits.onnx.classifiers import TREES
+from logn.logits.onnx.candidates import Candidate, find_candidates, loose_outputs, named_candidates
+from logn.logits.onnx.choose import choose
+from logn.logits.onnx.columns import BOX_AND_OBJECTNESS, OBJECTNESS, first_class_column, follows_a_box
 from logn.logits.onnx.file import OnnxFile
-from logn.logits.onnx.graph import OnnxGraph, attribute
-from logn.logits.onnx.layers import ARITHMETIC, MOVES, QUANTISED_ACTIVATIONS, LinearLayer, Origin, find_layers
+from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.onnx.image_input import Description
+from logn.logits.onnx.layers import QUANTISED_ACTIVATIONS, LinearLayer
 from logn.logits.onnx.layout import Layout, measure_layout
 from logn.logits.onnx.session import Arrays, OnnxSession, exposing, model_inputs, run_somehow
 from logn.logits.probabilities import probability_kind
-
-ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A tensor that may hold class logits.
-
-    Attributes:
-        tensor: Its name.
-        activation: "softmax", "sigmoid", or None for an output without activation.
-        activated: The tensor behind the activation, or None.
-        axis: The axis that the activation itself names, or None.
-        origin: The layers behind the tensor.
-    """
-
-    tensor: str
-    activation: str | None
-    activated: str | None
-    axis: int | None
-    origin: Origin
-
-
-def find_candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]:
-    """All activations but gates, and the outputs that a layer gives without one."""
-    found: dict[str, Candidate] = {}
-    for node in graph.nodes:
-        kind = ACTIVATIONS.get(node.op_type)
-        if kind is not None and activation in (None, kind) and not _is_gate(graph, node):
-            found.setdefault(node.input[0], _of_activation(graph, node))
-    for output in graph.tensor_outputs:
-        origin = find_layers(graph, output)
-        # What is computed from scores (boxes and scores side by side) is no layer's output.
-        straight = not origin.stops and all(layer.kind not in ARITHMETIC for layer in origin.layers)
-        if origin.layers and straight and output not in found:
-            found[output] = Candidate(output, None, None, None, origin)
-    return list(found.values())
-
-
-def loose_outputs(graph: OnnxGraph) -> list[Candidate]:
-    """Outputs that are computed from layers in some way, but are no scores."""
-    origins = {output: find_layers(graph, output) for output in graph.tensor_outputs}
-    return [
-        Candidate(output, None, None, -1, origin)
-        for output, origin in origins.items()
-        if origin.stops and not {*ACTIVATIONS, *QUANTISED_ACTIVATIONS}.intersection(origin.stops)
-    ]
-
-
-def _of_activation(graph: OnnxGraph, node: Any) -> Candidate:
-    axis = None
-    if node.op_type != "Sigmoid" and graph.opset >= 13:  # before that the axis meant something else
-        axis = int(attribute(node, "axis", -1))
-    tensor = node.input[0]
-    origin = find_layers(graph, tensor)
-    if axis is None and any(layer.kind == TREES for layer in origin.layers):
-        axis = -1  # trees give rows of classes
-    return Candidate(tensor, ACTIVATIONS[node.op_type], node.output[0], axis, origin)
-
-
-def _is_gate(graph: OnnxGraph, node: Any) -> bool:
-    """Whether this is the sigmoid of x * sigmoid(x), which is an activation inside of networks."""
-    readers = graph.readers.get(node.output[0], [])
-    return node.op_type == "Sigmoid" and any(
-        reader.op_type == "Mul" and node.input[0] in reader.input for reader, _ in readers
-    )
-
-
-def named_candidates(graph: OnnxGraph, tensors: Sequence[str], path: Path) -> list[Candidate]:
-    """The tensors that the user named; of one behind an activation, what goes into it."""
-    found = []
-    for name in tensors:
-        if name not in graph.producers:
-            listed = ", ".join(graph.outputs)
-            raise InputError(
-                f"Expected `tensor` to be a tensor of `{path}`, but it has no `{name}`; outputs: {listed}."
-            )
-        place = name
-        while graph.producers.get(place) is not None and graph.producers[place].op_type in MOVES - {"Concat"}:
-            place = graph.producers[place].input[0]
-        node = graph.producers.get(place)
-        if node is not None and node.op_type in ACTIVATIONS:
-            found.append(_of_activation(graph, node))
-            continue
-        reader = next((user for user, _ in graph.readers.get(name, []) if user.op_type in ACTIVATIONS), None)
-        given = Candidate(name, None, None, None, find_layers(graph, name))
-        found.append(_of_activation(graph, reader) if reader is not None else given)
-    return found
-
 
 # How far from 1 the probabilities of one row may sum up to: half precision rounds so.
 PROBABILITY_SUM = 2e-3
@@ -118,12 +33,14 @@ class OnnxLogits:
     Attributes:
         tensors: The tensors that hold them: one, or one per level of a pyramid.
         axis: The class axis, counted from the end.
-        num_classes: Its length.
+        num_classes: How many classes there are.
         dtype: Their precision.
         activation: What follows: "softmax", "sigmoid", or None when the model gives the logits out.
         layers: The layers that compute them.
         layout: Which channel of which layer becomes which class; None where that is not one to one.
         reason: Why it is not, else None.
+        start: How many columns stand before the classes on their axis: box and objectness, where they share a tensor.
+        width: Length of the class axis.
     """
 
     tensors: tuple[str, ...]
@@ -134,6 +51,12 @@ class OnnxLogits:
     layers: tuple[LinearLayer, ...]
     layout: Layout | None
     reason: str | None
+    start: int
+    width: int
+
+    def rows(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One of the tensors as rows of class logits, its other axes in front."""
+        return np.moveaxis(array, self.axis, -1)[..., self.start : self.start + self.num_classes]
 
 
 @dataclass(frozen=True)
@@ -146,6 +69,7 @@ class Wanted:
         activation: "softmax" or "sigmoid"; None when unknown.
         axis: The class axis; None when unknown.
         has_background: Whether one column is the background, which speaks for a softmax where the choice is open.
+        start: How many columns stand before the classes on their axis; None to see it from the graph.
     """
 
     num_classes: int | None = None
@@ -153,10 +77,27 @@ class Wanted:
     activation: str | None = None
     axis: int | None = None
     has_background: bool = False
+    start: int | None = None
 
     def __post_init__(self) -> None:
         if self.activation not in (None, "softmax", "sigmoid"):
             raise InputError(f"Expected `activation` to be 'softmax' or 'sigmoid', but got {self.activation!r}.")
+
+
+def wanted_of(
+    description: Description,
+    num_classes: int | None = None,
+    tensors: tuple[str, ...] = (),
+    activation: str | None = None,
+    axis: int | None = None,
+    *,
+    has_background: bool = False,
+) -> Wanted:
+    """What the user says of the logits, and what is known of the model where the user says nothing."""
+    if num_classes is None and not tensors and description.class_names is not None:
+        num_classes = len(description.class_names)
+    start = None if description.preset is None else description.preset.start
+    return Wanted(num_classes, tensors, activation, axis, has_background, start)
 
 
 def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = None) -> tuple[OnnxLogits, Arrays]:
@@ -170,25 +111,85 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
     graph = OnnxGraph(file.model)
     named = named_candidates(graph, wanted.tensors, file.path)
     candidates = named or find_candidates(graph, wanted.activation)
-    fitting, values, inputs = _fitting(file, candidates, wanted, inputs)
-    if not wanted.tensors and not any(item.origin.layers for item in fitting):
+    values, inputs = _run(file, candidates, inputs)
+    if not wanted.tensors and not any(item.origin.layers for item in _fitting(candidates, values, wanted)):
         # No layer of this width: perhaps an output is a sum of several layers' outputs.
-        fitting, values, inputs = _fitting(file, candidates + loose_outputs(graph), wanted, inputs)
-    if not fitting:
+        more = candidates + loose_outputs(graph)
+        values, inputs = _run(file, more, inputs)
+        found = _attempts(file, more, values, wanted, inputs)
+    else:
+        found = _attempts(file, candidates, values, wanted, inputs)
+    if found is None:
         _refuse_quantised_activations(graph, file.path)
         raise _nothing_found(file.path, candidates, values, wanted)
-    chosen = fitting if wanted.tensors else _choose(graph, fitting, values, wanted, file.path)
-    return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, inputs), inputs
+    return found, inputs
 
 
-def _fitting(
-    file: OnnxFile, candidates: Sequence[Candidate], wanted: Wanted, inputs: Arrays | None
-) -> tuple[list[Candidate], Arrays, Arrays]:
-    """Run the model to see the shapes, and keep the candidates that fit; with all values, and what it ran on."""
+def _attempts(
+    file: OnnxFile, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted, inputs: Arrays
+) -> OnnxLogits | None:
+    """The logits with as few columns before the classes as can be; those whose layout is measured come first.
+
+    Some other axis may be as long as the map; then no channel belongs to one class.
+    """
+    found: list[OnnxLogits] = []
+    failures: list[InputError] = []
+    for extra in _extras(wanted):
+        fitting = [item for item in candidates if _fits(item, values[item.tensor].shape, wanted, extra)]
+        if not fitting:
+            continue
+        width = None if wanted.num_classes is None else wanted.num_classes + extra
+        try:
+            located = _locate_in(file, fitting, values, wanted, width, inputs)
+        except InputError as error:
+            failures.append(error)
+            continue
+        if located.layout is not None:
+            return located
+        found.append(located)
+    if failures and not found:
+        raise failures[0]
+    return found[0] if found else None
+
+
+def _locate_in(
+    file: OnnxFile,
+    fitting: Sequence[Candidate],
+    values: Arrays,
+    wanted: Wanted,
+    width: int | None,
+    inputs: Arrays,
+) -> OnnxLogits:
+    """The logits among the candidates whose class axis is `width` long."""
+    chosen = fitting
+    if not wanted.tensors:
+        background = wanted.has_background
+        chosen = choose(file.model, file.path, fitting, values, inputs, num_classes=width, has_background=background)
+    return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, width, inputs)
+
+
+def _run(file: OnnxFile, candidates: Sequence[Candidate], inputs: Arrays | None) -> tuple[Arrays, Arrays]:
+    """Run the model to see what the candidates hold; also what it ran on."""
     names = [candidate.tensor for candidate in candidates]
     session = OnnxSession(exposing(file.model, names, only=bool(names)), str(file.path), optimised=False)
     inputs, values = run_somehow(session, model_inputs(file.model), inputs)
-    return [item for item in candidates if _fits(item, values[item.tensor].shape, wanted)], values, inputs
+    return values, inputs
+
+
+def _fitting(candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> list[Candidate]:
+    """The candidates that have an axis of the right length, or one that has box and objectness before the classes."""
+    for extra in _extras(wanted):
+        found = [item for item in candidates if _fits(item, values[item.tensor].shape, wanted, extra)]
+        if found:
+            return found
+    return []
+
+
+def _extras(wanted: Wanted) -> tuple[int, ...]:
+    """How many columns may stand before the classes."""
+    if wanted.start is not None:
+        return (wanted.start, 0)
+    return (0, BOX_AND_OBJECTNESS, OBJECTNESS) if wanted.num_classes is not None else (0,)
 
 
 def _refuse_quantised_activations(graph: OnnxGraph, path: Path) -> None:
@@ -200,80 +201,39 @@ def _refuse_quantised_activations(graph: OnnxGraph, path: Path) -> None:
             )
 
 
+def _may_have_box(candidate: Candidate, wanted: Wanted) -> bool:
+    """Whether box and objectness may stand before the classes: not in a softmax, and unsaid only before a sigmoid."""
+    kinds = ("sigmoid",) if wanted.start is None else ("sigmoid", None)
+    return candidate.activation in kinds and bool(candidate.origin.layers)
+
+
 def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
     lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
     if lengths == {1} and wanted.num_classes is None:
-        return InputError(
-            f"Expected `{path}` to have logits of several classes, but it has one logit, which has no other class to "
-            "be compared with."
-        )
+        return _one_logit(path)
     listed = ", ".join(map(str, sorted(lengths)))
     found = f"the last axes of what could be logits are {listed} long" if listed else "nothing in it could be logits"
     return InputError(f"Expected `{path}` to have class logits, {_sought(wanted)}, but {found}.")
 
 
-def _choose(
-    graph: OnnxGraph, fitting: Sequence[Candidate], values: Arrays, wanted: Wanted, path: Path
-) -> list[Candidate]:
-    """The candidates that are the class logits; when several sets of them could be, the user has to say which."""
-    behind = {item.tensor: graph.ancestors([item.tensor], values_only=True) for item in fitting}
-    last = [item for item in fitting if not _is_upstream(item, fitting, behind, values)]
-    known = [item for item in last if item.origin.layers] or last
-    groups = _groups(known)
-    if len(groups) > 1 and wanted.has_background:
-        groups = _groups([item for item in known if item.activation == "softmax"]) or groups
-    if len(groups) > 1:
-        listed = ", ".join(
-            f"`{item.tensor}` ({item.activation or 'output'} {values[item.tensor].shape})" for item in known
-        )
-        raise InputError(f"Expected one set of class logits in `{path}`, but several fit: {listed}; name its `tensor`.")
-    return groups[0]
-
-
-def _fits(candidate: Candidate, shape: tuple[int, ...], wanted: Wanted) -> bool:
-    if not shape:
+def _fits(candidate: Candidate, shape: tuple[int, ...], wanted: Wanted, extra: int) -> bool:
+    if not shape or (extra and not _may_have_box(candidate, wanted)):
         return False
     axes = range(len(shape)) if candidate.axis is None else [candidate.axis]
     lengths = [shape[axis] for axis in axes]
     if wanted.num_classes is not None:
-        return wanted.num_classes in lengths
+        return wanted.num_classes + extra in lengths
     # When the number of classes is not given, only a layer can tell logits from attention.
     return max(lengths) > 1 and bool(candidate.origin.layers or wanted.tensors)
 
 
-def _is_upstream(
-    candidate: Candidate, others: Sequence[Candidate], behind: dict[str, set[str]], values: Arrays
-) -> bool:
-    """Whether another candidate is computed from this one: then this one is inside of the network (attention)."""
-    result = candidate.activated or candidate.tensor
-    return any(
-        result in behind[other.tensor] and not _may_be_scores(other, candidate, values)
-        for other in others
-        if other is not candidate and other.tensor != result
-    )
-
-
-def _may_be_scores(output: Candidate, candidate: Candidate, values: Arrays) -> bool:
-    """Whether an output may be computed from the scores of a candidate that is as wide; the user has to say."""
-    is_class_activation = candidate.activation is not None and bool(candidate.origin.layers)
-    wide = values[output.tensor].shape[-1] in values[candidate.tensor].shape
-    return output.activation is None and is_class_activation and wide
-
-
-def _groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
-    """Sets of candidates that share layers, or their weights: the levels of a pyramid."""
-    groups: list[tuple[set[str], list[Candidate]]] = []
-    for item in candidates:
-        marks = {name for layer in item.origin.layers for name in (layer.node, layer.weight)} or {item.tensor}
-        joined = [group for group in groups if group[0] & marks]
-        members = [member for group in joined for member in group[1]] + [item]
-        groups = [group for group in groups if group not in joined]
-        groups.append((marks.union(*(group[0] for group in joined)), members))
-    return [members for _, members in groups]
-
-
 def _describe(
-    file: OnnxFile, chosen: Sequence[Candidate], values: Sequence[Any], wanted: Wanted, inputs: Arrays
+    file: OnnxFile,
+    chosen: Sequence[Candidate],
+    values: Sequence[Any],
+    wanted: Wanted,
+    width: int | None,
+    inputs: Arrays,
 ) -> OnnxLogits:
     shapes = [array.shape for array in values]
     order = OnnxGraph(file.model).order
@@ -283,16 +243,67 @@ def _describe(
     axis = _known_axis(chosen, shapes, wanted)
     layout: Layout | str | None = _why_not(chosen, layers)
     if layout is None:
-        layout = measure_layout(file.model, layers, tensors, inputs, axis, wanted.num_classes)
+        partial = not any(item.origin.chosen for item in chosen)
+        layout = measure_layout(file.model, layers, tensors, inputs, axis, width, partial=partial)
     reason = layout if isinstance(layout, str) else None
     measured = layout if isinstance(layout, Layout) else None
     if measured is not None:
         axis, layers = measured.axis, tuple(layer for layer in layers if layer.node in measured.classes)
     elif axis is None:
-        axis = _likely_axis(shapes, wanted, file.path)
+        axis = _likely_axis(shapes, width, file.path)
     _refuse_probabilities(chosen, values, axis, file.path)
-    length = shapes[0][axis]
-    return OnnxLogits(tensors, axis, length, values[0].dtype, chosen[0].activation, layers, measured, reason)
+    width, start = shapes[0][axis], _start(file, chosen, shapes, axis, measured, wanted)
+    if width - start < 2:
+        raise _one_logit(file.path)
+    kind = chosen[0].activation
+    return OnnxLogits(tensors, axis, width - start, values[0].dtype, kind, layers, measured, reason, start, width)
+
+
+def _start(
+    file: OnnxFile,
+    chosen: Sequence[Candidate],
+    shapes: Sequence[tuple[int, ...]],
+    axis: int,
+    layout: Layout | None,
+    wanted: Wanted,
+) -> int:
+    """How many columns stand before the classes, which the graph has to confirm where the user does not say it."""
+    width = shapes[0][axis]
+    if width == wanted.num_classes:
+        return 0
+    raw = chosen[0].activation is None and wanted.start is not None and width > wanted.start
+    if raw and wanted.start is not None and wanted.num_classes in (None, width - wanted.start):
+        return wanted.start
+    graph = OnnxGraph(file.model)
+    start = max(first_class_column(graph, item, axis, shape) for item, shape in zip(chosen, shapes, strict=True))
+    if not start and chosen[0].activation == "sigmoid" and layout is not None and follows_a_box(layout):
+        start = _behind_a_box(file.path, layout, width, wanted)
+    if wanted.num_classes is not None and width - start != wanted.num_classes:
+        raise InputError(
+            f"Expected `{file.path}` to have class logits, {_sought(wanted)}, but `{chosen[0].tensor}` has "
+            f"{width - start}."
+        )
+    return start
+
+
+def _behind_a_box(path: Path, layout: Layout, width: int, wanted: Wanted) -> int:
+    """Anchors have an objectness between box and classes; a head of one box per place may or may not have one."""
+    anchors = max(int((columns == 0).sum()) for columns in layout.classes.values())
+    if wanted.num_classes is not None:
+        return width - wanted.num_classes
+    if anchors > 1:
+        return OBJECTNESS
+    raise InputError(
+        f"Expected `num_classes` for `{path}`, whose layer gives a box and {width} scores: {width} classes, or an "
+        f"objectness and {width - 1} classes."
+    )
+
+
+def _one_logit(path: Path) -> InputError:
+    return InputError(
+        f"Expected `{path}` to have logits of several classes, but it has one logit, which has no other class to "
+        "be compared with."
+    )
 
 
 def _refuse_probabilities(chosen: Sequence[Candidate], values: Sequence[Any], axis: int, path: Path) -> None:
@@ -333,10 +344,10 @@ def _known_axis(chosen: Sequence[Candidate], shapes: Sequence[tuple[int, ...]], 
     return axis if axis < 0 else axis - rank
 
 
-def _likely_axis(shapes: Sequence[tuple[int, ...]], wanted: Wanted, path: Path) -> int:
+def _likely_axis(shapes: Sequence[tuple[int, ...]], width: int | None, path: Path) -> int:
     """The only axis that has the length of the map."""
     rank = min(len(shape) for shape in shapes)
-    axes = [-1 - place for place in range(rank) if all(shape[-1 - place] == wanted.num_classes for shape in shapes)]
+    axes = [-1 - place for place in range(rank) if all(shape[-1 - place] == width for shape in shapes)]
     if len(axes) != 1:
         raise InputError(
             f"Expected `axis` to say which axis of the logits in `{path}` (shape {shapes[0]}) is the class."

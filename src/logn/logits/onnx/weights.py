@@ -59,9 +59,18 @@ def _map_gemm(graph: OnnxGraph, layer: LinearLayer, scale: FloatArray, shift: Fl
 def _map_conv(graph: OnnxGraph, layer: LinearLayer, scale: FloatArray, shift: FloatArray) -> dict[Slot, Any]:
     weight = _stored(graph, layer.weight)
     factors = scale.reshape(-1, *[1] * (weight.ndim - 1))
+    new_weight = _rounded(_wide(weight) * factors, weight.dtype, layer.weight)
+    if layer.bias_node is not None and layer.bias is not None:  # the bias is added by a node of its own
+        bias = _wide(_stored(graph, layer.bias))
+        new_bias = bias * scale.reshape(bias.shape) + shift.reshape(bias.shape)
+        position = list(graph.producers[layer.bias_node].input).index(layer.bias)
+        return {
+            (layer.node, 1): new_weight,
+            (layer.bias_node, position): _rounded(new_bias, weight.dtype, layer.bias),
+        }
     bias = np.zeros(len(scale)) if layer.bias is None else _wide(_stored(graph, layer.bias))
     return {
-        (layer.node, 1): _rounded(_wide(weight) * factors, weight.dtype, layer.weight),
+        (layer.node, 1): new_weight,
         (layer.node, 2): _rounded(bias * scale + shift, weight.dtype, layer.bias or layer.weight),
     }
 

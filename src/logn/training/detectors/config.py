@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
+from logn.datasets.training_annotations import find_annotations as find_annotations
 from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
 from logn.training.detectors.settings import LIGHT, ONE_STAGE, SMALL_MODELS, DetectorSettings, default_loss
@@ -17,7 +18,6 @@ from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: In place of a file with weights, for a light detector.
 FROM_SCRATCH = "none"
-ANNOTATION_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
 
 
 @dataclass(frozen=True)
@@ -146,23 +146,3 @@ class DetectorTrainingConfig(TrainingConfig):
             **{name: value for name, value in special.items() if value is not None},
             **super().run_settings(total=total, world_size=world_size),
         }
-
-
-def find_annotations(data: str | Path) -> Path:
-    """The annotation file that `data` is, or that lies in the folder `data`.
-
-    A folder with a single JSON file needs no particular name.
-    """
-    path = Path(data)
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise InputError(f"Expected `data` to be an annotation file or a folder, but there is no `{path}`.")
-    for name in ANNOTATION_NAMES:
-        if (path / name).is_file():
-            return path / name
-    found = sorted(path.glob("*.json"))
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(file.name for file in found[:5]) or "no JSON file at all"
-    raise InputError(f"Expected `{path}` to hold `train.json`, but it holds {names}; name the file itself.")

@@ -111,6 +111,11 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
                 image["masks"] = masks[:, None]
         return found, {}
 
+    def check_targets(self, targets: Any) -> None:
+        """Refuse targets without boxes; masks, which torchvision asks for too, may be missing."""
+        if targets is None or not all("boxes" in target and "labels" in target for target in targets):
+            raise ValueError("Expected `targets` to have `boxes` and `labels` in training, but some lack them.")
+
     def losses(
         self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
     ) -> dict[str, Tensor]:

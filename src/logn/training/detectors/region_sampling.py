@@ -175,8 +175,11 @@ def mask_targets(
 def mask_loss(
     logits: Tensor, boxes: Sequence[Tensor], truth_index: Sequence[Tensor], targets: Sequence[Target]
 ) -> Tensor:
-    """Binary cross entropy between the true masks and the mask logits `(N, R, R)` of the true classes."""
-    if len(logits) == 0:
+    """Binary cross entropy between the true masks and the mask logits `(N, R, R)` of the true classes.
+
+    It is 0 where there are no masks to learn from: no region, or labels that are boxes only.
+    """
+    if len(logits) == 0 or not all("masks" in target for target in targets):
         return logits.sum() * 0.0
     wanted = mask_targets(boxes, truth_index, targets, logits.shape[-1])
     return functional.binary_cross_entropy_with_logits(logits.float(), wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ import torch
 from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.samplers import make_sampler
+from logn.errors import LogNWarning
 from logn.training.detectors.config import DetectorTrainingConfig, find_annotations
 from logn.training.detectors.feature_memory import FeatureMemory, load_memory, remove_memories, save_memory
 from logn.training.detectors.models import Detector, build_detector
@@ -189,9 +191,16 @@ def _train(
     schedule = config.schedule(epoch)
     config.check_processes(context.world_size)
     stream = ImageStream(sampler, config.images_per_iteration, config.seed)
-    read = SampleCache(dataset, masks=config.has_masks).__getitem__
+    masks = config.has_masks and dataset.has_masks
+    if config.has_masks and not masks and context.is_leader:
+        warnings.warn(
+            f"`{dataset.annotation_file}` has boxes only, so the masks of `{config.model}` are not trained.",
+            LogNWarning,
+            stacklevel=2,
+        )
+    read = SampleCache(dataset, masks=masks).__getitem__
     batches = IterationBatches(
-        stream, read, config.augmentation, rank=context.rank, world_size=context.world_size, masks=config.has_masks
+        stream, read, config.augmentation, rank=context.rank, world_size=context.world_size, masks=masks
     )
     ahead = context.readers(workers)
     shown = progress if context.is_leader else False

@@ -1,0 +1,276 @@
+"""What a correction costs where the deployment is as long-tailed as training, and what the right target gives back.
+
+And how well the class mix is found without labels. On photographs of road signs.
+
+    python benchmarks/deployment_prior.py --data road-signs --root runs/deployment-prior   # trains what is missing
+    python benchmarks/deployment_prior.py --from-data                                      # the page, from the data
+
+`--data` is a folder of lists (`train.txt`, `dev.txt`, `test.txt`, `classes.txt`) as docs/classification-data.md says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import logn
+from logn.calibrators.class_mix.prior_estimate import total_variation
+from logn.cli.main import execute
+from logn.evaluate.classification.compare import compare_classification
+from logn.files import atomic_path
+from logn.logits.arrays import FloatArray
+
+DOCS = Path(__file__).parent.parent / "docs"
+DATA, PAGE = DOCS / "results/deployment-prior.json", DOCS / "deployment-prior.md"
+BEGIN, END = "<!-- measured: written by benchmarks/deployment_prior.py -->\n", "<!-- end of what was measured -->\n"
+HEADS = ("linear", "cosine")
+EPOCHS, DRAWS = 8, 5
+# Name on the page, and the specification; all are fitted without a test label.
+METHODS = {
+    "Prior2Posterior, uniform target": "p2p",
+    "Prior2Posterior, half strength": "p2p:strength=0.5",
+    "Prior2Posterior, target: training counts": "p2p:target=counts",
+    "logit adjustment, uniform target": "loga",
+    "logit adjustment, half strength": "loga:strength=0.5",
+    "LogN balanced, uniform target": "logn:balanced",
+    "LogN balanced, half strength": "logn:balanced,strength=0.5",
+    "LogN balanced, target: training counts": "logn:balanced,target=counts",
+    "offsets by 300 labels, uniform target": "offsets:rows=300",
+    "offsets by all dev labels, uniform target": "offsets",
+    "offsets by all dev labels, target: training counts": "offsets:target=counts",
+    "scale and shift by all dev labels, uniform target": "vector",
+}
+
+
+def main() -> None:
+    """Measure, or only write the page again."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--root", type=Path, default=Path("runs/deployment-prior"))
+    parser.add_argument("--from-data", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.from_data:
+        if arguments.data is None:
+            parser.error("--data names the folder of the road signs")
+        measured = {head: measure(logits_of(head, arguments.data, arguments.root)) for head in HEADS}
+        with atomic_path(DATA) as temporary:
+            temporary.write_text(json.dumps(measured, indent=1) + "\n")
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    with atomic_path(PAGE) as temporary:
+        temporary.write_text(before + BEGIN + results(json.loads(DATA.read_text())) + END + rest.partition(END)[2])
+
+
+def logits_of(head: str, data: Path, root: Path) -> Path:
+    """The folder of the logits of a classifier that is trained if it is not there."""
+    run, folder = root / head, root / f"{head}-logits"
+    names = ["--class-names", str(data / "classes.txt")]
+    if not (run / "checkpoint.safetensors").exists():
+        training = ["--classifier", head, "--epochs", str(EPOCHS), "--workers", "0"]
+        _call("train", str(data), *names, "-o", str(run), "--model", "small", *training)
+    if not (folder / "dev_logits.npy").exists():
+        splits = [word for split in ("train", "dev", "test") for word in ("--split", split)]
+        _call("predict", str(run), "-d", str(data), *names, *splits, "-o", str(folder))
+    return folder
+
+
+def _call(*words: str) -> None:
+    if execute(words) != 0:
+        raise SystemExit(f"logn {' '.join(words)} failed")
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Everything of one classifier."""
+    rows = {split: np.load(folder / f"{split}_logits.npy").astype(np.float64) for split in ("dev", "test")}
+    labels = {split: np.load(folder / f"{split}_labels.npy") for split in ("train", "dev", "test")}
+    moments = logn.ClassMoments.load(folder / "statistics.safetensors")
+    counts = np.bincount(labels["train"], minlength=moments.num_classes).astype(np.float64)
+    seen = np.bincount(labels["test"], minlength=moments.num_classes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", logn.LogNWarning)  # what is to be doubted is measured here
+        comparison = compare_classification(
+            rows["test"],
+            labels["test"],
+            METHODS,
+            moments=moments,
+            counts=counts,
+            dev=(rows["dev"], labels["dev"]),
+            num_bootstrap=1000,
+        )
+        return {
+            "classes": moments.num_classes,
+            "rows": {split: len(values) for split, values in labels.items()},
+            "most": int(counts.max()),
+            "fewest": int(counts.min()),
+            "tested_classes": int((seen > 0).sum()),
+            "methods": [_row(row) for row in comparison.rows],
+            "deployments": {
+                name: _deployment(mix, rows, labels, moments, counts) for name, mix in mixes(counts, seen > 0).items()
+            },
+        }
+
+
+def _row(row: Any) -> dict[str, Any]:
+    wanted = ("top-1", "balanced", "many", "medium", "few", "ECE")
+    told = {name: row[name] for name in wanted}
+    told["differences"] = {
+        name: [row.differences[name].difference, row.differences[name].low, row.differences[name].high]
+        for name in ("top-1", "balanced")
+        if name in row.differences
+    }
+    return {"name": row.name, **told}
+
+
+def mixes(counts: FloatArray, tested: Any) -> dict[str, FloatArray]:
+    """Deployments by name; classes without a test image are in none."""
+    training = np.where(tested, counts, 0.0)
+    mixes = {
+        "as training": training,
+        "uniform": tested.astype(np.float64),
+        "half way": np.sqrt(training),
+        "turned round": np.where(tested, 1.0 / np.maximum(counts, 1.0), 0.0),
+    }
+    return {name: mix / mix.sum() for name, mix in mixes.items()}
+
+
+def _deployment(
+    mix: FloatArray, rows: dict[str, FloatArray], labels: dict[str, Any], moments: Any, counts: FloatArray
+) -> dict[str, Any]:
+    """How well the mix is found, and how many images are right under targets, in draws of test images."""
+    training = moments.mean_probability
+    estimators = {
+        "em": {},
+        "em, temperature by dev labels": {"dev": (rows["dev"], labels["dev"])},
+    }
+    drawn: dict[str, list[dict[str, float]]] = {name: [] for name in estimators}
+    accuracy: dict[str, list[float]] = {}
+    for seed in range(DRAWS):
+        picked = _draw(mix, labels["test"], seed)
+        logits, real = rows["test"][picked], labels["test"][picked]
+        share = np.bincount(real, minlength=len(mix)) / len(real)
+        found = {}
+        for name, options in estimators.items():
+            estimate = logn.estimate_prior(logits, moments, num_bootstrap=2, activation="softmax", **options)
+            found[name] = estimate
+            drawn[name].append(
+                {
+                    "off": total_variation(estimate.shares, share),
+                    "temperature": estimate.temperature,
+                }
+            )
+        smoothed = np.maximum(share, 0.5 / len(real))
+        maps = {
+            "none": None,
+            "uniform target": logn.prior2posterior(moments, activation="softmax"),
+            "half strength": logn.prior2posterior(moments, activation="softmax", strength=0.5),
+            "the mix that EM finds": logn.prior2posterior(
+                moments, activation="softmax", target=found["em, temperature by dev labels"].target
+            ),
+            "the real mix": logn.prior2posterior(moments, activation="softmax", target=smoothed),
+        }
+        for name, affine in maps.items():
+            predicted = (logits if affine is None else affine(logits)).argmax(axis=1)
+            accuracy.setdefault(name, []).append(float((predicted == real).mean()))
+    means = {name: {key: float(np.mean([one[key] for one in many])) for key in many[0]} for name, many in drawn.items()}
+    return {
+        "from_training": total_variation(mix, training / training.sum()),
+        "estimates": means,
+        "accuracy": {name: float(np.mean(values)) for name, values in accuracy.items()},
+        "spread": {name: float(np.std(values, ddof=1)) for name, values in accuracy.items()},
+    }
+
+
+def _draw(mix: FloatArray, labels: Any, seed: int) -> Any:
+    """As many test images as there are, drawn so that their classes have the mix."""
+    per_class = np.bincount(labels, minlength=len(mix))
+    weight = np.where(per_class[labels] > 0, mix[labels] / per_class[labels], 0.0)
+    return np.random.default_rng(seed).choice(len(labels), size=len(labels), p=weight / weight.sum())
+
+
+def results(measured: dict[str, Any]) -> str:
+    """The part of the page that is made of the data."""
+    first = measured[HEADS[0]]
+    lines = [
+        f"{first['rows']['train']:,} training, {first['rows']['dev']:,} dev and {first['rows']['test']:,} test crops "
+        f"of {first['classes']} classes, {first['most']:,} down to {first['fewest']} training crops each; the test "
+        f"crops are as long-tailed as the training crops, and {first['tested_classes']} classes have some. One network "
+        "of each kind, one seed. Per cent; intervals of 95 % are over test crops, paired, against no correction.",
+        "",
+        "**Two answers to one question.** Top-1 is what counts where the deployment is like training; the mean over "
+        "classes is what counts where all classes matter alike.",
+        "",
+    ]
+    for head in HEADS:
+        lines += _methods_table(head, measured[head])
+    lines += [
+        "**Is the mix found?** Test crops drawn with other class mixes, five times each. *Off by* is the total "
+        "variation between the mix that was found and the real one; *moved* is that between the mean probability over "
+        "training images (linear head) and the real mix: how wrong it would be to assume no change. Rare classes have "
+        "few test crops, which are then drawn many times.",
+        "",
+    ]
+    lines += _mix_table(measured)
+    lines += ["**Is it worth it?** Crops that are right (top-1) in these deployments, Prior2Posterior by target:", ""]
+    for head in HEADS:
+        lines += _accuracy_table(head, measured[head])
+    return "\n".join(lines) + "\n"
+
+
+def _methods_table(head: str, content: dict[str, Any]) -> list[str]:
+    lines = [f"| {head} head | top-1 | change | mean over classes | change | few-shot |", "|:--|--:|--:|--:|--:|--:|"]
+    for row in content["methods"]:
+        changes = [_interval(row["differences"].get(metric)) for metric in ("top-1", "balanced")]
+        name = "no correction" if row["name"] == "none" else row["name"]
+        lines.append(
+            f"| {name} | {_percent(row['top-1'])} | {changes[0]} | {_percent(row['balanced'])} | {changes[1]} | "
+            f"{_percent(row['few'])} |"
+        )
+    return [*lines, ""]
+
+
+def _interval(change: list[float] | None) -> str:
+    if change is None or change[0] == change[1] == change[2] == 0:
+        return ""
+    value, low, high = (f"{100 * number:+.1f}" for number in change)
+    return f"{value} [{low}, {high}]"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _mix_table(measured: dict[str, Any]) -> list[str]:
+    titles = [f"{head}: {what}" for head in HEADS for what in ("off by", "with dev labels")]
+    lines = [f"| deployment | moved | {' | '.join(titles)} |", "|:--|--:|" + "--:|" * len(titles)]
+    for name, content in measured[HEADS[0]]["deployments"].items():
+        cells = [_percent(content["from_training"])]
+        for head in HEADS:
+            estimates = measured[head]["deployments"][name]["estimates"]
+            cells += [_percent(estimate["off"]) for estimate in estimates.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _accuracy_table(head: str, content: dict[str, Any]) -> list[str]:
+    deployments = content["deployments"]
+    targets = list(next(iter(deployments.values()))["accuracy"])
+    lines = [f"| {head} head | {' | '.join(targets)} |", "|:--|" + "--:|" * len(targets)]
+    for name, found in deployments.items():
+        best = max(found["accuracy"].values())
+        cells = [
+            f"**{_percent(found['accuracy'][target])}**"
+            if found["accuracy"][target] == best
+            else _percent(found["accuracy"][target])
+            for target in targets
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The class mix of a deployment, estimated from its logits without labels."""

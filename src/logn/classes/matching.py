@@ -1,0 +1,164 @@
+"""Which class of the labels is which class of the model: by name, never by place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+
+IntArray = npt.NDArray[np.int64]
+_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMatch:
+    """The classes of a model next to those of labels.
+
+    Args:
+        model_names: `(M,)` foreground classes of the model, in the order of its columns.
+        label_names: `(L,)` classes of the labels, in their order.
+        label_of_model: `(M,)` place in the labels of each class of the model; -1 for none.
+    """
+
+    model_names: tuple[str, ...]
+    label_names: tuple[str, ...]
+    label_of_model: IntArray
+
+    @property
+    def identical(self) -> bool:
+        """Whether both have the same classes in the same order."""
+        return len(self.model_names) == len(self.label_names) and bool(
+            (self.label_of_model == np.arange(len(self.model_names))).all()
+        )
+
+    @property
+    def model_of_label(self) -> IntArray:
+        """`(L,)` place in the model of each class of the labels; -1 for none."""
+        places = np.full(len(self.label_names), -1, np.int64)
+        known = np.flatnonzero(self.label_of_model >= 0)
+        places[self.label_of_model[known]] = known
+        return places
+
+    @property
+    def only_in_model(self) -> tuple[str, ...]:
+        """Classes of the model that the labels do not have."""
+        return tuple(self.model_names[place] for place in np.flatnonzero(self.label_of_model < 0))
+
+    @property
+    def only_in_labels(self) -> tuple[str, ...]:
+        """Classes of the labels that the model does not have."""
+        return tuple(self.label_names[place] for place in np.flatnonzero(self.model_of_label < 0))
+
+    def describe(self) -> str:
+        """What is left out, in one line; nothing where all classes are on both sides.
+
+        Example:
+            >>> match_classes(["cat", "dog", "cow"], ["dog", "cat"]).describe()
+            '2 of the 3 classes of the model are in the labels and measured; 1 is not (cow).'
+        """
+        parts = []
+        if left_out := self.only_in_model:
+            found = len(self.model_names) - len(left_out)
+            parts.append(
+                f"{found} of the {len(self.model_names)} classes of the model are in the labels and measured; "
+                f"{_is_or_are(len(left_out))} not ({listed(left_out)})."
+            )
+        if unknown := self.only_in_labels:
+            count = len(unknown)
+            parts.append(
+                f"{count} {'class' if count == 1 else 'classes'} of the labels ({listed(unknown)}) "
+                f"{'is' if count == 1 else 'are'} not in the model and left out."
+            )
+        return " ".join(parts)
+
+
+def match_classes(model_names: Sequence[str], label_names: Sequence[str]) -> ClassMatch:
+    """Match classes by name: by the very same name first, then whatever the case, spaces, hyphens and underscores.
+
+    What could be two classes is refused, and so are names that have nothing in common.
+
+    Args:
+        model_names: Foreground classes of the model, in the order of its columns.
+        label_names: Classes of the labels.
+
+    Example:
+        >>> match_classes(["person", "traffic light", "cow"], ["Traffic_Light", "person"]).label_of_model.tolist()
+        [1, 0, -1]
+        >>> match_classes(["cat"], ["helmet", "vest"])
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected the labels to have classes of the model, but they share no name: the model \
+has cat, the labels have helmet, vest.
+    """
+    model, labels = tuple(map(str, model_names)), tuple(map(str, label_names))
+    if model == labels:
+        return ClassMatch(model, labels, np.arange(len(model)))
+    _refuse_twins("labels", labels, model)
+    _refuse_twins("model", model, labels)
+    exact = {name: place for place, name in enumerate(labels)}
+    found = np.array([exact.get(name, -1) for name in model], np.int64)
+    taken = set(found.tolist())
+    open_labels = [place for place in range(len(labels)) if place not in taken]
+    loose = _by_key(labels, open_labels)
+    wanted = _by_key(model, np.flatnonzero(found < 0).tolist())
+    for key in wanted.keys() & loose.keys():
+        _refuse_ambiguous("model", model, wanted[key])
+        _refuse_ambiguous("labels", labels, loose[key])
+        found[wanted[key][0]] = loose[key][0]
+    if (found < 0).all():
+        raise InputError(
+            "Expected the labels to have classes of the model, but they share no name: the model has "
+            f"{listed(model)}, the labels have {listed(labels)}."
+        )
+    return ClassMatch(model, labels, found)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are.
+
+    Example:
+        >>> listed([f"class {number}" for number in range(9)])
+        'class 0, class 1, class 2, class 3, class 4 and 4 more'
+    """
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _is_or_are(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
+
+
+def _by_key(names: Sequence[str], places: Iterable[int]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for place in places:
+        found.setdefault(_key(names[place]), []).append(place)
+    return found
+
+
+def _refuse_twins(side: str, names: Sequence[str], other: Sequence[str]) -> None:
+    """Refuse a name that comes twice where the other side has it; elsewhere it is left out anyway."""
+    keys = {_key(name) for name in other}
+    twice = next((name for name in names if _key(name) in keys and names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"Expected each class of the {side} to have a name of its own, but {names.count(twice)} are called "
+            f"{twice!r}."
+        )
+
+
+def _refuse_ambiguous(side: str, names: Sequence[str], places: Sequence[int]) -> None:
+    if len(places) > 1:
+        first, second = (names[place] for place in places[:2])
+        raise InputError(
+            f"Expected each class of the {side} to have a name of its own, but {first!r} and {second!r} differ only in"
+            " case, spaces, hyphens or underscores."
+        )

@@ -1,0 +1,95 @@
+"""Options that say how an image becomes the input of an ONNX model; None where the user says nothing."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from logn.errors import InputError
+from logn.logits.presets import PRESETS
+
+PREPROCESSING = "How an image becomes an input"
+
+
+class Resize(StrEnum):
+    """What to do with the proportions of an image."""
+
+    stretch = "stretch"
+    letterbox = "letterbox"
+    crop = "crop"
+
+
+class Channels(StrEnum):
+    """Order of the colours."""
+
+    rgb = "RGB"
+    bgr = "BGR"
+
+
+def size_option(text: str) -> Any:
+    """The option `--size` with another help."""
+    return _option(text)
+
+
+def _option(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=PREPROCESSING, **more)
+
+
+LikeOption = Annotated[
+    str | None,
+    _option(
+        f"As the authors of such models do: {', '.join(PRESETS)}. Default: what the file says of itself (Ultralytics' "
+        "metadata, a preprocessor_config.json beside it). The options below change single points.",
+        metavar="NAME",
+    ),
+]
+SizeOption = Annotated[str | None, _option("HEIGHTxWIDTH; default: the model's.")]
+ResizeOption = Annotated[Resize | None, _option("How to get there; default: stretch.")]
+MeanOption = Annotated[str | None, _option("One or three numbers; default: 0.")]
+StdOption = Annotated[str | None, _option("One or three numbers; default: 1.")]
+MaxValueOption = Annotated[float | None, _option("White before the mean is subtracted: 1 (default) or 255.")]
+ChannelsOption = Annotated[Channels | None, _option("Order of the colours; default: RGB.", case_sensitive=False)]
+PadValueOption = Annotated[int | None, _option("Grey of the letterbox; default: 114.", min=0, max=255)]
+
+
+def given_preprocessing(
+    size: str | None,
+    resize: Resize | None,
+    mean: str | None,
+    std: str | None,
+    max_value: float | None,
+    channels: Channels | None,
+    pad_value: int | None,
+) -> dict[str, Any]:
+    """The fields of a `Preprocessing` that the user gave, and None for the others."""
+    return {
+        "size": _parse_size(size),
+        "resize": resize.value if resize else None,
+        "mean": _parse_numbers("--mean", mean),
+        "std": _parse_numbers("--std", std),
+        "max_value": max_value,
+        "channels": channels.value if channels else None,
+        "pad_value": pad_value,
+    }
+
+
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) == 1:
+        parts *= 2
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        raise InputError(f"Expected `--size` to be like 480x640 or 640, but got {text!r}.")
+    return int(parts[0]), int(parts[1])
+
+
+def _parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(f"Expected `{option}` to be numbers like 0.485,0.456,0.406, but got {text!r}.") from error

@@ -1,0 +1,1 @@
+"""Detectors of other frameworks as sources of proposals with all logits: one file each."""

@@ -1,0 +1,151 @@
+"""Any detector as a source of proposals: which adapter it needs, by what it is or where it lies."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from logn.errors import InputError, MissingExtraError
+from logn.logits.fingerprint import fingerprint
+from logn.logits.frameworks.framework_of import class_names
+from logn.logits.proposals import ProposingDetector
+
+KNOWN = (
+    "a detector of torchvision, Ultralytics, transformers, rfdetr, MMDetection or Detectron2, the folder of a run of "
+    "`logn train`, a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt` file, or `package.module:function`"
+)
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_PICKLES = (".pt", ".pth")
+_FILES = (".onnx", *_PICKLES)
+# Where a model of a package gets its adapter: the modules of its classes, our module, the class in it.
+_ADAPTERS = (
+    ("torchvision.models.detection", "torchvision", "TorchvisionDetector"),
+    ("ultralytics", "ultralytics", "UltralyticsDetector"),
+    ("rfdetr", "rfdetr", "RFDetrDetector"),
+    ("mmdet", "mmdetection", "MMDetectionDetector"),
+    ("transformers", "transformers", "TransformersDetector"),
+    ("detectron2", "detectron2", "Detectron2Detector"),
+)
+
+
+def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDetector:
+    """Make a source of proposals of any detector: boxes and all class logits, before any activation or suppression.
+
+    Args:
+        model: A model of torchvision, Ultralytics, transformers (with `processor=`), rfdetr, MMDetection or Detectron2
+            (its `DefaultPredictor`). Or a path: the folder of a run of `logn train`, a Hugging Face folder, an `.onnx`
+            file, an Ultralytics `.pt`. Or "package.module:function", a function of yours that returns any of these;
+            the current folder is searched too. What has `propose` already is given back.
+        trust: Open a `.pt` file, which is a pickle: opening it runs whatever code its author put there.
+        options: What the adapter of that framework takes: `image_size` for Ultralytics, `class_names` for torchvision,
+            `processor` for transformers and so on.
+
+    Example:
+        >>> from torchvision.models.detection import ssdlite320_mobilenet_v3_large as build
+        >>> adapter = detector(build(weights=None, weights_backbone=None, num_classes=3), class_names=["cat", "dog"])
+        >>> adapter.num_classes, adapter.background, adapter.activation
+        (2, 0, 'softmax')
+    """
+    if isinstance(model, str | os.PathLike):
+        return _from_path(os.fspath(model), trust=trust, options=options)
+    if callable(getattr(model, "propose", None)):
+        _refuse_options(options, type(model).__name__)
+        return model  # type: ignore[no-any-return]
+    for package, module, name in _ADAPTERS:
+        if class_names(model, package):
+            return _adapter(module, name)(model, **options)
+    raise InputError(f"Expected `model` to be {KNOWN}, but got {type(model).__name__}.")
+
+
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is meant as a run of `logn train`, and not as a model of another kind.
+
+    Example:
+        >>> is_run("best.pt"), is_run("my_models:build"), is_run("runs/first")
+        (False, False, True)
+    """
+    place = Path(path)
+    is_function = FUNCTION.fullmatch(os.fspath(path)) is not None and not place.exists()
+    return not is_function and place.suffix.lower() not in _FILES and not (place / "config.json").is_file()
+
+
+def fingerprint_of(adapter: Any) -> str | None:
+    """A digest of the weights behind a detector, by which statistics and predictions know each other.
+
+    Example:
+        >>> fingerprint_of(object()) is None
+        True
+    """
+    if (own := getattr(adapter, "fingerprint", None)) is not None:
+        return str(own)
+    network: Any = adapter if hasattr(adapter, "state_dict") else getattr(adapter, "model", None)
+    return fingerprint(network) if hasattr(network, "state_dict") else None
+
+
+def move_to(adapter: Any, device: str) -> Any:
+    """Bring a detector to a device, itself or the model that it wraps; what is no torch model stays where it is."""
+    network: Any = adapter if hasattr(adapter, "to") else getattr(adapter, "model", None)
+    if hasattr(network, "to"):
+        network.to(device)
+    return adapter
+
+
+def _from_path(path: str, *, trust: bool, options: dict[str, Any]) -> ProposingDetector:
+    place = Path(path)
+    if FUNCTION.fullmatch(path) and not place.exists():
+        return detector(call_function(path), trust=trust, **options)
+    if not place.exists():
+        raise InputError(f"Expected `{path}` to be {KNOWN}, but there is no such file or folder.")
+    suffix = place.suffix.lower()
+    if suffix == ".onnx":
+        return _adapter("onnx", "OnnxDetector")(place, **options)
+    if suffix in _PICKLES:
+        from logn.evaluate.detectors.ultralytics import open_ultralytics
+
+        return detector(open_ultralytics(place, trust=trust), **options)
+    if (place / "config.json").is_file():
+        folder = import_module("logn.deploy.transformers_folder")
+        network, processor = folder.read_transformers(place)
+        return _adapter("transformers", "TransformersDetector")(network, processor, **options)
+    return _run_folder(place, options)
+
+
+def _run_folder(path: Path, options: dict[str, Any]) -> ProposingDetector:
+    try:
+        from logn.training.engine.checkpoint import load_detector
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", extra="torch") from error
+    _refuse_options(options, f"the run `{path}`")
+    found: ProposingDetector = load_detector(path)
+    return found
+
+
+def call_function(name: str) -> Any:
+    """Call a function of the user's: "package.module:function"."""
+    module_name, _, path = name.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"Expected `{name}` to be a function that can be imported, but it cannot: {error}.") from error
+    if not callable(found):
+        raise InputError(f"Expected `{name}` to be a function that returns a model, but got {type(found).__name__}.")
+    return found()
+
+
+def _adapter(module: str, name: str) -> Callable[..., ProposingDetector]:
+    made: Callable[..., ProposingDetector] = getattr(import_module(f"logn.evaluate.detectors.{module}"), name)
+    return made
+
+
+def _refuse_options(options: dict[str, Any], what: str) -> None:
+    if options:
+        raise InputError(f"Expected no `{next(iter(options))}` for {what}, which says all of itself.")

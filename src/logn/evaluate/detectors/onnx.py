@@ -1,0 +1,247 @@
+"""An ONNX detector, run by onnxruntime, as a source of proposals with all logits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.classes.names import read_class_names
+from logn.errors import InputError
+from logn.evaluate.detectors.onnx_boxes import class_rows, decode_boxes, find_boxes
+from logn.logits.arrays import is_torch_tensor
+from logn.logits.image_folder import Placement, Preprocessing
+from logn.logits.onnx.file import onnx_digest, read_onnx
+from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle
+from logn.logits.onnx.locate import locate_onnx_logits, wanted_of
+from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs, random_inputs, with_shapes
+from logn.logits.presets import PRESETS
+from logn.logits.proposals import Postprocessing, Proposals
+
+# The largest probability below 1 in float32: an objectness of 1 has no logit.
+_ALMOST_ONE = 1 - 2.0**-24
+
+
+class Prepared(NamedTuple):
+    """An image as the model takes it, and where it came from."""
+
+    pixels: npt.NDArray[Any]
+    placement: Placement
+    height: int
+    width: int
+
+
+class OnnxDetector:
+    """A detector in an ONNX file that gives its proposals before any activation.
+
+    The class logits are read inside the graph, where `logn.fold_onnx` corrects them, and the boxes from the outputs.
+    Which layout these have is found out by a run: boxes, objectness and scores in one output (YOLOv5, YOLOX, YOLOv8),
+    or in outputs of their own (NanoDet, DETR, SSD). A model that chooses among its boxes inside is refused.
+
+    Args:
+        path: The ONNX file.
+        like: How images are prepared, by the name of a preset of `logn.logits.presets`; needed where the file does not
+            say it by itself.
+        preprocessing: The same in full, instead of `like`.
+        class_names: Name of each class, or a file of them; by default what the file says.
+        activation: "softmax" or "sigmoid", where the graph ends with the logits.
+        background: Place of the background column: 0 or -1; by default what `like` says, else none.
+        num_classes: Columns of the logits, where the search finds several.
+        tensor: Name of the tensor that holds the logits, or several, where the search finds several.
+        anchors: Anchors of an SSD, `(rows, 4)`: cx, cy, w, h from 0 to 1; or a `.npy` file of them.
+        provider: Where the model runs, by onnxruntime's name.
+    """
+
+    population = "every box of the model"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        like: str | None = None,
+        preprocessing: Preprocessing | None = None,
+        class_names: Sequence[str] | str | os.PathLike[str] | None = None,
+        activation: str | None = None,
+        background: int | None = None,
+        num_classes: int | None = None,
+        tensor: str | Sequence[str] | None = None,
+        anchors: npt.NDArray[Any] | str | os.PathLike[str] | None = None,
+        provider: str = "CPUExecutionProvider",
+    ) -> None:
+        file = read_onnx(path)
+        settled, description = settle(file, like)
+        preset = description.preset
+        if preset is None and preprocessing is None:
+            raise InputError(
+                f"Expected `like` for `{path}`, which does not say how its images are prepared: one of "
+                f"{', '.join(PRESETS)}."
+            )
+        specs = model_inputs(file.model)
+        self._image = image_input(specs)
+        self.preprocessing = settled if preprocessing is None else completed(preprocessing, self._image)
+        if self.preprocessing.size is None:
+            raise InputError(f"Expected `size` for `{path}`, which leaves it open.")
+        self._size = self.preprocessing.size
+        self._others = [spec for spec in specs if spec is not self._image]
+        names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
+        wanted = wanted_of(description, num_classes, names, activation, has_background=background is not None)
+        trial = random_inputs(_at_size(specs, self._image, self._size, self.preprocessing.layout or "NCHW"))
+        self._logits, _ = locate_onnx_logits(file, wanted, trial)
+        self.name, self.fingerprint = Path(path).name, onnx_digest(file)
+        self._anchors = _read_anchors(anchors)
+        graph = OnnxGraph(file.model)
+        exposed = exposing(file.model, self._logits.tensors)
+        values = OnnxSession(exposed, str(path)).run(trial)
+        self._boxes = find_boxes(graph, self._logits, values, name=self.name, has_anchors=self._anchors is not None)
+        decode_boxes(self._boxes, self._boxes.rows(values), self._size, self._anchors, name=self.name)
+        self._session = OnnxSession(exposed, str(path), provider=provider)
+        self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors)))
+        self.background = background if background is not None or preset is None else preset.background
+        self.activation = _activation(
+            self._logits.activation or activation, None if preset is None else preset.activation, path
+        )
+        if self.activation == "sigmoid" and background is None:
+            self.background = None
+        self.num_classes = self._logits.num_classes - (self.background is not None)
+        columns = self._logits.num_classes
+        self.class_names = _foreground_names(class_names, description.names_of(columns), columns, self.background)
+        self.postprocessing = Postprocessing() if preset is None else preset.postprocessing
+
+    def prepare(self, image: npt.NDArray[np.uint8]) -> Prepared:
+        """An RGB image `(height, width, 3)` as `propose` takes it; may run in another thread."""
+        height, width = image.shape[:2]
+        return Prepared(self.preprocessing.apply(image), self.preprocessing.placement(height, width), height, width)
+
+    def propose(self, images: Sequence[Any]) -> list[Proposals]:
+        """Boxes and logits of each image: prepared ones, RGB arrays of 0 to 255, or float tensors `(3, H, W)`."""
+        prepared = [item if isinstance(item, Prepared) else self.prepare(_pixels(item)) for item in images]
+        found: list[Proposals] = []
+        for part in self._batches(prepared):
+            found.extend(self._propose(part))
+        return found[: len(images)]
+
+    def _batches(self, prepared: Sequence[Prepared]) -> Iterator[list[Prepared]]:
+        """As many images at once as the model takes; the last ones are filled up by repeating one."""
+        fixed = self._image.shape[0] if len(self._image.shape) == 4 else 1
+        step = fixed if isinstance(fixed, int) else max(1, len(prepared))
+        for start in range(0, len(prepared), step):
+            part = list(prepared[start : start + step])
+            filling = [part[-1]] * (step - len(part)) if isinstance(fixed, int) else []
+            yield part + filling
+
+    def _propose(self, part: Sequence[Prepared]) -> Iterator[Proposals]:
+        batched = len(self._image.shape) == 4
+        pixels = np.stack([item.pixels for item in part]) if batched else part[0].pixels
+        values = self.run(pixels)
+        logits = class_rows(self._logits, values, self._boxes.order)
+        rows = self._boxes.rows(values)
+        if len(logits) != len(part) or rows.shape[:2] != logits.shape[:2]:
+            raise InputError(
+                f"Expected `{self.name}` to give as many boxes as rows of logits for each of {len(part)} images, but "
+                f"got {rows.shape[:2]} and {logits.shape[:2]}."
+            )
+        boxes = decode_boxes(self._boxes, rows, self._size, self._anchors, name=self.name)
+        objectness = self._objectness(rows)
+        for number, item in enumerate(part):
+            yield Proposals(
+                item.placement.boxes_in_image(boxes[number]).astype(np.float32),
+                logits[number],
+                item.height,
+                item.width,
+                objectness=None if objectness is None else objectness[number],
+            )
+
+    def run(self, pixels: npt.NDArray[Any]) -> Arrays:
+        """The outputs that hold boxes, and the tensors that hold class logits, for prepared images."""
+        feed: Arrays = {self._image.name: pixels, **other_inputs(self._others, self._image, pixels.shape)}
+        return self._session.run(feed, self._wanted)
+
+    def predict_masks(
+        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Masks are not read from ONNX files."""
+        raise InputError(f"Expected a detector that gives masks, but only the boxes of `{self.name}` are read.")
+
+    def _objectness(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32] | None:
+        """Logits of the objectness; the graph gives its sigmoid."""
+        if self._boxes.objectness is None:
+            return None
+        column = rows[..., self._boxes.objectness].astype(np.float64)
+        if self._boxes.raw_objectness:
+            return column.astype(np.float32)
+        known = np.clip(column, np.finfo(np.float32).tiny, _ALMOST_ONE)
+        return np.asarray(np.log(known) - np.log1p(-known), np.float32)
+
+
+def _at_size(specs: Sequence[InputSpec], image: InputSpec, size: tuple[int, int], layout: str) -> list[InputSpec]:
+    """The inputs, the images among them of one size."""
+    shape = [length if isinstance(length, int) else 1 for length in image.shape]
+    places = (-2, -1) if layout.endswith("CHW") else (-3, -2)
+    shape[places[0]], shape[places[1]] = size
+    channels = -3 if layout.endswith("CHW") else -1
+    shape[channels] = 3
+    given: dict[str, tuple[int, ...]] = {image.name: tuple(shape)}
+    for spec in specs:
+        if spec is not image:
+            given[spec.name] = other_inputs([spec], image, shape)[spec.name].shape
+    return with_shapes(specs, given)
+
+
+def _activation(known: str | None, likely: str | None, path: Any) -> str:
+    found = known or likely
+    if found is None:
+        raise InputError(f"Expected `activation` for `{path}`, whose graph ends with the logits: softmax or sigmoid.")
+    return found
+
+
+def _foreground_names(
+    given: Sequence[str] | str | os.PathLike[str] | None,
+    said: tuple[str, ...] | None,
+    columns: int,
+    background: int | None,
+) -> tuple[str, ...] | None:
+    """The name of each class but the background; None where nobody says."""
+    if given is None and said is None:
+        return None
+    if isinstance(given, str | os.PathLike):
+        names = read_class_names(given, columns, background)
+    else:
+        names = tuple(given or said or ())
+    if background is not None and len(names) == columns:
+        names = names[1:] if background == 0 else names[:-1]
+    expected = columns - (background is not None)
+    if len(names) != expected:
+        raise InputError(f"Expected `class_names` to name the {expected} classes of the model, but got {len(names)}.")
+    return names
+
+
+def _read_anchors(anchors: npt.NDArray[Any] | str | os.PathLike[str] | None) -> npt.NDArray[Any] | None:
+    if not isinstance(anchors, str | os.PathLike):
+        return anchors
+    try:
+        found = np.load(anchors, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"Expected `{anchors}` to be a .npy file of anchors, but it cannot be read: {error}."
+        ) from error
+    return np.asarray(found)
+
+
+def _pixels(image: Any) -> npt.NDArray[np.uint8]:
+    """An RGB array of 0 to 255 as it is; a float tensor `(3, H, W)` of 0 to 1 as one."""
+    if is_torch_tensor(image):
+        image = image.numpy(force=True)
+    array = np.asarray(image)
+    if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
+        return array
+    if array.ndim != 3 or array.shape[0] != 3 or array.dtype.kind != "f":
+        raise InputError(
+            f"Expected an image of shape (3, H, W), 0 to 1, or (H, W, 3) of uint8, but got {array.shape} of "
+            f"{array.dtype}."
+        )
+    return np.asarray(np.rint(array.transpose(1, 2, 0) * 255), np.uint8)

@@ -1,0 +1,288 @@
+"""Ultralytics' YOLO and RT-DETR as sources of proposals with all logits.
+
+Models are recognised by name; the package itself is imported only to open a `.pt` file, which no other can read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError, MissingExtraError
+from logn.logits.frameworks.framework_of import class_names, modules_from
+from logn.logits.frameworks.ultralytics import OPEN_VOCABULARY, PACKAGE, locate_in_ultralytics
+from logn.logits.proposals import Postprocessing, Proposals
+
+_GREY = 114
+
+
+def is_ultralytics(model: Any) -> bool:
+    """Whether `model` is one of Ultralytics: the front end that `YOLO(...)` gives, or the network itself.
+
+    Example:
+        >>> is_ultralytics("best.pt")
+        False
+    """
+    return bool(class_names(model, PACKAGE))
+
+
+def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
+    """Open a `.pt` file by Ultralytics' own reader, if the user trusts it.
+
+    Example:
+        >>> open_ultralytics("best.pt", trust=False)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `trust` with `best.pt`, which is a pickle: opening it runs whatever code its
+        author put there; say it if you trust where the file comes from.
+    """
+    if not trust:
+        raise InputError(
+            f"Expected `trust` with `{path}`, which is a pickle: opening it runs whatever code its author put there; "
+            "say it if you trust where the file comes from."
+        )
+    try:
+        ultralytics = import_module(PACKAGE)
+    except ImportError as error:
+        raise MissingExtraError(PACKAGE, extra="frameworks") from error
+    try:
+        return ultralytics.YOLO(os.fspath(path))
+    except Exception as error:  # whatever its reader makes of a file that is none of its own
+        raise InputError(f"Expected `{path}` to be a model of Ultralytics, but it cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """An image as the network sees it, and where it lies there."""
+
+    pixels: npt.NDArray[np.uint8]
+    scale: tuple[float, float]
+    offset: tuple[int, int]
+
+
+class UltralyticsDetector:
+    """A YOLO (v5u to 26; detection, segmentation, pose) or RT-DETR that gives all anchors or queries.
+
+    Images are prepared one by one as by Ultralytics' own `predict`: YOLO's are scaled and padded to a multiple of the
+    stride, RT-DETR's stretched to a square. Images that come out in one size run together, so what an image gives does
+    not depend on the others. YOLO's boxes reach beyond the image and are clipped after suppression, as there. The model
+    stays in evaluation mode.
+
+    The settings of `postprocessing` are those of Ultralytics' `val`, which measures; its `predict` has a threshold of
+    0.25 and takes the best class of each box only.
+
+    Args:
+        model: What `YOLO(...)` or `RTDETR(...)` gave, or its `model`.
+        image_size: The longer side that images are scaled to; by default that of the model's training, else 640.
+        end2end: Whether the head that needs no suppression predicts (v10, 26); by default the one that is chosen in
+            the model.
+        max_proposals: How many anchors of an image are kept, those whose best class scores highest; by default all.
+    """
+
+    background: int | None = None
+    activation = "sigmoid"
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        image_size: int | None = None,
+        end2end: bool | None = None,
+        max_proposals: int | None = None,
+    ) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtraError("torch", extra="torch") from error
+        # The front end is a module too, whose own `model` is the network.
+        network: Any = model.model if class_names(model, f"{PACKAGE}.engine.model") else model
+        head = _head_of(network) if isinstance(network, torch.nn.Module) else None
+        layer = None if head is None else locate_in_ultralytics(network)
+        if head is None or layer is None:
+            raise InputError(f"Expected `model` to be a detector of Ultralytics, but got {type(model).__name__}.")
+        self._torch, self.model, self._head, self.logit_layer = torch, network.eval(), head, layer
+        self._is_detr = "RTDETRDecoder" in class_names(head, PACKAGE)
+        if end2end is not None and not self._is_detr:
+            _choose_head(head, end2end)
+        self._is_end2end = not self._is_detr and bool(getattr(head, "end2end", False))
+        self.num_classes = int(head.nc)
+        self.class_names = _names_of(network, self.num_classes)
+        self.image_size = _image_size(network, image_size)
+        self._stride = max(int(network.stride.max()), 32)
+        self._kept = max_proposals
+        self.population = "queries" if self._is_detr else "kept anchors" if max_proposals else "all anchors"
+        self.postprocessing = Postprocessing(
+            nms="none" if self._is_detr or self._is_end2end else "class-wise",
+            nms_iou=0.7,
+            # Earlier versions take the best class of each query, later ones the best pairs of query and class.
+            multi_label=not self._is_detr or hasattr(head, "postprocess"),
+            score_threshold=1e-3,
+            max_detections=300,
+            min_box_size=0.0,
+            clip_boxes=not self._is_detr,
+        )
+
+    def propose(self, images: Sequence[Any]) -> list[Proposals]:
+        """Boxes and logits of each image; images are float tensors `(3, H, W)` in 0..1."""
+        placed = [self._place(image) for image in images]
+        of_shape = defaultdict(list)
+        for number, image in enumerate(placed):
+            of_shape[image.pixels.shape].append(number)
+        found: dict[int, Proposals] = {}
+        for numbers in of_shape.values():
+            rows = self._run(np.stack([placed[number].pixels for number in numbers]))
+            for number, (boxes, logits) in zip(numbers, rows, strict=True):
+                height, width = (int(side) for side in images[number].shape[-2:])
+                found[number] = self._proposals(boxes, logits, placed[number], height, width)
+        return [found[number] for number in range(len(placed))]
+
+    def predict_masks(
+        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Refuse: its masks belong to anchors, not to boxes."""
+        raise InputError("Expected a detector with a mask head on boxes, but those of Ultralytics have none.")
+
+    def _place(self, image: Any) -> _Placed:
+        pixels = (image * 255).round().clamp(0, 255).to(self._torch.uint8).permute(1, 2, 0).numpy(force=True)
+        return _stretch(pixels, self.image_size) if self._is_detr else _letterbox(pixels, self.image_size, self._stride)
+
+    def _run(self, pixels: npt.NDArray[np.uint8]) -> Iterator[tuple[Any, Any]]:
+        """Boxes as corners in pixels of what the network sees, and logits, of each image."""
+        torch = self._torch
+        like = next(self.model.parameters())
+        batch = torch.from_numpy(pixels).to(like.device).permute(0, 3, 1, 2).to(like.dtype) / 255
+        with torch.inference_mode():
+            if self._is_detr:
+                _, (boxes, logits, *_) = self.model(batch)
+                height, width = pixels.shape[1:3]
+                size = boxes.new_tensor([width, height, width, height])
+                corners, rows = _corners(boxes.squeeze(0)) * size, logits.squeeze(0)
+            else:
+                with _whole_output(self._head) as seen, _whole_classes(self._head, self._is_end2end) as levels:
+                    self.model(batch)
+                rows = torch.cat([level.flatten(2) for level in levels], dim=2).transpose(1, 2)
+                boxes = seen[-1] if self._is_end2end else seen[-1].transpose(1, 2)
+                is_corners = self._is_end2end or bool(getattr(self._head, "xyxy", False))
+                corners = boxes[..., :4] if is_corners else _corners(boxes[..., :4])
+        return zip(corners.float(), rows.float(), strict=True)
+
+    def _proposals(self, boxes: Any, logits: Any, placed: _Placed, height: int, width: int) -> Proposals:
+        if self._kept is not None and len(logits) > self._kept:
+            best = logits.amax(dim=1).topk(self._kept).indices.sort().values
+            boxes, logits = boxes[best], logits[best]
+        boxes = (boxes - boxes.new_tensor(placed.offset * 2)) / boxes.new_tensor(placed.scale * 2)
+        return Proposals(boxes, logits, height=height, width=width)
+
+
+def _head_of(network: Any) -> Any:
+    """The head with classes of its own; None where there is none, or where its boxes are turned."""
+    for _, module, names in modules_from(network, PACKAGE):
+        if "OBB" in names:
+            raise InputError("Expected `model` to give upright boxes, but those of an oriented YOLO are turned.")
+        if names & {"Detect", "RTDETRDecoder"} and not names & OPEN_VOCABULARY:
+            return module
+    return None
+
+
+def _choose_head(head: Any, end2end: bool) -> None:
+    if end2end and getattr(head, "one2one_cv2", None) is None:
+        raise InputError("Expected `end2end` to be False for a model that has only the head that needs suppression.")
+    if not end2end and getattr(head, "cv2", None) is None:
+        raise InputError(
+            "Expected `end2end` to be True, since fusing the model dropped the head that needs suppression."
+        )
+    head.end2end = end2end
+
+
+def _names_of(network: Any, num_classes: int) -> tuple[str, ...] | None:
+    names = getattr(network, "names", None)
+    if not names:
+        return None
+    named = names.values() if isinstance(names, dict) else names
+    return tuple(map(str, named)) if len(names) == num_classes else None
+
+
+def _image_size(network: Any, given: int | None) -> int:
+    trained = getattr(network, "args", None)
+    size = given if given is not None else trained.get("imgsz", 640) if isinstance(trained, dict) else 640
+    size = size if isinstance(size, int) else max(size)
+    if size < 32:
+        raise InputError(f"Expected `image_size` to be at least 32, but got {size}.")
+    return -(-size // 32) * 32
+
+
+def _letterbox(pixels: npt.NDArray[np.uint8], size: int, stride: int) -> _Placed:
+    """Scale an image into a square and pad it with grey, both sides alike, to the next multiple of the stride."""
+    height, width = pixels.shape[:2]
+    gain = min(size / height, size / width)
+    inner = max(round(width * gain), 1), max(round(height * gain), 1)
+    scaled = _resized(pixels, inner)
+    across, down = ((size - side) % stride / 2 for side in inner)
+    left, top = round(across - 0.1), round(down - 0.1)
+    padded = np.full((inner[1] + top + round(down + 0.1), inner[0] + left + round(across + 0.1), 3), _GREY, np.uint8)
+    padded[top : top + inner[1], left : left + inner[0]] = scaled
+    return _Placed(padded, (inner[0] / width, inner[1] / height), (left, top))
+
+
+def _stretch(pixels: npt.NDArray[np.uint8], size: int) -> _Placed:
+    height, width = pixels.shape[:2]
+    return _Placed(_resized(pixels, (size, size)), (size / width, size / height), (0, 0))
+
+
+def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    import cv2  # Ultralytics needs it too; other ways of resizing give other pixels
+
+    if pixels.shape[1::-1] == size:
+        return pixels
+    resized: Any = cv2.resize(np.ascontiguousarray(pixels), size, interpolation=cv2.INTER_LINEAR)
+    return np.asarray(resized, np.uint8)
+
+
+def _corners(boxes: Any) -> Any:
+    """Corners from centre and size, in the last axis."""
+    import torch
+
+    centre, size = boxes.split(2, dim=-1)
+    return torch.cat([centre - size / 2, centre + size / 2], dim=-1)
+
+
+@contextmanager
+def _whole_output(head: Any) -> Iterator[list[Any]]:
+    """What the head gives for all anchors; one that needs no suppression would keep the best only."""
+    seen: list[Any] = []
+    handle = head.register_forward_hook(lambda module, inputs, output: seen.append(_first_tensor(output)))
+    head.postprocess = lambda predictions, *settings: predictions
+    try:
+        yield seen
+    finally:
+        del head.postprocess
+        handle.remove()
+
+
+@contextmanager
+def _whole_classes(head: Any, end2end: bool) -> Iterator[list[Any]]:
+    """The class logits of each level, as they come out of the layers that a correction is folded into."""
+    levels: list[Any] = []
+    blocks = head.one2one_cv3 if end2end else head.cv3
+    handles = [
+        block[-1].register_forward_hook(lambda module, inputs, output: levels.append(output)) for block in blocks
+    ]
+    try:
+        yield levels
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first_tensor(output: Any) -> Any:
+    while isinstance(output, tuple | list):
+        output = output[0]
+    return output

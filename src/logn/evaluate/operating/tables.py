@@ -1,0 +1,63 @@
+"""Operating points as text: what is expected, what was measured, and the thresholds of the classes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from logn.evaluate.operating.measured import METRICS, Estimates
+from logn.evaluate.operating.points import ClassPoint, OperatingPoints
+
+# More classes than this are shown by the ones that moved farthest.
+MOST_ROWS = 20
+
+
+def write_points(points: OperatingPoints, most: int = MOST_ROWS) -> str:
+    """The summary and the table of classes, as text."""
+    head = f"Thresholds for {points.target}; correction before them: {points.method}"
+    parts = [head, *_summary(points), "", *_classes(points, most)]
+    return "\n".join([*parts, *(f"\n{note}" for note in points.notes)])
+
+
+def _summary(points: OperatingPoints) -> list[str]:
+    columns: list[tuple[str, Estimates]] = []
+    if points.expected:
+        columns += [("expected on new ones", points.expected), ("with one threshold", points.expected_common)]
+    if points.measured is not None:
+        columns += [(f"on {points.measured.on}", points.measured.values), ("with one", points.measured.common)]
+    if not columns:
+        return []
+    rows = [["", *(title for title, _ in columns)]]
+    rows += [[name, *(str(values[name]) for _, values in columns)] for name in METRICS if name in columns[0][1]]
+    return ["", *_aligned(rows)]
+
+
+def _classes(points: OperatingPoints, most: int) -> list[str]:
+    order = np.argsort(-np.abs(points.thresholds - points.common), kind="stable")
+    shown = sorted(order[:most].tolist())
+    rows = [["class", "threshold", "interval", "own", "weight", "objects", "found", "false alarms"]]
+    rows += [_row(points.points[place]) for place in shown]
+    lines = _aligned(rows)
+    left = len(points.points) - len(shown)
+    if left:
+        lines.append(f"{left} more classes, whose thresholds are nearer to the common one, {points.common:.3f}")
+    else:
+        lines.append(f"The common threshold is {points.common:.3f}")
+    return lines
+
+
+def _row(point: ClassPoint) -> list[str]:
+    ends = "–" if math.isnan(point.low) else f"[{point.low:.3f}, {point.high:.3f}]"
+    own = "–" if math.isnan(point.own) else f"{point.own:.3f}"
+    counts = (str(point.objects), str(point.found), str(point.false_alarms))
+    return [point.name, f"{point.threshold:.3f}", ends, own, f"{point.weight:.2f}", *counts]
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Columns one under the other, the first to the left, the others to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in columns).rstrip()
+        for columns in (list(enumerate(zip(row, widths, strict=True))) for row in rows)
+    ]

@@ -1,0 +1,1 @@
+"""Where labels of detection are, in which form, and how each form is read."""

@@ -1,0 +1,170 @@
+"""Labels of Pascal VOC: an XML file for each image, in `Annotations/` of a folder or beside the images."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from logn.errors import InputError, LogNWarning
+from logn.json_stream import Element
+from logn.labels.image_headers import image_sizes, numbered
+from logn.labels.source import DEFAULT_SPLIT, LabelSource, image_sets
+from logn.logits.image_folder import SUFFIXES
+
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+@dataclass(frozen=True, slots=True)
+class _Thing:
+    name: str
+    sides: tuple[float, float, float, float]
+    difficult: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """One XML file."""
+
+    file: Path
+    image: str  # the name that it tells
+    size: tuple[int, int] | None
+    things: tuple[_Thing, ...]
+
+
+def voc_elements(source: LabelSource) -> Iterator[Element]:
+    """The classes, images and objects of a split, as the elements of a COCO file.
+
+    Classes are all names in the folder, in alphabetical order, whatever the split has of them. Difficult objects are
+    marked as crowds: they need not be found, and finding them is no fault. Ids of images are the numbers that their
+    files are named by, where all are, else their places.
+
+    VOC counts pixels from 1 and a box includes the last one: `xmin, xmax` cover `xmin - 1` to `xmax`. A folder with a
+    corner at 0 was written by a tool that counts from 0: its corners are taken as they are, and a warning says so.
+    """
+    everything = {file.stem: _read(file) for file in sorted(_xml_files(source.path))}
+    if not everything:
+        raise InputError(f"Expected `{source.path}` to hold XML files of Pascal VOC, but there are none.")
+    offset = _offset(source.path, everything.values())
+    names = sorted({thing.name for picture in everything.values() for thing in picture.things})
+    for number, name in enumerate(names, start=1):
+        yield Element("categories", {"id": number, "name": name}, -1, -1)
+    pictures = [everything[stem] for stem in _stems(source, everything)]
+    count, ids = 0, numbered([picture.file.stem for picture in pictures])
+    category = {name: number for number, name in enumerate(names, start=1)}
+    for picture, image_id in zip(pictures, ids, strict=True):
+        path = _image_file(source.path, picture)
+        width, height = picture.size or next(image_sizes([str(path)]))
+        entry = {"id": image_id, "file_name": path.relative_to(source.path).as_posix(), "width": width}
+        yield Element("images", entry | {"height": height}, -1, -1)
+        for thing in picture.things:
+            count += 1
+            labels = {"id": count, "image_id": image_id, "category_id": category[thing.name]}
+            yield Element("annotations", labels | _box(thing, offset), -1, -1)
+
+
+def _box(thing: _Thing, offset: int) -> dict[str, Any]:
+    left, top, right, bottom = thing.sides
+    left, top = left - offset, top - offset
+    box = [left, top, right - left, bottom - top]
+    return {"bbox": box, "area": box[2] * box[3], "iscrowd": int(thing.difficult)}
+
+
+def _xml_files(folder: Path) -> Iterator[Path]:
+    inside = folder / "Annotations"
+    return (inside if inside.is_dir() else folder).glob("*.xml")
+
+
+def _offset(folder: Path, pictures: Any) -> int:
+    for picture in pictures:
+        if any(min(thing.sides) < 1 for thing in picture.things):
+            warnings.warn(
+                f"`{folder}` has a corner at 0 (`{picture.file.name}`), which Pascal VOC, whose pixels are counted from"
+                " 1, has not: its boxes are taken as counted from 0.",
+                LogNWarning,
+                stacklevel=3,
+            )
+            return 0
+    return 1
+
+
+def _stems(source: LabelSource, everything: dict[str, _Picture]) -> list[str]:
+    """The names of the images of a split; of all where the folder has no lists and none was asked for."""
+    lists = image_sets(source.path)
+    if source.split is None and not lists.is_dir():
+        return list(everything)
+    split = source.split or DEFAULT_SPLIT
+    file = lists / f"{split}.txt"
+    if not file.is_file():
+        whole = [name.stem for name in sorted(lists.glob("*.txt")) if "_" not in name.stem]  # not those of one class
+        known = ", ".join(f"`{source.path}:{name}`" for name in whole) or "no lists"
+        raise InputError(f"Expected split `{split}` at `{file}`, but there is no file; the folder has {known}.")
+    rows = [line.split() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    if any(len(row) > 1 for row in rows):
+        raise InputError(f"Expected `{file}` to list one image a line, but it says of each whether it has a class.")
+    stems = [row[0] for row in rows]
+    lacking = next((stem for stem in stems if stem not in everything), None)
+    if lacking is not None:
+        raise InputError(f"Expected an XML file for each image of `{file}`, but `{lacking}` has none.")
+    if len(set(stems)) < len(stems):
+        raise InputError(f"Expected `{file}` to list each image once, but it lists some twice.")
+    return stems
+
+
+def _image_file(folder: Path, picture: _Picture) -> Path:
+    inside = folder / "JPEGImages"
+    base = inside if inside.is_dir() else folder
+    names = [picture.image, *(f"{picture.file.stem}{suffix}" for suffix in SUFFIXES)]
+    for name in filter(None, names):
+        if (base / name).is_file():
+            return base / name
+    raise InputError(
+        f"Expected the image of `{picture.file}` at `{base / (picture.image or names[1])}`, but there is no file."
+    )
+
+
+def _read(file: Path) -> _Picture:
+    content = file.read_bytes()
+    if b"<!ENTITY" in content:
+        raise InputError(f"Expected `{file}` to be XML of Pascal VOC, which has no entities, but it defines some.")
+    try:
+        root = ElementTree.fromstring(content)  # noqa: S314 - without entities there is nothing that could grow
+    except (ElementTree.ParseError, ValueError) as error:
+        raise InputError(f"Expected `{file}` to be XML of Pascal VOC, but it cannot be read ({error}).") from error
+    if root.tag != "annotation":
+        raise InputError(f"Expected `{file}` to hold `<annotation>`, but it holds `<{root.tag}>`.")
+    things = tuple(_thing(file, place, entry) for place, entry in enumerate(root.findall("object"), start=1))
+    return _Picture(file, Path(_text(root, "filename")).name, _size(root), things)
+
+
+def _text(entry: ElementTree.Element, path: str) -> str:
+    return (entry.findtext(path) or "").strip()
+
+
+def _size(root: ElementTree.Element) -> tuple[int, int] | None:
+    """Width and height; None where they are not told, as 0 often says: the image has them."""
+    told = [_text(root, f"size/{name}") for name in ("width", "height")]
+    if not all(text.isdecimal() and int(text) > 0 for text in told):
+        return None
+    return int(told[0]), int(told[1])
+
+
+def _thing(file: Path, place: int, entry: ElementTree.Element) -> _Thing:
+    name = _text(entry, "name")
+    if not name:
+        raise InputError(f"Expected object {place} of `{file}` to have a `name`, but it has none.")
+    told = [_text(entry, f"bndbox/{side}") for side in _SIDES]
+    try:
+        left, top, right, bottom = map(float, told)
+    except ValueError:
+        left = top = right = bottom = float("nan")
+    if not all(map(isfinite, (left, top, right, bottom))) or right < left or bottom < top or min(left, top) < 0:
+        raise InputError(
+            f"Expected `bndbox` of object {place} of `{file}` to have {', '.join(_SIDES)}, each a number, but got "
+            f"{', '.join(text or 'none' for text in told)}."
+        )
+    return _Thing(name, (left, top, right, bottom), _text(entry, "difficult") == "1")

@@ -1,0 +1,296 @@
+"""Labels of YOLO: a `data.yaml`, and beside each image a text file with a class and a box in each line."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from logn.errors import InputError, LogNWarning
+from logn.json_stream import Element
+from logn.labels.data_yaml import read_data_yaml
+from logn.labels.image_headers import image_sizes, numbered
+from logn.labels.source import DEFAULT_SPLIT, LabelSource
+from logn.logits.image_folder import SUFFIXES
+
+_KEYS = ("path", "train", "val", "validation", "test", "names", "nc", "kpt_shape")
+_SPLITS = ("train", "val", "test")
+#: Shares are written with six digits or so: what is rounded may end this far outside.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class YoloData:
+    """What a `data.yaml` describes.
+
+    Args:
+        file: The file.
+        names: The classes by number.
+        splits: What it says of each split: folders, lists or images.
+        folder: Where relative paths of splits start.
+        keypoint_numbers: How many numbers follow the box in a line of a pose data set; 0 for none.
+    """
+
+    file: Path
+    names: tuple[str, ...]
+    splits: Mapping[str, tuple[str, ...]]
+    folder: Path
+    keypoint_numbers: int = 0
+
+
+def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Element]:
+    """The classes, images and objects of a split, as the elements of a COCO file.
+
+    An image without a text file, or with an empty one, has no objects. Ids of images are the numbers that their files
+    are named by, where all are, else their places; class 0 gets id 1, as in the result files of Ultralytics. An outline
+    becomes the box around it. Lines that come twice in a file count once.
+
+    Args:
+        source: The `data.yaml` and the split.
+        sizes: Read the sizes of the images, without which there are no boxes.
+    """
+    data = read_yolo_data(source.path)
+    images = split_images(data, source.split or DEFAULT_SPLIT)
+    for number, name in enumerate(data.names):
+        yield Element("categories", {"id": number + 1, "name": name}, -1, -1)
+    twice, labelled, count, name_of = 0, 0, 0, _Names(source.root)
+    ids = numbered([_stem(path) for path in images])
+    measured = image_sizes(images) if sizes else [None] * len(images)
+    for path, image_id, size in zip(images, ids, measured, strict=True):
+        entry: dict[str, Any] = {"id": image_id, "file_name": name_of(path)}
+        if size is not None:
+            entry |= {"width": size[0], "height": size[1]}
+        yield Element("images", entry, -1, -1)
+        rows = _rows(label_file(path), data)
+        labelled += rows is not None
+        distinct = list(dict.fromkeys(rows or ()))
+        twice += len(rows or ()) - len(distinct)
+        for label, *box in distinct:
+            count += 1
+            thing = {"id": count, "image_id": image_id, "category_id": int(label) + 1, "iscrowd": 0}
+            yield Element("annotations", thing | (_in_pixels(box, size) if size else {}), -1, -1)
+    _warn(source, images, labelled, twice)
+
+
+def _warn(source: LabelSource, images: Sequence[str], labelled: int, twice: int) -> None:
+    if not labelled:
+        warnings.warn(
+            f"None of the {len(images)} images of `{source.path}` has a file of labels (`{label_file(images[0])}` would"
+            " be the first), so all of them count as images without objects.",
+            LogNWarning,
+            stacklevel=2,
+        )
+    if twice:
+        warnings.warn(
+            f"{twice} lines of the labels of `{source.path}` come twice in their file and count once.",
+            LogNWarning,
+            stacklevel=2,
+        )
+
+
+def label_file(image: str) -> str:
+    """Where the labels of an image are: the last folder `images` of its path becomes `labels`.
+
+    Paths are texts here: of a hundred thousand images, objects for them take longer than reading the files.
+
+    Example:
+        >>> label_file("coco8/images/val/000000000036.jpg")
+        'coco8/labels/val/000000000036.txt'
+    """
+    folder, _, name = image.rpartition(os.sep)
+    parts = f"{os.sep}{folder}{os.sep}".rpartition(f"{os.sep}images{os.sep}")
+    if parts[1]:
+        folder = f"{parts[0]}{os.sep}labels{os.sep}{parts[2]}"[1:-1]
+    return f"{folder}{os.sep if folder or image.startswith(os.sep) else ''}{name.rpartition('.')[0]}.txt"
+
+
+def _stem(path: str) -> str:
+    return path.rpartition(os.sep)[2].rpartition(".")[0]
+
+
+def read_yolo_data(file: Path) -> YoloData:
+    """Read a `data.yaml`, and refuse one whose classes are not told plainly."""
+    found = read_data_yaml(file, _KEYS)
+    found["val"] = found.get("val") or found.get("validation")
+    splits = {name: _texts(file, name, found[name]) for name in _SPLITS if found.get(name)}
+    return YoloData(file, _class_names(file, found), splits, _folder(file, found.get("path")), _keypoints(file, found))
+
+
+def _texts(file: Path, key: str, value: Any) -> tuple[str, ...]:
+    listed = value if isinstance(value, list) else [value]
+    if isinstance(value, dict) or not all(isinstance(item, str) for item in listed):
+        raise InputError(f"Expected `{key}` of `{file}` to be a path or a list of paths, but got {value!r:.60}.")
+    return tuple(listed)
+
+
+def _class_names(file: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
+    names, number = found.get("names"), found.get("nc")
+    if number is not None and not (isinstance(number, str) and number.isdecimal()):
+        raise InputError(f"Expected `nc` of `{file}` to be a number of classes, but got {number!r}.")
+    if names is None and number is not None:
+        return tuple(f"class_{place}" for place in range(int(number)))
+    if isinstance(names, dict):
+        keys = [str(place) for place in range(len(names))]
+        if set(names) != set(keys):
+            lacking = next(key for key in keys if key not in names)
+            raise InputError(
+                f"Expected `names` of `{file}` to number the classes from 0 to {len(names) - 1}, but there is no "
+                f"{lacking}."
+            )
+        names = [names[key] for key in keys]
+    if not isinstance(names, list) or not names or not all(names):
+        raise InputError(f"Expected `names` of `{file}` to name the classes, but got {names!r:.60}.")
+    if number is not None and int(number) != len(names):
+        raise InputError(f"Expected `names` of `{file}` to name the {number} classes of `nc`, but got {len(names)}.")
+    return tuple(names)
+
+
+def _keypoints(file: Path, found: Mapping[str, Any]) -> int:
+    shape = found.get("kpt_shape")
+    if shape is None:
+        return 0
+    if not isinstance(shape, list) or len(shape) != 2 or not all(str(number).isdecimal() for number in shape):
+        raise InputError(f"Expected `kpt_shape` of `{file}` to be two numbers, but got {shape!r:.60}.")
+    return int(shape[0]) * int(shape[1])
+
+
+def _folder(file: Path, path: Any) -> Path:
+    """Where splits start: `path`, from the folder of the file, from here, or from one up; the file's folder if none."""
+    if path is None:
+        return file.parent
+    if not isinstance(path, str):
+        raise InputError(f"Expected `path` of `{file}` to be a folder, but got {path!r:.60}.")
+    places = [file.parent / path, Path(path), file.absolute().parent.parent / path]
+    for place in places:
+        if place.is_dir():
+            return place
+    tried = " or ".join(f"`{place}`" for place in dict.fromkeys(places))
+    raise InputError(f"Expected `path` of `{file}` to be a folder, but there is none at {tried}.")
+
+
+def split_images(data: YoloData, split: str) -> list[str]:
+    """The images of a split, sorted by path; one that is listed twice counts once."""
+    if split not in data.splits:
+        known = ", ".join(f"`{data.file}:{name}`" for name in data.splits) or "none at all"
+        raise InputError(
+            f"Expected `{data.file}` to name the images of split `{split}`, but it does not; it has {known}."
+        )
+    found = [image for text in data.splits[split] for image in _images_at(data, split, text)]
+    distinct = sorted(set(found))
+    if len(distinct) < len(found):
+        warnings.warn(
+            f"{len(found) - len(distinct)} images of `{data.file}:{split}` are listed twice and count once.",
+            LogNWarning,
+            stacklevel=2,
+        )
+    if not distinct:
+        places = ", ".join(f"`{_resolved(data, text)}`" for text in data.splits[split])
+        raise InputError(f"Expected images of `{data.file}:{split}` in {places}, but there are none.")
+    return distinct
+
+
+def _resolved(data: YoloData, text: str) -> Path:
+    place = data.folder / text
+    if not place.exists() and text.startswith("../"):  # Roboflow's files name the folder above their own
+        place = data.folder / text[3:]
+    return place
+
+
+def _images_at(data: YoloData, split: str, text: str) -> list[str]:
+    place = _resolved(data, text)
+    if place.is_dir():
+        return [
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(place, followlinks=True)
+            for name in names
+            if name.lower().endswith(SUFFIXES)
+        ]
+    if not place.is_file():
+        raise InputError(
+            f"Expected `{split}` of `{data.file}` to be a folder or a list of images, but there is none at `{place}`."
+        )
+    return [str(place)] if place.suffix.lower() in SUFFIXES else _listed_images(place, data.folder)
+
+
+def _listed_images(file: Path, folder: Path) -> list[str]:
+    found = []
+    for number, line in enumerate(_lines(str(file)) or (), start=1):
+        if not line.strip():
+            continue
+        places = [base / line.strip() for base in (file.parent, folder, Path())]
+        image = next((place for place in places if place.is_file()), None)
+        if image is None:
+            raise InputError(f"Expected the image in line {number} of `{file}` at `{places[0]}`, but there is no file.")
+        found.append(str(image))
+    return found
+
+
+class _Names:
+    """Paths of images from a folder, which is asked for once for each folder that has images."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders: dict[str, str] = {}
+
+    def __call__(self, path: str) -> str:
+        folder, name = os.path.split(path)
+        if folder not in self._folders:
+            self._folders[folder] = Path(os.path.relpath(folder, self._root)).as_posix()
+        inside = self._folders[folder]
+        return name if inside == "." else f"{inside}/{name}"
+
+
+Row = tuple[float, float, float, float, float]
+
+
+def _rows(file: str, data: YoloData) -> list[Row] | None:
+    """The objects of an image; None where it has no file."""
+    lines = _lines(file)
+    if lines is None:
+        return None
+    return [_row(file, number, line, data) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _row(file: str, number: int, line: str, data: YoloData) -> Row:
+    """Class, centre, width and height of a line."""
+    try:
+        label, *values = map(float, line.split())
+    except ValueError:
+        raise _fault(file, number, "numbers", line) from None
+    if not (label.is_integer() and 0 <= label < len(data.names)):
+        raise _fault(file, number, f"a class from 0 to {len(data.names) - 1}", line.split()[0])
+    if data.keypoint_numbers and len(values) == 4 + data.keypoint_numbers:
+        values = values[:4]
+    if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+        raise _fault(file, number, "a class and a box (5 numbers) or an outline (7, 9 and so on)", line)
+    if not all(-ROUNDING <= value <= 1 + ROUNDING for value in values):
+        outside = next(value for value in values if not -ROUNDING <= value <= 1 + ROUNDING)
+        raise _fault(file, number, "coordinates that are shares of the image, 0 to 1,", f"{outside:g}")
+    if len(values) == 4:
+        return label, values[0], values[1], values[2], values[3]
+    across, down = values[0::2], values[1::2]
+    left, right, top, bottom = min(across), max(across), min(down), max(down)
+    return label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+
+
+def _fault(file: str, number: int, expected: str, got: str) -> InputError:
+    return InputError(f"Expected {expected} in line {number} of `{file}`, but got {got.strip()!r:.60}.")
+
+
+def _lines(file: str) -> list[str] | None:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read().decode("utf-8-sig").splitlines()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise InputError(f"Expected `{file}` to be UTF-8 text, but it is not ({error}).") from None
+
+
+def _in_pixels(box: Sequence[float], size: tuple[int, int]) -> dict[str, Any]:
+    across, down, width, height = box
+    width, height = width * size[0], height * size[1]
+    return {"bbox": [across * size[0] - width / 2, down * size[1] - height / 2, width, height], "area": width * height}

@@ -1,0 +1,137 @@
+"""Shift, and scale, of each class by labelled rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import logn
+from logn.calibrators import labelled_fit
+from logn.calibrators.labelled_fit import fit_to_labels
+from logn.logits.arrays import softmax
+
+
+def draw(rows, seed, mix=(0.7, 0.2, 0.1), bias=(2.0, 0.0, -1.0)):
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(len(mix), size=rows, p=mix)
+    return logn.LabelledRows(2 * (2 * np.eye(len(mix))[labels] + rng.normal(size=(rows, len(mix)))) + bias, labels)
+
+
+def penalised_loss(shift, rows, strength, weight, class_weight):
+    """As the module's docstring writes it."""
+    scores = softmax(rows.logits + shift)[np.arange(len(rows)), rows.labels]
+    return -(weight * np.log(scores)).sum() + strength / 2 * (class_weight * shift**2).sum()
+
+
+def test_it_is_the_minimum_of_the_loss(monkeypatch):
+    monkeypatch.setattr(labelled_fit, "STRENGTHS", (10.0,))
+    rows = draw(200, 0)
+    found = fit_to_labels(rows, logn.ClassAffine.identity(3), "softmax").affine.shift
+    seen = np.bincount(rows.labels)
+    class_weight = (1 / seen) * 200 / 3  # all classes weigh alike, and all rows together 200
+    weight = class_weight[rows.labels]
+    best = penalised_loss(found, rows, 10.0, weight, class_weight)
+    for column in range(3):  # an independent check: no step in any direction is better
+        for step in (-1e-3, 1e-3):
+            moved = found + step * np.eye(3)[column]
+            assert penalised_loss(moved, rows, 10.0, weight, class_weight) > best
+
+
+def test_a_known_bias_is_found():
+    found = logn.offsets(draw(20_000, 1))
+    relative = found.shift - found.shift.mean()
+    np.testing.assert_allclose(relative, [-5 / 3, 1 / 3, 4 / 3], atol=0.1)
+    assert found.scale.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_vector_scaling_finds_a_known_scale():
+    rows = draw(20_000, 2, bias=(0.0, 0.0, 0.0))
+    found = logn.vector_scaling(logn.LabelledRows(rows.logits * [4.0, 1.0, 1.0], rows.labels))
+    np.testing.assert_allclose(found.scale / found.scale[1], [0.25, 1.0, 1.0], rtol=0.15)
+    assert found.method == "vector"
+
+
+def test_a_base_that_is_right_is_kept_where_labels_are_few():
+    right = logn.ClassAffine([1.0, 1.0, 1.0], [-2.0, 0.0, 1.0], method="right")
+    away = [np.abs(np.ptp(logn.offsets(draw(30, seed), right).shift - right.shift)) for seed in range(10)]
+    alone = [np.ptp(logn.offsets(draw(30, seed)).shift - right.shift) for seed in range(10)]
+    assert np.mean(away) < 0.6 * np.mean(alone)
+
+
+def test_classes_without_a_label_stay_where_the_base_put_them():
+    rows = draw(300, 3)
+    wide = logn.LabelledRows(np.hstack([rows.logits, rows.logits[:, :1] - 3]), rows.labels)
+    base = logn.ClassAffine([1.0, 1.0, 1.0, 0.5], [0.0, 0.0, 0.0, 7.0])
+    found = logn.vector_scaling(wide, base)
+    assert (found.scale[3], found.shift[3]) == (0.5, 7.0)
+    assert found.settings["unlabelled_classes"] == 1
+
+
+@pytest.mark.parametrize("background", [0, -1])
+def test_the_background_is_left_alone(background):
+    rows = draw(500, 4, mix=(0.6, 0.3, 0.1))
+    for make in (logn.offsets, logn.vector_scaling):
+        found = make(rows, background=background)
+        assert (found.scale[background], found.shift[background]) == (1.0, 0.0)
+        assert found.background == background
+
+
+def test_sigmoids_and_rows_of_no_class():
+    rng = np.random.default_rng(5)
+    labels = rng.choice([-1, 0, 1], size=3000, p=[0.5, 0.3, 0.2])
+    there = np.stack([labels == 0, labels == 1], axis=1)
+    rows = logn.LabelledRows(9.0 * there + 3 * rng.normal(size=there.shape) - 4.5 + [3.0, 0.0], labels)
+    found = logn.offsets(rows, activation="sigmoid", target=[0.3, 0.2])
+    odds = np.log(0.3 / 0.7) - np.log(0.2 / 0.8)
+    assert found.shift[0] - found.shift[1] == pytest.approx(odds - 3.0, abs=0.2)
+    with pytest.raises(logn.InputError, match="of a softmax to be columns, but got -1"):
+        logn.offsets(rows)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_never_worse_on_held_out_folds_than_the_base_and_the_order_of_classes_does_not_matter(seed):
+    rows = draw(80, seed)
+    if len(np.unique(rows.labels)) < 3:
+        return
+    found = logn.offsets(rows)
+    assert found.settings["held_out_loss"] <= found.settings["base_loss"]
+    order = np.random.default_rng(seed).permutation(3)
+    turned = logn.offsets(logn.LabelledRows(rows.logits[:, order], np.argsort(order)[rows.labels]))
+    np.testing.assert_allclose(turned.shift, found.shift[order], atol=1e-3)
+
+
+def test_by_specification_with_a_base_a_target_and_fewer_rows():
+    rows = draw(2000, 6)
+    moments = logn.ClassMoments(3, mean_probability=True, metadata=logn.StatisticsMetadata(activation="softmax"))
+    moments.update(rows.logits)
+    inputs = logn.FitInputs(moments, labelled=rows)
+    assert inputs.fit("offsets").settings["base"] == "p2p"
+    few = inputs.fit("offsets:base=none,rows=100")
+    assert (few.settings["base"], few.settings["labelled_rows"]) == ("none", 100)
+    mixed = inputs.fit("vector:base=none,target=training").settings["target"]
+    np.testing.assert_allclose(mixed, moments.mean_probability)
+    # Aimed at the mix that was labelled, all rows weigh alike; nearly nothing is left to gain on logits like these.
+    with pytest.raises(logn.InputError, match="labelled rows"):
+        logn.fit_method("offsets", moments=moments)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (np.zeros(50, int), "at least two classes, but all 50 are of one"),
+        (np.arange(50), "columns from 0 to 2, but got 3 for row 3"),
+        (np.zeros(49, int), "one whole number for each of the 50 rows"),
+        (np.zeros(50), "one whole number"),
+    ],
+)
+def test_bad_labels_get_a_sentence(labels, words):
+    with pytest.raises(logn.InputError, match=words):
+        logn.offsets(logn.LabelledRows(np.random.default_rng(0).normal(size=(50, 3)), labels))
+
+
+def test_other_columns_and_nan_are_refused():
+    with pytest.raises(logn.InputError, match="to have 4 columns, but got 3"):
+        logn.offsets(draw(50, 7), logn.ClassAffine.identity(4))
+    with pytest.raises(logn.InputError, match="finite, but row 0, column 1 is nan"):
+        logn.LabelledRows([[0.0, np.nan]], [0])

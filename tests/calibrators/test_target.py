@@ -1,0 +1,142 @@
+"""Aiming a correction at a class mix, by a part of its strength: one definition for all methods."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import logn
+from logn.calibrators.target import Aim
+from logn.classes.shares import ClassShares, read_shares
+from logn.logits.arrays import softmax
+
+COUNTS = [900.0, 90.0, 10.0]
+ROWS = hnp.arrays(np.float64, st.tuples(st.integers(8, 30), st.just(4)), elements=st.floats(-8, 8))
+SHARES = hnp.arrays(np.float64, 3, elements=st.floats(0.01, 1.0))
+
+
+def moments_of(rows, background=0, **metadata):
+    moments = logn.ClassMoments(
+        rows.shape[1],
+        sample_rows=1000,
+        mean_probability=True,
+        metadata=logn.StatisticsMetadata(background=background, activation="softmax", **metadata),
+    )
+    moments.update(rows)
+    return moments
+
+
+@pytest.fixture
+def moments():
+    rows = np.random.default_rng(0).normal([2.0, 1.0, -1.0, -3.0], [1.0, 2.0, 1.0, 0.5], size=(400, 4))
+    return moments_of(rows, class_names=("background", "car", "bus", "unicycle"))
+
+
+def test_worked_numbers():
+    # scale 4 ** 0.5 = 2; ln(2 * 3/4) = 0.405465, half of it 0.202733; (2 + ln(2 * 1/4)) / 2 = 0.653426
+    scale, shift = Aim([3.0, 1.0], 0.5, 2)(np.array([4.0, 1.0]), np.array([0.0, 2.0]))
+    assert scale.tolist() == [2.0, 1.0]
+    np.testing.assert_allclose(shift, [0.2027325541, 0.6534264097], atol=1e-9)
+
+
+def test_the_paper_s_form_towards_a_target_is_the_definition(moments):
+    plain = logn.logit_normalization(moments, form="paper")
+    aimed = logn.logit_normalization(moments, form="paper", target=COUNTS, strength=0.5)
+    shares = np.array(COUNTS) / 1000
+    np.testing.assert_allclose(aimed.scale[1:], np.sqrt(plain.scale[1:]), rtol=1e-12)
+    np.testing.assert_allclose(aimed.shift[1:], 0.5 * (plain.shift[1:] + np.log(3 * shares)), rtol=1e-12)
+    assert (aimed.scale[0], aimed.shift[0]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("spec", ["logn", "logn:balanced", "logn:margin=0", "p2p", "norcal", "loga"])
+@pytest.mark.parametrize("background", [0, None])
+def test_a_strength_of_0_changes_nothing_and_1_is_the_method(moments, spec, background):
+    inputs = logn.FitInputs(moments_of(moments.sample.astype(float), background), COUNTS + [5.0] * (background is None))
+    sep = "," if ":" in spec else ":"
+    nothing, whole = inputs.fit(f"{spec}{sep}strength=0"), inputs.fit(f"{spec}{sep}strength=1,target=uniform")
+    np.testing.assert_allclose(nothing.scale, 1.0)
+    np.testing.assert_allclose(nothing.shift, 0.0, atol=1e-6)
+    assert whole == inputs.fit(spec)
+
+
+@pytest.mark.parametrize("spec", ["p2p:target=training", "loga:target=counts"])
+def test_aiming_at_the_training_mix_changes_nothing(moments, spec):
+    inputs = logn.FitInputs(moments, None if "training" in spec else COUNTS)
+    np.testing.assert_allclose(inputs.fit(spec).shift, 0.0, atol=1e-6)
+
+
+def test_norcal_aimed_at_its_counts_moves_no_class_against_another():
+    shift = logn.fit_method("norcal:target=counts", counts=COUNTS, background=-1).shift
+    np.testing.assert_allclose(shift[:3], shift[0])
+
+
+@given(rows=ROWS, target=SHARES, strength=st.floats(0.0, 1.0))
+def test_a_balanced_margin_keeps_the_mass_whatever_the_target(rows, target, strength):
+    rows = rows.astype(np.float16).astype(np.float64)
+    assume(bool((rows.std(axis=0) > 0.2).all()))
+    moments = moments_of(rows)
+    for make in (logn.logit_normalization, logn.prior2posterior):
+        affine = make(moments, target=target, strength=strength)
+        assert softmax(affine(rows))[:, 0].mean() == pytest.approx(softmax(rows)[:, 0].mean(), abs=1e-6)
+
+
+@given(
+    counts=hnp.arrays(np.float64, 3, elements=st.floats(1, 1e4)),
+    target=SHARES,
+    test=hnp.arrays(np.float64, (3, 3), elements=st.floats(-8, 8)),
+)
+def test_the_sum_of_a_target_does_not_matter_and_classes_shift_by_its_logarithm(counts, target, test):
+    plain, aimed = logn.norcal(counts, 1.0), logn.norcal(counts, 1.0, target=target)
+    np.testing.assert_allclose(aimed(test), logn.norcal(counts, 1.0, target=7 * target)(test), atol=1e-9)
+    bayes = softmax(plain(test)) * target
+    np.testing.assert_allclose(softmax(aimed(test)), bayes / bayes.sum(axis=1, keepdims=True), atol=1e-9)
+
+
+def test_a_target_of_named_shares_is_put_in_the_order_of_the_statistics(moments, tmp_path):
+    turned = tmp_path / "mix.json"
+    turned.write_text(json.dumps({"names": ["unicycle", "car", "bus"], "shares": [0.1, 0.6, 0.3]}))
+    straight = logn.logit_normalization(moments, target=[0.6, 0.3, 0.1])
+    assert logn.fit_method(f"logn:balanced,target={turned}", moments=moments) == straight
+    assert logn.fit_method("logn:balanced", moments=moments, target=read_shares(turned)) == straight
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("p2p:target=uniformly", "`target` to be uniform, counts, training or a file of shares, but got 'uniformly'"),
+        ("p2p:target=counts", "Expected `counts` for the method `p2p`, but got none"),
+        ("p2p:target=lost.csv", "lost.csv"),
+        ("p2p:strength=nan", "`strength` to be a finite number"),
+        ("norcal:on_logits=true,target=uniform", None),
+        ("norcal:on_logits=true,target=counts", "`target` only with weights"),
+    ],
+)
+def test_mistakes_are_named(moments, spec, sentence):
+    inputs = logn.FitInputs(moments, COUNTS if spec.startswith("norcal") else None)
+    if sentence is None:
+        inputs.fit(spec)
+        return
+    with pytest.raises(logn.InputError, match=sentence):
+        inputs.fit(spec)
+
+
+def test_shares_that_do_not_fit_are_refused(moments, tmp_path):
+    with pytest.raises(logn.InputError, match=r"`target` to be one share per foreground class \(3\)"):
+        logn.logit_normalization(moments, target=[1, 2])
+    with pytest.raises(logn.InputError, match="`target` to be above 0 and finite, but got nan for class 1"):
+        logn.norcal(COUNTS, target=[1, np.nan, 1])
+    with pytest.raises(logn.InputError, match="a share for the class 'unicycle', but it has none"):
+        logn.fit_method("p2p", moments=moments, target=ClassShares([1.0, 1.0, 1.0], ("car", "bus", "tram")))
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(logn.InputError, match="no classes"):
+        logn.fit_method(f"p2p:target={tmp_path / 'empty.csv'}", moments=moments)
+
+
+def test_training_needs_counts_or_the_mean_probability():
+    bare = logn.ClassMoments(3, sample_rows=10)
+    bare.update(np.random.default_rng(0).normal(size=(10, 3)))
+    with pytest.raises(logn.InputError, match="`counts`, or statistics with the mean probability"):
+        logn.fit_method("logn:balanced,target=training", moments=bare, activation="softmax")

@@ -1,0 +1,42 @@
+"""The page on the class mix of the deployment: its commands run, and its numbers are those of the data."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import logn
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "deployment-prior.md"
+SCRIPT = ROOT / "benchmarks" / "deployment_prior.py"
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
+
+
+def test_the_journey_can_be_pasted(tmp_path, blocks, run_logn, run_python, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_logits, in_python = blocks("python")
+    subprocess.run([sys.executable, "-c", make_logits], cwd=tmp_path, check=True, env=dict(os.environ))
+    (commands,) = blocks("sh")
+    run_logn(commands)
+    mix = logn.PriorEstimate.load("mix.json")
+    np.testing.assert_allclose(mix.target, [0.2, 0.2, 0.3, 0.3], atol=0.02)
+    assert mix.shifted
+    names = run_python(in_python)
+    np.testing.assert_allclose(names["mix"].shares, mix.shares, atol=1e-6)
+    assert names["affine"] == logn.ClassAffine.load("affine.safetensors")
+    assert names["by_labels"].method == "offsets"
+
+
+def test_the_numbers_are_those_of_the_data():
+    spec = importlib.util.spec_from_file_location("deployment_prior", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    measured = json.loads(script.DATA.read_text())
+    shown = PAGE.read_text().partition(script.BEGIN)[2].partition(script.END)[0]
+    assert shown == script.results(measured)

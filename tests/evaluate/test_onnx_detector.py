@@ -1,0 +1,356 @@
+"""ONNX detectors in the layouts of public ones: logits found, folded and recorded, and boxes as a decoder by hand."""
+
+import json
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.onnx_fold import fold_onnx
+from logn.errors import InputError
+from logn.evaluate.detectors.onnx import OnnxDetector
+from logn.logits.image_folder import Preprocessing, read_prepared
+from logn.logits.onnx.file import read_onnx
+from logn.logits.onnx.locate import Wanted, locate_onnx_logits
+from logn.statistics.record_onnx import record_onnx
+
+SIZE, CLASSES, STRIDES = 64, 6, (8, 16, 32)
+CELLS = [SIZE // stride for stride in STRIDES]
+ANCHORS = [[(10, 13), (16, 30), (33, 23)], [(30, 61), (62, 45), (59, 119)], [(116, 90), (156, 198), (373, 326)]]
+
+
+class Writer:
+    """Collects the text and the weights of a graph over pooled images, one level per stride."""
+
+    def __init__(self, seed=0):
+        self.generator = np.random.default_rng(seed)
+        self.lines, self.weights = [], {}
+        for level, stride in enumerate(STRIDES):
+            self.lines.append(
+                f"f{level} = AveragePool <kernel_shape = [{stride}, {stride}], strides = [{stride}, {stride}]> (x)"
+            )
+
+    def constant(self, name, values, kind=np.int64):
+        self.weights[name] = np.array(values, kind)
+        return name
+
+    def conv(self, name, level, channels, spread=2.0):
+        self.weights[f"{name}_w"] = self.generator.normal(0, spread, (channels, 3, 1, 1)).astype(np.float32)
+        self.weights[f"{name}_b"] = self.generator.normal(0, 1, channels).astype(np.float32)
+        self.lines.append(f"{name} = Conv(f{level}, {name}_w, {name}_b)")
+
+    def add(self, line):
+        self.lines.append(line)
+
+    def save(self, path, outputs, metadata=None):
+        text = f'<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, {SIZE}, {SIZE}] x) => ({outputs}) {{ '
+        model = onnx.parser.parse_model(text + " ".join(self.lines) + " }")
+        for name, array in self.weights.items():
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+        for key, value in (metadata or {}).items():
+            model.metadata_props.add(key=key, value=value)
+        onnx.checker.check_model(model)
+        onnx.save_model(model, str(path))
+        return path
+
+
+def yolox(path, classes=CLASSES):
+    """Box, objectness and class scores of three levels in one output; boxes are offsets to a grid."""
+    graph = Writer()
+    flat = graph.constant("flat", [1, 5 + classes, -1])
+    for level in range(3):
+        graph.conv(f"cls{level}", level, classes, spread=0.02)
+        graph.conv(f"reg{level}", level, 4, spread=0.005)
+        graph.conv(f"obj{level}", level, 1, spread=0.02)
+        graph.add(f"so{level} = Sigmoid(obj{level}) sc{level} = Sigmoid(cls{level})")
+        graph.add(
+            f"j{level} = Concat <axis = 1> (reg{level}, so{level}, sc{level}) r{level} = Reshape(j{level}, {flat})"
+        )
+    graph.add("all = Concat <axis = 2> (r0, r1, r2) y = Transpose <perm = [0, 2, 1]> (all)")
+    return graph.save(path, f"float[1, N, {5 + classes}] y")
+
+
+def nanodet(path, classes=CLASSES, bins=8):
+    """Scores and box distributions of three levels as outputs of their own, from one layer a level."""
+    graph = Writer(1)
+    parts = graph.constant("parts", [classes, 4 * bins])
+    for level in range(3):
+        graph.constant(f"sc{level}_shape", [1, classes, -1])
+        graph.constant(f"bx{level}_shape", [1, 4 * bins, -1])
+        graph.conv(f"all{level}", level, classes + 4 * bins)
+        graph.add(f"c{level}, d{level} = Split <axis = 1> (all{level}, {parts}) s{level} = Sigmoid(c{level})")
+        graph.add(
+            f"rs{level} = Reshape(s{level}, sc{level}_shape) scores{level} = Transpose <perm = [0, 2, 1]> (rs{level})"
+        )
+        graph.add(
+            f"rd{level} = Reshape(d{level}, bx{level}_shape) bins{level} = Transpose <perm = [0, 2, 1]> (rd{level})"
+        )
+    scores = [f"float[1, N{level}, {classes}] scores{level}" for level in range(3)]
+    return graph.save(path, ", ".join(scores + [f"float[1, N{level}, {4 * bins}] bins{level}" for level in range(3)]))
+
+
+def yolov5(path, classes=CLASSES):
+    """Box, objectness and classes of three anchors through one sigmoid; the box is then computed with."""
+    graph, width = Writer(2), 5 + classes
+    parts = graph.constant("parts", [2, 2, 1 + classes])
+    rows = graph.constant("rows", [1, -1, width])
+    for name, value in (("two", 2.0), ("half", 0.5)):
+        graph.constant(name, value, np.float32)
+    for level, (stride, cells) in enumerate(zip(STRIDES, CELLS, strict=True)):
+        graph.constant(f"split{level}", [1, 3, width, cells, cells])
+        columns, lines = np.meshgrid(np.arange(cells), np.arange(cells))
+        graph.constant(
+            f"grid{level}", np.broadcast_to(np.stack([columns, lines], -1), (1, 3, cells, cells, 2)), np.float32
+        )
+        graph.constant(f"stride{level}", float(stride), np.float32)
+        graph.constant(f"anchor{level}", np.array(ANCHORS[level]).reshape(1, 3, 1, 1, 2), np.float32)
+        graph.conv(f"m{level}", level, 3 * width)
+        graph.add(
+            f"v{level} = Reshape(m{level}, split{level}) t{level} = Transpose <perm = [0, 1, 3, 4, 2]> (v{level})"
+        )
+        graph.add(f"s{level} = Sigmoid(t{level}) a{level}, b{level}, c{level} = Split <axis = 4> (s{level}, {parts})")
+        graph.add(
+            f"a2{level} = Mul(a{level}, two) a3{level} = Add(a2{level}, grid{level}) a4{level} = Sub(a3{level}, half)"
+        )
+        graph.add(f"xy{level} = Mul(a4{level}, stride{level}) b2{level} = Mul(b{level}, two)")
+        graph.add(f"b3{level} = Mul(b2{level}, b2{level}) wh{level} = Mul(b3{level}, anchor{level})")
+        graph.add(f"o{level} = Concat <axis = 4> (xy{level}, wh{level}, c{level}) r{level} = Reshape(o{level}, {rows})")
+    graph.add("y = Concat <axis = 1> (r0, r1, r2)")
+    return graph.save(path, f"float[1, N, {width}] y")
+
+
+def yolov8(path, classes=CLASSES, bins=16, metadata=None):
+    """Classes beside boxes that are the mean of a softmax over 16 bins."""
+    graph = Writer(3)
+    for level in range(3):
+        graph.constant(f"b{level}_shape", [1, 4 * bins, -1])
+        graph.constant(f"c{level}_shape", [1, classes, -1])
+        graph.conv(f"box{level}", level, 4 * bins)
+        graph.conv(f"cls{level}", level, classes)
+        graph.add(f"rb{level} = Reshape(box{level}, b{level}_shape) rc{level} = Reshape(cls{level}, c{level}_shape)")
+    count = sum(cells**2 for cells in CELLS)
+    graph.constant("fold", [1, 4, bins, count])
+    graph.constant("four", [1, 4, count])
+    graph.constant("numbers", np.arange(bins).reshape(1, bins, 1, 1), np.float32)
+    graph.constant("halves", [2, 2])
+    graph.constant("two", 2.0, np.float32)
+    places = [(x + 0.5, y + 0.5) for cells in CELLS for y in range(cells) for x in range(cells)]
+    graph.constant("places", np.array(places).T[None], np.float32)
+    strides = [stride for stride, cells in zip(STRIDES, CELLS, strict=True) for _ in range(cells**2)]
+    graph.constant("strides", np.array(strides)[None, None], np.float32)
+    graph.add("bx = Concat <axis = 2> (rb0, rb1, rb2) cl = Concat <axis = 2> (rc0, rc1, rc2)")
+    graph.add("q = Reshape(bx, fold) qt = Transpose <perm = [0, 2, 1, 3]> (q) p = Softmax <axis = 1> (qt)")
+    graph.add("e = Conv(p, numbers) d = Reshape(e, four) lt, rb = Split <axis = 1> (d, halves)")
+    graph.add(
+        "low = Sub(places, lt) high = Add(places, rb) sum = Add(low, high) mid = Div(sum, two) wh = Sub(high, low)"
+    )
+    graph.add("b4 = Concat <axis = 1> (mid, wh) bp = Mul(b4, strides) sg = Sigmoid(cl) y = Concat <axis = 1> (bp, sg)")
+    return graph.save(path, f"float[1, {4 + classes}, N] y", metadata)
+
+
+def detr(path, classes=CLASSES):
+    """Raw logits with a last column for no object, and boxes from 0 to 1 behind a sigmoid."""
+    graph = Writer(4)
+    graph.constant("tokens", [1, 3, -1])
+    for name, width in (("class_embed", classes + 1), ("bbox_embed", 4)):
+        graph.constant(f"{name}_weight", graph.generator.normal(0, 2, (3, width)), np.float32)
+        graph.constant(f"{name}_bias", graph.generator.normal(0, 1, width), np.float32)
+    graph.add("t = Reshape(f0, tokens) q = Transpose <perm = [0, 2, 1]> (t) m = MatMul(q, class_embed_weight)")
+    graph.add("logits = Add(m, class_embed_bias) n = MatMul(q, bbox_embed_weight) o = Add(n, bbox_embed_bias)")
+    graph.add("pred_boxes = Sigmoid(o)")
+    return graph.save(path, f"float[1, N, {classes + 1}] logits, float[1, N, 4] pred_boxes")
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values.astype(np.float64)))
+
+
+def by_hand(name, outputs):
+    """Boxes, class scores and objectness of one image, each loop as the authors describe it."""
+    if name == "yolox":
+        boxes, row = [], 0
+        for stride, cells in zip(STRIDES, CELLS, strict=True):
+            for y in range(cells):
+                for x in range(cells):
+                    dx, dy, w, h = outputs[0][0, row, :4]
+                    cx, cy, w, h = (dx + x) * stride, (dy + y) * stride, np.exp(w) * stride, np.exp(h) * stride
+                    boxes.append((cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2))
+                    row += 1
+        return np.array(boxes), outputs[0][0, :, 5:], outputs[0][0, :, 4]
+    if name == "nanodet":
+        boxes = []
+        for stride, cells, level in zip(STRIDES, CELLS, outputs[3:], strict=True):
+            for place, row in enumerate(level[0]):
+                powers = np.exp(row.reshape(4, -1))
+                left, top, right, bottom = (powers / powers.sum(1, keepdims=True) @ np.arange(8)) * stride
+                cx, cy = (place % cells + 0.5) * stride, (place // cells + 0.5) * stride
+                boxes.append((cx - left, cy - top, cx + right, cy + bottom))
+        return np.array(boxes), np.concatenate([level[0] for level in outputs[:3]]), None
+    if name == "detr":
+        logits, boxes = outputs[0][0], outputs[1][0] * SIZE
+        scores = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        return corners(boxes), scores[:, :-1], None
+    rows = outputs[0][0] if name == "yolov5" else outputs[0][0].T
+    return corners(rows[:, :4]), rows[:, -CLASSES:], rows[:, 4] if name == "yolov5" else None
+
+
+def corners(boxes):
+    return np.stack([*(boxes[:, :2] - boxes[:, 2:] / 2).T, *(boxes[:, :2] + boxes[:, 2:] / 2).T], axis=1)
+
+
+LAYOUTS = {"yolox": yolox, "nanodet": nanodet, "yolov5": yolov5, "yolov8": yolov8, "detr": detr}
+LIKE = {"yolov8": "ultralytics"}
+
+
+def picture(height=SIZE, width=SIZE, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_boxes_scores_and_objectness_are_those_of_a_decoder_by_hand(tmp_path, name):
+    path = LAYOUTS[name](tmp_path / "m.onnx")
+    detector = OnnxDetector(path, like=LIKE.get(name, name))
+    image = picture()
+    found = detector.propose([image])[0]
+    pixels = detector.prepare(image).pixels[None]
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    boxes, scores, objectness = by_hand(name, session.run(None, {"x": pixels}))
+    np.testing.assert_allclose(found.boxes, boxes, rtol=1e-4, atol=1e-3)
+    logits = found.logits.astype(np.float64)
+    powers = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    ours = powers[:, :-1] if name == "detr" else sigmoid(logits)
+    np.testing.assert_allclose(ours, scores, rtol=1e-4, atol=1e-6)
+    if objectness is None:
+        assert found.objectness is None
+    else:
+        np.testing.assert_allclose(sigmoid(found.objectness), objectness, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["yolox", "nanodet", "yolov5", "yolov8"])
+def test_boxes_come_back_from_a_letterbox(tmp_path, name):
+    """A wide image lies in a band of the input: its boxes are those of the band, scaled back."""
+    detector = OnnxDetector(LAYOUTS[name](tmp_path / "m.onnx"), like=LIKE.get(name, name))
+    image = picture(40, 160)
+    whole, prepared = detector.propose([image])[0], detector.prepare(image)
+    top = 0 if name == "yolox" else 24
+    assert prepared.pixels.shape == (3, SIZE, SIZE)
+    canvas = detector.preprocessing.apply(image)
+    np.testing.assert_array_equal(prepared.pixels, canvas)
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    boxes, _, _ = by_hand(name, session.run(None, {"x": canvas[None]}))
+    np.testing.assert_allclose(whole.boxes, (boxes - [0, top, 0, top]) / 0.4, rtol=1e-4, atol=1e-2)
+    assert (whole.height, whole.width) == (40, 160)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("classes", [CLASSES, 16, 4], ids=str)
+def test_the_classes_alone_are_found_and_folded(tmp_path, name, classes):
+    """16 is also the number of bins of a distribution, and 4 that of the numbers of a box."""
+    source = LAYOUTS[name](tmp_path / "m.onnx", classes)
+    columns = classes + (name == "detr")
+    found, _ = locate_onnx_logits(read_onnx(source), Wanted())
+    assert (found.num_classes, found.start) == (columns, 5 if name == "yolov5" else 0)
+    generator = np.random.default_rng(5)
+    affine = ClassAffine(generator.uniform(0.5, 2, columns), generator.normal(size=columns))
+    report = fold_onnx(source, affine, tmp_path / "out.onnx")
+    assert report.way == "weights"
+    before, after = (onnx.load(str(tmp_path / file)) for file in ("m.onnx", "out.onnx"))
+    assert [node.op_type for node in after.graph.node] == [node.op_type for node in before.graph.node]
+    like = LIKE.get(name, name)
+    old, new = (OnnxDetector(tmp_path / file, like=like).propose([picture()])[0] for file in ("m.onnx", "out.onnx"))
+    np.testing.assert_array_equal(new.boxes, old.boxes)
+    np.testing.assert_allclose(new.logits, affine(old.logits.astype(np.float64)), rtol=1e-4, atol=1e-4)
+    if old.objectness is not None:
+        np.testing.assert_array_equal(new.objectness, old.objectness)
+
+
+@pytest.mark.parametrize("name", ["yolox", "yolov5", "nanodet"])
+def test_statistics_are_those_of_all_levels_together(tmp_path, name):
+    source = LAYOUTS[name](tmp_path / "m.onnx")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(3):
+        Image.fromarray(picture(seed=number)).save(folder / f"{number}.png")
+    moments = record_onnx(source, folder, like=name)
+    detector = OnnxDetector(source, like=name)
+    rows = np.concatenate([detector.propose([picture(seed=number)])[0].logits for number in range(3)])
+    assert moments.count.tolist() == [len(rows)] * CLASSES
+    np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(moments.variance, rows.var(0, ddof=1), rtol=1e-4)
+
+
+def test_the_metadata_of_ultralytics_say_classes_and_preprocessing(tmp_path):
+    names = {place: f"thing {place}" for place in range(CLASSES)}
+    metadata = {"names": str(names), "stride": "32", "task": "detect", "imgsz": f"[{SIZE}, {SIZE}]", "head": "Detect"}
+    detector = OnnxDetector(yolov8(tmp_path / "m.onnx", metadata=metadata))
+    assert detector.class_names == tuple(names.values())
+    assert (detector.preprocessing.resize, detector.preprocessing.size) == ("letterbox", (SIZE, SIZE))
+    assert detector.postprocessing.nms_iou == 0.7
+
+
+def test_a_processor_beside_the_file_says_the_preprocessing(tmp_path):
+    path = detr(tmp_path / "m.onnx")
+    settings = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.1, 0.2, 0.3]}
+    settings |= {"image_std": [0.5, 0.5, 0.25], "size": {"height": SIZE, "width": SIZE}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    Image.fromarray(picture()).save(tmp_path / "image.png")
+    ready = OnnxDetector(path).prepare(picture()).pixels
+    expected = read_prepared(
+        tmp_path / "image.png", Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.25), dtype="float32")
+    )
+    np.testing.assert_array_equal(ready, expected)
+
+
+def test_without_a_word_on_the_preprocessing_it_is_asked_for(tmp_path):
+    with pytest.raises(
+        InputError, match=r"Expected `like` for .*does not say how its images are prepared: one of yolov5"
+    ):
+        OnnxDetector(yolox(tmp_path / "m.onnx"))
+
+
+def test_a_size_that_the_model_does_not_take_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"Expected `size` to be \(64, 64\)"):
+        OnnxDetector(yolox(tmp_path / "m.onnx"), preprocessing=Preprocessing((32, 32)))
+
+
+def test_a_model_that_chooses_its_boxes_inside_is_corrected_but_not_stored(tmp_path):
+    graph = Writer(6)
+    graph.conv("cls", 0, CLASSES)
+    graph.conv("reg", 0, 4)
+    graph.constant("k", [5])
+    graph.constant("cs", [1, CLASSES, -1])
+    graph.constant("bs", [1, 4, -1])
+    graph.add("c = Reshape(cls, cs) s = Sigmoid(c) t = Transpose <perm = [0, 2, 1]> (s) b = Reshape(reg, bs)")
+    graph.add("bt = Transpose <perm = [0, 2, 1]> (b) best = ReduceMax <axes = [2], keepdims = 0> (t)")
+    graph.add("v, i = TopK(best, k) scores = Gather <axis = 1> (t, i) boxes = Gather <axis = 1> (bt, i)")
+    source = graph.save(tmp_path / "m.onnx", f"float[A, B, C, {CLASSES}] scores, float[D, E, F, 4] boxes")
+    report = fold_onnx(source, ClassAffine(np.full(CLASSES, 2.0), np.zeros(CLASSES)), tmp_path / "out.onnx")
+    assert (report.way, report.layers) == ("weights", ("cls_w",))
+    with pytest.raises(InputError, match=r"it chooses among them inside \(TopK\).*collect its statistics and fold"):
+        OnnxDetector(source, like="ultralytics")
+
+
+def test_several_images_at_once_are_those_one_by_one(tmp_path):
+    detector = OnnxDetector(yolox(tmp_path / "m.onnx"), like="yolox")
+    images = [picture(seed=seed) for seed in range(3)]
+    together = detector.propose(images)
+    for image, found in zip(images, together, strict=True):
+        np.testing.assert_array_equal(found.logits, detector.propose([image])[0].logits)
+
+
+def test_raw_levels_with_box_objectness_and_classes_are_split_where_the_user_says_so(tmp_path):
+    graph, width = Writer(7), 5 + CLASSES
+    for level, cells in enumerate(CELLS):
+        graph.constant(f"split{level}", [1, 3, width, cells, cells])
+        graph.conv(f"m{level}", level, 3 * width)
+        graph.add(
+            f"v{level} = Reshape(m{level}, split{level}) y{level} = Transpose <perm = [0, 1, 3, 4, 2]> (v{level})"
+        )
+    source = graph.save(tmp_path / "m.onnx", ", ".join(f"float[1, 3, A{i}, B{i}, {width}] y{i}" for i in range(3)))
+    found, _ = locate_onnx_logits(read_onnx(source), Wanted(start=5))
+    assert (found.num_classes, found.start, found.activation, len(found.tensors)) == (CLASSES, 5, None, 3)

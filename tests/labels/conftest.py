@@ -1,0 +1,133 @@
+"""One small data set in every form: made once as COCO content, written as YOLO and VOC trees by hand."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+NAMES = ("cat", "dog", "traffic light")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object: class, corners in whole pixels, and whether it is difficult."""
+
+    label: int
+    left: int
+    top: int
+    right: int
+    bottom: int
+    difficult: bool = False
+
+
+def write_images(folder, sizes, suffix=".png"):
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for stem, (width, height) in sizes.items():
+        paths.append(folder / f"{stem}{suffix}")
+        pixels = np.random.default_rng(len(paths)).integers(0, 255, (height, width, 3), np.uint8)
+        Image.fromarray(pixels).save(paths[-1])
+    return paths
+
+
+def coco_content(sizes, things, names=NAMES, file_name="{stem}.png", first_class=1):
+    """The same as a COCO file; `things` by the stem of their image."""
+    stems = sorted(sizes)
+    images = [
+        {
+            "id": number,
+            "file_name": file_name.format(stem=stem),
+            "width": sizes[stem][0],
+            "height": sizes[stem][1],
+        }
+        for number, stem in enumerate(stems, start=1)
+    ]
+    annotations = [
+        {
+            "image_id": number,
+            "category_id": thing.label + first_class,
+            "bbox": [thing.left, thing.top, thing.right - thing.left, thing.bottom - thing.top],
+            "area": (thing.right - thing.left) * (thing.bottom - thing.top),
+            "iscrowd": int(thing.difficult),
+        }
+        for number, stem in enumerate(stems, start=1)
+        for thing in things.get(stem, ())
+    ]
+    annotations = [{"id": number, **entry} for number, entry in enumerate(annotations, start=1)]
+    categories = [{"id": number + first_class, "name": name} for number, name in enumerate(names)]
+    return {"images": images, "categories": categories, "annotations": annotations}
+
+
+def yolo_line(thing, size):
+    width, height = size
+    numbers = (
+        (thing.left + thing.right) / 2 / width,
+        (thing.top + thing.bottom) / 2 / height,
+        (thing.right - thing.left) / width,
+        (thing.bottom - thing.top) / height,
+    )
+    return " ".join([str(thing.label), *(repr(number) for number in numbers)])
+
+
+def write_yolo(root, sizes, things, names=NAMES, split="val"):
+    """A tree as Ultralytics makes it; an image without objects has no text file."""
+    write_images(root / "images" / split, sizes)
+    labels = root / "labels" / split
+    labels.mkdir(parents=True, exist_ok=True)
+    for stem, found in things.items():
+        (labels / f"{stem}.txt").write_text("".join(f"{yolo_line(thing, sizes[stem])}\n" for thing in found))
+    lines = [f"  {number}: {name}" for number, name in enumerate(names)]
+    (root / "data.yaml").write_text(
+        "\n".join([f"path: {root}", f"train: images/{split}", f"val: images/{split}", "names:", *lines, ""])
+    )
+    return root / "data.yaml"
+
+
+def voc_xml(stem, size, things, names=NAMES):
+    objects = "".join(
+        f"<object><name>{names[thing.label]}</name><difficult>{int(thing.difficult)}</difficult><bndbox>"
+        f"<xmin>{thing.left + 1}</xmin><ymin>{thing.top + 1}</ymin><xmax>{thing.right}</xmax>"
+        f"<ymax>{thing.bottom}</ymax>"
+        "</bndbox></object>"
+        for thing in things
+    )
+    return (
+        f"<annotation><filename>{stem}.png</filename><size><width>{size[0]}</width><height>{size[1]}</height>"
+        f"<depth>3</depth></size>{objects}</annotation>"
+    )
+
+
+def write_voc(root, sizes, things, names=NAMES):
+    """A tree as the development kit of VOC has it, without lists."""
+    write_images(root / "JPEGImages", sizes)
+    (root / "Annotations").mkdir(parents=True)
+    for stem, size in sizes.items():
+        (root / "Annotations" / f"{stem}.xml").write_text(voc_xml(stem, size, things.get(stem, ()), names))
+    return root
+
+
+SIZES = {"a": (60, 40), "b": (32, 64), "empty": (20, 20)}
+THINGS = {
+    "a": (Thing(0, 2, 3, 30, 20), Thing(2, 10, 10, 58, 39), Thing(0, 0, 0, 12, 9)),
+    "b": (Thing(1, 1, 30, 31, 60), Thing(2, 0, 0, 32, 64)),
+}
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Where the same data set lies in each form."""
+
+    coco: Path
+    yolo: Path
+    voc: Path
+
+
+@pytest.fixture
+def forms(tmp_path):
+    coco = tmp_path / "coco" / "val.json"
+    write_images(coco.parent, SIZES)
+    coco.write_text(json.dumps(coco_content(SIZES, THINGS)))
+    return Forms(coco, write_yolo(tmp_path / "yolo", SIZES, THINGS), write_voc(tmp_path / "voc", SIZES, THINGS))

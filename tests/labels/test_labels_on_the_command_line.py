@@ -1,0 +1,98 @@
+"""Labels in any form on the command line: bad ones are one sentence with exit code 2, and nothing is written."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.labels.conftest import NAMES, SIZES, THINGS, write_voc, write_yolo
+
+from logn.cli.main import execute
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.writer import PredictionWriter
+from logn.logits.proposals import Proposals
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A detector that finds everything, with its classes in another order and one more."""
+    names = ("Dog", "cat", "bird", "traffic_light")
+    column = {0: 1, 1: 0, 2: 3}
+    with PredictionWriter(tmp_path / "store", StoreHeader(4, activation="sigmoid", class_names=names)) as writer:
+        for number, (stem, (width, height)) in enumerate(sorted(SIZES.items()), start=1):
+            things = THINGS.get(stem, ())
+            boxes = np.array([[t.left, t.top, t.right, t.bottom] for t in things], np.float32).reshape(-1, 4)
+            logits = np.full((len(things), 4), -9, np.float32)
+            for row, thing in enumerate(things):
+                logits[row, column[thing.label]] = 4
+            writer.append(number, Proposals(boxes, logits, height=height, width=width))
+    return tmp_path / "store"
+
+
+def run(capsys, *words):
+    code = execute([str(word) for word in words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.parametrize("write", [write_yolo, write_voc])
+def test_evaluate_matches_classes_by_name(tmp_path, store, capsys, write):
+    labels = write(tmp_path / "labels", SIZES, THINGS)
+    code, out, _ = run(capsys, "evaluate", store, "-a", labels, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["settings"]["style"] == "coco"
+    assert found["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)
+    assert any("3 of the 4 classes of the model are in the labels" in note for note in found["notes"])
+
+
+def test_results_of_ultralytics_name_their_images(tmp_path, capsys):
+    labels = write_yolo(tmp_path / "labels", SIZES, THINGS)
+    results = [
+        {
+            "image_id": stem,
+            "category_id": thing.label + 1,
+            "bbox": [thing.left, thing.top, thing.right - thing.left, thing.bottom - thing.top],
+            "score": 0.9,
+        }
+        for stem, things in THINGS.items()
+        for thing in things
+    ]
+    (tmp_path / "predictions.json").write_text(json.dumps(results))
+    code, out, _ = run(capsys, "evaluate", tmp_path / "predictions.json", "-a", labels, "--json")
+    assert code == 0
+    assert json.loads(out)["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)
+    (tmp_path / "predictions.json").write_text(json.dumps([{**results[0], "image_id": "gone"}]))
+    code, _, err = run(capsys, "evaluate", tmp_path / "predictions.json", "-a", labels)
+    assert code == 2
+    assert "every `image_id` of" in err
+    assert "'gone' is not" in " ".join(err.split())
+
+
+def test_bad_labels_are_one_sentence_and_nothing_is_written(tmp_path, store, capsys):
+    labels = write_yolo(tmp_path / "labels", SIZES, THINGS)
+    (labels.parent / "labels" / "val" / "a.txt").write_text("7 0.5 0.5 0.1 0.1\n")
+    code, _, err = run(capsys, "evaluate", store, "-a", labels, "-o", tmp_path / "out")
+    assert code == 2
+    assert "Expected a class from 0 to 2 in line 1 of" in " ".join(err.split())
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_the_protocol_can_be_said(tmp_path, store, capsys):
+    labels = write_yolo(tmp_path / "labels", SIZES, THINGS)
+    code, _, err = run(capsys, "evaluate", store, "-a", labels, "--protocol", "lvis")
+    assert code == 2
+    assert "to have `neg_category_ids` for the LVIS protocol" in " ".join(err.split())
+    code, _, err = run(capsys, "evaluate", store, "-a", labels, "--protocol", "lvis", "--coco")
+    assert code == 2
+    assert "Expected one of `--coco` and `--protocol lvis`, but got both." in " ".join(err.split())
+
+
+def test_classes_that_the_model_lacks_can_be_left_out(tmp_path, store, capsys):
+    names = ("cat", "helmet", NAMES[2])
+    labels = write_yolo(tmp_path / "labels", SIZES, THINGS, names)
+    code, _, err = run(capsys, "evaluate", store, "-a", labels)
+    assert code == 2
+    assert "the model has no helmet, of which there are 1 objects" in " ".join(err.split())
+    code, out, _ = run(capsys, "evaluate", store, "-a", labels, "--allow-missing", "--json")
+    assert code == 0
+    assert json.loads(out)["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)

@@ -1,0 +1,250 @@
+"""Trees as people have them are found and read; what is wrong with one is said by file and line."""
+
+import json
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.labels.conftest import NAMES, SIZES, THINGS, coco_content, voc_xml, write_images, write_voc, write_yolo
+
+from logn.annotations import read_annotations
+from logn.classes.counts import ClassCounts
+from logn.datasets.detection_dataset import DetectionDataset
+from logn.errors import InputError, LogNWarning
+from logn.labels.source import are_labels, find_labels, with_split
+
+
+@pytest.fixture
+def yolo(tmp_path):
+    return write_yolo(tmp_path / "yolo", SIZES, THINGS)
+
+
+@pytest.fixture
+def voc(tmp_path):
+    return write_voc(tmp_path / "voc", SIZES, THINGS)
+
+
+def rewrite(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def stems(source):
+    return [image["file_name"].rsplit("/", 1)[-1].split(".")[0] for image in read_annotations(source).images]
+
+
+def test_a_roboflow_export_names_the_folder_above_its_own(yolo):
+    root = yolo.parent
+    (root / "valid").mkdir()
+    shutil.move(root / "images" / "val", root / "valid" / "images")
+    shutil.move(root / "labels" / "val", root / "valid" / "labels")
+    yolo.write_text(f"train: ../train/images\nval: ../valid/images\nnc: 3\nnames: {list(NAMES)}\n")
+    assert stems(yolo) == stems(root) == ["a", "b", "empty"]
+    assert len(read_annotations(yolo)) == 5
+    assert DetectionDataset(root)[0].image.shape == (40, 60, 3)
+    with pytest.raises(InputError, match=r"`train` of `.*data\.yaml` to be a folder or a list of images, but there is"):
+        read_annotations(f"{yolo}:train")
+
+
+def test_a_split_may_be_a_list_file_an_image_or_several(yolo):
+    root = yolo.parent
+    (root / "val.txt").write_text("./images/val/b.png\n\n")
+    rewrite(yolo, "val: images/val", "val: val.txt")
+    assert stems(yolo) == ["b"]
+    rewrite(yolo, "val: val.txt", "val: [val.txt, images/val/a.png]")
+    assert stems(yolo) == ["a", "b"]
+    rewrite(yolo, "val: [val.txt, images/val/a.png]", "val:\n  - images/val\n  - val.txt")
+    with pytest.warns(LogNWarning, match="1 images of .* are listed twice and count once"):
+        assert stems(yolo) == ["a", "b", "empty"]
+    (root / "val.txt").write_text("./images/val/b.png\n./images/val/gone.png\n")
+    with pytest.raises(InputError, match=r"the image in line 2 of `.*val\.txt` at `.*gone\.png`, but there is no file"):
+        read_annotations(yolo)
+
+
+def test_paths_are_relative_to_the_file_wherever_one_stands(yolo, monkeypatch):
+    root = yolo.parent
+    rewrite(yolo, f"path: {root}", "path: .")
+    names = [image["file_name"] for image in read_annotations(yolo).images]
+    assert names[0] == "images/val/a.png"
+    monkeypatch.chdir(root)
+    assert [image["file_name"] for image in read_annotations("data.yaml").images] == names
+    assert DetectionDataset("data.yaml").images_fingerprint == DetectionDataset(yolo).images_fingerprint
+    rewrite(yolo, "path: .", f"path: {root.name}")  # as Ultralytics writes it, from the folder above
+    assert [image["file_name"] for image in read_annotations(yolo).images] == names
+    rewrite(yolo, f"path: {root.name}", "path: elsewhere")
+    with pytest.raises(InputError, match=r"`path` of `.*` to be a folder, but there is none at .*elsewhere"):
+        read_annotations(yolo)
+
+
+def test_images_named_by_numbers_have_these_as_ids(tmp_path):
+    sizes = {"000000000139": (4, 4), "000000000025": (4, 4)}
+    file = write_yolo(tmp_path / "coco", sizes, {"000000000139": (), "000000000025": ()})
+    assert [image["id"] for image in read_annotations(file).images] == [25, 139]
+
+
+def test_an_outline_is_the_box_around_it_and_a_pose_its_box(yolo):
+    labels = yolo.parent / "labels" / "val" / "a.txt"
+    labels.write_text("2 0.1 0.5 0.5 0.25 0.3 0.75\n")
+    assert read_annotations(yolo).boxes[0].tolist() == pytest.approx([6, 10, 24, 20])
+    rewrite(yolo, "names:", "kpt_shape: [1, 2]\nnames:")
+    labels.write_text("2 0.5 0.5 0.5 0.5 0.1 0.9\n")
+    assert read_annotations(yolo).boxes[0].tolist() == pytest.approx([15, 10, 30, 20])
+
+
+def test_lines_that_come_twice_count_once(yolo):
+    labels = yolo.parent / "labels" / "val" / "b.txt"
+    labels.write_text(labels.read_text() * 2)
+    with pytest.warns(LogNWarning, match="2 lines of the labels of .* come twice in their file and count once"):
+        assert len(read_annotations(yolo)) == 5
+
+
+def test_images_without_any_file_of_labels_are_spoken_of(yolo):
+    shutil.rmtree(yolo.parent / "labels")
+    with pytest.warns(LogNWarning, match=r"None of the 3 images .* \(`.*labels/val/a\.txt` would be the first\)"):
+        assert len(read_annotations(yolo)) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("3 0.5 0.5 0.1 0.1", r"a class from 0 to 2 in line 2 of `.*b\.txt`, but got '3'"),
+        ("-1 0.5 0.5 0.1 0.1", "a class from 0 to 2 in line 2"),
+        ("0.5 0.5 0.5 0.1 0.1", "a class from 0 to 2 in line 2"),
+        ("0 0.5 1.2 0.1 0.1", r"shares of the image, 0 to 1, in line 2 of `.*b\.txt`, but got '1\.2'"),
+        ("0 0.5 -0.1 0.1 0.1", "0 to 1, in line 2"),
+        ("0 12 14 30 40", "0 to 1, in line 2"),
+        ("0 nan 0.1 0.1 0.1", "0 to 1, in line 2"),
+        ("0 0.5 0.5 0.1", "a class and a box .* in line 2"),
+        ("0 0.5 0.5 0.1 0.1 0.9", "a class and a box .* in line 2"),
+        ("cat 0.5 0.5 0.1 0.1", "numbers in line 2"),
+    ],
+)
+def test_a_wrong_line_is_named(yolo, line, message):
+    (yolo.parent / "labels" / "val" / "b.txt").write_text(f"0 0.5 0.5 0.1 0.1\n{line}\n")
+    with pytest.raises(InputError, match=message):
+        read_annotations(yolo)
+    with pytest.raises(InputError, match=message):
+        ClassCounts.load(yolo)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("  2: traffic light", "  3: traffic light", "number the classes from 0 to 2, but there is no 2"),
+        ("names:", "nc: 4\nnames:", "to name the 4 classes of `nc`, but got 3"),
+        ("names:", "nc: many\nnames:", "`nc` of .* to be a number of classes, but got 'many'"),
+        ("val: images/val", "test: images/val", r"the images of split `val`, but .* it has `.*:train`, `.*:test`"),
+        ("val: images/val", "val: images/other", "there is none at `.*images/other`"),
+        ("val: images/val", "val: labels", "Expected images of .* but there are none"),
+        ("val: images/val", "val: {0: a}", "`val` of .* to be a path or a list of paths"),
+    ],
+)
+def test_a_wrong_description_is_named(yolo, old, new, message):
+    rewrite(yolo, old, new)
+    with pytest.raises(InputError, match=message):
+        read_annotations(yolo)
+
+
+def test_an_image_that_is_none_is_named(yolo):
+    (yolo.parent / "images" / "val" / "b.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"Expected `.*b\.png` to be an image"):
+        read_annotations(yolo)
+
+
+def test_pictures_to_be_turned_are_counted(yolo):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    picture = yolo.parent / "images" / "val" / "c.jpg"
+    Image.fromarray(np.zeros((8, 4, 3), np.uint8)).save(picture, exif=turned)
+    with pytest.warns(LogNWarning, match=r"1 images, `.*c\.jpg` for one, are to be turned by their EXIF data"):
+        read_annotations(yolo)
+
+
+def test_splits_of_voc_are_its_lists(voc):
+    lists = voc / "ImageSets" / "Main"
+    assert stems(voc) == ["a", "b", "empty"]
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("b\n")
+    (lists / "test.txt").write_text("empty\na\n")
+    (lists / "cat_test.txt").write_text("a 1\nempty -1\n")
+    assert stems(f"{voc}:test") == ["empty", "a"]
+    assert [category["name"] for category in read_annotations(f"{voc}:train").categories] == list(NAMES)
+    assert ClassCounts.load(voc).instance_counts.tolist() == [0, 1, 1]
+    with pytest.raises(InputError, match=r"split `val` at .* has `.*voc:test`, `.*voc:train`\."):
+        read_annotations(voc)
+    with pytest.raises(InputError, match="list one image a line, but it says of each whether it has a class"):
+        read_annotations(f"{voc}:cat_test")
+    (lists / "train.txt").write_text("b\nnone\n")
+    with pytest.raises(InputError, match=r"an XML file for each image .* but `none` has none"):
+        read_annotations(f"{voc}:train")
+
+
+def test_files_beside_their_images_are_voc_too(tmp_path):
+    write_images(tmp_path, SIZES)
+    for stem, size in SIZES.items():
+        (tmp_path / f"{stem}.xml").write_text(voc_xml(stem, size, THINGS.get(stem, ())))
+    assert find_labels(tmp_path).form == "voc"
+    assert len(DetectionDataset(tmp_path)) == 3
+
+
+def test_corners_at_0_are_counted_from_0(voc):
+    file = voc / "Annotations" / "a.xml"
+    rewrite(file, "<xmin>1</xmin>", "<xmin>0</xmin>")
+    with pytest.warns(LogNWarning, match=r"has a corner at 0 \(`a\.xml`\), which Pascal VOC"):
+        boxes = read_annotations(voc).boxes
+    assert boxes[0].tolist() == [3, 4, 27, 16]
+
+
+def test_sizes_that_are_not_told_are_those_of_the_images(voc):
+    rewrite(voc / "Annotations" / "a.xml", "<width>60</width>", "<width>0</width>")
+    assert read_annotations(voc).images[0]["width"] == 60
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("<name>cat</name>", "", r"object 1 of `.*a\.xml` to have a `name`, but it has none"),
+        ("<xmin>3</xmin>", "", "`bndbox` of object 1 of .* but got none, 4, 30, 20"),
+        ("<xmin>3</xmin>", "<xmin>31</xmin>", "`bndbox` of object 1 of .* but got 31, 4, 30, 20"),
+        ("<xmin>3</xmin>", "<xmin>left</xmin>", "`bndbox` of object 1"),
+        ("</annotation>", "", r"Expected `.*a\.xml` to be XML of Pascal VOC, but it cannot be read"),
+        ("annotation>", "labels>", "to hold `<annotation>`, but it holds `<labels>`"),
+        ("<annotation>", '<!DOCTYPE a [<!ENTITY b "c">]><annotation>', "which has no entities, but it defines some"),
+    ],
+)
+def test_a_wrong_xml_file_is_named(voc, old, new, message):
+    rewrite(voc / "Annotations" / "a.xml", old, new)
+    with pytest.raises(InputError, match=message):
+        read_annotations(voc)
+
+
+def test_an_image_that_voc_lacks_is_named(voc):
+    (voc / "JPEGImages" / "b.png").unlink()
+    with pytest.raises(InputError, match=r"the image of `.*b\.xml` at `.*JPEGImages/b\.png`, but there is no file"):
+        read_annotations(voc)
+
+
+def test_masks_are_not_made_of_boxes(yolo):
+    sample = DetectionDataset(yolo)[0]
+    with pytest.raises(InputError, match="to have masks, but only boxes are read of YOLO and VOC labels"):
+        sample.masks()
+
+
+def test_which_form_it_is_and_which_split(tmp_path, yolo, voc):
+    assert find_labels(tmp_path / "train.json").form == "json"
+    assert not are_labels(tmp_path)
+    assert find_labels(yolo.parent) == find_labels(yolo)
+    assert with_split(yolo.parent, "train").name == "data.yaml:train"
+    assert with_split(voc, "train") == voc  # it has no lists
+    roboflow = tmp_path / "valid"
+    roboflow.mkdir()
+    (roboflow / "_annotations.coco.json").write_text(json.dumps(coco_content(SIZES, THINGS)))
+    assert len(read_annotations(roboflow)) == 5
+    odd = tmp_path / "odd:name.json"
+    odd.write_text(json.dumps(coco_content(SIZES, THINGS)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(read_annotations(odd)) == 5
