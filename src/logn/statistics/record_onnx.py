@@ -20,6 +20,7 @@ from logn.logits.onnx.file import onnx_digest, read_onnx
 from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle
 from logn.logits.onnx.locate import OnnxLogits, locate_onnx_logits, wanted_of
 from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
+from logn.statistics.estimators import Estimator, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 
@@ -91,6 +92,9 @@ def record_onnx(
     nonfinite: Nonfinite = "error",
     provider: str = "CPUExecutionProvider",
     skip_unreadable: bool = False,
+    estimator: str = "exact",
+    momentum: float | None = None,
+    bias_correction: bool = False,
     progress: Callable[[int], object] | None = None,
     skipped: Callable[[Sequence[Path]], object] = lambda paths: None,
     advance: Callable[[int], object] | None = None,
@@ -121,6 +125,10 @@ def record_onnx(
         provider: Where the model runs, by onnxruntime's name.
         skip_unreadable: Leave out images that cannot be read, and warn about them at the end; without it the first of
             them is an error.
+        estimator: "exact", or "moving-average": the paper's algorithm 1, of which every run is a batch, so an image
+            with a `batch_size` of 1.
+        momentum: Of the moving average; 5e-5 by default.
+        bias_correction: Whether to take the start of the moving average out again.
         progress: Called with the number of images after each run.
         skipped: Called at the end with the images that were left out, if any were.
         advance: An older name of `progress`.
@@ -136,6 +144,12 @@ def record_onnx(
         >>> record_onnx(folder / "model.onnx", folder).mean
         array([2., 1., 0.])
     '''
+    how = Estimator(estimator, momentum, bias_correction)
+    if how.needs_labels:
+        raise InputError(
+            f"Expected `estimator` to be exact or moving-average for an ONNX file, which is run without labels, but"
+            f" got {estimator!r}."
+        )
     report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     file, paths = read_onnx(model_path), select_images(images, max_images)
     settled, description = settle(file, like)
@@ -156,7 +170,7 @@ def record_onnx(
         population=population,
         fingerprint=onnx_digest(file),
     )
-    moments = ClassMoments(
+    statistics = how.start(
         logits.num_classes,
         nonfinite=nonfinite,
         sample_rows=sample_rows,
@@ -165,12 +179,12 @@ def record_onnx(
     )
     session = OnnxSession(exposing(file.model, logits.tensors, only=True), str(file.path), provider=provider)
     for inputs, real in batches.read(paths, unreadable):
-        moments.update(_rows(session.run(inputs, logits.tensors), logits, real, batches))
+        add_batch(statistics, _rows(session.run(inputs, logits.tensors), logits, real, batches), labels=tuple)
         report(real)
     if unreadable:
         skipped(tuple(unreadable))
         warnings.warn(_names_skipped(tuple(unreadable), len(paths)), LogNWarning, stacklevel=2)
-    return moments
+    return finished(statistics)
 
 
 def _names_skipped(left_out: Sequence[Path], total: int) -> str:

@@ -258,7 +258,8 @@ def test_which_weights_each_part_trains(lvis_folder, tmp_path, only):
         fold_the_scaled_classifier(tmp_path / only)
         return
     assert any("cls_score" in name for name in changed)
-    assert any("rpn." in name for name in changed) == (only == "heads")
+    for part in ("rpn.", "bbox_pred.", "mask_head.", "mask_predictor."):
+        assert any(part in name for name in changed) == (only == "heads"), part
     assert not any("backbone" in name or "box_head" in name for name in changed)
     moved = before["roi_heads.box_predictor.cls_score.weight"] - after["roi_heads.box_predictor.cls_score.weight"]
     # Random weights differ by about 0.01; one warm-up step moves them far less.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,13 @@ def predict_detector(
     output: OutputOption,
     images: ImageFolderOption = None,
     dtype: DtypeOption = "float16",
+    stage_correction: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A correction for each stage of a cascade, in their order; their logits are corrected before they are"
+            " averaged."
+        ),
+    ] = None,
     batch: BatchOption = None,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
@@ -88,11 +96,23 @@ def predict_detector(
     at_least_one(batch=batch)
     dataset = DetectionDataset(_annotations(data), images)
     detector = open_detector(model, trust=trust, image_size=image_size, device=device)
-    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+    changed = _correct_stages(detector, stage_correction)
+    if _store(detector, model, dataset, output, dtype, batch, show_progress, json, changed):
         how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
         where = () if images is None else ("--images", images)
         options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
         _print_next(dataset, output, command("logn", "collect", model, *options))
+
+
+def _correct_stages(detector: Any, files: list[Path] | None) -> dict[str, Any]:
+    """Attach the corrections of the stages; what the store is to remember of them."""
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.evaluate.store.stage_corrections import correct_stages
+
+    if not files:
+        return {}
+    digest = correct_stages(detector, [ClassAffine.load(path) for path in files])
+    return {"fingerprint": digest, "stage_corrections": [path.name for path in files]}
 
 
 def predict_onnx(
@@ -158,6 +178,7 @@ def _store(
     batch: int | None,
     show_progress: bool | None,
     as_json: bool,
+    changed: Mapping[str, Any] | None = None,
 ) -> bool:
     """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
     from logn.evaluate.detectors.detector import fingerprint_of
@@ -171,6 +192,7 @@ def _store(
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
         "fingerprint": fingerprint_of(detector),
+        **(changed or {}),
     }
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     with progress("Predicting", total=share, shown=show_progress) as advance:
