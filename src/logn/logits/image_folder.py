@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -152,9 +153,11 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
-def select_images(folder: str | os.PathLike[str], count: int | None) -> list[Path]:
-    """`count` images of a folder, spread evenly over their names; all for None."""
-    found = find_images(folder)
+def select_images(images: str | os.PathLike[str] | Sequence[Path], count: int | None) -> list[Path]:
+    """`count` images of a folder, spread evenly over their names, or of a list, spread evenly over it; all for None."""
+    found = find_images(images) if isinstance(images, str | os.PathLike) else list(images)
+    if not found:
+        raise InputError("Expected `images` to hold images, but it is an empty list.")
     if count is None or count >= len(found):
         return found
     if count < 1:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.onnx.candidates import ACTIVATIONS
-from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.onnx.graph import OnnxGraph, operators
 from logn.logits.onnx.layers import find_layers
 from logn.logits.onnx.locate import OnnxLogits
 
@@ -100,7 +100,7 @@ def find_boxes(
 
 
 def _chosen_inside(graph: OnnxGraph, name: str) -> InputError:
-    inside = next((node.op_type for node in graph.nodes if node.op_type in _CHOOSING), None)
+    inside = next((operator for operator in operators(graph.nodes) if operator in _CHOOSING), None)
     if inside is not None:
         return InputError(
             f"Expected `{name}` to give all its boxes, but it chooses among them inside ({inside}), and what was "
