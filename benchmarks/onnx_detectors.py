@@ -60,7 +60,7 @@ def session_of(model: Path) -> Any:
     return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
 
 
-def run_on(kind: str, session: Any, image: np.ndarray) -> tuple[list[np.ndarray], float, int, int, int]:
+def run_on(kind: str, session: Any, image: Any) -> tuple[list[Any], float, float, float, int]:
     """The outputs for an image, how it was scaled and where it was put, and the size of the input."""
     (image_input,) = session.get_inputs()
     size = image_input.shape[2]

@@ -24,11 +24,11 @@ def write(path, text, **weights):
 
 @pytest.fixture
 def classifier(tmp_path):
-    """Any size; the logits of its three classes are the means of the colours."""
+    """Any size; the logits of its three classes are twice the means of the colours."""
     text = (
         "g (float[1, 3, height, width] x) => (float[1, 3] y) { p = GlobalAveragePool(x) f = Flatten(p) y = Gemm(f, w) }"
     )
-    return write(tmp_path / "model.onnx", text, w=np.eye(3, dtype=np.float32))
+    return write(tmp_path / "model.onnx", text, w=2 * np.eye(3, dtype=np.float32))
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def test_only_the_images_that_annotations_list_are_taken(run, tmp_path, classifi
     stats = tmp_path / "stats.safetensors"
     done = run("collect", classifier, "--data", tmp_path / "train.json", "-o", stats, "--json")
     assert (done.code, done.json["images"]) == (0, 2)
-    np.testing.assert_allclose(ClassMoments.load(stats).mean, [0.5, 0, 0.5], atol=1e-6)
+    np.testing.assert_allclose(ClassMoments.load(stats).mean, [1, 0, 1], atol=1e-6)
     elsewhere = run("collect", classifier, "--data", tmp_path / "train.json", "--images", tmp_path, "-o", stats)
     assert elsewhere.code == 0
     one = run("collect", classifier, "-d", tmp_path / "train.json", "--max-images", 1, "-o", stats, "--json")
-    np.testing.assert_allclose(ClassMoments.load(stats).mean, [1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(ClassMoments.load(stats).mean, [2, 0, 0], atol=1e-6)
     assert one.json["images"] == 1
 
 
@@ -84,7 +84,7 @@ def test_an_open_size_becomes_the_nearest_common_one_that_runs(tmp_path, images)
     text = """g (float[1, 3, height, width] x) => (float[1, N, 3] y)
     { p = AveragePool <kernel_shape = [32, 32], strides = [32, 32]> (x) f = Reshape(p, shape)
     t = Transpose <perm = [0, 2, 1]> (f) y = MatMul(t, w) }"""
-    path = write(tmp_path / "m.onnx", text, shape=np.array([1, 3, 169]), w=np.eye(3, dtype=np.float32))
+    path = write(tmp_path / "m.onnx", text, shape=np.array([1, 3, 169]), w=2 * np.eye(3, dtype=np.float32))
     with pytest.warns(LogNWarning, match=r"images are brought to 416 x 416, the nearest common size that it runs at"):
         moments = record_onnx(path, images)
     assert moments.count.tolist() == [3 * 169] * 3
@@ -129,3 +129,45 @@ def test_an_image_processor_tells_the_family(tmp_path, images, kind, expected):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
     found = record_onnx(raw_detr(tmp_path / "m.onnx"), images).metadata
     assert (found.activation, found.background) == expected
+
+
+def two_stages(path):
+    """Sigmoids choose the places that a softmax then tells the class of; suppression ends it."""
+    text = """g (float[1, 3, 32, 32] x) => (int64[N, 3] kept)
+    { p = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (x) o = Conv(p, ow) r = Reshape(o, row) s = Sigmoid(r)
+    best, at = TopK(s, five) f = Reshape(p, shape) t = Transpose <perm = [1, 0]> (f) i = Squeeze(at, first)
+    c = Gather <axis = 0> (t, i) z = MatMul(c, w) y = Softmax <axis = 1> (z) yt = Transpose <perm = [1, 0]> (y)
+    u = Unsqueeze(yt, first) b = MatMul(c, v) ub = Unsqueeze(b, first)
+    kept = NonMaxSuppression(ub, u, most, overlap, lowest) }"""
+    draw = np.random.default_rng(0).normal
+    weights = {
+        name: draw(size=shape).astype(np.float32)
+        for name, shape in (("ow", (1, 3, 1, 1)), ("w", (3, 4)), ("v", (3, 4)))
+    }
+    whole = {"row": [1, 16], "five": [5], "shape": [3, 16], "first": [0], "most": [5]}
+    fractions = {"overlap": np.array([0.5], np.float32), "lowest": np.array([0.0], np.float32)}
+    return write(path, text, **weights, **fractions, **{name: np.array(value) for name, value in whole.items()})
+
+
+def test_the_classes_of_a_second_stage_are_found_and_its_background_is_asked_for(run, tmp_path, images):
+    path, stats = two_stages(tmp_path / "m.onnx"), tmp_path / "s.safetensors"
+    done = run("collect", path, "--images", images, "-o", stats)
+    assert "Read at `z`, before softmax." in done.out
+    assert "collect anew with `--background first` or `last`" in done.err
+    said = run("collect", path, "--images", images, "--background", "first", "-o", stats)
+    assert "such detectors have a background" not in said.err
+
+
+def test_why_two_stages_cannot_be_stored(refused, tmp_path, images):
+    told = refused(
+        "predict",
+        two_stages(tmp_path / "m.onnx"),
+        "--like",
+        "rtdetr",
+        "-d",
+        tmp_path / "train.json",
+        "-o",
+        tmp_path / "p",
+    )
+    assert "it chooses among them inside (NonMaxSuppression)" in told
+    assert not (tmp_path / "p").exists()

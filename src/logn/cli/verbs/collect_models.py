@@ -142,15 +142,14 @@ def collect_onnx(
 
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
+    source = _training_images(model, images, data)
     check_output(output, model, holds="logn.statistics")
     given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
     file = read_onnx(model)
     settled, description = settle(file, like, **given, layout=layout.value if layout else None, dtype=dtype)
-    paths, unreadable = select_images(_training_images(model, images, data), max_images), list[Path]()
+    paths, unreadable = select_images(source, max_images), list[Path]()
     preprocessing = size_for_images(file, settled, paths)
     assumed = assumptions(model, given, preprocessing, description, size_found=preprocessing != settled)
-    for sentence in assumed:
-        print_note(sentence)
     with progress("Collecting", len(paths), shown=show_progress) as advance:
         moments = record_onnx(
             model,
@@ -173,7 +172,21 @@ def collect_onnx(
             skipped=unreadable.extend,
         )
     moments.save(output)
+    if _lacks_background(moments, file.model):
+        assumed.append(
+            f"`{model}` has a softmax and suppresses boxes: such detectors have a background, but none was said, and "
+            "all columns are taken for classes; collect anew with `--background first` or `last`."
+        )
+    for sentence in assumed:  # at the end: a refusal is one sentence
+        print_note(f"Warning: {sentence}")
     _report_onnx(moments, len(paths) - len(unreadable), unreadable, assumed, output, as_json=json)
+
+
+def _lacks_background(moments: ClassMoments, model: Any) -> bool:
+    from logn.logits.onnx.graph import SUPPRESSION, operators
+
+    found = moments.metadata
+    return found.activation == "softmax" and found.background is None and SUPPRESSION in operators(model.graph.node)
 
 
 def _training_images(model: Path, images: Path | None, data: Path | None) -> Path | list[Path]:

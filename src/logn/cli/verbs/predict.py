@@ -133,9 +133,6 @@ def predict_onnx(
     given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
     said = any(value is not None for value in given.values())
     settled, description = settle(read_onnx(model), like, **given)
-    if said:
-        for sentence in assumptions(model, given, settled, description, size_found=False):
-            print_note(sentence)
     detector = OnnxDetector(
         model,
         like=like,
@@ -148,6 +145,8 @@ def predict_onnx(
         provider=provider,
     )
     if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+        for sentence in assumptions(model, given, settled, description, size_found=False):
+            print_note(f"Warning: {sentence}")
         options = () if like is None else ("--like", like)
         _print_next(
             dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.detectors.onnx_boxes import class_rows, decode_boxes, find_boxes
+from logn.evaluate.detectors.onnx_boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.logits.arrays import is_torch_tensor
 from logn.logits.image_folder import Placement, Preprocessing
 from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
-from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.onnx.graph import SUPPRESSION, OnnxGraph, operators
 from logn.logits.onnx.image_input import at_size, completed, image_input, nearest_size, other_inputs, settle
 from logn.logits.onnx.locate import locate_onnx_logits, wanted_of
 from logn.logits.onnx.session import Arrays, OnnxSession, exposing, model_inputs, random_inputs
@@ -92,10 +92,15 @@ class OnnxDetector:
         names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
         wanted = wanted_of(description, num_classes, names, activation, has_background=background is not None)
         trial = random_inputs(at_size(specs, self._image, self._size, self.preprocessing.layout or "NCHW"))
-        self._logits, _ = locate_onnx_logits(file, wanted, trial)
+        graph = OnnxGraph(file.model)
+        try:
+            self._logits, _ = locate_onnx_logits(file, wanted, trial)
+        except InputError as error:
+            if SUPPRESSION in operators(graph.nodes):  # which logits would not help
+                raise chosen_inside(graph, Path(path).name) from error
+            raise
         self.name, self.fingerprint = Path(path).name, onnx_digest(file)
         self._anchors = _read_anchors(anchors)
-        graph = OnnxGraph(file.model)
         exposed = exposing(file.model, self._logits.tensors)
         values = OnnxSession(exposed, str(path)).run(trial)
         self._boxes = find_boxes(graph, self._logits, values, name=self.name, has_anchors=self._anchors is not None)

@@ -14,6 +14,8 @@ _CONSTANT_STEPS = ("Identity", "Transpose", "Cast")
 # Choices by comparing values: what follows depends on which samples were chosen, not smoothly on the values.
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 SELECTIONS = frozenset(("TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "NonZero", "Shape", "Size", *_COMPARISONS))
+# What only detectors have that choose among their boxes.
+SUPPRESSION = "NonMaxSuppression"
 # Their other inputs say where to take values from, and are no values themselves.
 _PLACED = frozenset(
     ("Gather", "GatherND", "GatherElements", "Slice", "Split", "Reshape", "Expand", "Tile", "Pad", "Resize", "RoiAlign")

@@ -217,9 +217,7 @@ def _of_processor(path: Path) -> Preset:
     """The image processor of transformers, as far as it can be followed: a size to stretch to, and a normalisation."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        size = content.get("size") or {}
-        shortest = size.get("shortest_edge")
-        sides = (int(size.get("height", shortest)), int(size.get("width", shortest))) if size else None
+        sides = _sides(content.get("size") or {})
         rescaled = content.get("do_rescale", True)
         white = round(255 * float(content.get("rescale_factor", 1 / 255)), 6) if rescaled else 255.0
         normalised = content.get("do_normalize", False)
@@ -239,6 +237,15 @@ def _of_processor(path: Path) -> Preset:
     if name is None:  # what the model gives is not known
         return Preset(preprocessing, Postprocessing(), activation=None)
     return replace(PRESETS[name], preprocessing=preprocessing)
+
+
+def _sides(size: Any) -> tuple[int, int] | None:
+    """Height and width; a square where only the shorter edge is said, and None where other limits are."""
+    if not isinstance(size, dict):  # as older files have it
+        return int(size), int(size)
+    shortest = size.get("shortest_edge")
+    height, width = size.get("height", shortest), size.get("width", shortest)
+    return None if height is None or width is None else (int(height), int(width))
 
 
 def _takes_images(spec: InputSpec) -> bool:
