@@ -84,7 +84,7 @@ FITTING = {
     "--images x": ["onnx", "run"],
     "--batch-size 1": ["onnx", "run"],
     "--size 8": ["onnx"],
-    "--data x": ["run"],
+    "--data x": ["onnx", "run"],
     "--seed 0": ["run"],
 }
 

@@ -17,7 +17,7 @@ from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning, renamed_argument
 from logn.logits.image_folder import Preprocessing, read_prepared, select_images
 from logn.logits.onnx.file import onnx_digest, read_onnx
-from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle
+from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle, size_for_images
 from logn.logits.onnx.locate import OnnxLogits, locate_onnx_logits, wanted_of
 from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
 from logn.statistics.estimators import Estimator, add_batch, finished
@@ -108,16 +108,17 @@ def record_onnx(
         images: Folder of images, or a list of image files.
         preprocessing: How they become inputs; size, layout and type are taken from the model where it states them. By
             default what `like` says, else what the file says of itself: Ultralytics' metadata, or a
-            `preprocessor_config.json` beside it.
+            `preprocessor_config.json` beside it; else RGB from 0 to 1, stretched to the model's size or, where that is
+            open, to the nearest common size that it runs at.
         like: The name of a preset of `logn.logits.presets`, such as "yolox".
         tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
         num_classes: Columns of the logits, the background included, where the search finds several.
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
-        background: Place of the background column: None, 0 or -1.
+        background: Place of the background column: 0 or -1; by default what `like` says, else none.
         class_names: Name of each column, for the record, or a file of them.
         population: What a row of logits stands for, for the record.
-        max_images: Take at most this many of the images, spread evenly over the folder.
+        max_images: Take at most this many of the images, spread evenly over the folder or the list.
         batch_size: Images per run, where the model leaves it open.
         sample_rows: How many rows to keep as a sample.
         mean_probability: Whether to keep the mean probability of each class, as `logn.record` does.
@@ -153,7 +154,11 @@ def record_onnx(
     report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     file, paths = read_onnx(model_path), select_images(images, max_images)
     settled, description = settle(file, like)
-    batches = plan_batches(model_inputs(file.model), preprocessing or settled, batch_size)
+    if preprocessing is None:
+        preprocessing = size_for_images(file, settled, paths)
+        if preprocessing != settled:
+            warnings.warn(_names_size(file.path, preprocessing), LogNWarning, stacklevel=2)
+    batches = plan_batches(model_inputs(file.model), preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)
     unreadable: dict[Path, str] | None = {} if skip_unreadable else None
@@ -162,10 +167,11 @@ def record_onnx(
         reason = next(iter((unreadable or {}).values()))
         raise InputError(f"Expected images that can be read, but none of {len(paths):,} can: {reason}")
     logits, _ = locate_onnx_logits(file, wanted, first)
+    followed_by, background = description.reading(logits.activation or activation, background)
     metadata = StatisticsMetadata(
         class_names=_names(class_names or description.names_of(logits.num_classes), logits.num_classes, background),
         background=background,
-        activation=logits.activation or activation,
+        activation=followed_by,
         layer=", ".join(logits.tensors),
         population=population,
         fingerprint=onnx_digest(file),
@@ -185,6 +191,14 @@ def record_onnx(
         skipped(tuple(unreadable))
         warnings.warn(_names_skipped(tuple(unreadable), len(paths)), LogNWarning, stacklevel=2)
     return finished(statistics)
+
+
+def _names_size(path: Path, preprocessing: Preprocessing) -> str:
+    height, width = preprocessing.size or (0, 0)
+    return (
+        f"Nothing says which size `{path}` was made for: images are brought to {height} x {width}, the nearest common "
+        "size that it runs at; give its `size` if it is another."
+    )
 
 
 def _names_skipped(left_out: Sequence[Path], total: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, progress
+from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
 from logn.cli.kinds import formerly
 from logn.cli.options.choices import (
     ANNOTATIONS,
@@ -43,6 +43,7 @@ from logn.cli.options.preprocessing import (
     ResizeOption,
     SizeOption,
     StdOption,
+    assumptions,
     given_preprocessing,
 )
 from logn.cli.paths import check_output
@@ -82,8 +83,14 @@ SourcesArgument = Annotated[
     ),
 ]
 IMAGES = typer.Option(
-    help="ONNX: folder of training images, required. Run: folder that the image paths start from, by default that of "
-    "the annotations or the list."
+    help="ONNX: folder of training images, all of them; with --data, and for a run: folder that the image paths start "
+    "from, by default that of the annotations or the list."
+)
+DATA = typer.Option(
+    "--data",
+    "-d",
+    help=f"Training images, required for a run. Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES} ONNX: only the "
+    "images that annotations list.",
 )
 MaxImagesOption = Annotated[
     int | None,
@@ -100,7 +107,8 @@ BatchOption = Annotated[
 def collect_onnx(
     sources: SourcesArgument,
     output: StatisticsFileOption,
-    images: Annotated[Path, IMAGES],
+    images: Annotated[Path | None, IMAGES] = None,
+    data: Annotated[Path | None, DATA] = None,
     background: BackgroundOption = Background.none,
     class_names: ClassNamesOption = None,
     population: PopulationOption = None,
@@ -146,19 +154,23 @@ def collect_onnx(
     """Run an ONNX model over images once; the logits are read where `logn fold` will correct them."""
     from logn.logits.image_folder import select_images
     from logn.logits.onnx.file import read_onnx
-    from logn.logits.onnx.image_input import settle
+    from logn.logits.onnx.image_input import settle, size_for_images
     from logn.statistics.record_onnx import record_onnx
 
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
+    source = _training_images(model, images, data)
     check_output(output, model, holds="logn.statistics")
     given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
-    preprocessing, _ = settle(read_onnx(model), like, **given, layout=layout.value if layout else None, dtype=dtype)
-    count, unreadable = len(select_images(images, max_images)), list[Path]()
-    with progress("Collecting", count, shown=show_progress) as advance:
+    file = read_onnx(model)
+    settled, description = settle(file, like, **given, layout=layout.value if layout else None, dtype=dtype)
+    paths, unreadable = select_images(source, max_images), list[Path]()
+    preprocessing = size_for_images(file, settled, paths)
+    assumed = assumptions(model, given, preprocessing, description, size_found=preprocessing != settled)
+    with progress("Collecting", len(paths), shown=show_progress) as advance:
         moments = record_onnx(
             model,
-            images,
+            paths,
             preprocessing,
             like=like,
             tensor=tensor or None,
@@ -168,7 +180,6 @@ def collect_onnx(
             background=BACKGROUND_INDEX[background],
             class_names=class_names,
             population=population,
-            max_images=max_images,
             batch_size=batch or 1,
             sample_rows=4096 if sample_rows is None else sample_rows,
             nonfinite=nonfinite.value,
@@ -181,15 +192,46 @@ def collect_onnx(
             skipped=unreadable.extend,
         )
     moments.save(output)
-    _report_onnx(moments, count - len(unreadable), unreadable, output, as_json=json)
+    if _lacks_background(moments, file.model):
+        assumed.append(
+            f"`{model}` has a softmax and suppresses boxes: such detectors have a background, but none was said, and "
+            "all columns are taken for classes; collect anew with `--background first` or `last`."
+        )
+    for sentence in assumed:  # at the end: a refusal is one sentence
+        print_note(f"Warning: {sentence}")
+    _report_onnx(moments, len(paths) - len(unreadable), unreadable, assumed, output, as_json=json)
 
 
-def _report_onnx(moments: ClassMoments, images: int, unreadable: list[Path], output: Path, *, as_json: bool) -> None:
+def _lacks_background(moments: ClassMoments, model: Any) -> bool:
+    from logn.logits.onnx.graph import SUPPRESSION, operators
+
+    found = moments.metadata
+    return found.activation == "softmax" and found.background is None and SUPPRESSION in operators(model.graph.node)
+
+
+def _training_images(model: Path, images: Path | None, data: Path | None) -> Path | list[Path]:
+    """A folder of images, or those that annotations list."""
+    if data is not None:
+        from logn.datasets.detection_dataset import DetectionDataset
+        from logn.datasets.training_annotations import find_annotations
+
+        return DetectionDataset(find_annotations(data), images).image_paths()
+    if images is None:
+        raise InputError(
+            f"Expected `--images` with an ONNX model (`{model}`), but got none; or `--data`, whose images are taken."
+        )
+    return images
+
+
+def _report_onnx(
+    moments: ClassMoments, images: int, unreadable: list[Path], assumed: list[str], output: Path, *, as_json: bool
+) -> None:
     rows = int(moments.count.max())
     result: dict[str, Any] = {
         "output": output,
         "images": images,
         "unreadable": unreadable,
+        "assumed": assumed,
         "rows": rows,
         "num_classes": moments.num_classes,
         "skipped": int(moments.skipped.sum()),

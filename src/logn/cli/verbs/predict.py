@@ -33,6 +33,7 @@ from logn.cli.options.preprocessing import (
     ResizeOption,
     SizeOption,
     StdOption,
+    assumptions,
     given_preprocessing,
 )
 from logn.errors import InputError
@@ -151,10 +152,11 @@ def predict_onnx(
     dataset = DetectionDataset(_annotations(data), images)
     given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
     said = any(value is not None for value in given.values())
+    settled, description = settle(read_onnx(model), like, **given)
     detector = OnnxDetector(
         model,
         like=like,
-        preprocessing=settle(read_onnx(model), like, **given)[0] if said else None,
+        preprocessing=settled if said else None,
         class_names=class_names,
         activation=activation.value if activation else None,
         background=BACKGROUND_INDEX[background],
@@ -163,6 +165,8 @@ def predict_onnx(
         provider=provider,
     )
     if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+        for sentence in assumptions(model, given, settled, description, size_found=False):
+            print_note(f"Warning: {sentence}")
         options = () if like is None else ("--like", like)
         _print_next(
             dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)
