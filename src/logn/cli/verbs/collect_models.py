@@ -253,14 +253,7 @@ def _report_onnx(
 def collect_run(
     sources: SourcesArgument,
     output: StatisticsFileOption,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            "-d",
-            help=f"Training images, required. Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES}",
-        ),
-    ] = None,
+    data: Annotated[Path | None, DATA] = None,
     images: Annotated[Path | None, IMAGES] = None,
     max_images: MaxImagesOption = None,
     batch: BatchOption = None,
