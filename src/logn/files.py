@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from logn.errors import InputError
 
@@ -100,14 +100,25 @@ def write_safetensors(
     path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
     """Write arrays and text metadata to `path` in one atomic step; the same content gives the same bytes."""
-    contiguous = {name: np.require(array, requirements="C") for name, array in tensors.items()}
     with atomic_path(path) as temporary:
         # Not save_file: it makes files that only their owner may read.
-        data = save(contiguous, metadata=dict(metadata))
-        end = 8 + int.from_bytes(data[:8], "little")
+        header, arrays = _safetensors_parts(tensors, metadata)
         with temporary.open("wb") as file:
-            file.write(_sorted_header(data[8:end]))
-            file.write(memoryview(data)[end:])
+            file.write(header)
+            file.write(arrays)
+
+
+def safetensors_to_bytes(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
+    """What `write_safetensors` would write, as bytes."""
+    return b"".join(_safetensors_parts(tensors, metadata))
+
+
+def _safetensors_parts(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> tuple[bytes, memoryview]:
+    """The header, in order, and the arrays."""
+    contiguous = {name: np.require(array, requirements="C") for name, array in tensors.items()}
+    data = save(contiguous, metadata=dict(metadata))
+    end = 8 + int.from_bytes(data[:8], "little")
+    return _sorted_header(data[8:end]), memoryview(data)[end:]
 
 
 def _sorted_header(text: bytes) -> bytes:
@@ -128,6 +139,24 @@ def read_safetensors(
     """
     with _opened(path, expected_format, schema) as (file, metadata):
         return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
+
+
+def safetensors_from_bytes(
+    data: bytes, *, name: str, expected_format: str, schema: int | tuple[int, ...]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The opposite of `safetensors_to_bytes`, as strict as `read_safetensors`; `name` is that of the argument."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise InputError(f"Expected `{name}` to be bytes, but got {type(data).__name__}.")
+    data = bytes(data)
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except (SafetensorError, ValueError) as error:
+        raise InputError(f"Expected `{name}` to be a safetensors file, but it cannot be read ({error}).") from error
+    metadata = dict(header.get("__metadata__", {}))
+    _check_kind(name, metadata, expected_format, schema)
+    # The arrays of the library are views on bytes, which cannot be written to.
+    return {key: array.copy() for key, array in tensors.items()}, metadata
 
 
 def read_metadata(path: str | os.PathLike[str], *, expected_format: str, schema: int) -> dict[str, str]:
@@ -213,15 +242,21 @@ def _opened(
     try:
         with safe_open(str(path), framework="np") as file:
             metadata = dict(file.metadata() or {})
-            if metadata.get("format") != expected_format:
-                found = metadata.get("format", "no format name")
-                writer = WRITERS.get(expected_format)
-                hint = f"; {writer} writes what is expected here" if writer else ""
-                raise InputError(f"Expected `{path}` to hold `{expected_format}`, but it says {found!r}{hint}.")
-            known = [str(number) for number in (schema if isinstance(schema, tuple) else (schema,))]
-            if metadata.get("schema") not in known:
-                found, listed = metadata.get("schema"), " or ".join(known)
-                raise InputError(f"Expected `{path}` to have schema {listed}, but it has {found!r}; update LogN.")
+            _check_kind(path, metadata, expected_format, schema)
             yield file, metadata
     except (SafetensorError, OSError) as error:
         raise InputError(f"Expected `{path}` to be a safetensors file, but it cannot be read ({error}).") from error
+
+
+def _check_kind(
+    name: str | os.PathLike[str], metadata: Mapping[str, str], expected_format: str, schema: int | tuple[int, ...]
+) -> None:
+    if metadata.get("format") != expected_format:
+        found = metadata.get("format", "no format name")
+        writer = WRITERS.get(expected_format)
+        hint = f"; {writer} writes what is expected here" if writer else ""
+        raise InputError(f"Expected `{name}` to hold `{expected_format}`, but it says {found!r}{hint}.")
+    known = [str(number) for number in (schema if isinstance(schema, tuple) else (schema,))]
+    if metadata.get("schema") not in known:
+        number, listed = metadata.get("schema"), " or ".join(known)
+        raise InputError(f"Expected `{name}` to have schema {listed}, but it has {number!r}; update LogN.")

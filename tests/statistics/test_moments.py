@@ -1,5 +1,7 @@
 """ClassMoments: exactness, merging, precision, and what it refuses."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -223,3 +225,55 @@ def test_a_corrected_moving_average_of_constant_batches_is_the_batch(rows, momen
 def test_only_moments_are_merged(other):
     with pytest.raises(logn.InputError, match="Expected `other` to be ClassMoments, but got"):
         logn.ClassMoments(3).merge(other)
+
+
+@given(rows=ROWS, data=st.data())
+def test_merging_all_at_once_gives_the_one_shot_result_and_leaves_the_parts(rows, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=12)))
+    parts = []
+    for piece in np.split(rows, cuts):
+        part = logn.ClassMoments(rows.shape[1], sample_rows=3, mean_probability=True)
+        part.update(piece)
+        parts.append(part)
+    before = [part.to_bytes() for part in parts]
+    total = logn.ClassMoments.merge_all(iter(parts))
+    one_by_one = logn.ClassMoments.from_bytes(before[0])
+    for part in parts[1:]:
+        one_by_one.merge(part)
+    assert [part.to_bytes() for part in parts] == before
+    np.testing.assert_array_equal(total.count, len(rows))
+    np.testing.assert_array_equal(total.sample, one_by_one.sample)
+    spread = np.abs(rows).max(initial=1.0)
+    np.testing.assert_allclose(total.mean, one_by_one.mean, rtol=1e-12, atol=1e-12 * spread)
+    np.testing.assert_allclose(total.m2, one_by_one.m2, rtol=1e-9, atol=1e-12 * spread**2)
+    np.testing.assert_allclose(total.mean_probability, one_by_one.mean_probability, rtol=1e-12)
+    total.update(rows)  # nothing that merging leaves behind keeps it from going on
+    np.testing.assert_array_equal(total.count, 2 * len(rows))
+
+
+def test_merging_all_says_what_does_not_merge():
+    with pytest.raises(logn.InputError, match="`parts` to be at least one ClassMoments, but got none"):
+        logn.ClassMoments.merge_all([])
+    with pytest.raises(logn.InputError, match="`parts` to be ClassMoments, but number 1 is ndarray"):
+        logn.ClassMoments.merge_all([logn.ClassMoments(2), np.zeros(2)])
+    with pytest.raises(logn.InputError, match="to have 2 classes, but got 3"):
+        logn.ClassMoments.merge_all([logn.ClassMoments(2), logn.ClassMoments(3)])
+    names = [logn.StatisticsMetadata(class_names=names) for names in (("cat", "dog"), ("cat", "cow"))]
+    with pytest.raises(logn.InputError, match="of one `class_names` to merge"):
+        logn.ClassMoments.merge_all([logn.ClassMoments(2, metadata=metadata) for metadata in names])
+    average = logn.MovingAverage(2)
+    average.update(np.zeros((3, 2)))
+    with pytest.raises(logn.InputError, match="end of a moving average"):
+        logn.ClassMoments.merge_all([average.moments()])
+
+
+def test_a_thousand_parts_round_no_worse_than_one():
+    """In a row the mean would drift by a rounding for each part; the tree adds ten levels."""
+    values = np.random.default_rng(0).normal(size=(1024, 1, 1)) + 1e6
+    parts = [logn.ClassMoments(1) for _ in values]
+    for part, rows in zip(parts, values, strict=True):
+        part.update(rows)
+    total = logn.ClassMoments.merge_all(parts)
+    exact = math.fsum(values.ravel()) / len(values)
+    assert abs(total.mean[0] - exact) <= 10 * np.spacing(exact)
+    np.testing.assert_allclose(total.variance, values.ravel().var(ddof=1), rtol=1e-8)

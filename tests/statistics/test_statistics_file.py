@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save, save_file
 
 import logn
 from logn.statistics.file_format import VECTORS
@@ -119,3 +119,29 @@ def test_a_failed_save_keeps_the_old_file(moments, tmp_path, monkeypatch):
         moments.save(path)
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_bytes_are_those_of_the_file(moments, tmp_path):
+    moments.save(tmp_path / "x.safetensors")
+    assert moments.to_bytes() == (tmp_path / "x.safetensors").read_bytes()
+    loaded = logn.ClassMoments.from_bytes(moments.to_bytes())
+    assert loaded.to_bytes() == moments.to_bytes()
+    loaded.update(np.ones((4, 3)))  # what came as bytes can be added to
+    assert loaded.count.tolist() == [19.0] * 3
+
+
+def test_bytes_that_are_no_statistics(moments):
+    whole = moments.to_bytes()
+    for size in (0, 7, 40, len(whole) // 2, len(whole) - 1):
+        with pytest.raises(logn.InputError, match=r"^Expected `data` to be a safetensors file, but it cannot be read"):
+            logn.ClassMoments.from_bytes(whole[:size])
+    with pytest.raises(logn.InputError, match=r"^Expected `data` to be bytes, but got str\.$"):
+        logn.ClassMoments.from_bytes("statistics")
+    with pytest.raises(logn.InputError, match=r"`data` to hold `logn\.statistics`, but it says 'no format name'"):
+        logn.ClassMoments.from_bytes(save({"count": np.ones(3)}))
+    newer = save({"count": np.ones(3)}, metadata={"format": "logn.statistics", "schema": "99"})
+    with pytest.raises(logn.InputError, match="`data` to have schema 1 or 2, but it has '99'; update LogN"):
+        logn.ClassMoments.from_bytes(newer)
+    damaged = save({"count": np.ones(3)}, metadata={"format": "logn.statistics", "schema": "2"})
+    with pytest.raises(logn.InputError, match="`data` to hold valid statistics, but it does not: `mean` is missing"):
+        logn.ClassMoments.from_bytes(damaged)

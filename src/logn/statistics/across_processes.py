@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-from safetensors.numpy import load as tensors_from_bytes
-from safetensors.numpy import save as tensors_to_bytes
-
-from logn.statistics.file_format import StatisticsFile
-from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 
 if TYPE_CHECKING:
@@ -50,40 +44,20 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
             mean_probability=mine._probabilities is not None,
             metadata=mine.metadata,
         )
-        parts = [_unpack(payload) for payload in _exchange(_pack(mine))]
-        _share_activation((total, *parts))
+        parts = [ClassMoments.from_bytes(payload) for payload in _exchange(mine.to_bytes())]
+        share_activation((total, *parts))
         for part in parts:
             total.merge(part)
         # The object that the caller holds becomes the total.
         vars(mine).update(vars(total))
 
 
-def _share_activation(parts: Sequence[ClassMoments]) -> None:
+def share_activation(parts: Sequence[ClassMoments]) -> None:
     """Give processes that saw no image, and so no activation, the activation that the others saw."""
     seen = {part.metadata.activation for part in parts} - {None}
     if len(seen) == 1:
         for part in parts:
             part.metadata = part.metadata.with_changes(activation=next(iter(seen)))
-
-
-def _pack(moments: ClassMoments) -> bytes:
-    content = moments.to_file()
-    tensors = content.arrays()
-    tensors["sample_capacity"] = np.array([content.sample_capacity])
-    for name, text in content.metadata.to_text().items():
-        tensors[f"metadata.{name}"] = np.frombuffer(text.encode(), np.uint8)
-    return tensors_to_bytes(tensors)
-
-
-def _unpack(payload: bytes) -> ClassMoments:
-    tensors = tensors_from_bytes(payload)
-    text = {
-        name.removeprefix("metadata."): tensor.tobytes().decode()
-        for name, tensor in tensors.items()
-        if name.startswith("metadata.")
-    }
-    metadata, capacity = StatisticsMetadata.from_text(text), int(tensors["sample_capacity"][0])
-    return ClassMoments.from_file(StatisticsFile.from_arrays(tensors, metadata, capacity))
 
 
 def _exchange(payload: bytes) -> list[bytes]:

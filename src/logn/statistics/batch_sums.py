@@ -70,6 +70,37 @@ class Totals:
         return np.minimum(variance, within)
 
 
+class TotalsTree:
+    """Totals of many parts, added in a tree as they come: at most one of each size 1, 2, 4, … is held.
+
+    Example:
+        >>> tree = TotalsTree()
+        >>> for mean in (2.0, 4.0, 9.0):
+        ...     tree.add(Totals.of_batch(np.array([1.0]), np.array([mean]), np.zeros(1)))
+        >>> tree.total().count.tolist(), tree.total().mean.tolist()
+        ([3.0], [5.0])
+    """
+
+    def __init__(self) -> None:
+        self._held: list[tuple[int, Totals]] = []
+
+    def add(self, part: Totals) -> None:
+        """Add one part."""
+        size = 1
+        while self._held and self._held[-1][0] == size:
+            part = self._held.pop()[1].merged(part)
+            size *= 2
+        self._held.append((size, part))
+
+    def total(self) -> Totals:
+        """Of all parts, of which there is at least one."""
+        parts = [part for _, part in self._held]
+        total = parts.pop()
+        while parts:
+            total = parts.pop().merged(total)
+        return total
+
+
 # Narrow rows lie side by side as if they were one of about this many bytes: short loops would be all overhead, while
 # long ones would not fit the nearest cache together with their sums.
 WIDE_BYTES = 2**13

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.files import read_safetensors, write_safetensors
+from logn.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
 from logn.logits.arrays import FloatArray
 from logn.statistics.mean_probability import ProbabilitySums
 from logn.statistics.metadata import StatisticsMetadata
@@ -64,17 +64,34 @@ class StatisticsFile:
 
 def write_statistics(path: str | os.PathLike[str], content: StatisticsFile) -> None:
     """Write `content` to `path` in one atomic step."""
-    metadata = {
-        "format": FILE_FORMAT,
-        "schema": str(FILE_SCHEMA),
-        "sample_capacity": str(content.sample_capacity),
-    }
-    write_safetensors(path, content.arrays(), metadata | content.metadata.to_text())
+    write_safetensors(path, content.arrays(), _text_of(content))
+
+
+def statistics_to_bytes(content: StatisticsFile) -> bytes:
+    """The bytes of the file that `write_statistics` would write."""
+    return safetensors_to_bytes(content.arrays(), _text_of(content))
+
+
+def statistics_from_bytes(data: bytes, name: str = "data") -> StatisticsFile:
+    """The opposite of `statistics_to_bytes`, checked as a file is."""
+    tensors, text = safetensors_from_bytes(data, name=name, expected_format=FILE_FORMAT, schema=READABLE_SCHEMAS)
+    return _checked(tensors, text, name)
+
+
+def _text_of(content: StatisticsFile) -> dict[str, str]:
+    about = {"format": FILE_FORMAT, "schema": str(FILE_SCHEMA), "sample_capacity": str(content.sample_capacity)}
+    return about | content.metadata.to_text()
 
 
 def read_statistics(path: str | os.PathLike[str]) -> StatisticsFile:
     """Read a statistics file and check all that can be wrong with it."""
     tensors, text = read_safetensors(path, expected_format=FILE_FORMAT, schema=READABLE_SCHEMAS)
+    return _checked(tensors, text, path)
+
+
+def _checked(
+    tensors: dict[str, npt.NDArray[Any]], text: Mapping[str, str], name: str | os.PathLike[str]
+) -> StatisticsFile:
     try:
         _check_tensors(tensors)
         capacity = int(text.get("sample_capacity", "0"))
@@ -83,7 +100,7 @@ def read_statistics(path: str | os.PathLike[str]) -> StatisticsFile:
         metadata.check_width(len(tensors["count"]))
         return StatisticsFile.from_arrays(tensors, metadata, capacity)
     except (InputError, ValueError, TypeError) as error:
-        raise InputError(f"Expected `{path}` to hold valid statistics, but it does not: {error}") from error
+        raise InputError(f"Expected `{name}` to hold valid statistics, but it does not: {error}") from error
 
 
 def _check_tensors(tensors: dict[str, npt.NDArray[Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +13,15 @@ import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, as_rows
-from logn.statistics.batch_sums import Totals
-from logn.statistics.file_format import VECTORS, StatisticsFile, read_statistics, write_statistics
+from logn.statistics.batch_sums import Totals, TotalsTree
+from logn.statistics.file_format import (
+    VECTORS,
+    StatisticsFile,
+    read_statistics,
+    statistics_from_bytes,
+    statistics_to_bytes,
+    write_statistics,
+)
 from logn.statistics.mean_probability import ProbabilitySums, activations_of
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.row_sample import RowSample
@@ -90,25 +98,60 @@ class ClassMoments:
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add what `other` has seen, in place, and return self; statistics of different things are refused."""
+        self._take_beside(other, seen=bool(self._totals.count.any()))
+        self._sums.merge(other._totals)
+        return self
+
+    @classmethod
+    def merge_all(cls, parts: Iterable[ClassMoments]) -> ClassMoments:
+        """Merge any number of statistics into new ones; the parts stay as they are.
+
+        The sums are added in a tree, so a thousand parts round no worse than ten, and only one part and a few sums are
+        held at a time: `parts` may be a generator that reads files.
+
+        Example:
+            >>> parts = [ClassMoments(1) for _ in range(3)]
+            >>> for number, part in enumerate(parts):
+            ...     part.update(np.array([[1.0], [3.0]]) + number)
+            >>> ClassMoments.merge_all(parts).mean.tolist(), parts[0].mean.tolist()
+            ([3.0], [2.0])
+        """
+        total: ClassMoments | None = None
+        tree, seen = TotalsTree(), False
+        for number, part in enumerate(parts):
+            if not isinstance(part, ClassMoments):
+                raise InputError(f"Expected `parts` to be ClassMoments, but number {number} is {_kind(part)}.")
+            if total is None:
+                total = copy.copy(part)
+                total._check_open()
+            else:
+                total._take_beside(part, seen=seen)
+            tree.add(part._totals)
+            seen = seen or bool(part._totals.count.any())
+        if total is None:
+            raise InputError("Expected `parts` to be at least one ClassMoments, but got none.")
+        total._sums.restart(tree.total())
+        return total
+
+    def _take_beside(self, other: ClassMoments, *, seen: bool) -> None:
+        """Check that `other` may be merged, and take over all that it holds beside the sums."""
         self._check_open()
         if not isinstance(other, ClassMoments):
-            raise InputError(f"Expected `other` to be ClassMoments, but got {type(other).__name__}.")
+            raise InputError(f"Expected `other` to be ClassMoments, but got {_kind(other)}.")
         if other.num_classes != self.num_classes:
             raise InputError(f"Expected `other` to have {self.num_classes} classes, but got {other.num_classes}.")
         self.metadata.check_mergeable(other.metadata)
-        seen, joins = bool(self._totals.count.any()), bool(other._totals.count.any())
+        joins = bool(other._totals.count.any())
         if seen and joins and (self._sample is None) != (other._sample is None):
             raise InputError(
                 "Expected both or none of the statistics to hold a row sample, but got one of them with it."
             )
-        self._sums.merge(other._totals)
         # A sample must know of every row: one of nothing does not outlive rows that nobody sampled.
         if joins and other._sample is None:
             self._sample = None
         elif joins or not seen:
             self._merge_sample(other._sample)
         self._merge_probabilities(other._probabilities, seen, joins)
-        return self
 
     def clear(self) -> None:
         """Forget everything that was seen; cheaper than a new object, since the scratch memory is kept."""
@@ -169,6 +212,19 @@ class ClassMoments:
         """How many rows the sample may hold."""
         return 0 if self._sample is None else self._sample.capacity
 
+    def take_new_rows_of(self, part: ClassMoments) -> ClassMoments:
+        """Merge `part` into these statistics, and give it back with those sampled rows only that found a place here.
+
+        A worker that sends one part after the other need not send sampled rows that its own earlier parts have
+        displaced: they would find no place in the sum of all parts either.
+        """
+        limit = None if self._sample is None else self._sample.limit
+        self.merge(part)
+        thinned = copy.copy(part)
+        if limit is not None and thinned._sample is not None:
+            thinned._sample = thinned._sample.below(limit)
+        return thinned
+
     @property
     def mean_probability(self) -> FloatArray | None:
         """Mean probability of each column, or None where it was not asked for; NaN where nothing was seen.
@@ -196,6 +252,22 @@ class ClassMoments:
     def load(cls, path: str | os.PathLike[str]) -> ClassMoments:
         """Read what `save` wrote; a file that is not valid is refused with the reason."""
         return cls.from_file(read_statistics(path))
+
+    def to_bytes(self) -> bytes:
+        """The bytes of the file that `save` would write: for queues, tables and workers of other engines.
+
+        Example:
+            >>> moments = ClassMoments(2)
+            >>> moments.update(np.array([[2.0, 0.5], [0.0, 1.5]]))
+            >>> ClassMoments.from_bytes(moments.to_bytes()).mean
+            array([1., 1.])
+        """
+        return statistics_to_bytes(self.to_file())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ClassMoments:
+        """Read what `to_bytes` gave; bytes that are not valid are refused with the reason, as a file would be."""
+        return cls.from_file(statistics_from_bytes(data))
 
     def to_file(self) -> StatisticsFile:
         """The content as plain arrays; what `save` writes and processes exchange."""
@@ -246,7 +318,7 @@ class ClassMoments:
                 "One of the statistics to merge holds no mean probability of the classes, so their sum holds none; "
                 "collect it with mean_probability=True (`--prior`).",
                 LogNWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         # Sums must know of every row: those of nothing do not outlive rows that nobody summed.
         if joins and other is None:
@@ -258,3 +330,7 @@ class ClassMoments:
     def _check_open(self) -> None:
         if self.metadata.estimator == "moving-average":
             raise InputError("Expected exact statistics to update, but these are the end of a moving average.")
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

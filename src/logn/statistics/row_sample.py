@@ -81,7 +81,16 @@ class RowSample:
     def merge(self, other: RowSample) -> None:
         """Take over the rows of another sample; the smaller capacity wins."""
         self.capacity = min(self.capacity, other.capacity)
-        self._offer(other.rows, other.keys)
+        # What is beyond the limit would only be copied to be dropped. So the more samples there are to merge into this
+        # one, the less each of them costs.
+        news = other if self.limit is None else other.below(self.limit)
+        self._offer(news.rows, news.keys)
+
+    def below(self, limit: np.uint64) -> RowSample:
+        """A sample with those of the rows only whose keys are below `limit`."""
+        end = int(np.searchsorted(self.keys, limit))
+        # Copies, since views would keep all of this sample in memory.
+        return RowSample(self.rows.shape[1], self.capacity, self.rows[:end].copy(), self.keys[:end].copy())
 
     def _smallest(self, keys: npt.NDArray[np.uint64], candidates: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """As many of the candidates as the sample holds, those with the smallest keys."""

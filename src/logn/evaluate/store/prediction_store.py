@@ -47,6 +47,8 @@ class PredictionStore:
         >>> store = PredictionStore(folder)
         >>> len(store), store.image_ids.tolist(), store[0].logits.dtype
         (1, [17], dtype('float16'))
+        >>> store.missing([17, 18]).tolist()
+        [18]
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -90,6 +92,10 @@ class PredictionStore:
     def is_complete(self) -> bool:
         """Whether every image is here that the writer meant to write; True where it did not say how many."""
         return self.header.num_images is None or len(self) >= self.header.num_images
+
+    def missing(self, image_ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Those of `image_ids` that are not here, ascending: of a run that was stopped, or a process that died."""
+        return np.setdiff1d(np.asarray(image_ids, np.int64), self.image_ids)
 
     def __getitem__(self, index: int) -> Proposals:
         """The proposals of one image, as views on the files."""

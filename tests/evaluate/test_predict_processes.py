@@ -1,0 +1,112 @@
+"""Predicting in several real processes, as torchrun starts them: uneven shares, empty ones, and one that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from logn.evaluate.store.prediction_store import PredictionStore
+
+# The detector prepares images itself, so these processes need no torch, whose import would take longest.
+WORKER = """
+import os, signal, sys
+
+import numpy as np
+
+import logn
+
+folder, count, victim = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+
+
+class Data:
+    image_ids, class_names, category_ids = np.arange(count) * 2 + 1, ("ant", "bee"), np.array([4, 8])
+
+    def read_image(self, index):
+        return np.full((4, 6, 3), index, np.uint8)
+
+
+class Detector:
+    background, activation, num_classes = -1, "softmax", 2
+    calls = 0
+
+    def prepare(self, image):
+        return image
+
+    def propose(self, images):
+        self.calls += 1
+        if os.environ["RANK"] == victim and self.calls == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        value = int(images[0].max())
+        rows = np.arange(3 * (1 + value % 3), dtype=np.float32).reshape(-1, 3) + value
+        return [logn.Proposals(np.zeros((len(rows), 4)), rows, height=4, width=6)]
+
+
+print(logn.predict(Detector(), Data(), folder, batch=1))
+"""
+
+
+def run(tmp_path, folder, count, ranks, victim="none"):
+    """What each process has run; None of one that was killed."""
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(folder), str(count), victim],
+            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    said = [process.communicate() for process in processes]
+    for process, (_, errors) in zip(processes, said, strict=True):
+        assert process.returncode in (0, -signal.SIGKILL), errors
+    return [int(out) if process.returncode == 0 else None for process, (out, _) in zip(processes, said, strict=True)]
+
+
+def assert_same(found, expected):
+    found.verify()
+    np.testing.assert_array_equal(found.image_ids, expected.image_ids)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours.logits, theirs.logits)
+        np.testing.assert_array_equal(ours.boxes, theirs.boxes)
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """The stores of one process, by the number of images."""
+    folder = tmp_path_factory.mktemp("alone")
+    for count in (2, 7):
+        assert run(folder, folder / str(count), count, 1) == [count]
+    return {count: PredictionStore(folder / str(count)) for count in (2, 7)}
+
+
+@pytest.mark.parametrize(("count", "shares"), [(7, [3, 2, 2]), (2, [1, 1, 0])], ids=["uneven", "one with nothing"])
+def test_processes_with_uneven_and_empty_shares(tmp_path, one_process, count, shares):
+    assert run(tmp_path, tmp_path / "store", count, 3) == shares
+    store = PredictionStore(tmp_path / "store")
+    assert store.is_complete
+    assert store.missing(np.arange(count) * 2 + 1).tolist() == []
+    assert_same(store, one_process[count])
+
+
+def test_a_killed_process_leaves_images_that_the_next_run_completes(tmp_path, one_process):
+    ids = np.arange(7) * 2 + 1
+    assert run(tmp_path, tmp_path / "store", 7, 3, victim="1") == [3, None, 2]
+    store = PredictionStore(tmp_path / "store")
+    assert not store.is_complete
+    # It had images 1 and 4 of 0 to 6; what it said of the first may not have reached the disk before it died.
+    missing = store.missing(ids).tolist()
+    assert 9 in missing
+    assert set(missing) <= {3, 9}
+    assert sum(run(tmp_path, tmp_path / "store", 7, 2)) == len(missing)
+    completed = PredictionStore(tmp_path / "store")
+    assert completed.is_complete
+    assert completed.missing(ids).tolist() == []
+    assert_same(completed, one_process[7])
