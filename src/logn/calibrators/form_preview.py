@@ -247,8 +247,7 @@ def map_effects(
         )
 
     after = [
-        effect(name, _scores(affine(rows), place, activation), _margin_of(affine))
-        for name, affine in maps.items()
+        effect(name, _scores(affine(rows), place, activation), _margin_of(affine)) for name, affine in maps.items()
     ]
     return replace(effect("none", original, None), label="as it is"), tuple(after)
 
