@@ -257,9 +257,8 @@ def _remedy(method: str) -> str:
             "overall level of scores."
         )
     what = "Prior2Posterior takes out the prior that the model has of each class"
-    return (
-        f"Half of it: {what}." if method == HALF_PRIOR else f"{what}, and shifts the foreground against the background."
-    )
+    half = f"Half of it: {what}."
+    return half if method == HALF_PRIOR else f"{what}, and shifts the foreground down against the background."
 
 
 def _choices(effects: FormEffects, labels: str | None) -> tuple[str, ...]:
