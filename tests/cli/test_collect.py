@@ -75,7 +75,7 @@ def test_metadata_is_kept(run, logits, tmp_path):
 
 def test_the_moving_average(run, logits, tmp_path):
     output = tmp_path / "a.safetensors"
-    options = ("--estimator", "moving-average", "--momentum", "0.1", "--batch-rows", "50", "--bias-correction")
+    options = ("--estimator", "moving-average", "--momentum", "0.1", "--batch-rows", "50", "--debias")
     assert run("collect", tmp_path / "shards", "-o", output, *options).code == 0
     moments = ClassMoments.load(output)
     assert moments.metadata.estimator == "moving-average"

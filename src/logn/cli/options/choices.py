@@ -96,7 +96,9 @@ EstimatorOption = Annotated[
     typer.Option(help="Exact; the paper's moving average; of a run, each class's logit over its own samples only."),
 ]
 MomentumOption = Annotated[float | None, typer.Option(help="Of the moving average; default 5e-5.")]
-BiasCorrectionOption = Annotated[bool, typer.Option("--bias-correction", help="Of the moving average.")]
+BiasCorrectionOption = Annotated[
+    bool, typer.Option("--debias", help="Correct the moving average for its start."), formerly("--bias-correction")
+]
 NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")]
 
 

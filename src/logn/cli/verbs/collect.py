@@ -31,7 +31,8 @@ from logn.cli.options.choices import (
 )
 from logn.cli.paths import check_output
 from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
-from logn.cli.verbs.collect_models import SourcesArgument, collect_onnx, collect_run
+from logn.cli.verbs.collect_models import SourcesArgument, collect_onnx
+from logn.cli.verbs.collect_runs import collect_run
 from logn.errors import InputError
 
 if TYPE_CHECKING:
