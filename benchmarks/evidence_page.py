@@ -17,7 +17,7 @@ on [glyph scenes](glyph-scenes.md) (100 classes, 2,400 training images, {iterati
 applied to the same proposals of each. Rivals run with their published defaults; in the rows marked *tuned* the
 parameter was chosen on dev. Every number below is from test.
 **Real LVIS has not been run**: glyph scenes are small pictures of symbols, and what holds here need not hold there.
-[On photographs](real-images.md) it does not: the balanced form gains next to nothing, and another one is recommended now.
+[On photographs](real-images.md) it does not: the balanced form gains next to nothing there.
 
 ```sh
 python benchmarks/when_it_helps.py --root runs/bench --jobs 2     # trains and measures; hours, resumes
