@@ -333,6 +333,7 @@ def page(records: Sequence[Record]) -> str:
         "decoding": table(why_rows(records, "decoding")),
         "foreground": table(foreground_rows(records)),
         "images": table(image_rows(records)),
+        "scenes": table(scene_rows(records)),
         "classifiers": table(classifier_rows(records)),
         **{
             f"landscape_{kind}_{protocol}": table(landscape_rows(records, kind, protocol))
@@ -344,6 +345,44 @@ def page(records: Sequence[Record]) -> str:
     for name, content in parts.items():
         text = text.replace(f"{{{name}}}", content)
     return text
+
+
+#: The detector that the harder scenes are compared with, and what was changed in each.
+PLAIN_SCENES = "families-linear-random-ce-s0"
+HARDER = {
+    PLAIN_SCENES: "glyph scenes as they are",
+    "families-linear-random-ce-i400-s0": "half of the training",
+    "cluttered-linear-random-ce-s0": "four times the clutter",
+    "unlabelled-linear-random-ce-s0": "half of the training labels dropped",
+    "cluttered-unlabelled-linear-random-ce-i400-s0": "all three",
+}
+
+
+def scene_rows(records: Sequence[Record]) -> Rows:
+    yield [
+        "one linear detector, random sampling",
+        *(f"{title}, {labels}" for labels in PROTOCOLS for title in ("AP", "best shift", "gain there")),
+    ]
+    by_name = {one["name"]: one for one in records}
+    shown = {name: words for name, words in HARDER.items() if name in by_name}
+    photographs = {one["name"]: f"photographs, {one['name']}" for one in of_kind(records, "photographs")}
+    wanted = ("linear-random-800-s0", "linear-random-1600-s0")
+    for name, words in {**shown, **{name: photographs[name] for name in wanted if name in photographs}}.items():
+        cells = []
+        for protocol in PROTOCOLS:
+            plain, curve = _prior_curve(by_name[name], protocol)
+            best = int(np.argmax(curve))
+            cells += [f"{plain:.1f}", f"{SHIFTS[best]:+d}", f"{curve[best] - plain:+.1f}"]
+        yield [words, *cells]
+
+
+def _prior_curve(one: Record, protocol: str) -> tuple[float, list[float]]:
+    """AP on dev without a correction, and of Prior2Posterior at every shift."""
+    if "curves" in one:
+        curves = one["curves"][protocol]
+        return curves["none"][SHIFTS.index(0)], curves["prior"]
+    dev = one["dev"][protocol]
+    return dev["none"][0], [dev[f"prior {shift:+d}"][0] for shift in SHIFTS]
 
 
 def write_page(records: Sequence[Record], path: Path) -> None:

@@ -18,6 +18,7 @@ from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
+from logn.files import write_text
 from logn.logits.arrays import softmax
 from logn.statistics.moments import ClassMoments
 
@@ -54,6 +55,27 @@ def vary_labels_and_decoding(cache: ArtifactCache, spec: DetectorSpec) -> dict[s
         for name, settings in DECODING.items()
     }
     return {"labels": labels, "decoding": decoding, "foreground": foreground_shares(store, exhaustive)}
+
+
+def vary_scenes(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
+    """AP on dev over the shift, for a detector of scenes that are harder; what was measured before is read."""
+    path = cache.model_folder(spec) / "real-scenes.json"
+    if not path.exists():
+        moments, folder = cache.statistics(spec), cache.data_folder(spec)
+        forms = {**margin_forms(moments), **further_forms(moments)}
+        store = PredictionStore(cache.predictions(spec, "dev"))
+        ids = store.image_ids.tolist()
+        files = {"federated": folder / "dev.json", "exhaustive": folder / "dev_exhaustive.json"}
+        truths = {name: load_ground_truth(file, image_ids=ids) for name, file in files.items()}
+        found = {
+            "name": spec.name,
+            "kind": "harder scenes",
+            "curves": _curves(store, truths, forms, moments),
+            "foreground": foreground_shares(store, json.loads(files["exhaustive"].read_text())),
+        }
+        write_text(path, json.dumps(found, separators=(",", ":")) + "\n")
+    known: dict[str, Any] = json.loads(path.read_text())
+    return known
 
 
 def _curves(

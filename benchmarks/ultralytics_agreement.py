@@ -77,7 +77,7 @@ def clipping_validator() -> Any:
     """Ultralytics' validator, with boxes that end at the image, as in everything else that it writes."""
     from ultralytics.models.yolo.detect.val import DetectionValidator
 
-    class Clipping(DetectionValidator):  # type: ignore[misc]
+    class Clipping(DetectionValidator):
         def _process_batch(self, preds: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
             (gain, *_), (left, top) = batch["ratio_pad"]
             height, width = batch["ori_shape"]
