@@ -20,7 +20,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from margin_landscape import MapResult, MarginForm, further_forms, margin_forms,
 from real_images_page import write_figure, write_page
 from real_rule import NEED_COUNTS
 from real_subjects import LENGTHS, PhotoDetector, drawn_detectors, harder_scenes, photo_detectors, sign_classifiers
-from real_why import number_of_images, vary_labels_and_decoding, vary_scenes
+from real_why import few_labels, number_of_images, vary_labels_and_decoding, vary_scenes
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import LogNWarning
@@ -165,16 +165,24 @@ def signs_of(moments: ClassMoments) -> dict[str, float]:
 def look_closer(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
     """Labels, decoding and the number of images, varied on the best trained detectors of each kind."""
     longest = max(LENGTHS) if isinstance(spec, PhotoDetector) else ITERATIONS
-    if spec.iterations != longest or spec.sampler != "random":
+    if spec.iterations != longest or spec.sampler != "random" or spec.seed:
         return {}
-    path = cache.model_folder(spec) / "real-why.json"
+    folder = cache.model_folder(spec)
+
+    def vary() -> dict[str, Any]:
+        found: dict[str, Any] = {"why": vary_labels_and_decoding(cache, spec)}
+        return found | ({"images": number_of_images(cache, spec)} if spec.classifier == "cosine" else {})
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)
+        closer = _once(folder / "real-why.json", vary)
+        return closer | _once(folder / "real-few.json", lambda: {"few labels": few_labels(cache, spec)})
+
+
+def _once(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was measured before, or is measured now and kept."""
     if not path.exists():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LogNWarning)
-            found: dict[str, Any] = {"why": vary_labels_and_decoding(cache, spec)}
-            if spec.classifier == "cosine":
-                found["images"] = number_of_images(cache, spec)
-        write_json(path, found)
+        write_json(path, measure())
     known: dict[str, Any] = json.loads(path.read_text())
     return known
 

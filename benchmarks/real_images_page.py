@@ -334,6 +334,7 @@ def page(records: Sequence[Record]) -> str:
         "foreground": table(foreground_rows(records)),
         "images": table(image_rows(records)),
         "scenes": table(scene_rows(records)),
+        "few_labels": table(few_label_rows(records)),
         "classifiers": table(classifier_rows(records)),
         **{
             f"landscape_{kind}_{protocol}": table(landscape_rows(records, kind, protocol))
@@ -383,6 +384,25 @@ def _prior_curve(one: Record, protocol: str) -> tuple[float, list[float]]:
         return curves["none"][SHIFTS.index(0)], curves["prior"]
     dev = one["dev"][protocol]
     return dev["none"][0], [dev[f"prior {shift:+d}"][0] for shift in SHIFTS]
+
+
+def few_label_rows(records: Sequence[Record]) -> Rows:
+    """What a shift that was chosen on few labelled images gives on test, beside the one that is recommended."""
+    found = [one for one in of_kind(records, "photographs") if "few labels" in one]
+    counts = list(found[0]["few labels"][PROTOCOLS[0]]) if found else []
+    yield ["detector, labels", *(f"{count} images" for count in counts), "recommended", "best on test"]
+    for one in found:
+        for protocol, recommended in zip(PROTOCOLS, (-2, -1), strict=True):
+            gains = {shift: change(one, "test", protocol, f"prior {shift:+d}") for shift in (-3, -2, -1, 0)}
+            drawn = [[gains[shift] for shift in one["few labels"][protocol][count]] for count in counts]
+            cells = [f"{np.mean(values):+.2f} ({min(values):+.2f})" for values in drawn]
+            best = max(gains, key=lambda shift: gains[shift])
+            yield [
+                f"{one['classifier']}, {one['iterations']}, {protocol}",
+                *cells,
+                f"{gains[recommended]:+.2f} at {recommended}",
+                f"{gains[best]:+.2f} at {best:+d}",
+            ]
 
 
 def write_page(records: Sequence[Record], path: Path) -> None:
