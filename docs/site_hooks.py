@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import posixpath
 import re
@@ -36,6 +37,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     source = page.file.src_uri
     if source == "reference/commands.md":
         markdown = markdown.replace("<!-- commands -->", _all_help())
+    if source == "reference/errors.md":
+        markdown = markdown.replace("<!-- errors -->", _error_texts())
     if source in (kept := _summaries()):
         title, _, rest = markdown.partition("\n")
         markdown = f"{title}\n\n{_box(kept[source])}\n{rest}"
@@ -93,6 +96,15 @@ def _summaries() -> dict[str, str]:
 
 def _box(text: str) -> str:
     return '!!! abstract "In short"\n\n' + "".join(f"    {line}\n" for line in text.strip().splitlines())
+
+
+def _error_texts() -> str:
+    spec = importlib.util.spec_from_file_location("error_texts", ROOT / "docs" / "error_texts.py")
+    if spec is None or spec.loader is None:
+        raise PluginError("docs/error_texts.py is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.page())
 
 
 def _all_help() -> str:

@@ -22,11 +22,15 @@ class MissingExtraError(ImportError):
         >>> raise MissingExtraError("torch", extra="torch")
         Traceback (most recent call last):
         ...
-        logn.errors.MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]".
+        logn.errors.MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]",
+        or in a clone of LogN pip install ".[torch]".
     """
 
     def __init__(self, package: str, *, extra: str) -> None:
-        super().__init__(f'Expected the package `{package}` to be installed: run pip install "logn[{extra}]".')
+        super().__init__(
+            f'Expected the package `{package}` to be installed: run pip install "logn[{extra}]", '
+            f'or in a clone of LogN pip install ".[{extra}]".'
+        )
 
 
 class LogNWarning(UserWarning):

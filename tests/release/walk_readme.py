@@ -1,4 +1,4 @@
-"""Walk the README's examples of arrays with whatever `logn` is installed: `python tests/release/walk_readme.py [FOLDER]`.
+"""Walk the README's examples of arrays with whatever `logn` is installed: `walk_readme.py [FOLDER]`.
 
 Needs nothing but LogN itself, on any system: no pytest, no shell. FOLDER has the README; by default the repository's.
 """
@@ -56,13 +56,16 @@ def main(folder: Path) -> None:
                 subprocess.run([sys.executable, "-I", "-m", "logn", *words], cwd=place, check=True)
         before, after = (np.load(Path(place, name)) for name in ("test_logits.npy", "corrected.npy"))
         spread = [float(np.ptp(logits[:, 1:].mean(0))) for logits in (before, after)]
-        assert spread[0] > 3.5 and spread[1] < 0.2, spread
+        assert spread[0] > 3.5, spread
+        assert spread[1] < 0.2, spread
         assert (before[:, 0] == after[:, 0]).all(), "the background has changed"
         (line,) = re.findall(r"`(logn\.LogitNormalizer\(\)[^`]+)`", text)
         train = np.load(Path(place, "train.npy"))
         corrected = eval(line, {"logn": logn, "train_logits": train, "test_logits": train})  # noqa: S307 - our own page
         assert corrected.shape == train.shape
-    print(f"The README's arrays are corrected by LogN {logn.__version__} on Python {sys.version.split()[0]} ({os.name}).")
+    print(
+        f"The README's arrays are corrected by LogN {logn.__version__} on Python {sys.version.split()[0]} ({os.name})."
+    )
 
 
 if __name__ == "__main__":
