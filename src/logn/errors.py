@@ -12,7 +12,16 @@ Value = TypeVar("Value")
 
 
 class InputError(ValueError):
-    """A value, an array or a file is not what was expected."""
+    """A value, an array or a file is not what was expected.
+
+    Example:
+        >>> import logn
+        >>> try:
+        ...     logn.ClassMoments(0)
+        ... except logn.InputError as error:
+        ...     print(error)
+        Expected `num_classes` to be a whole number of at least 1, but got 0.
+    """
 
 
 class MissingExtraError(ImportError):
