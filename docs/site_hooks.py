@@ -42,6 +42,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if source in (kept := _summaries()):
         title, _, rest = markdown.partition("\n")
         markdown = f"{title}\n\n{_box(kept[source])}\n{rest}"
+    markdown = re.sub(r"^\[!\[.*actions/.*\n", "", markdown, flags=re.M)  # badges are for where the repository is
     return LINK.sub(lambda link: _on_site(source, link[1]), markdown)
 
 
