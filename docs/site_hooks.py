@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Pages that lie beside docs/ and belong to the site; links to them and from them are turned accordingly.
 OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 SHIM, SHIM_ELSEWHERE = "assets/iframe-worker.js", "https://unpkg.com/iframe-worker/shim"
+LIST_ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 
 
@@ -43,7 +44,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         title, _, rest = markdown.partition("\n")
         markdown = f"{title}\n\n{_box(kept[source])}\n{rest}"
     markdown = re.sub(r"^\[!\[.*actions/.*\n", "", markdown, flags=re.M)  # badges are for where the repository is
-    return LINK.sub(lambda link: _on_site(source, link[1]), markdown)
+    return LINK.sub(lambda link: _on_site(source, link[1]), _with_lists_apart(markdown))
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
@@ -73,6 +74,19 @@ def on_post_build(config: Any) -> None:
     missing = [name for name in logn.__all__ if name != "__version__" and f'id="logn.{name}"' not in written]
     if missing:
         raise PluginError(f"docs/reference/api.md has no {', '.join(missing)}")
+
+
+def _with_lists_apart(text: str) -> str:
+    """An empty line before each list: GitHub needs none behind a paragraph, the site does."""
+    lines: list[str] = []
+    in_block, before = False, ""
+    for line in text.splitlines():
+        in_block ^= line.lstrip().startswith("```")
+        if not in_block and LIST_ITEM.match(line) and before.strip() and not LIST_ITEM.match(before):
+            lines += [""] * (before == before.lstrip())  # an indented line goes on with the item above
+        lines.append(line)
+        before = line
+    return "\n".join(lines) + "\n"
 
 
 def _in_repository(page: str, link: str) -> str:

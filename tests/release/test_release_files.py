@@ -47,8 +47,8 @@ def test_workflows_run_what_exists(path):
         assert {*([job["needs"]] if "needs" in job else [])} <= {*jobs(path)}, name
         for step in job["steps"]:
             assert ("run" in step) != ("uses" in step), step
-            for path in re.findall(r"(?<!\S)@?([\w.-]+(?:/[\w.-]+)+)(?!\S)", step.get("run", "")):
-                assert (ROOT / path).exists(), path
+            for file in re.findall(r"(?<!\S)@?([\w.-]+(?:/[\w.-]+)+)(?!\S)", step.get("run", "")):
+                assert (ROOT / file).exists(), file
             for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", "")):
                 assert target in targets, target
 
