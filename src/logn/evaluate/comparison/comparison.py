@@ -81,6 +81,19 @@ class Comparison:
         notes: What to know before reading the numbers.
         provenance: How it was made.
         add_details: Adds what the report shows in addition to the metrics; None where that is there or impossible.
+
+    Example:
+        >>> import logn, tempfile
+        >>> labels = np.repeat([0, 1, 2], 20)
+        >>> logits = 2 * np.eye(3)[labels] + [3.0, 1.0, 0.0]
+        >>> settings = logn.CompareSettings(num_bootstrap=0)
+        >>> comparison = logn.compare(logits, labels, ["logn"], train_logits=logits, settings=settings)
+        >>> [(row.name, round(row["top-1"], 2)) for row in comparison.rows]
+        [('none', 0.33), ('logn', 1.0)]
+        >>> folder = tempfile.mkdtemp()
+        >>> comparison.save(folder)
+        >>> bool(logn.Comparison.load(folder)["logn"]["top-1"] == comparison["logn"]["top-1"])
+        True
     """
 
     rows: tuple[MethodResult, ...]
