@@ -388,7 +388,7 @@ def test_one_function_compares_detectors_and_classifiers(softmax_split, tmp_path
 
 def test_print_gives_the_table(comparison):
     assert str(comparison) == write_comparison(comparison)
-    assert "\n logn " in str(comparison)
+    assert "\nlogn " in str(comparison)
 
 
 def test_what_methods_are_fitted_from_is_one_object(softmax_split):

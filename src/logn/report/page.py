@@ -16,6 +16,7 @@ from logn.evaluate.comparison.comparison import CLASSIFICATION
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.comparison.tables import points
+from logn.evaluate.comparison.verdict import tone
 from logn.files import write_text
 from logn.report.class_changes_data import class_changes
 from logn.report.error_data import known_errors
@@ -30,7 +31,6 @@ from logn.report.page_summary import (
     error_kinds,
     group_bars,
     method_table,
-    tone,
     verdict,
 )
 from logn.report.page_thresholds import threshold_curves

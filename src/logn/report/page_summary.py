@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from logn.evaluate.comparison.comparison import DETECTION, Comparison, DetectionScope
 from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.verdict import interval_text
+from logn.evaluate.comparison.verdict import interval_text, tone
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.report.svg_charts import Axis, Bar, bar_length, ring_parts
@@ -32,18 +32,6 @@ MEANINGS = {
     "Bkg": "nothing there",
     "Miss": "not found at all",
 }
-
-
-def tone(change: Interval) -> str:
-    """The class of the style sheet for a change: only what the interval makes sure is coloured.
-
-    Example:
-        >>> tone(Interval(0.02, 0.01, 0.03)), tone(Interval(0.02, -0.01, 0.03)), tone(Interval(-0.1, -0.2, -0.05))
-        ('up', 'flat', 'down')
-    """
-    if change.low > 0:
-        return "up"
-    return "down" if change.high < 0 else "flat"
 
 
 def change_words(change: Interval) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_note, progress
 from logn.cli.kinds import Kind, verb_of
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import Task, TaskOption
@@ -50,8 +50,8 @@ def compare_detection(
     coco: options.CocoOption = False,
     allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
-    score_threshold: options.ThresholdOption = 1e-4,
-    at: options.AtOption = 0.5,
+    score_threshold: options.MinScoreOption = 1e-4,
+    at: options.ThresholdOption = 0.5,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
     multi_label: options.MultiLabelOption = None,
@@ -62,6 +62,7 @@ def compare_detection(
     mask_errors: options.MaskErrorsOption = False,
     form: options.FormatOption = options.Format.table,
     output: options.FolderOption = None,
+    wide: WideOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -108,7 +109,7 @@ def compare_detection(
             inputs=inputs,
             **groups,
         )
-    options.present(comparison, form, output, as_json=json)
+    options.present(comparison, form, output, as_json=json, wide=wide)
     if output is not None:
         print_note(f"For one page with charts and images: {options.report_command(output, images)}")
 

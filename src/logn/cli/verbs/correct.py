@@ -19,12 +19,14 @@ from logn.cli.option_words import in_options
 from logn.cli.options.choices import (
     ANNOTATIONS,
     BACKGROUND_INDEX,
+    RUNNING,
     Activation,
     Background,
     ClassNamesOption,
     DeviceOption,
     LabelsOption,
     at_least_one,
+    complete_methods,
 )
 from logn.cli.options.detectors import TrustOption
 from logn.cli.options.preprocessing import (
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
     from logn.evaluate.correction.score_change import ScoreChange
 
 SEARCH = "ONNX: where the logits are, if they are not found"
-SKIP = typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
+SKIP = typer.Option(
+    "--skip-unreadable", help="Leave out images that cannot be read, and say which.", rich_help_panel=RUNNING
+)
 CHECKPOINT = "checkpoint.safetensors"
 # As wide as lines are where nobody sees the terminal.
 WIDTH = 100
@@ -73,7 +77,12 @@ def correct(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option("--method", "-m", help="As for `logn fit`, e.g. logn:balanced; default: as the statistics say."),
+        typer.Option(
+            "--method",
+            "-m",
+            help="As for `logn fit`, e.g. logn:balanced; default: as the statistics say.",
+            autocompletion=complete_methods,
+        ),
     ] = None,
     operating_points: Annotated[
         Path | None,
@@ -87,9 +96,15 @@ def correct(
         float | None,
         typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.05, or 0.25 with --operating-points."),
     ] = None,
-    max_images: Annotated[int | None, typer.Option(help="Only so many images, spread evenly.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images per forward pass; default 1 for ONNX, else 8.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it but write nothing.")] = False,
+    max_images: Annotated[
+        int | None, typer.Option(help="Only so many images, spread evenly.", rich_help_panel=RUNNING)
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Images per forward pass; default 1 for ONNX, else 8.", rich_help_panel=RUNNING)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Do all of it but write nothing.", rich_help_panel=RUNNING)
+    ] = False,
     trust: TrustOption = False,
     device: DeviceOption = "auto",
     skip_unreadable: Annotated[bool, SKIP] = False,

@@ -23,6 +23,8 @@ def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tu
     Example:
         >>> describe_changes("logn", {"APr": Interval(0.041, 0.02, 0.063), "APf": Interval(-0.003, -0.009, 0.002)})
         'logn raises APr by 4.1 [2.0, 6.3]; no clear change of APf (-0.3 [-0.9, 0.2]).'
+        >>> describe_changes("logn", {"APf": Interval(-0.028, -0.038, -0.018)})
+        'logn lowers APf by 2.8 [1.8, 3.8].'
         >>> describe_changes("logn", {"AP": Interval(0.01, float("nan"), float("nan"))})
         'logn changes AP by +1.0, without intervals to say how sure that is.'
     """
@@ -68,8 +70,22 @@ def describe_classifier(
     return f"{changes} Its calibration error (ECE) {verb} {error}, its mean confidence goes from {confidence}."
 
 
+def tone(change: Interval) -> str:
+    """Whether a change is a clear gain or a clear loss: only what the whole interval makes sure is coloured.
+
+    Example:
+        >>> tone(Interval(0.02, 0.01, 0.03)), tone(Interval(0.02, -0.01, 0.03)), tone(Interval(-0.1, -0.2, -0.05))
+        ('up', 'flat', 'down')
+    """
+    if change.low > 0:
+        return "up"
+    return "down" if change.high < 0 else "flat"
+
+
 def _amount(metric: str, change: Interval) -> str:
-    return f"{metric} by {100 * abs(change.difference):.1f} {interval_text(change)}"
+    """By how much, without a sign: the verb has it, and so the ends of the interval have none either."""
+    low, high = sorted((abs(change.low), abs(change.high)))
+    return f"{metric} by {in_points(abs(change.difference))} [{in_points(low)}, {in_points(high)}]"
 
 
 def interval_text(change: Interval) -> str:
@@ -79,7 +95,17 @@ def interval_text(change: Interval) -> str:
         >>> interval_text(Interval(0.02, -0.01, 0.05))
         '[-1.0, 5.0]'
     """
-    return f"[{100 * change.low:.1f}, {100 * change.high:.1f}]"
+    return f"[{in_points(change.low)}, {in_points(change.high)}]"
+
+
+def in_points(value: float) -> str:
+    """A value between -1 and 1 in points, where a zero has no sign.
+
+    Example:
+        >>> in_points(-0.0283), in_points(-0.0002)
+        ('-2.8', '0.0')
+    """
+    return f"{round(100 * value, 1) + 0.0:.1f}"
 
 
 def join_words(words: Iterable[str]) -> str:

@@ -129,6 +129,7 @@ threshold with the best F1 moves from 0.40 to 0.31.'
     """
     return (
         f"At a score of {after.at:g} it finds {after.found_at:,} of {after.objects:,} objects instead of "
-        f"{before.found_at:,}, with {after.false_alarms_at:,} false alarms instead of {before.false_alarms_at:,}; the "
-        f"one threshold with the best F1 moves from {before.best:.2f} to {after.best:.2f}."
+        f"{before.found_at:,}, with {after.false_alarms_at:,} false alarm{'' if after.false_alarms_at == 1 else 's'} "
+        f"instead of {before.false_alarms_at:,}; the one threshold with the best F1 moves from {before.best:.2f} to "
+        f"{after.best:.2f}."
     )
