@@ -50,11 +50,12 @@ class TextStyle:
         """
         if self.prose is None:
             return text
+        empty = text[: len(text) - len(text.lstrip("\n"))]
         kept = _INTERVAL.sub(lambda found: found[0].replace(" ", "\xa0"), text)
         broken = textwrap.fill(
-            kept, self.prose, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            kept.strip("\n"), self.prose, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         )
-        return broken.replace("\xa0", " ")
+        return empty + broken.replace("\xa0", " ")
 
 
 USUAL = TextStyle()

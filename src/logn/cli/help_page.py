@@ -26,7 +26,7 @@ _VALUES = {
     **dict.fromkeys(("int", "integer", "int range", "integer range", "float", "float range"), "NUMBER"),
 }
 _MARKED = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
-_EXAMPLE = re.compile(r"`?(logn [^`]*)`?(?: \((.*)\))?$", re.DOTALL)
+_EXAMPLE = re.compile(r"`?((?:logn|torchrun) [^`]*)`?(?: \((.*)\))?$", re.DOTALL)
 
 
 class VerbCommand(TyperCommand):

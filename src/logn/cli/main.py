@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from logn.cli.console import COMMAND_LINE, HELP_OPTIONS, print_error, print_note
+from logn.cli.first_tries import refuse_verb, rewritten, usage_sentence
 from logn.cli.help_page import VerbCommand, VerbGroup
 from logn.cli.option_words import in_options, speak_options_of
 from logn.cli.streams import prepare_streams
@@ -83,6 +84,8 @@ class LazyVerbs(VerbGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
+        if args[0] not in self.commands:
+            refuse_verb(args[0], [verb.name for verb in VERBS if not verb.hidden])
         name, stand_in, rest = super().resolve_command(ctx, args)
         verb = next((verb for verb in VERBS if verb.name == name), None)
         command = stand_in and verb and load_verb(verb)
@@ -142,7 +145,7 @@ def execute(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     COMMAND_LINE.set(("logn", *arguments))
     try:
-        code = app(args=list(arguments), prog_name="logn", standalone_mode=False)
+        code = app(args=rewritten(arguments), prog_name="logn", standalone_mode=False)
     except (InputError, MissingExtraError) as error:
         print_error(in_options(str(error)), as_json=as_json)
         return 2
@@ -194,7 +197,7 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     # New versions of Typer carry their own Click, old ones import it: this method is common to both.
     if not hasattr(error, "format_message"):
         raise error
-    message = error.format_message().rstrip()
+    message = usage_sentence(error)
     if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
         if message:
             typer.echo(message, err=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress, text_style
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import (
@@ -300,7 +298,7 @@ def _number(value: float) -> str:
 
 def _print(label: str, text: str) -> None:
     """One line of the result, broken where the terminal ends."""
-    width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    width = text_style().prose or WIDTH
     lines = textwrap.wrap(text, max(width - 9, 30), break_long_words=False, break_on_hyphens=False)
     for number, line in enumerate(lines):
         typer.echo(f"{label if number == 0 else '':8} {line}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, WideOption, progress
+from logn.cli.first_tries import refuse_model_as_predictions
 from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
 
@@ -126,4 +127,5 @@ def evaluate(source: SourceArgument) -> Kind:
 
     `logn evaluate store -a data.yaml:test`
     """
+    refuse_model_as_predictions(source)
     return RESULTS if source.suffix.lower() == ".json" or source.is_file() else STORE

@@ -18,6 +18,7 @@ from logn.cli.console import (
     progress,
     text_style,
 )
+from logn.cli.first_tries import refuse_model_as_predictions
 from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import Task, TaskOption, complete_methods
@@ -198,6 +199,7 @@ def thresholds(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     `logn thresholds dev.npy --labels dev_labels.npy --target precision=0.95 --test test.npy --test-labels labels.npy`
     """
+    refuse_model_as_predictions(source)
     if task is not None:
         return DETECTION if task is Task.detection else CLASSIFICATION
     return CLASSIFICATION if source.is_file() or source.suffix in LOGIT_FILES else DETECTION
