@@ -63,11 +63,23 @@ def describe_classifier(
     """
     called = {title: differences[metric] for metric, title in CLASSIFIER_VERDICTS.items() if metric in differences}
     changes = describe_changes(name, called, tuple(CLASSIFIER_VERDICTS.values()))
-    error, confidence = (f"{100 * before[metric]:.1f} to {100 * after[metric]:.1f}" for metric in ("ECE", "confidence"))
-    change = differences["ECE"].difference
-    verb = "stays at" if math.isclose(change, 0.0, abs_tol=5e-4) else "falls from" if change < 0 else "rises from"
-    error = f"{100 * after['ECE']:.1f}" if verb == "stays at" else error
-    return f"{changes} Its calibration error (ECE) {verb} {error}, its mean confidence goes from {confidence}."
+    confidence = f"{100 * before['confidence']:.1f} to {100 * after['confidence']:.1f}"
+    return f"{changes} {describe_calibration(before, after)}, its mean confidence goes from {confidence}."
+
+
+def describe_calibration(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Say whether scores mean less than before, without the stop.
+
+    Example:
+        >>> describe_calibration({"ECE": 0.062}, {"ECE": 0.19})
+        'Its calibration error (ECE) rises from 6.2 to 19.0'
+    """
+    one, two = before["ECE"], after["ECE"]
+    if math.isnan(one) or math.isnan(two):
+        return "Its calibration error (ECE) could not be measured"
+    if math.isclose(one, two, abs_tol=5e-4):
+        return f"Its calibration error (ECE) stays at {100 * two:.1f}"
+    return f"Its calibration error (ECE) {'falls' if two < one else 'rises'} from {100 * one:.1f} to {100 * two:.1f}"
 
 
 def tone(change: Interval) -> str:
