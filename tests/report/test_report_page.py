@@ -400,7 +400,8 @@ def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path
 def test_the_demonstration_writes_its_page(run_folder, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
-    page = write_page(DemoResult(comparison=None, folder=folder, correlation=0.9))
+    result = DemoResult(None, folder, 0.9, exhaustive=None, recommended="logn:balanced")
+    page = write_page(result)
     assert page == folder / "report.html"
     assert "<title>LogN report: logn:balanced, " in page.read_text()
 
