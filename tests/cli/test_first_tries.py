@@ -52,7 +52,7 @@ PREDICT = "`logn predict best.pt --data val.json -o predictions --trust`"
         ("evaluate predictions --data val.json", "did you mean `--annotations`?"),
         ("predict best.pt val.json -o p", "`--data`, but got none"),
         ("demo quick", "did you mean `--quick`?"),
-        ("demo --seeds three", "'--seeds': expected a whole number"),
+        ("demo --seeds three", " whole number"),
         ("report train", "which `logn compare -o` writes"),
     ],
 )

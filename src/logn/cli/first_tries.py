@@ -50,6 +50,8 @@ PARSER_WORDS = {
     "Value error, ": "",
     "Input should be a valid integer, unable to parse string as an integer": "expected a whole number",
     "Input should be a valid number, unable to parse string as a number": "expected a number",
+    "is not a valid integer": "is no whole number",
+    "is not a valid float": "is no number",
 }
 # Options that name what is the first argument here.
 MODEL_OPTIONS = ("--model", "--weights", "--checkpoint", "--model-path", "-m")

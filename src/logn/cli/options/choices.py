@@ -97,7 +97,7 @@ EstimatorOption = Annotated[
     Estimator,
     typer.Option(help="Exact; the paper's moving average; of a run, each class's logit over its own samples only."),
 ]
-MomentumOption = Annotated[float | None, typer.Option(help="Of the moving average; default 5e-5.")]
+MomentumOption = Annotated[float | None, typer.Option(help="Momentum of the moving average; default 5e-5.")]
 BiasCorrectionOption = Annotated[
     bool, typer.Option("--debias", help="Correct the moving average for its start."), formerly("--bias-correction")
 ]

@@ -73,7 +73,7 @@ ProtocolOption = Annotated[
         "--protocol",
     ),
 ]
-CocoOption = Annotated[bool, _option(PROTOCOL, "The same as `--protocol coco`.", "--coco")]
+CocoOption = Annotated[bool, _option(PROTOCOL, "Short for `--protocol coco`.", "--coco")]
 MissingClassesOption = Annotated[
     bool,
     _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing"),
@@ -112,7 +112,7 @@ MultiLabelOption = Annotated[
         "--multi-label/--best-class",
     ),
 ]
-CapOption = Annotated[int, _option(PROTOCOL, "Detections an image over all classes; -1: all.", "--max-detections")]
+CapOption = Annotated[int, _option(PROTOCOL, "Detections per image, over all classes; -1 for all.", "--max-detections")]
 SourceArgument = Annotated[
     Path,
     typer.Argument(
@@ -186,9 +186,11 @@ ObjectiveOption = Annotated[
         rich_help_panel=METHODS,
     ),
 ]
-BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: none.", rich_help_panel=INTERVALS)]
-ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.", rich_help_panel=INTERVALS)]
-DrawSeedOption = Annotated[int, typer.Option(min=0, help="Of the draws.", rich_help_panel=INTERVALS)]
+BootstrapOption = Annotated[
+    int, typer.Option(help="Bootstrap draws for the intervals; 0 for none.", rich_help_panel=INTERVALS)
+]
+ConfidenceOption = Annotated[float, typer.Option(help="Confidence level of the intervals.", rich_help_panel=INTERVALS)]
+DrawSeedOption = Annotated[int, typer.Option(min=0, help="Seed of the draws.", rich_help_panel=INTERVALS)]
 CountsOption = Annotated[
     Path | None, typer.Option(help="Training counts: annotations in any form, .csv, .tsv, .npy or JSON list.")
 ]

@@ -57,7 +57,8 @@ QuickOption = Annotated[
 SeedsOption = Annotated[int, typer.Option(help="How many seeds; the table then has mean and range.")]
 JobsOption = Annotated[int, typer.Option(help="Detectors to train side by side, each with one thread.")]
 IterationsOption = Annotated[
-    int | None, typer.Option(help="Of a whole training, by default 800; a second stage has a quarter of them.")
+    int | None,
+    typer.Option(help="Iterations of a whole training, by default 800; a second stage has a quarter of them."),
 ]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as Markdown and JSON.")]
 TrainOption = Annotated[
@@ -73,7 +74,7 @@ ModelOption = Annotated[str, typer.Option("--model", "-m", help="As `logn train 
 WeightsOption = Annotated[Path | None, typer.Option(help="Weights of the backbone, with --data.")]
 EpochsOption = Annotated[
     float | None,
-    typer.Option(help="Of a whole training, with --data; default: the preset's. A second stage has a quarter."),
+    typer.Option(help="Epochs of a whole training, with --data; default: the preset's. A second stage has a quarter."),
 ]
 
 GLYPHS, IMAGENET_LT = "glyphs", "imagenet-lt"
@@ -174,7 +175,7 @@ def imagenet_lt(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the table has mean and interval.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="Classifiers to train side by side, each with one thread.")] = 2,
     epochs: Annotated[
-        float | None, typer.Option(help="Of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
+        float | None, typer.Option(help="Epochs of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
     ] = None,
     device: DeviceOption = "auto",
     train: TrainOption = True,

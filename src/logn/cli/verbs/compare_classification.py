@@ -20,7 +20,7 @@ LABELS_HELP = ".npy, .json, .csv with a column `label`, or .txt whose lines end 
 
 def compare_classification(
     source: options.SourceArgument,
-    labels: Annotated[Path | None, typer.Option(help=f"Of a file of test logits: {LABELS_HELP}")] = None,
+    labels: Annotated[Path | None, typer.Option(help=f"Labels of the test logits: {LABELS_HELP}")] = None,
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help=f"With a trained classifier. {LABELLED_IMAGES}")
     ] = None,

@@ -31,7 +31,7 @@ def demo(
     ),
     quick: Annotated[bool, typer.Option("--quick", help="90 seconds: does everything run?")] = False,
     full: Annotated[bool, typer.Option("--full", help="A longer training: 2,000 iterations instead of 800.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the data, the weights and the training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the training.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, one after another, from --seed on.")] = 1,
     wide: WideOption = False,
     show_progress: ProgressOption = None,
@@ -116,20 +116,20 @@ def _tell(result: DemoResult, seed: int, *, wide: bool) -> None:
 
 def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """What each method finds at a fixed score threshold, and at the threshold that keeps as many detections."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in comparison.rows:
         curve = row.thresholds
         if curve is None:
             continue
-        points = [] if row.details is None else [point for point in row.details.thresholds if point.old == curve.at]
-        there = (
-            [f"{curve.at:g}", f"{curve.found_at:,}", f"{curve.false_alarms_at:,}"]
-            if row is comparison.baseline
-            else ["–"] * 3
-        )
-        for point in points:
-            there = [f"{point.new:.3g}", f"{point.hits[1]:,}", f"{point.false_alarms[1]:,}"]
-        rows.append((row.name, f"{curve.found_at:,}", f"{curve.false_alarms_at:,}", *there))
+        old = f"{curve.found_at:,}", f"{curve.false_alarms_at:,}"
+        points = () if row.details is None else row.details.thresholds
+        new = [
+            (f"{point.new:.3g}", f"{point.hits[1]:,}", f"{point.false_alarms[1]:,}")
+            for point in points
+            if point.old == curve.at
+        ]
+        same = (f"{curve.at:g}", *old) if row is comparison.baseline else ("–",) * 3
+        rows.append((row.name, *old, *(new[0] if new else same)))
     first = comparison.baseline.thresholds
     at, objects = (0.5, 0) if first is None else (first.at, first.objects)
     titles = (f"found at {at:g} of {objects:,}", "false alarms", "as many at", "found there", "false alarms there")

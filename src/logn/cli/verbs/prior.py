@@ -40,7 +40,8 @@ SourcesArgument = Annotated[
 def prior(
     sources: SourcesArgument,
     statistics: Annotated[
-        Path | None, typer.Option("--statistics", "-s", help="Of training images, as `logn collect` wrote them.")
+        Path | None,
+        typer.Option("--statistics", "-s", help="Statistics of training images, as `logn collect` wrote them."),
     ] = None,
     counts: Annotated[Path | None, typer.Option(help="Training counts, where the statistics do not serve.")] = None,
     output: Annotated[
@@ -53,8 +54,8 @@ def prior(
     activation: Annotated[Activation | None, typer.Option(help="Default: as recorded.")] = None,
     key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
     bootstrap: Annotated[int, typer.Option(min=2, help="Draws for intervals and test.")] = 200,
-    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     top: Annotated[int, typer.Option(min=0, help="Classes shown, largest change first; 0 shows all.")] = 10,
     json: JsonOption = False,
 ) -> None:

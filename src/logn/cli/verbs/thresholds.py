@@ -34,8 +34,9 @@ TargetOption = Annotated[
     typer.Option(
         "--target",
         "-t",
-        help="Of each class: f1, f-beta=2, precision=0.9, recall=0.8, keep-counts=0.5 (as many as uncorrected at 0.5). "
-        "Of all together: fppi=1 (false alarms per image), total-precision=0.9.",
+        help="What to aim at. In each class: f1, f-beta=2, precision=0.9, recall=0.8, keep-counts=0.5 (as many as "
+        "uncorrected at 0.5). "
+        "Over all classes: fppi=1 (false alarms per image), total-precision=0.9.",
     ),
 ]
 OutputOption = Annotated[
@@ -142,7 +143,9 @@ def classifier_thresholds(
     source: options.SourceArgument,
     labels: Annotated[
         Path,
-        typer.Option(help="Of each row: .npy, .json, .csv or .txt; a .npy matrix of 1, 0 and -1 for several labels."),
+        typer.Option(
+            help="Labels of the rows: .npy, .json, .csv or .txt; for several labels a .npy matrix of 1, 0 and -1."
+        ),
     ],
     target: TargetOption = "f1",
     output: OutputOption = None,

@@ -135,7 +135,7 @@ def error_table(comparison: Comparison) -> Table:
         for group, values in _error_groups(row).items()
     ]
     overlap = "masks" if comparison.settings.mask_errors else "boxes"
-    text = f"AP50 that mending each kind of error would add (TIDE 1.0.1, {overlap}); FP and FN overlap with the six."
+    text = f"AP50 that fixing each kind of error would add (TIDE 1.0.1, {overlap}); FP and FN overlap with the six."
     return Table(text, ("method", "classes", "AP50", *names), tuple(rows), keys=2)
 
 
@@ -162,7 +162,7 @@ def caption(comparison: Comparison) -> str:
     own = []
     if pool is not None and pool.per_class_limit:
         own.append(
-            f"AP-Fixed and AP-Pool: the best {pool.per_class_limit:,} detections of each class, no limit an image"
+            f"AP-Fixed and AP-Pool: the best {pool.per_class_limit:,} detections of each class, no limit per image"
         )
     notes = dict.fromkeys(
         [*comparison.notes, *(f"{row.name}: {note}" for row in comparison.rows for note in row.notes)]

@@ -22,7 +22,7 @@ def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tu
 
     Example:
         >>> describe_changes("logn", {"APr": Interval(0.041, 0.02, 0.063), "APf": Interval(-0.003, -0.009, 0.002)})
-        'logn raises APr by 4.1 [2.0, 6.3]; no clear change of APf (-0.3 [-0.9, 0.2]).'
+        'logn raises APr by 4.1 [2.0, 6.3]; no clear change in APf (-0.3 [-0.9, 0.2]).'
         >>> describe_changes("logn", {"APf": Interval(-0.028, -0.038, -0.018)})
         'logn lowers APf by 2.8 [1.8, 3.8].'
         >>> describe_changes("logn", {"AP": Interval(0.01, float("nan"), float("nan"))})
@@ -46,8 +46,8 @@ def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tu
         if not change.is_clear
     ]
     verbs = [f"{verb} {join_words(amounts)}" for verb, amounts in (("raises", raised), ("lowers", lowered)) if amounts]
-    clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} changes nothing for sure"
-    return f"{clear}; no clear change of {join_words(unclear)}." if unclear else f"{clear}."
+    clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} makes no clear difference"
+    return f"{clear}; no clear change in {join_words(unclear)}." if unclear else f"{clear}."
 
 
 def describe_classifier(
