@@ -8,13 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
+from logn.cli.options.choices import RUNNING
+
 MODEL = (
     "Folder that `logn train` wrote; of detectors also an Ultralytics `.pt` (with --trust), an `.onnx`, a Hugging Face "
     "folder, or `package.module:function`, a function of yours that returns a model."
 )
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Open a `.pt` file: it is a pickle, which runs whatever code its author put there."),
+    typer.Option(
+        "--trust",
+        help="Open a `.pt` file: it is a pickle, which runs whatever code its author put there.",
+        rich_help_panel=RUNNING,
+    ),
 ]
 ImageSizeOption = Annotated[
     int | None, typer.Option(help="Side that images are scaled to, for models of Ultralytics; default: the model's.")

@@ -15,7 +15,7 @@ from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.provenance import Provenance
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import Curve
-from logn.evaluate.comparison.verdict import describe_changes, describe_classifier
+from logn.evaluate.comparison.verdict import describe_calibration, describe_changes, describe_classifier
 from logn.evaluate.detection.class_groups import Groups
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.protocol import EvaluationProtocol
@@ -205,10 +205,12 @@ class Comparison:
     def verdict_on(self, row: MethodResult) -> str:
         """Say in a sentence or two what the method of a row changes."""
         if self.task == DETECTION:
-            changes = describe_changes(row.name, row.differences)
-            if row.thresholds is None or self.baseline.thresholds is None:
-                return changes
-            return f"{changes} {describe_threshold(self.baseline.thresholds, row.thresholds)}"
+            sentences = [describe_changes(row.name, row.differences)]
+            if "ECE" in row.differences:
+                sentences.append(f"{describe_calibration(self.baseline.values, row.values)}.")
+            if row.thresholds is not None and self.baseline.thresholds is not None:
+                sentences.append(describe_threshold(self.baseline.thresholds, row.thresholds))
+            return " ".join(sentences)
         return describe_classifier(row.name, row.differences, self.baseline.values, row.values)
 
     def made_by(self, command: tuple[str, ...]) -> Comparison:

@@ -229,6 +229,7 @@ class DetectionTask:
                     "images": len(store),
                     "proposals": store.num_proposals,
                     "columns": store.num_columns,
+                    "model": store.header.metadata.get("model"),
                 },
                 "annotations": self.truth.source,
                 "image_root": str(source.root.absolute()) if source.path.exists() else None,
