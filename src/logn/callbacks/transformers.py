@@ -106,11 +106,11 @@ class CorrectBestModel:
         log(f"LogN: {self.folded.method}, written to {self.output}. {before_and_after(self.before, self.after)}")
 
     def _best_model(self, state: Any) -> nn.Module:
-        """A copy of it; the trainer has loaded it already where it was told to."""
+        """A copy of it, read from its folder even where the trainer has loaded it: it leaves out renamed weights."""
         trainer = self.trainer
         current: nn.Module = trainer.accelerator.unwrap_model(trainer.model)
         best = state.best_model_checkpoint
-        if best is None or trainer.args.load_best_model_at_end:
+        if best is None:
             return copy.deepcopy(current)
         kind: Any = type(current)
         loaded: nn.Module = kind.from_pretrained(best, local_files_only=True, use_safetensors=True)
