@@ -15,8 +15,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # The frameworks of these are not installed here, so what they call is looked up instead.
 SCRIPTS = [ROOT / "examples" / "detectron2_test.py", ROOT / "examples" / "mmdetection_test.py"]
-# Made of this class where mmengine is.
-STAND_INS = {"logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest"}
+# Made of these classes where their frameworks are.
+STAND_INS = {
+    "logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest",
+    "logn.callbacks.lightning.LogNCallback": "logn.callbacks.lightning.CorrectBestCheckpoint",
+    "logn.callbacks.transformers.LogNCallback": "logn.callbacks.transformers.CorrectBestModel",
+}
 KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folds", "logn.predictions", "logn.prior", "logn.statistics"}
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the documentation is not beside the tests")
