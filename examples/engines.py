@@ -7,6 +7,7 @@ Each `to_…` converts a model of torch, writes the engine's file, and gives a f
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,10 +48,30 @@ def to_litert(
     litert_torch.convert(model, (images,)).export(str(path))
     if precision != "float32":
         quantise_litert(path, precision, calibration)
-    interpreter = Interpreter(str(path))
-    run = interpreter.get_signature_runner()
-    (name,) = run.get_input_details()
-    return lambda images: [output for _, output in sorted(run(**{name: images.numpy()}).items())]
+    run = Interpreter(str(path)).get_signature_runner()
+    ((name, taken),) = run.get_input_details().items()
+    given = sorted(run.get_output_details().items())
+
+    def on(images: Tensor) -> list[np.ndarray]:
+        found = run(**{name: rounded(images.numpy(), taken)})
+        return [restored(found[output], details) for output, details in given]
+
+    return on
+
+
+def rounded(values: np.ndarray, details: dict[str, Any]) -> np.ndarray:
+    """Floating-point values as the whole numbers that an input of int8 takes; as they are for any other."""
+    scale, zero = details["quantization"]
+    if details["dtype"] == np.float32:
+        return values
+    limits = np.iinfo(details["dtype"])
+    return np.clip(np.rint(values / scale) + zero, limits.min, limits.max).astype(details["dtype"])
+
+
+def restored(values: np.ndarray, details: dict[str, Any]) -> np.ndarray:
+    """The floating-point values that an output stands for."""
+    scale, zero = details["quantization"]
+    return values if values.dtype == np.float32 else (values.astype(np.float32) - zero) * np.float32(scale)
 
 
 def quantise_litert(path: Path, precision: str, calibration: Sequence[Tensor]) -> None:
