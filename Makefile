@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-light test test-core test-stress test-mmdet test-oldest lint format docs dist bench lock lock-docs clean
+.PHONY: help install demo demo-light test test-core test-stress test-mmdet test-engines test-oldest lint format docs dist bench lock lock-docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -82,6 +82,20 @@ $(MMDET)/.installed:
 test-mmdet: $(MMDET)/.installed  ## the tests on real MMDetection models, in an environment of their own
 	$(MMDET)/bin/python -m pytest $(OTHER_PACKAGES) tests/frameworks/mmdet
 
+# What converts models for LiteRT needs an older torch; Lightning and what transformers' Trainer needs are here, too.
+ENGINES := .venv-engines
+ENGINES_PIP := VIRTUAL_ENV=$(ENGINES) $(BIN)/uv pip install --quiet --compile-bytecode
+
+$(ENGINES)/.installed: $(INSTALLED)
+	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
+	$(ENGINES_PIP) torch==2.14.1 torchvision==0.29.2 openvino==2026.4.1 nncf==3.4.0 litert-torch==0.10.0 \
+		ai-edge-litert==2.3.0 ai-edge-quantizer==0.10.0 onnx==1.23.2 onnxruntime==1.31.1 ultralytics==8.4.190 \
+		lightning==2.6.6 transformers==5.22.2 accelerate==1.15.0 pytest -e '.[torchvision,onnx]'
+	touch $@
+
+test-engines: $(ENGINES)/.installed  ## the tests on inference engines and training frameworks, in an environment of their own
+	$(ENGINES)/bin/python -m pytest $(OTHER_PACKAGES) tests/engines
+
 # The oldest version of each dependency that pyproject.toml allows. Left out: frameworks, which are newer than that torch,
 # and two processes, since that torch may not end while its peer is gone.
 OLDEST := .venv-oldest
@@ -152,5 +166,5 @@ lock-docs: $(INSTALLED)  ## the same for the site
 	$(BIN)/uv pip compile pyproject.toml --extra docs --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements-docs.txt
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(LIGHT) $(CORE) $(DOCS) $(DIST) $(MMDET) $(OLDEST) build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LIGHT) $(CORE) $(DOCS) $(DIST) $(MMDET) $(ENGINES) $(OLDEST) build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,7 @@ import logn
 
 PACKAGE = Path(logn.__file__).parent
 FOLDERS = ["logits", "labels", "classes", "statistics", "calibrators", "deploy", "datasets", "training", "evaluate"]
-FOLDERS += ["report", "experiments", "cli"]
+FOLDERS += ["callbacks", "report", "experiments", "cli"]
 NUMPY_ONLY = ["logits", "labels", "classes", "statistics", "calibrators"]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
