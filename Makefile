@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-stress test-mmdet test-oldest lint format bench lock clean
+.PHONY: help install demo test test-stress test-mmdet test-ray test-oldest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -57,6 +57,18 @@ $(MMDET)/.installed:
 test-mmdet: $(MMDET)/.installed  ## the tests on real MMDetection models, in an environment of their own
 	$(MMDET)/bin/python -m pytest $(OTHER_PACKAGES) tests/frameworks/mmdet
 
+# Ray brings pandas, pyarrow and a cluster of its own, which nothing else here needs.
+RAY := .venv-ray
+RAY_PIP := VIRTUAL_ENV=$(RAY) $(BIN)/uv pip install --quiet
+
+$(RAY)/.installed: $(INSTALLED)
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY_PIP) 'ray[data]==2.60.0' -e '.[torchvision,ray]' pytest hypothesis
+	touch $@
+
+test-ray: $(RAY)/.installed  ## the tests on a real local Ray, in an environment of their own
+	$(RAY)/bin/python -m pytest $(OTHER_PACKAGES) tests/ray
+
 # The oldest version of each dependency that pyproject.toml allows. Left out: frameworks, which are newer than that torch,
 # and two processes, since that torch may not end while its peer is gone.
 OLDEST := .venv-oldest
@@ -93,5 +105,5 @@ lock: $(INSTALLED)  ## pin the newest packages that fit pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra frameworks --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements.txt
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(MMDET) $(OLDEST) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MMDET) $(RAY) $(OLDEST) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,7 +28,16 @@ from logn.cli.options.choices import (
     StatisticsFileOption,
     at_least_one,
 )
-from logn.cli.options.detectors import ImageSizeOption, TrustOption, is_classifier, open_detector
+from logn.cli.options.detectors import (
+    ImageSizeOption,
+    RayOption,
+    RaySettings,
+    TrustOption,
+    WorkersOption,
+    is_classifier,
+    open_detector,
+    ray_settings,
+)
 from logn.cli.options.preprocessing import (
     PREPROCESSING,
     ChannelsOption,
@@ -43,8 +52,10 @@ from logn.cli.options.preprocessing import (
 )
 from logn.cli.paths import check_output
 from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
+from logn.errors import InputError
 
 if TYPE_CHECKING:
+    from logn.datasets.detection_dataset import DetectionDataset
     from logn.statistics.moments import ClassMoments
 
     Collect = Callable[..., ClassMoments]
@@ -202,6 +213,8 @@ def collect_run(
     device: DeviceOption = "auto",
     trust: TrustOption = False,
     image_size: ImageSizeOption = None,
+    use_ray: RayOption = False,
+    workers: WorkersOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -209,7 +222,15 @@ def collect_run(
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
     check_output(output, holds="logn.statistics")
-    prepare = _prepare_classifier if is_classifier(model) else partial(_prepare_detector, trust, image_size)
+    if is_classifier(model):
+        if use_ray:
+            raise InputError(
+                f"Expected `--ray` with a detector, but `{model}` is an image classifier; `logn.ray.collect` takes one."
+            )
+        prepare = _prepare_classifier
+    else:
+        cluster = ray_settings(use_ray, workers, model, trust=trust, image_size=image_size, device=device)
+        prepare = partial(_prepare_detector, trust, image_size, cluster)
     run, available = prepare(model, data, images, device)
     total = available if max_images is None else min(max_images, available)
     with progress("Collecting", total, shown=show_progress) as advance:
@@ -232,15 +253,49 @@ def collect_run(
 
 
 def _prepare_detector(
-    trust: bool, image_size: int | None, model: Path, data: Path, images: Path | None, device: str
+    trust: bool,
+    image_size: int | None,
+    cluster: RaySettings | None,
+    model: Path,
+    data: Path,
+    images: Path | None,
+    device: str,
 ) -> tuple[Collect, int]:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.training_annotations import find_annotations
     from logn.evaluate.store.detector_statistics import collect_detector_statistics
+    from logn.evaluate.store.predict import match_detector
 
     dataset = DetectionDataset(find_annotations(data), images)
-    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
+    detector = open_detector(model, trust=trust, image_size=image_size, device="cpu" if cluster else device)
+    if cluster is not None:
+        names = match_detector(detector, dataset.class_names).model_names
+        return partial(_collect_over_ray, dataset, names, cluster), len(dataset)
     return partial(collect_detector_statistics, detector, dataset), len(dataset)
+
+
+def _collect_over_ray(
+    dataset: DetectionDataset,
+    class_names: tuple[str, ...],
+    cluster: RaySettings,
+    *,
+    max_images: int | None,
+    seed: int,
+    **options: Any,
+) -> ClassMoments:
+    """The same images as in one process, run over Ray."""
+    from logn.evaluate.ray_data.collect import collect
+    from logn.evaluate.ray_data.predict import image_rows
+    from logn.evaluate.store.detector_statistics import drawn_images
+
+    return collect(
+        image_rows(dataset, drawn_images(dataset, max_images, seed)),
+        cluster.make_detector,
+        class_names=class_names,
+        workers=cluster.workers,
+        gpus_per_worker=cluster.gpus_per_worker,
+        **options,
+    )
 
 
 def _prepare_classifier(model: Path, data: Path, images: Path | None, device: str) -> tuple[Collect, int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
 from logn.cli.kinds import Kind, formerly, verb_of, with_old_spellings
 from logn.cli.options.choices import (
     BACKGROUND_INDEX,
@@ -22,7 +23,17 @@ from logn.cli.options.choices import (
     at_least_one,
 )
 from logn.cli.options.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
-from logn.cli.options.detectors import MODEL, ImageSizeOption, TrustOption, is_classifier, open_detector
+from logn.cli.options.detectors import (
+    MODEL,
+    ImageSizeOption,
+    RayOption,
+    RaySettings,
+    TrustOption,
+    WorkersOption,
+    is_classifier,
+    open_detector,
+    ray_settings,
+)
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -79,6 +90,8 @@ def predict_detector(
     device: DeviceOption = "auto",
     trust: TrustOption = False,
     image_size: ImageSizeOption = None,
+    use_ray: RayOption = False,
+    workers: WorkersOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -86,9 +99,10 @@ def predict_detector(
     from logn.datasets.detection_dataset import DetectionDataset
 
     at_least_one(batch=batch)
+    cluster = ray_settings(use_ray, workers, model, trust=trust, image_size=image_size, device=device)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
-    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+    detector = open_detector(model, trust=trust, image_size=image_size, device="cpu" if cluster else device)
+    if _store(detector, model, dataset, output, dtype, batch, show_progress, json, cluster):
         how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
         where = () if images is None else ("--images", images)
         options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
@@ -158,6 +172,7 @@ def _store(
     batch: int | None,
     show_progress: bool | None,
     as_json: bool,
+    cluster: RaySettings | None = None,
 ) -> bool:
     """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
     from logn.evaluate.detectors.detector import fingerprint_of
@@ -173,25 +188,20 @@ def _store(
         "fingerprint": fingerprint_of(detector),
     }
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
+    run = partial(run_detector, detector, dataset) if cluster is None else partial(_over_ray, dataset, cluster)
     with progress("Predicting", total=share, shown=show_progress) as advance:
-        written = run_detector(
-            detector,
-            dataset,
-            output,
-            dtype=dtype,
-            batch=8 if batch is None else batch,
-            metadata=metadata,
-            progress=advance,
-        )
+        written = run(output, dtype=dtype, batch=8 if batch is None else batch, metadata=metadata, progress=advance)
     if int(os.environ.get("RANK", 0)) > 0:
         return False  # one process speaks for all
     store = PredictionStore(output)
+    missing = store.missing(dataset.image_ids).tolist()
     size = sum(file.stat().st_size for file in output.glob("part-*/*.bin"))
     result = {
         "predictions": output,
         "images": len(store),
         "of": len(dataset),
         "run_now": written,
+        "missing": missing,
         "proposals": store.num_proposals,
         "columns": store.num_columns,
         "bytes": size,
@@ -203,9 +213,34 @@ def _store(
         f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
         f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
     )
+    _say_missing(missing)
     if match.describe():
         print_note(match.describe())
     return True
+
+
+def _over_ray(dataset: DetectionDataset, cluster: RaySettings, output: Path, **options: Any) -> int:
+    """Run a detector over Ray, as `logn.ray.predict` does."""
+    from logn.evaluate.ray_data.predict import predict as predict_over_ray
+
+    return predict_over_ray(
+        dataset,
+        cluster.make_detector,
+        output,
+        workers=cluster.workers,
+        gpus_per_worker=cluster.gpus_per_worker,
+        **options,
+    )
+
+
+def _say_missing(image_ids: list[int]) -> None:
+    """Say which images a store lacks, and how it gets them."""
+    if image_ids:
+        shown = ", ".join(map(str, image_ids[:5])) + (", …" if len(image_ids) > 5 else "")
+        print_note(
+            f"Missing: {count_of(len(image_ids), 'image')} ({shown}), of processes that still run or have died; where "
+            "none runs any more, the same command completes them."
+        )
 
 
 def _training_data(dataset: DetectionDataset) -> str:
