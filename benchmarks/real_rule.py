@@ -59,8 +59,10 @@ def judge(records: Sequence[Mapping[str, Any]], protocol: str, split: str = "dev
     """
     protocols = ("federated", "exhaustive") if protocol == BOTH else (protocol,)
     detectors = [one for one in records if one["kind"] in KINDS]
-    table = detectors[0][split][protocols[0]]  # what has no interval was swept to look at, not as a candidate
-    names = [name for name, values in table.items() if name not in NEED_COUNTS and len(values) == 7]
+    tables = [one[split][labels] for one in detectors for labels in protocols]
+    # What has no interval was swept to look at, not as a candidate.
+    judged = [{name for name, values in table.items() if len(values) == 7} for table in tables]
+    names = [name for name in tables[0] if name not in NEED_COUNTS and all(name in some for some in judged)]
     verdicts = []
     for name in names:
         changes: dict[str, list[float]] = {}

@@ -69,16 +69,18 @@ class PhotoDetector(DetectorSpec):
         )
 
 
-def photo_detectors(folder: Path, weights: Path | None, seeds: Sequence[int]) -> list[PhotoDetector]:
-    """{linear, cosine 20} x {random, RFS} x three lengths x seeds.
+def photo_detectors(folder: Path, weights: Path | None) -> list[PhotoDetector]:
+    """{linear, cosine 20} x (random at three lengths, RFS at two, a second seed of the shortest).
 
     Example:
-        >>> len(photo_detectors(Path("photos"), None, [0]))
+        >>> len(photo_detectors(Path("photos"), None))
         12
     """
+    plans = [("random", length, 0) for length in LENGTHS]
+    plans += [("rfs", length, 0) for length in LENGTHS[:2]] + [("random", LENGTHS[0], 1)]
     return [
         PhotoDetector(classifier=head, sampler=sampler, iterations=length, seed=seed, folder=folder, weights=weights)
-        for seed, length, sampler, head in itertools.product(seeds, LENGTHS, ("random", "rfs"), HEADS)
+        for (sampler, length, seed), head in itertools.product(plans, HEADS)
     ]
 
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from logn.evaluate.comparison.compare import compare as compare
     from logn.evaluate.comparison.comparison import Comparison as Comparison
     from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
+    from logn.evaluate.correction.correct import correct as correct
     from logn.evaluate.detectors.detector import detector as detector
     from logn.evaluate.operating.operating_points import operating_points as operating_points
     from logn.evaluate.operating.points import OperatingPoints as OperatingPoints
@@ -107,6 +108,7 @@ _HOME = {
     "classification_metrics": "evaluate.classification.metrics",
     "compare": "evaluate.comparison.compare",
     "compare_classification": "evaluate.classification.compare",
+    "correct": "evaluate.correction.correct",
     "detector": "evaluate.detectors.detector",
     "drift": "statistics.drift",
     "estimate_prior": "calibrators.class_mix.estimate",

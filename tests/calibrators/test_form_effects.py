@@ -32,9 +32,8 @@ def tail(metadata, *, rows=3000, sample_rows=1000, level=False):
     if metadata["background"] is not None:
         background = np.random.default_rng(1).normal(3, 1, (rows, 1))
         logits = np.hstack([background, logits] if metadata["background"] == 0 else [logits, background])
-    moments = ClassMoments(
-        logits.shape[1], sample_rows=sample_rows, metadata=StatisticsMetadata(**metadata, population="test proposals")
-    )
+    described = StatisticsMetadata(**metadata, population="test proposals")
+    moments = ClassMoments(logits.shape[1], sample_rows=sample_rows, mean_probability=True, metadata=described)
     moments.update(logits)
     return moments
 

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 import logn
+from logn.calibrators.advice import recommended_method
 from logn.calibrators.logit_normalization import DEFAULT_FORM, DEFAULT_METHOD, FORMS, form_settings
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
+from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, DEFAULT_METHODS
 
 
 @pytest.fixture
 def moments():
     rows = np.random.default_rng(0).normal([3, 1, -1, -3, -5, 4], [3, 2, 1.5, 1, 1, 1], size=(500, 6))
-    moments = logn.ClassMoments(6, sample_rows=500, metadata=logn.StatisticsMetadata(background=-1))
+    metadata = logn.StatisticsMetadata(background=-1)
+    moments = logn.ClassMoments(6, sample_rows=500, mean_probability=True, metadata=metadata)
     moments.update(rows)
     return moments
 
@@ -68,18 +70,15 @@ def test_one_constant_is_the_default_everywhere(moments):
     assert logn.logit_normalization(moments) == expected
     assert logn.fit_method(DEFAULT_METHOD, moments=moments) == expected
     assert DEFAULT_METHOD in DEFAULT_METHODS
-    advice = logn.advise(moments)
-    assert advice.form == DEFAULT_METHOD
-    assert advice.fit(moments) == expected
-    assert logn.logit_normalization(moments, form=advice.form) == expected
+    assert DEFAULT_METHOD in CLASSIFIER_METHODS
     assert inspect.signature(logn.LogitNormalizer).parameters["form"].default == DEFAULT_FORM
 
 
-@pytest.mark.parametrize("verb", ["compare", "compare_classification"])
-def test_the_verbs_that_compare_compare_the_default(verb):
-    module = pytest.importorskip(f"logn.cli.verbs.{verb}")
-    default = inspect.signature(getattr(module, verb)).parameters["methods"].default
-    assert default.split(",") == list(DEFAULT_METHODS)
+def test_what_is_recommended_is_compared_by_default(moments):
+    advice = logn.advise(moments)
+    assert advice.form == recommended_method(-1, "softmax")
+    assert advice.form in DEFAULT_METHODS
+    assert advice.fit(moments) == logn.fit_method(advice.form, moments=moments)
 
 
 def test_advice_against_a_correction_changes_nothing():

@@ -9,6 +9,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
 from logn.datasets.annotation_columns import fingerprint_images
 from logn.errors import LogNWarning
+from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
@@ -23,7 +24,8 @@ def files(tmp_path):
     """Twelve images with two boxes each; the store, the annotations, statistics and counts."""
     rng = np.random.default_rng(0)
     images, annotations = [], []
-    moments = ClassMoments(4, sample_rows=64, metadata=StatisticsMetadata(background=-1, activation="softmax"))
+    metadata = StatisticsMetadata(background=-1, activation="softmax")
+    moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
     with PredictionWriter(tmp_path / "store", StoreHeader(num_columns=4, background=-1)) as writer:
         for image in range(1, 13):
             labels = rng.integers(0, 3, 2)
@@ -65,7 +67,7 @@ def test_compare_as_json_and_as_files(files, capsys):
     output = files / "result"
     assert execute(compare(files, "--json", "-o", str(output), "--fixed", "--errors")) == 0
     content = json.loads(capsys.readouterr().out)
-    assert [method["method"] for method in content["methods"]] == ["none", "logn", "logn:balanced"]
+    assert [method["method"] for method in content["methods"]] == ["none", *DEFAULT_METHODS]
     assert content["methods"][1]["errors"]["gains"].keys() >= {"Cls", "Miss", "FP", "FN"}
     assert content["protocols"]["AP-Fixed"]["per_class_limit"] == 10_000
     assert (

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from logn.calibrators.advice import recommended_for
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import fracal
 from logn.calibrators.logit_normalization import logit_normalization
+from logn.calibrators.method_spec import fit_method
 from logn.calibrators.norcal import norcal
 from logn.calibrators.prior2posterior import prior2posterior
 from logn.calibrators.tau_norm import tau_norm
+from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 
 
@@ -39,10 +42,25 @@ def _fit(run, tmp_path, *arguments):
     return ClassAffine.load(output)
 
 
-def test_the_default_is_balanced_and_the_paper_is_one_flag_away(run, stats, tmp_path):
+def test_the_balanced_form_and_the_papers_are_one_flag_away(run, stats, tmp_path):
     moments = ClassMoments.load(stats)
-    assert _fit(run, tmp_path, stats) == logit_normalization(moments, margin="balance", relative_std=True)
+    balanced = logit_normalization(moments, margin="balance", relative_std=True)
+    assert _fit(run, tmp_path, stats, "--form", "balanced") == balanced
     assert _fit(run, tmp_path, stats, "--method", "logn") == logit_normalization(moments, margin="min")
+
+
+def test_the_default_is_what_is_recommended_for_such_a_model_and_its_labels(run, refused, tmp_path):
+    rows = np.random.default_rng(0).normal([3, 1, -1, -3, 5], [3, 2, 1.5, 1, 1], size=(400, 5))
+    moments = ClassMoments(5, sample_rows=400, mean_probability=True, metadata=StatisticsMetadata(background=-1))
+    moments.update(rows)
+    moments.save(tmp_path / "stats.safetensors")
+    for labels in (None, "federated", "exhaustive"):
+        said = () if labels is None else ("--labels", labels)
+        spec = recommended_for(moments, labels=labels)
+        assert spec.startswith("p2p")
+        assert _fit(run, tmp_path, tmp_path / "stats.safetensors", *said) == fit_method(spec, moments=moments)
+    both = ("--labels", "federated", "--method", "logn", "-o", tmp_path / "no.safetensors")
+    assert "Expected `--labels` only without `--method`" in refused("fit", tmp_path / "stats.safetensors", *both)
 
 
 def test_without_a_row_sample_the_default_says_what_to_do(run, logits, tmp_path):
@@ -322,7 +340,7 @@ def test_an_activation_that_is_said_needs_no_assumption(run, one_stage, tmp_path
         assert told["source"]["activation"] == activation
         assert ClassAffine.load(affine) == logit_normalization(moments, form="paper", activation=activation)
     balanced = logit_normalization(moments, margin="balance", relative_std=True, activation="softmax")
-    assert _fit(run, tmp_path, one_stage, "--activation", "softmax") == balanced  # still the default form
+    assert _fit(run, tmp_path, one_stage, "--form", "balanced", "--activation", "softmax") == balanced
     assert run("fit", one_stage, "--margin", "0", "-o", affine, "--json").json["notes"] == []  # nothing was assumed
 
 

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
+from logn.calibrators.advice import recommended_method
 from logn.errors import LogNWarning
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -76,7 +77,8 @@ def test_without_rows_it_says_how_to_collect_them(run, stats):
 @pytest.fixture
 def with_rows(tmp_path):
     """Statistics with a row sample, background first."""
-    moments = ClassMoments(21, sample_rows=500, metadata=StatisticsMetadata(background=0, activation="softmax"))
+    metadata = StatisticsMetadata(background=0, activation="softmax")
+    moments = ClassMoments(21, sample_rows=500, mean_probability=True, metadata=metadata)
     mean, std = np.append(5, -np.arange(20) / 6), np.append(1, 1.5 - np.arange(20) / 20)
     moments.update(np.random.default_rng(0).standard_normal((800, 21)) * std + mean)
     moments.save(tmp_path / "rows.safetensors")
@@ -88,7 +90,7 @@ def test_what_each_form_would_do(run, with_rows):
     table = result.out.split("What each form would do, on 500 sampled rows:\n")[1].splitlines()
     assert table[0].split()[:4] == ["form", "margin", "foreground", "mass"]
     assert "scores > 0.05 per 1,000 rows" in table[0]
-    rows = {line[:20].strip(): line[20:].split() for line in table[1:9]}
+    rows = {line[:20].strip(): line[20:].split() for line in table[1:12]}
     assert list(rows) == [
         "as it is",
         "paper (margin min)",
@@ -98,10 +100,15 @@ def test_what_each_form_would_do(run, with_rows):
         "margin 0",
         "relative std alone",
         "balanced",
+        "p2p, mass kept",
+        "p2p, margin -1",
+        "p2p, margin -2",
     ]
-    assert rows["balanced"][1] == rows["as it is"][0]  # the mass stays
+    assert rows["p2p, mass kept"][1] == rows["balanced"][1] == rows["as it is"][0]  # the mass stays
     assert float(rows["paper (margin min)"][1]) < float(rows["as it is"][0]) / 2
-    assert "\nAdvice: logn:balanced (confidence " in result.out
+    assert f"\nAdvice: {recommended_method(0, 'softmax')} (confidence " in result.out
+    federated = run("inspect", with_rows, "--labels", "federated").out
+    assert f"\nAdvice: {recommended_method(0, 'softmax', 'federated')} (confidence " in federated
     assert "Mind: The paper's own form (logn:margin=min) lowers the foreground mass" in result.out
 
 
@@ -110,7 +117,7 @@ def test_the_forms_for_programs_and_the_users_threshold(run, with_rows):
     assert low["forms"]["quantity"] == "foreground mass"
     assert low["forms"]["threshold"] == 0.01
     assert low["forms"]["before"]["detections"] > high["forms"]["before"]["detections"]
-    assert [form["form"] for form in low["forms"]["forms"]][-1] == "logn:balanced"
+    assert [form["form"] for form in low["forms"]["forms"]][-1] == "p2p:extra_margin=-2"
     assert low["advice"]["indicators"]["mean_spread"] > 0.5
 
 

@@ -52,7 +52,7 @@ def test_models_of_others_are_told_where_to_go(refused, tmp_path):
     data.write_text(json.dumps({"images": [image], "categories": [{"id": 1, "name": "cup"}], "annotations": []}))
     (tmp_path / "model.onnx").write_bytes(b"onnx")
     options = ("--data", data, "-o", tmp_path / "predictions")
-    assert "docs/predictions-store.md" in refused("predict", tmp_path / "model.onnx", *options)
+    assert "to be a whole ONNX model, but it cannot be read" in refused("predict", tmp_path / "model.onnx", *options)
     sentence = refused("predict", "--model", tmp_path / "nowhere", *options)
     assert sentence == (
         f"Expected `{tmp_path / 'nowhere'}` to be a run, a folder with `checkpoint.safetensors` that `logn train` "

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import logn
+from logn.calibrators.advice import recommended_for
 from logn.deploy.calibrate import calibrate, run_on_batch
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
@@ -230,18 +231,18 @@ def test_the_result_has_names_and_is_still_a_pair():
     assert (len(result), result[0] is affine) == (2, True)
     assert result.layer.name == "4"
     assert result.moments.count.tolist() == [128] * 4
-    assert result.affine == logn.logit_normalization(result.moments)
+    assert result.affine == logn.fit_method(recommended_for(result.moments), moments=result.moments)
     assert "moments=ClassMoments(" in repr(result)
     stages = LogitLayer(("stages.0", "stages.1"), activation="softmax", stages=True)
     staged = calibrate(TwoStages(), batches(), layer=stages, fold=True)
     assert staged.handle is None
-    assert [logn.logit_normalization(moments) for moments in staged.moments] == list(staged.affine)
+    assert [logn.fit_method("p2p", moments=moments) for moments in staged.moments] == list(staged.affine)
 
 
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ({}, ("balance", True)),
+        ({"form": "balanced"}, ("balance", True)),
         ({"eps": 1e-3}, ("balance", True)),
         ({"margin": "balance"}, ("balance", True)),
         ({"form": "paper"}, ("min", False)),
@@ -256,6 +257,22 @@ def test_the_form_and_what_changes_it(options, settings):
     model, layer = detector()
     affine, _ = calibrate(model, batches(), layer=layer, **options)
     assert (affine.settings["margin"], affine.settings["relative_std"]) == settings
+
+
+@pytest.mark.parametrize("labels", [None, "federated", "exhaustive"])
+def test_without_a_form_it_is_what_is_recommended_for_the_labels(labels):
+    model, layer = detector()
+    result = calibrate(model, batches(), layer=layer, labels=labels)
+    spec = recommended_for(result.moments, labels=labels)
+    assert spec.startswith("p2p")
+    assert result.affine == logn.fit_method(spec, moments=result.moments)
+
+
+@pytest.mark.parametrize("more", [{"form": "paper"}, {"margin": 0.0}, {"eps": 1e-3}])
+def test_labels_choose_nothing_where_the_user_has_chosen(more):
+    model, layer = detector()
+    with pytest.raises(InputError, match="Expected `labels` only without"):
+        calibrate(model, batches(), layer=layer, labels="federated", **more)
 
 
 def test_a_wrong_form_is_refused_before_the_pass():

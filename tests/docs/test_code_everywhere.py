@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 SCRIPTS = [ROOT / "examples" / "detectron2_test.py", ROOT / "examples" / "mmdetection_test.py"]
 # Made of this class where mmengine is.
 STAND_INS = {"logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest"}
-KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folds", "logn.predictions", "logn.statistics"}
+KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folds", "logn.predictions", "logn.prior", "logn.statistics"}
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the documentation is not beside the tests")
 

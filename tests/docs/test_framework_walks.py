@@ -1,4 +1,4 @@
-"""The pages of torchvision and Ultralytics: what they say about measuring, from the model to the report."""
+"""The pages of torchvision, Ultralytics and classifiers: from the model to the corrected one, and to the report."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 pytestmark = [
@@ -15,11 +16,27 @@ pytestmark = [
 ]
 
 
-def commands(page):
-    """The block of the page that begins with `logn predict`."""
+def commands(page, verb="predict"):
+    """The block of the page that begins with this verb."""
     text = (PAGES / page).read_text(encoding="utf-8")
-    (block,) = (block for block in re.findall(r"^```bash\n(.*?)^```", text, flags=re.M | re.S) if "predict" in block)
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, flags=re.M | re.S)
+    (block,) = (block for block in blocks if block.startswith(f"logn {verb} "))
     return block
+
+
+#: What a long tail leaves in the class layer of a model: means and spreads that fall from class to class.
+TAIL = """
+import torch
+from logn.logits.layer import find_modules
+from logn.logits.locate import locate_logits
+def with_tail(model):
+    with torch.no_grad():
+        for module in find_modules(model, locate_logits(model)):
+            falling = torch.linspace(1.5, 0.5, len(module.weight)).reshape(-1, *[1] * (module.weight.dim() - 1))
+            module.weight.normal_().mul_(falling / module.weight[0].numel() ** 0.5)
+            module.bias.copy_(torch.linspace(-1.0, -8.0, len(module.weight)))
+    return model
+"""
 
 
 @pytest.fixture
@@ -43,12 +60,12 @@ def assert_measured(folder):
 def my_models(labelled, workplace, monkeypatch):
     names = json.dumps(labelled)
     (workplace / "my_models.py").write_text(
-        "from torchvision.models.detection import ssdlite320_mobilenet_v3_large\n"
+        TAIL + "from torchvision.models.detection import ssdlite320_mobilenet_v3_large\n"
         "import logn, torch\n"
         "def build():\n"
         "    torch.manual_seed(0)\n"
         f"    settings = dict(weights=None, weights_backbone=None, num_classes={len(labelled) + 1})\n"
-        "    model = ssdlite320_mobilenet_v3_large(**settings)\n"
+        "    model = with_tail(ssdlite320_mobilenet_v3_large(**settings))\n"
         f"    return logn.detector(model, class_names={names}, anchors_per_level=20)\n"
     )
     monkeypatch.syspath_prepend(str(workplace))
@@ -57,6 +74,8 @@ def my_models(labelled, workplace, monkeypatch):
 
 
 def test_torchvision_from_the_model_to_the_report(my_models, run_logn):
+    run_logn(commands("torchvision.md", "correct"), shorter={"train/": "images --max-images 6 --method logn:balanced"})
+    assert load_file(my_models / "corrected.safetensors")
     run_logn(commands("torchvision.md"))
     decode = assert_measured(my_models)
     assert (decode["nms_iou"], decode["score_threshold"], decode["max_detections"]) == (0.55, 1e-4, 300)
@@ -69,11 +88,30 @@ def test_ultralytics_from_the_model_to_the_report(labelled, workplace, run_logn,
     ultralytics = pytest.importorskip("ultralytics", reason="the extra `frameworks` is not installed")
     yolo = ultralytics.YOLO("yolov8n.yaml")
     yolo.model = type(yolo.model)("yolov8n.yaml", nc=len(labelled), verbose=False)
+    made = {}
+    exec(TAIL, made)  # noqa: S102 - our own
+    made["with_tail"](yolo.model)
     yolo.model.names = dict(enumerate(labelled))
     yolo.save(workplace / "best.pt")
+    correct = commands("ultralytics.md", "correct")
+    run_logn(
+        correct, shorter={"best.pt": "best.pt --size 64", "train/": "images --max-images 6 --method logn:balanced"}
+    )
+    assert ultralytics.YOLO(workplace / "corrected.pt").names == dict(enumerate(labelled))
     run_logn(commands("ultralytics.md"), shorter={"best.pt": "best.pt --image-size 64"})
     decode = assert_measured(workplace)
     assert (decode["nms"], decode["nms_iou"], decode["multi_label"]) == ("class-wise", 0.7, True)
+
+
+def test_a_classifier_of_a_function_of_ones_own(labelled, workplace, run_logn, monkeypatch):
+    layers = "torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 8)"
+    (workplace / "my_models.py").write_text(
+        f"{TAIL}def build():\n    return with_tail(torch.nn.Sequential({layers}))\n"
+    )
+    monkeypatch.syspath_prepend(str(workplace))
+    monkeypatch.delitem(sys.modules, "my_models", raising=False)
+    run_logn(commands("classifiers.md", "correct"), shorter={"train/": "images --method logn:balanced"})
+    assert set(load_file(workplace / "corrected.safetensors")) == {"2.weight", "2.bias"}
 
 
 @pytest.mark.parametrize(

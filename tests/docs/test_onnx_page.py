@@ -33,3 +33,10 @@ def test_the_commands_give_what_the_example_gives(example, blocks, shell):
     assert "corrected.onnx: the map is in `3.weight`." in shell("".join(blocks("sh")), folder)
     assert example["accuracy"](folder / "corrected.onnx") == example["after"]
     onnxruntime.InferenceSession(str(folder / "corrected.onnx"), providers=["CPUExecutionProvider"])
+
+
+def test_one_command_does_the_same(example, blocks, shell):
+    folder = example["folder"]
+    (command,) = blocks("bash")
+    assert "Wrote    model-corrected.onnx" in shell(command, folder)
+    assert example["accuracy"](folder / "model-corrected.onnx") == example["after"]

@@ -71,11 +71,50 @@ def test_dumped_logits_of_a_classifier_are_compared(tmp_path, paste):
 
 
 @pytest.mark.usefixtures("one_thread")
+def test_the_first_commands_correct_a_yolo_and_measure_it(tmp_path, blocks, run_logn, monkeypatch):
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    monkeypatch.setenv("YOLO_AUTOINSTALL", "false")
+    monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path / "settings"))
+    ultralytics = pytest.importorskip("ultralytics", reason="the extra `frameworks` is not installed")
+    import torch
+    from PIL import Image
+
+    names = ["cup", "fork", "bed", "cat", "dog", "bus"]
+    random = np.random.default_rng(0)
+    for split in ("train", "val"):
+        (tmp_path / split / "images").mkdir(parents=True)
+        (tmp_path / split / "labels").mkdir()
+        for number in range(6):
+            pixels = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / split / "images" / f"{number}.png")
+            (tmp_path / split / "labels" / f"{number}.txt").write_text(f"{number} 0.5 0.5 0.4 0.4\n")
+    splits = "".join(f"{split}: {split}/images\n" for split in ("train", "val"))
+    (tmp_path / "data.yaml").write_text(f"path: .\n{splits}names: {names}\n")
+    torch.manual_seed(0)
+    yolo = ultralytics.YOLO("yolov8n.yaml")
+    yolo.model = type(yolo.model)("yolov8n.yaml", nc=len(names), verbose=False)
+    yolo.model.names, yolo.model.args = dict(enumerate(names)), {"imgsz": 64}
+    with torch.no_grad():  # a long tail in the class layers
+        for block in yolo.model.model[-1].cv3:
+            block[-1].weight.normal_().mul_(torch.linspace(0.3, 0.1, len(names))[:, None, None, None])
+            block[-1].bias.copy_(torch.linspace(-1.0, -8.0, len(names)))
+    yolo.ckpt = {"train_args": {"imgsz": 64}}
+    yolo.save(tmp_path / "best.pt")
+    monkeypatch.chdir(tmp_path)
+    first, *more = [block for block in blocks("console") if block.startswith(("$ logn correct", "$ logn predict best"))]
+    said = run_logn(first)
+    assert "logn:balanced (as advised" in " ".join(said.split())
+    assert {"corrected.pt", "corrected.statistics.safetensors"} <= {path.name for path in tmp_path.iterdir()}
+    run_logn(more[0], shorter={"-o comparison": "-o comparison --bootstrap 0"})
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_a_detector_that_was_trained_here_is_compared_and_reported(workplace, blocks, run_logn):
     (workplace / "runs" / "glyphs").rename(workplace / "run")
     for before, after in (("train.json", "train.json"), ("test.json", "val.json"), ("images", "images")):
         (workplace / "glyphs" / before).rename(workplace / after)
-    (commands,) = [block for block in blocks("console") if "logn report" in block]
+    (commands,) = [block for block in blocks("console") if block.startswith("$ logn collect run/")]
     run_logn(commands)
     assert "<html" in (workplace / "report.html").read_text(encoding="utf-8")
 

@@ -214,7 +214,7 @@ def test_an_unknown_objective_is_refused(softmax_split):
         ("margin", "like margin=-12:4:1"),
         ("width=0:1:1", "name a method for `width`"),
         ("gamma=a:1:1", "three numbers"),
-        ("norcal:tau=0:1:1", "over a number of `norcal`, of which it has gamma, but got `tau`"),
+        ("norcal:tau=0:1:1", "over a number of `norcal`, of which it has gamma, strength, but got `tau`"),
         ("norcal:weights=0:1:1", "over a number of `norcal`"),
         ("nothing:tau=0:1:1", "one of none, logn"),
         ("gamma=0:1:0", "1 to 200 values"),

@@ -14,6 +14,7 @@ from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.experiments.demo import METHODS, DemoSettings, run_demo
+from logn.statistics.moments import ClassMoments
 from logn.training.engine.checkpoint import load_detector
 
 TINY = DemoSettings(
@@ -86,17 +87,19 @@ def test_nothing_at_a_time_is_refused(folder, tmp_path, capsys, option):
         assert f"to be at least 1, but got {number}" in capsys.readouterr().err
 
 
-def test_a_model_of_other_classes_is_refused(folder, capsys):
-    other = folder / "other.json"
+def test_collecting_takes_the_images_of_labels_and_leaves_their_classes(folder):
+    other = folder / "data" / "other.json"
     content = json.loads((folder / "data" / "train.json").read_text())
     content["categories"] = content["categories"][:5]
     content["annotations"] = [item for item in content["annotations"] if item["category_id"] <= 5]
     other.write_text(json.dumps(content))
-    output = str(folder / "none.safetensors")
-    code = execute(["collect", str(folder / "model"), "--data", str(other), "-o", output])
-    assert code == 2
-    assert "class" in capsys.readouterr().err
-    assert not (folder / "none.safetensors").exists()
+    outputs = [folder / "own.safetensors", folder / "other.safetensors"]
+    for labels, output in zip((folder / "data" / "train.json", other), outputs, strict=True):
+        command = ["collect", str(folder / "model"), "--data", str(labels), "--max-images", "3", "-o", str(output)]
+        assert execute(command) == 0
+    first, second = (ClassMoments.load(output) for output in outputs)
+    np.testing.assert_array_equal(first.mean, second.mean)
+    other.unlink()
 
 
 def test_quick_and_full_exclude_each_other(capsys):

@@ -93,6 +93,6 @@ def test_classes_that_the_model_lacks_can_be_left_out(tmp_path, store, capsys):
     code, _, err = run(capsys, "evaluate", store, "-a", labels)
     assert code == 2
     assert "the model has no helmet, of which there are 1 objects" in " ".join(err.split())
-    code, out, _ = run(capsys, "evaluate", store, "-a", labels, "--allow-missing-classes", "--json")
+    code, out, _ = run(capsys, "evaluate", store, "-a", labels, "--allow-missing", "--json")
     assert code == 0
     assert json.loads(out)["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)

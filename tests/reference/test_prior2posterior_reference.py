@@ -59,7 +59,7 @@ def written_out(rows, place, strength, std_power, eps=1e-5):
     variance = {c: sum((row[c] - mean[c]) ** 2 for row in rows) / (len(rows) - 1) for c in classes}
     power = {c: (variance[c] + eps) ** (std_power / 2) for c in classes}
     average = sum(power.values()) / len(classes)
-    scale = {c: average / power[c] for c in classes}
+    scale = {c: (average / power[c]) ** strength for c in classes}  # a part of the scaling, and then of its prior
 
     def probabilities(row, shift):
         moved = {c: mean[c] + (row[c] - mean[c]) * scale[c] + shift[c] for c in classes}

@@ -22,10 +22,13 @@ from logn.calibrators.form_preview import (
     FormEffects,
     form_effects,
 )
+from logn.calibrators.known_activation import known_activation
 from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import fit_method
 from logn.calibrators.score_shift_warning import change_in_words
 from logn.classes.counts import ClassCounts
+from logn.errors import InputError
+from logn.logits.arrays import check_background
 from logn.statistics.diagnosis import Diagnosis, TailBias, chance_correlation, diagnose, tail_bias
 from logn.statistics.moments import ClassMoments
 from logn.statistics.sanity_checks import sanity_checks as doubts_about
@@ -44,9 +47,71 @@ CLEAR_CORRELATION = 0.6
 # Statistics of labelled positives say how well classes are known, not where they start from.
 OTHER_STATISTICS = ("positives", "positives-correct")
 
-RECOMMENDED, NONE = DEFAULT_METHOD, no_correction.METHOD.name
+NONE = no_correction.METHOD.name
+FEDERATED, EXHAUSTIVE = "federated", "exhaustive"
+# By what the labels verify: how far a detector's foreground goes below the margin that keeps its mass. Chosen on the
+# development images of photographs and drawn scenes by a rule that was fixed before (docs/real-images.md).
+EXTRA_MARGINS: Mapping[str | None, int] = {FEDERATED: -2, EXHAUSTIVE: -1, None: -1}
 HIGH, MODERATE, LOW = "high", "moderate", "low"
 STRONG, LITTLE, UNCLEAR = "strong", "little", "unclear"
+
+
+def recommended_method(background: int | None, activation: str | None, labels: str | None = None) -> str:
+    """The correction that we recommend for a model of this kind, where there is something to correct.
+
+    Args:
+        background: Place of the background column; None for a model without one.
+        activation: "softmax", "sigmoid", or None where nobody knows.
+        labels: What the labels that matter to the user verify: "federated" (LVIS: a class was looked for in some images
+            only) or "exhaustive" (COCO, YOLO, VOC: in all); None where it is not known. It decides the margin.
+
+    Example:
+        >>> recommended_method(0, "softmax", "federated"), recommended_method(None, "softmax")
+        ('p2p:extra_margin=-2', 'p2p')
+        >>> recommended_method(None, "sigmoid"), recommended_method(None, None)
+        ('logn:balanced', 'logn:balanced')
+    """
+    if labels not in EXTRA_MARGINS:
+        raise InputError(f'Expected `labels` to be "{FEDERATED}" or "{EXHAUSTIVE}", but got {labels!r}.')
+    if activation != "softmax":
+        return DEFAULT_METHOD
+    return "p2p" if background is None else f"p2p:extra_margin={EXTRA_MARGINS[labels]}"
+
+
+def recommended_for(
+    moments: ClassMoments,
+    *,
+    background: int | str | None = "recorded",
+    activation: str | None = "recorded",
+    labels: str | None = None,
+) -> str:
+    """The same for the model that statistics are of; where they hold no prior, what can do without.
+
+    Args:
+        moments: The statistics.
+        background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        activation: "softmax", "sigmoid", or "recorded".
+        labels: As `recommended_method` takes it.
+
+    Example:
+        >>> from logn.statistics.metadata import StatisticsMetadata
+        >>> recommended_for(ClassMoments(3, mean_probability=True, metadata=StatisticsMetadata(background=0)))
+        'p2p:extra_margin=-1'
+        >>> recommended_for(ClassMoments(3, metadata=StatisticsMetadata(background=0)))
+        'logn:balanced'
+    """
+    place = moments.metadata.background if background == "recorded" else check_background(background)
+    known = known_activation(moments.metadata.activation, place, activation)
+    found = recommended_method(place, known, labels)
+    return found if _has_prior(moments, known) else DEFAULT_METHOD
+
+
+def _has_prior(moments: ClassMoments, activation: str | None) -> bool:
+    """Whether the mean probability was recorded; a row sample knows too little of rare classes to recommend it."""
+    try:
+        return activation is not None and moments.mean_probability_of(activation) is not None
+    except InputError:  # it was recorded by another activation
+        return False
 
 
 @dataclass(frozen=True)
@@ -54,8 +119,8 @@ class Advice:
     """The form we recommend.
 
     Attributes:
-        form: A method specification for `logn fit --method` or `logn.fit_method`: "logn:balanced", or "none" when
-            there is little to gain.
+        form: A method specification for `logn fit --method` or `logn.fit_method`: that of `recommended_method`, or
+            "none" when there is little to gain.
         confidence: "high", "moderate" or "low".
         strength: How strong the bias against the tail looks: "strong", "moderate", "little" or "unclear".
         reason: Why, in plain sentences.
@@ -90,30 +155,40 @@ def advise(
     *,
     threshold: float = DEFAULT_THRESHOLD,
     activation: str | None = "recorded",
+    labels: str | None = None,
 ) -> Advice:
-    """Recommend a form of LogN from statistics; no labels are needed, and counts only if there are some.
+    """Recommend a correction from statistics; no labels are needed, and counts only if there are some.
 
     Args:
         moments: Statistics of the logits, best with a row sample.
         counts: Training images per foreground class; they make the advice surer.
         threshold: The score above which the user counts a detection.
         activation: "softmax", "sigmoid", or "recorded"; one that nobody knows is taken for a sigmoid.
+        labels: "federated" or "exhaustive", as `recommended_method` takes it: the kind of labels that the user will be
+            measured by.
 
     Example:
         >>> import numpy as np
         >>> rows = np.random.default_rng(0).standard_normal((2000, 6))
-        >>> level, tail = ClassMoments(6, sample_rows=500), ClassMoments(6, sample_rows=500)
+        >>> level, tail = (ClassMoments(6, sample_rows=500, mean_probability=True) for _ in range(2))
         >>> level.update(rows); tail.update(rows * [3, 2.5, 2, 1.5, 1, 1] - [0, 2, 4, 5, 6, 7])
-        >>> advise(level).form, advise(tail).form
-        ('none', 'logn:balanced')
+        >>> advise(level).form, advise(tail).form, advise(tail, activation="softmax").form
+        ('none', 'logn:balanced', 'p2p')
         >>> advise(tail).fit(tail).settings["margin"]
         'balance'
     """
     bias = tail_bias(moments)
     diagnosis = diagnose(moments, counts)
     effects = form_effects(moments, threshold=threshold, activation=activation)
-    doubts = doubts_about(moments)
-    return advice_from(bias, diagnosis, effects, estimator=moments.metadata.estimator, doubts=doubts)
+    return advice_from(
+        bias,
+        diagnosis,
+        effects,
+        estimator=moments.metadata.estimator,
+        doubts=doubts_about(moments),
+        method=recommended_for(moments, activation=activation, labels=labels),
+        labels=labels,
+    )
 
 
 def advice_from(
@@ -123,10 +198,14 @@ def advice_from(
     *,
     estimator: str = "exact",
     doubts: tuple[str, ...] = (),
+    method: str = DEFAULT_METHOD,
+    labels: str | None = None,
 ) -> Advice:
-    """The same from what was already computed."""
-    form, strength, reason = _judgement(bias, diagnosis)
-    if form == RECOMMENDED and effects.rows == 0:
+    """The same from what was already computed; `method` is what to recommend where there is something to correct."""
+    if effects.before is not None and method not in {effect.form for effect in effects.forms}:
+        method = DEFAULT_METHOD  # a class without any probability has no prior to take out
+    form, strength, reason = _judgement(bias, diagnosis, method)
+    if form == method and effects.rows == 0:
         reason += f" {effects.note}"
     return Advice(
         form=form,
@@ -134,11 +213,16 @@ def advice_from(
         strength=strength,
         reason=reason,
         indicators=_indicators(bias, diagnosis, effects),
-        cautions=doubts + _cautions(effects, estimator) + ((effects.assumption,) if effects.assumption else ()),
+        cautions=(
+            *doubts,
+            *_cautions(effects, estimator),
+            *((effects.assumption,) if effects.assumption else ()),
+            *(() if form == NONE else _choices(effects, labels)),
+        ),
     )
 
 
-def _judgement(bias: TailBias, diagnosis: Diagnosis) -> tuple[str, str, str]:
+def _judgement(bias: TailBias, diagnosis: Diagnosis, method: str) -> tuple[str, str, str]:
     """Form, strength and reason."""
     if bias.classes < FEWEST_CLASSES:
         few = {0: "No class is", 1: "Only 1 class is"}.get(bias.classes, f"Only {bias.classes} classes are")
@@ -160,8 +244,37 @@ def _judgement(bias: TailBias, diagnosis: Diagnosis) -> tuple[str, str, str]:
         return NONE, LITTLE, unlike + "that is no bias against the tail, and there is little to gain."
     strength = STRONG if bias.mean_spread >= STRONG_MEAN_SPREAD else MODERATE
     looks = f"The bias against the tail looks {strength}: {spread}{_starved_in_words(bias)}. "
-    remedy = "The balanced form takes out what differs between the classes and keeps the model's own common scale"
-    return RECOMMENDED, strength, f"{looks}{remedy} and overall level of scores."
+    return method, strength, f"{looks}{_remedy(method)}"
+
+
+def _remedy(method: str) -> str:
+    if method == DEFAULT_METHOD:
+        return (
+            "The balanced form takes out what differs between the classes and keeps the model's own common scale and "
+            "overall level of scores."
+        )
+    what = "Prior2Posterior takes out the prior that the model has of each class"
+    return f"{what}." if method == "p2p" else f"{what}, and shifts the foreground down against the background."
+
+
+def _choices(effects: FormEffects, labels: str | None) -> tuple[str, ...]:
+    """What the user knows and the statistics do not."""
+    if effects.quantity == CONFIDENCE:
+        return (
+            "This is for classes of equal weight; where the model will see them as long-tailed as in training, take "
+            "half of it (`p2p:strength=0.5`).",
+        )
+    if effects.quantity == EXPECTED_DETECTIONS:
+        return (
+            "A map per class leaves the ranking within each class of a sigmoid as it is, so AP hardly moves: what it "
+            "moves are scores, and a threshold per class (`logn thresholds`) does that by a target of yours.",
+        )
+    if labels is None:
+        return (
+            f"What the labels verify decides the margin: say --labels federated (LVIS: {EXTRA_MARGINS[FEDERATED]}) or "
+            f'exhaustive (COCO, YOLO, VOC: {EXTRA_MARGINS[EXHAUSTIVE]}), in Python labels="federated".',
+        )
+    return ()
 
 
 def _starved_in_words(bias: TailBias) -> str:

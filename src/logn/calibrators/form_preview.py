@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,12 +13,15 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import assumed_activation, known_activation
 from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import fit_method
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
 from logn.statistics.moments import ClassMoments
 
 # The score threshold that most detectors are used with.
 DEFAULT_THRESHOLD = 0.05
+
+# Scores above a threshold that a sample must have to say where they went.
+FEWEST_ABOVE = 20
 
 FOREGROUND_MASS, CONFIDENCE, EXPECTED_DETECTIONS = "foreground mass", "confidence", "expected detections"
 
@@ -45,6 +49,13 @@ _MARGINS = {
     "logn:margin=0": "margin 0",
 }
 _KEEPING_SCALE = {_RELATIVE_STD: "relative std alone", "logn:balanced": "balanced"}
+# By the mean probability; recommended ones among them (`logn.calibrators.advice`).
+_BY_PRIOR = {
+    "p2p": "p2p, mass kept",
+    "p2p:extra_margin=-1": "p2p, margin -1",
+    "p2p:extra_margin=-2": "p2p, margin -2",
+}
+_BY_PRIOR_WITHOUT_BACKGROUND = {"p2p": "p2p", "p2p:strength=0.5": "p2p, half of it"}
 # Without a background the paper has no margin, and only the mean, the std, or both can be taken out.
 _WITHOUT_BACKGROUND = {"logn": "paper (mean and std)", "logn:use_std=false": "mean alone"}
 
@@ -179,12 +190,33 @@ def _effects(
     if len(rows) == 0:
         return replace(nothing, note=NO_SAMPLE)
     try:
-        maps = {spec: fit_method(spec, moments=moments, background=place, activation=known) for spec in labels}
+        maps = {
+            spec: fit_method(spec, moments=moments, background=place, activation=known)
+            for spec in labels
+            if not spec.startswith("p2p")
+        }
     except InputError as error:  # such as no class that is alive
         return replace(nothing, note=str(error))
+    maps |= _by_prior([spec for spec in labels if spec.startswith("p2p")], moments, place, known)
+    if not maps:
+        return replace(nothing, note="Some class has no probability to speak of, so that its prior has no logarithm.")
     before, forms = map_effects(rows, maps, threshold, judged)
     forms = tuple(replace(effect, label=labels[effect.form]) for effect in forms)
     return replace(nothing, rows=len(rows), before=before, forms=forms)
+
+
+def _by_prior(
+    specs: Sequence[str], moments: ClassMoments, background: int | None, activation: str | None
+) -> dict[str, ClassAffine]:
+    """The maps of Prior2Posterior; none where a class has no probability to speak of."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LogNWarning)  # of a sampled prior, said where one is fitted
+            return {
+                spec: fit_method(spec, moments=moments, background=background, activation=activation) for spec in specs
+            }
+    except InputError:
+        return {}
 
 
 def map_effects(
@@ -221,6 +253,29 @@ def map_effects(
     return replace(effect("none", original, None), label="as it is"), tuple(after)
 
 
+def matching_threshold(rows: FloatArray, affine: ClassAffine, threshold: float, activation: str) -> float | None:
+    """The threshold above which as many corrected scores of the rows stand as above `threshold` before.
+
+    None where too few scores stand above the old one to tell: the rows are a sample.
+
+    Args:
+        rows: Logits `(rows, columns)`.
+        affine: The correction.
+        threshold: The old one.
+        activation: What the model applies to the logits.
+
+    Example:
+        >>> rows = np.random.default_rng(0).standard_normal((1000, 2))
+        >>> round(matching_threshold(rows, ClassAffine([1, 1], [1, 1]), 0.5, "sigmoid"), 2)
+        0.73
+    """
+    kept = int((_scores(rows, affine.background, activation) > check_threshold(threshold)).sum())
+    after = np.sort(_scores(affine(rows), affine.background, activation), axis=None)[::-1]
+    if not FEWEST_ABOVE <= kept < len(after):
+        return None
+    return float((after[kept - 1] + after[kept]) / 2)
+
+
 def quantity_of(background: int | None, activation: str) -> str:
     """What of a model's scores a correction should not change by accident.
 
@@ -250,9 +305,10 @@ def check_threshold(threshold: float) -> float:
 def _suitable_forms(background: int | None, activation: str | None) -> dict[str, str]:
     """Forms by specification, with their labels; the paper's comes first."""
     if background is not None:
-        return _MARGINS | _KEEPING_SCALE
+        return _MARGINS | _KEEPING_SCALE | _BY_PRIOR
     if activation != "sigmoid":
-        return _WITHOUT_BACKGROUND | _KEEPING_SCALE
+        further = _BY_PRIOR_WITHOUT_BACKGROUND if activation == "softmax" else {}
+        return _WITHOUT_BACKGROUND | _KEEPING_SCALE | further
     margins = {spec: label for spec, label in _MARGINS.items() if spec != "logn:margin=background"}
     return _WITHOUT_BACKGROUND | margins | {"logn:margin=min": "margin min"} | _KEEPING_SCALE
 

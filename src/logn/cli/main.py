@@ -37,6 +37,7 @@ EVALUATION = "Believe it"
 # A new verb is one line here and a function in a file of its own.
 VERBS = (
     Verb("demo", "demo:demo", "See the whole story on a detector that is trained here, in minutes.", START),
+    Verb("correct", "correct:correct", "Correct a model by one pass over unlabelled training images.", START),
     Verb("collect", "collect:collect", "Read logits, of files or a model, and write statistics per class.", LOGITS),
     Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", LOGITS),
     Verb(
@@ -142,7 +143,7 @@ def logn(
 ) -> None:
     """Correct a model that was trained on long-tailed data: no retraining, no labels, no inference cost.
 
-    Start with `logn collect 'shards/*.npy' -o stats.safetensors`, then `logn fit` and `logn apply`.
+    Start with `logn correct MODEL --images train/ -o CORRECTED`; from logits in files, with `logn collect`.
     """
 
 

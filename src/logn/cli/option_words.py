@@ -25,7 +25,7 @@ _OTHER_NAMES = {
 _PARAMETER = re.compile(r"((?:^|; )Expected (?:no |one of )?|\b(?:its|their|give|other) |--[\w-]+` (?:and|or) )`(\w+)`")
 _SETTING = re.compile(r"(?<=[\s(])(\w+)=(True|\d+)\b(?![:\d])")
 # Sentences that tell both ways say only the one that counts here.
-_BOTH = re.compile(r"(?:`(\w+)`|(\w+)=True) \(`(--[\w-]+)`\)|\(`(\w+)`, `(--[\w-]+)`\)")
+_BOTH = re.compile(r"(?:`(\w+)`|`?(\w+)=True`?) \(`(--[\w-]+)`\)|\(`(\w+)`, `(--[\w-]+)`\)")
 _IN_PYTHON = re.compile(r", in Python `[^`]*`")
 
 _words: ContextVar[Mapping[str, str]] = ContextVar("logn_option_words", default={})  # noqa: B039 - it is never changed

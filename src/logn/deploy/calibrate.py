@@ -11,9 +11,11 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from logn.calibrators.advice import recommended_for, recommended_method
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import Margin, form_settings, logit_normalization
+from logn.calibrators.logit_normalization import FormSettings, Margin, form_settings, logit_normalization
 from logn.calibrators.match_confidence import keep_confidence
+from logn.calibrators.method_spec import fit_method
 from logn.calibrators.score_shift_warning import form_warning
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
@@ -81,6 +83,7 @@ def calibrate(
     *,
     layer: LogitLayer | None = None,
     form: str | None = None,
+    labels: str | None = None,
     margin: Margin = "form",
     forward: Forward | None = None,
     held_out: Iterable[Any] | None = None,
@@ -100,8 +103,8 @@ def calibrate(
     model applies itself is seen. Where neither that nor `layer` tells it, it is recorded as unknown, not as a softmax;
     say activation="sigmoid" in `layer` for a multi-label model that returns logits.
 
-    By default the correction is the balanced one, which keeps the model's own scale and foreground mass. The paper's
-    is `form="paper"`.
+    By default the correction is the one that we recommend for such a model (docs/real-images.md). LogN's balanced form,
+    which keeps the model's own scale and foreground mass, is `form="balanced"`; the paper's is `form="paper"`.
 
     Args:
         model: A torch module.
@@ -110,7 +113,10 @@ def calibrate(
             `forward`.
         layer: Where the logits are; found as by `logn.locate_logits` by default, with the first batch as its `inputs`
             where the model's code does not tell.
-        form: "balanced", "paper", or None for the recommended one, as in `logn.logit_normalization`.
+        form: "balanced" or "paper", as in `logn.logit_normalization`; None without other options is what we recommend
+            for such a model.
+        labels: "federated" or "exhaustive": the labels by which you will measure a detector. They decide the margin of
+            what we recommend.
         margin: As in `logn.logit_normalization`; one other than "balance" goes with the paper's equation.
         forward: A function that runs the model on a batch, `forward(model, batch)`.
         held_out: For a softmax classifier: images that it was not trained on, in the same form and without labels. The
@@ -137,14 +143,13 @@ def calibrate(
     """
     if isinstance(loader, Tensor):
         raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
-    settings = form_settings(form, margin, options.get("relative_std"))  # refuses a wrong form before the pass
+    settings, recommended = _checked_choice(form, margin, labels, options)  # before the pass, which may take an hour
     target = torch.device(device) if device is not None else _device_of(model)
     run = forward if forward is not None else run_on_batch
     batches = _Batches(loader)
     if layer is None:
         layer = find_layer(model, run=lambda: run(model, _moved(batches.first(), target)))
     check_layer(layer)
-    # Refused before the pass, which may take an hour.
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
         refuse_folded(path, module)
@@ -160,7 +165,7 @@ def calibrate(
     for sentence in background_checks(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     options |= {"form": form, "margin": margin}
-    maps = tuple(_normalization(moments, options) for moments in stages)
+    maps = tuple(_correction(moments, None if recommended else options, labels) for moments in stages)
     if settings.margin != "balance":
         _warn_of_far_moves(maps, stages)
     if held_out is not None:
@@ -174,9 +179,23 @@ def calibrate(
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
 
 
-def _normalization(moments: ClassMoments, options: Mapping[str, Any]) -> ClassAffine:
+def _checked_choice(
+    form: str | None, margin: Margin, labels: str | None, options: Mapping[str, Any]
+) -> tuple[FormSettings, bool]:
+    """The settings of the form that is meant, and whether it is left to us; wrong words are refused."""
+    recommended = form is None and margin == "form" and not options
+    recommended_method(None, None, labels)
+    if labels is not None and not recommended:
+        raise InputError("Expected `labels` only without `form`, `margin` and their like: it chooses the correction.")
+    return form_settings(form, margin, options.get("relative_std")), recommended
+
+
+def _correction(moments: ClassMoments, options: Mapping[str, Any] | None, labels: str | None) -> ClassAffine:
+    """LogN with options, or without any what we recommend."""
     if not moments.count.any():
         raise InputError(f"Expected `loader` to bring logits through `{moments.metadata.layer}`, but none came.")
+    if options is None:
+        return fit_method(recommended_for(moments, labels=labels), moments=moments)
     return logit_normalization(moments, **options)
 
 

@@ -61,7 +61,7 @@ def fold_onnx(
     tensor: str | Sequence[str] | None = None,
     activation: str | None = None,
     axis: int | None = None,
-    inputs: Mapping[str, npt.NDArray[Any]] | None = None,
+    inputs: Mapping[str, npt.NDArray[Any]] | Sequence[Mapping[str, npt.NDArray[Any]]] | None = None,
     insert: bool = False,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
@@ -83,7 +83,7 @@ def fold_onnx(
             needed only where the search finds none or several.
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
-        inputs: What to run the models on, by the name of the input; by default random values.
+        inputs: What to run the models on, by the name of the input, or several such; by default random values.
         insert: Put in nodes even where the weights could take the map.
         allow_refold: Fold on top of a map that is folded already. Whether `affine` was made for this file is not
             checked then, as the earlier fold has changed it.
@@ -112,7 +112,8 @@ def fold_onnx(
         affine.check_fits(Target(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = Wanted(affine.num_classes, names, activation, axis, affine.background is not None)
-    logits, used = locate_onnx_logits(file, wanted, None if inputs is None else dict(inputs))
+    runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
+    logits, used = locate_onnx_logits(file, wanted, runs[0] if runs else None)
     affine.check_fits(Target(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
     if not allow_refold:
         refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
@@ -121,7 +122,7 @@ def fold_onnx(
     way = "nodes" if insert or logits.layout is None else "weights"
     folded = _insert_map(file.model, logits, whole) if way == "nodes" else _fold_weights(file.model, logits, whole)
     write_fold(folded, affine, logits.tensors, way)
-    proof = _write(file, folded, target, logits, whole, used)
+    proof = _write(file, folded, target, logits, whole, [used, *runs[1:]])
     return FoldReport(
         output_path=target,
         tensors=logits.tensors,
@@ -195,7 +196,9 @@ def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
     return copy
 
 
-def _write(file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine: ClassAffine, inputs: Arrays) -> Proof:
+def _write(
+    file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine: ClassAffine, inputs: Sequence[Arrays]
+) -> Proof:
     """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
     import onnx
 

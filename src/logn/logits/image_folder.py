@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
 
+Item = TypeVar("Item")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 RESIZES = ("stretch", "letterbox", "crop")
 LAYOUTS = ("NCHW", "NHWC", "CHW", "HWC", None)
@@ -152,9 +154,21 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
-def select_images(folder: str | os.PathLike[str], count: int | None) -> list[Path]:
-    """`count` images of a folder, spread evenly over their names; all for None."""
-    found = find_images(folder)
+def select_images(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], count: int | None) -> list[Path]:
+    """`count` images of a folder or of a list of files, spread evenly over them; all for None."""
+    found = find_images(source) if isinstance(source, str | os.PathLike) else [Path(path) for path in source]
+    return spread_evenly(found, count)
+
+
+def spread_evenly(found: list[Item], count: int | None) -> list[Item]:
+    """`count` of a list, spread evenly over it; all for None.
+
+    Example:
+        >>> spread_evenly([1, 2, 3, 4, 5], 2)
+        [1, 3]
+    """
+    if not found:
+        raise InputError("Expected `images` to list at least one image, but it lists none.")
     if count is None or count >= len(found):
         return found
     if count < 1:

@@ -28,7 +28,7 @@ SHOWN_PATHS = 5
 
 
 @dataclass(frozen=True)
-class _Batches:
+class ImageBatches:
     """How images become the inputs of one model.
 
     Attributes:
@@ -73,7 +73,7 @@ class _Batches:
 
 def record_onnx(
     model_path: str | os.PathLike[str],
-    images: str | os.PathLike[str],
+    images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     preprocessing: Preprocessing | None = None,
     *,
     like: str | None = None,
@@ -101,7 +101,7 @@ def record_onnx(
 
     Args:
         model_path: The ONNX file.
-        images: Folder of images.
+        images: Folder of images, or a list of image files.
         preprocessing: How they become inputs; size, layout and type are taken from the model where it states them. By
             default what `like` says, else what the file says of itself: Ultralytics' metadata, or a
             `preprocessor_config.json` beside it.
@@ -139,14 +139,14 @@ def record_onnx(
     report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     file, paths = read_onnx(model_path), select_images(images, max_images)
     settled, description = settle(file, like)
-    batches = _plan(model_inputs(file.model), preprocessing or settled, batch_size)
+    batches = plan_batches(model_inputs(file.model), preprocessing or settled, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)
     unreadable: dict[Path, str] | None = {} if skip_unreadable else None
     first, _ = next(batches.read(paths, unreadable), (None, 0))
     if first is None:
         reason = next(iter((unreadable or {}).values()))
-        raise InputError(f"Expected an image of `{images}` that can be read, but none of {len(paths):,} can: {reason}")
+        raise InputError(f"Expected images that can be read, but none of {len(paths):,} can: {reason}")
     logits, _ = locate_onnx_logits(file, wanted, first)
     metadata = StatisticsMetadata(
         class_names=_names(class_names or description.names_of(logits.num_classes), logits.num_classes, background),
@@ -187,7 +187,7 @@ def _names(
     return None if names is None else tuple(names)
 
 
-def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: _Batches) -> npt.NDArray[Any]:
+def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: ImageBatches) -> npt.NDArray[Any]:
     """The logits of one run as rows, without those of images that only filled the batch up."""
     parts = []
     for tensor in logits.tensors:
@@ -203,7 +203,7 @@ def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: _Batches) -> n
     return np.concatenate(parts)
 
 
-def _plan(specs: Sequence[InputSpec], preprocessing: Preprocessing | None, batch_size: int) -> _Batches:
+def plan_batches(specs: Sequence[InputSpec], preprocessing: Preprocessing | None, batch_size: int) -> ImageBatches:
     """Match the images with the inputs of the model."""
     image = image_input(specs)
     settings = completed(preprocessing, image)
@@ -215,4 +215,4 @@ def _plan(specs: Sequence[InputSpec], preprocessing: Preprocessing | None, batch
     if not batched and batch_size > 1:
         raise InputError(f"Expected `batch_size` to be 1, since `{image.name}` takes one image, but got {batch_size}.")
     size = int(declared or 1) if fixed else batch_size if batched else 0
-    return _Batches(image, tuple(spec for spec in specs if spec is not image), settings, size, fixed)
+    return ImageBatches(image, tuple(spec for spec in specs if spec is not image), settings, size, fixed)

@@ -47,6 +47,20 @@ class Activation(StrEnum):
     sigmoid = "sigmoid"
 
 
+class Labels(StrEnum):
+    """What the labels verify by which a detector is measured."""
+
+    federated = "federated"
+    exhaustive = "exhaustive"
+
+
+LabelsOption = Annotated[
+    Labels | None,
+    typer.Option(
+        help="Labels you will measure a detector by: `federated` (LVIS) or `exhaustive` (COCO, YOLO, VOC); it decides "
+        "the margin."
+    ),
+]
 StatisticsFileOption = Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")]
 BackgroundOption = Annotated[Background, typer.Option(help="Place of the background column.")]
 ClassNamesOption = Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")]

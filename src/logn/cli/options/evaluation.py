@@ -74,7 +74,7 @@ ProtocolOption = Annotated[
 CocoOption = Annotated[bool, _option(PROTOCOL, "The same as `--protocol coco`.", "--coco")]
 MissingClassesOption = Annotated[
     bool,
-    _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing-classes"),
+    _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing"),
 ]
 OnlyPredictedOption = Annotated[
     bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
@@ -114,9 +114,11 @@ SourceArgument = Annotated[
     formerly("--model", "-m"),
 ]
 MethodsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6.", rich_help_panel=METHODS
+        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6. Default: logn, "
+        "logn:balanced, and for detectors what we recommend.",
+        rich_help_panel=METHODS,
     ),
 ]
 StatisticsOption = Annotated[

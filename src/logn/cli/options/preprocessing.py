@@ -28,6 +28,11 @@ class Channels(StrEnum):
     bgr = "BGR"
 
 
+def size_option(text: str) -> Any:
+    """The option `--size` with another help."""
+    return _option(text)
+
+
 def _option(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=PREPROCESSING, **more)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, progress
+from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, progress
 from logn.cli.kinds import formerly
 from logn.cli.options.choices import (
     ANNOTATIONS,
@@ -200,11 +200,15 @@ def _report_onnx(moments: ClassMoments, images: int, unreadable: list[Path], out
 
 def collect_run(
     sources: SourcesArgument,
-    data: Annotated[
-        Path,
-        typer.Option("--data", "-d", help=f"Training images. Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES}"),
-    ],
     output: StatisticsFileOption,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            "-d",
+            help=f"Training images, required. Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES}",
+        ),
+    ] = None,
     images: Annotated[Path | None, IMAGES] = None,
     max_images: MaxImagesOption = None,
     batch: BatchOption = None,
@@ -221,6 +225,8 @@ def collect_run(
     """Run a detector or image classifier over training images, held out and thinned as they were in its training."""
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
+    if data is None:
+        raise _without_data(model, images, trust=trust)
     check_output(output, holds="logn.statistics")
     if is_classifier(model):
         if use_ray:
@@ -250,6 +256,18 @@ def collect_run(
     else:
         print_statistics(output, moments, rows, count_of(total, "image"))
         print_next(output)
+
+
+def _without_data(model: Path, images: Path | None, *, trust: bool) -> InputError:
+    """What to type for a model that is to see a folder of images."""
+    pickle = model.suffix.lower() in (".pt", ".pth")
+    more = ("--trust",) if trust or pickle else ()
+    output = "corrected.pt" if pickle else "corrected"
+    typed = command("logn", "correct", model, "--images", images or "train/", "-o", output, *more)
+    return InputError(
+        f"Expected `--data` with a trained run (`{model}`), but got none; `{typed}` takes a folder of "
+        "images, corrects the model in one step and keeps its statistics."
+    )
 
 
 def _prepare_detector(

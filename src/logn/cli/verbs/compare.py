@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def compare_detection(
     source: options.SourceArgument,
     annotations: options.AnnotationsOption,
-    methods: options.MethodsOption = "logn,logn:balanced",
+    methods: options.MethodsOption = None,
     method: options.MethodOption = None,
     correction: options.CorrectionsOption = None,
     statistics: options.StatisticsOption = None,
@@ -66,6 +66,7 @@ def compare_detection(
 ) -> None:
     """Score methods on the very same proposals, without running the detector again."""
     from logn.evaluate.comparison.compare import compare as run
+    from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
     from logn.evaluate.store.prediction_store import PredictionStore
 
     options.check_numbers(bootstrap, confidence)
@@ -87,7 +88,7 @@ def compare_detection(
     options.make_folder(output)
     store = PredictionStore(source)
     table = options.read_counts(counts)
-    chosen = options.read_methods(methods, method or [], correction or [])
+    chosen = options.read_methods(methods or ",".join(DEFAULT_METHODS), method or [], correction or [])
     inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
     inputs = replace(inputs, target=options.read_target(target))
     groups = options.group_counts(table, bounds, store.header.class_names)

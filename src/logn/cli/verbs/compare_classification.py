@@ -36,7 +36,7 @@ def compare_classification(
         Path | None,
         typer.Option(help="Look-alikes: .csv with a column `family`, .npy, JSON list, or glyph classes' classes.json."),
     ] = None,
-    methods: options.MethodsOption = "logn,logn:balanced",
+    methods: options.MethodsOption = None,
     method: options.MethodOption = None,
     correction: options.CorrectionsOption = None,
     allow_mismatch: options.MismatchOption = False,
@@ -62,6 +62,7 @@ def compare_classification(
 ) -> None:
     """Score methods on the logits of a classifier: a file of them, what `logn predict` wrote, or a trained run."""
     from logn.evaluate.classification.compare import compare_classification as run
+    from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS
     from logn.evaluate.comparison.settings import CompareSettings
 
     options.check_numbers(bootstrap, confidence)
@@ -74,7 +75,7 @@ def compare_classification(
         objective="top-1" if objective is None else objective,
     )
     options.make_folder(output)
-    chosen = options.read_methods(methods, method or [], correction or [])
+    chosen = options.read_methods(methods or ",".join(CLASSIFIER_METHODS), method or [], correction or [])
     logits = None if source.is_dir() else source
     files = {"logits": logits, "labels": labels, "moments": statistics, "train_logits": train_logits}
     names = {"counts": counts, "families": families, "class_names": class_names}

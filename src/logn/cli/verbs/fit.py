@@ -13,7 +13,7 @@ import typer
 
 from logn.cli.console import JsonOption, command, count_of, print_json, print_note
 from logn.cli.option_words import in_options
-from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background
+from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background, Labels, LabelsOption
 from logn.cli.options.methods import read_method, with_method_options
 from logn.cli.paths import check_output
 from logn.errors import InputError
@@ -58,15 +58,16 @@ def fit(
     ] = None,
     dev_labels: Annotated[Path | None, typer.Option(help="Their labels: .npy, .json, .csv or .txt.")] = None,
     threshold: ThresholdOption = 0.05,
+    labels: LabelsOption = None,
     json: JsonOption = False,
     **chosen: Any,
 ) -> None:
     """Turn statistics or class counts into a correction of the logits, one scale and one shift per class.
 
-    Without --method it is the balanced form of LogN, which gained most on the detectors of docs/when-it-helps.md, and
-    its options change that form one by one; a --margin of your own goes with the paper's equation. The paper's exact
-    recipe is `--form paper`, or `--method logn`. The options of a method can also stand behind its name: `--method
-    logn:margin=0,use_std=false`.
+    Without --method it is what we recommend for such a model, as `logn inspect` says (docs/real-images.md). With an
+    option of LogN it is LogN's balanced form, which its options change one by one; a --margin of your own goes with the
+    paper's equation. The paper's exact recipe is `--form paper`, or `--method logn`. The options of a method can also
+    stand behind its name: `--method logn:margin=0,use_std=false`.
 
     **Examples**
 
@@ -79,6 +80,10 @@ def fit(
     `logn fit stats.safetensors --method fracal --counts classes.csv --dimensions classes.csv --num-images 100170 -o
     affine.safetensors`
     """
+    if method is None and statistics is not None and all(value is None for value in chosen.values()):
+        method = _recommended(statistics, background, activation, labels)
+    elif labels is not None:
+        raise InputError("Expected `--labels` only without `--method` and its options: it chooses the method.")
     name, options, files = read_method(method, chosen)
     _check_counts_are_used(name, options, files)
     check_output(output, statistics, held_out, dev, dev_labels, *files.values(), holds="logn.affine")
@@ -97,6 +102,23 @@ def fit(
     for note in notes:
         print_note(note)
     _report(affine, output, notes, _warnings(affine, inputs.moments, threshold, told), as_json=json)
+
+
+def _recommended(
+    statistics: Path, background: Background | None, activation: Activation | None, labels: Labels | None
+) -> str | None:
+    """The method for such statistics; None, LogN's balanced form, where it is that."""
+    from logn.calibrators.advice import recommended_for
+    from logn.calibrators.logit_normalization import DEFAULT_METHOD
+    from logn.statistics.moments import ClassMoments
+
+    found = recommended_for(
+        ClassMoments.load(statistics),
+        background="recorded" if background is None else BACKGROUND_INDEX[background],
+        activation="recorded" if activation is None else activation.value,
+        labels=None if labels is None else labels.value,
+    )
+    return None if found == DEFAULT_METHOD else found
 
 
 def _check_counts_are_used(name: str, options: Options, files: Mapping[str, Path]) -> None:

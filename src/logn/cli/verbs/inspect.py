@@ -11,7 +11,7 @@ import typer
 
 from logn.cli.console import JsonOption, command, print_fitting, print_json
 from logn.cli.option_words import in_options
-from logn.cli.options.choices import Activation
+from logn.cli.options.choices import Activation, LabelsOption
 from logn.cli.options.evaluation import CountsOption
 from logn.cli.paths import check_output
 from logn.cli.verbs.inspect_drift import inspect_drift
@@ -95,6 +95,7 @@ def inspect(
     activation: Annotated[
         Activation | None, typer.Option(help="What the model applies to the logits; default: as recorded.")
     ] = None,
+    labels: LabelsOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw mean and std per class: .png, .svg or .pdf.")] = None,
     top: Annotated[int, typer.Option(min=0, help="Classes shown from either end; 0 shows all.")] = 10,
     json: JsonOption = False,
@@ -121,26 +122,27 @@ def inspect(
             raise InputError("Expected `--counts` and `--plot` only with one file of statistics, but got two.")
         inspect_drift(statistics, deployed, top, as_json=json)
         return
-    from logn.calibrators.advice import advice_from
+    from logn.calibrators.advice import advise
     from logn.calibrators.form_preview import form_effects, strength_effects
     from logn.classes.counts import ClassCounts
-    from logn.statistics.diagnosis import diagnose, tail_bias
+    from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
-    from logn.statistics.sanity_checks import sanity_checks
 
     if plot is not None:
         check_output(plot, statistics, counts)
     moments = ClassMoments.load(statistics)
-    diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
+    table = ClassCounts.load(counts) if counts else None
+    diagnosis = diagnose(moments, table)
+    said = "recorded" if activation is None else activation.value
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)  # what there is to doubt, the advice says
-        effects = form_effects(moments, threshold=threshold, activation=activation)
+        effects = form_effects(moments, threshold=threshold, activation=said)
         strengths = {
-            method: strength_effects(moments, method, threshold=threshold, activation=activation)
-            for method in PARTLY_APPLIED
+            method: strength_effects(moments, method, threshold=threshold, activation=said) for method in PARTLY_APPLIED
         }
-    bias, estimator = tail_bias(moments), moments.metadata.estimator
-    advice = advice_from(bias, diagnosis, effects, estimator=estimator, doubts=sanity_checks(moments))
+        advice = advise(
+            moments, table, threshold=threshold, activation=said, labels=None if labels is None else labels.value
+        )
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 

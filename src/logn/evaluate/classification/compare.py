@@ -20,8 +20,7 @@ from logn.evaluate.classification.task import ClassificationTask
 from logn.evaluate.classification.truth import PAPER_BOUNDS, Labels, checked_labels, classification_truth
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.engine import StepClock, run_comparison
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS as DEFAULT_METHODS
-from logn.evaluate.comparison.method_fitting import LogitMap
+from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, LogitMap
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import Sweep, choosing_half
 from logn.statistics.moments import ClassMoments
@@ -30,7 +29,7 @@ from logn.statistics.moments import ClassMoments
 def compare_classification(
     logits: Any,
     labels: Labels,
-    methods: Sequence[str] | Mapping[str, str | LogitMap] = DEFAULT_METHODS,
+    methods: Sequence[str] | Mapping[str, str | LogitMap] = CLASSIFIER_METHODS,
     *,
     moments: ClassMoments | str | os.PathLike[str] | None = None,
     train_logits: Any = None,

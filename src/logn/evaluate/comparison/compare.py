@@ -14,7 +14,7 @@ from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.engine import StepClock, run_comparison
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, LogitMap, aligned_counts
+from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, DEFAULT_METHODS, LogitMap, aligned_counts
 from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
 from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.detection.class_groups import groups_of_classes
@@ -71,6 +71,7 @@ def compare(
             raise InputError("Expected `group_counts` and `mask_maker` only with the predictions of a detector.")
         from logn.evaluate.classification.compare import compare_classification
 
+        methods = CLASSIFIER_METHODS if methods is DEFAULT_METHODS else methods
         choices: dict[str, Any] = {"settings": settings, "sweeps": sweeps, "progress": progress, "inputs": inputs}
         return compare_classification(
             store, annotations, methods, allow_mismatch=allow_mismatch, **choices, **fit_inputs

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.advice import recommended_method
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
 from logn.calibrators.labelled_rows import LabelledRows
@@ -26,7 +27,9 @@ from logn.statistics.moments import ClassMoments
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
 LogitMap = Any
 # What is compared where nothing is named.
-DEFAULT_METHODS = ("logn", DEFAULT_METHOD)
+DEFAULT_METHODS = ("logn", DEFAULT_METHOD, recommended_method(0, "softmax"))
+# Without what needs to know the activation: files of logits hardly ever say it.
+CLASSIFIER_METHODS = ("logn", DEFAULT_METHOD)
 # The uncorrected model: always the first method.
 BASELINE = "none"
 

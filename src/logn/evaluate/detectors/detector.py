@@ -19,7 +19,7 @@ KNOWN = (
     "a detector of torchvision, Ultralytics, transformers, rfdetr, MMDetection or Detectron2, the folder of a run of "
     "`logn train`, a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt` file, or `package.module:function`"
 )
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PICKLES = (".pt", ".pth")
 _FILES = (".onnx", *_PICKLES)
 # Where a model of a package gets its adapter: the modules of its classes, our module, the class in it.
@@ -70,7 +70,7 @@ def is_run(path: str | os.PathLike[str]) -> bool:
         (False, False, True)
     """
     place = Path(path)
-    is_function = _FUNCTION.fullmatch(os.fspath(path)) is not None and not place.exists()
+    is_function = FUNCTION.fullmatch(os.fspath(path)) is not None and not place.exists()
     return not is_function and place.suffix.lower() not in _FILES and not (place / "config.json").is_file()
 
 
@@ -97,8 +97,8 @@ def move_to(adapter: Any, device: str) -> Any:
 
 def _from_path(path: str, *, trust: bool, options: dict[str, Any]) -> ProposingDetector:
     place = Path(path)
-    if _FUNCTION.fullmatch(path) and not place.exists():
-        return detector(_call(path), trust=trust, **options)
+    if FUNCTION.fullmatch(path) and not place.exists():
+        return detector(call_function(path), trust=trust, **options)
     if not place.exists():
         raise InputError(f"Expected `{path}` to be {KNOWN}, but there is no such file or folder.")
     suffix = place.suffix.lower()
@@ -125,7 +125,7 @@ def _run_folder(path: Path, options: dict[str, Any]) -> ProposingDetector:
     return found
 
 
-def _call(name: str) -> Any:
+def call_function(name: str) -> Any:
     """Call a function of the user's: "package.module:function"."""
     module_name, _, path = name.partition(":")
     if (here := os.getcwd()) not in sys.path:

@@ -1,0 +1,301 @@
+"""`logn correct`: a model and unlabelled images in, the corrected model out."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
+from logn.cli.kinds import formerly, with_old_spellings
+from logn.cli.option_words import in_options
+from logn.cli.options.choices import (
+    ANNOTATIONS,
+    BACKGROUND_INDEX,
+    Activation,
+    Background,
+    ClassNamesOption,
+    DeviceOption,
+    LabelsOption,
+    at_least_one,
+)
+from logn.cli.options.detectors import TrustOption
+from logn.cli.options.preprocessing import (
+    ChannelsOption,
+    LikeOption,
+    MaxValueOption,
+    MeanOption,
+    PadValueOption,
+    ResizeOption,
+    StdOption,
+    given_preprocessing,
+    size_option,
+)
+from logn.errors import InputError, LogNWarning
+
+if TYPE_CHECKING:
+    from logn.evaluate.correction.correct import Correction, ImageSource
+    from logn.evaluate.correction.score_change import ScoreChange
+
+SEARCH = "ONNX: where the logits are, if they are not found"
+SKIP = typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
+CHECKPOINT = "checkpoint.safetensors"
+# As wide as lines are where nobody sees the terminal.
+WIDTH = 100
+
+
+@with_old_spellings
+def correct(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="An ONNX file; a Hugging Face folder (save_pretrained); an Ultralytics .pt (with --trust); a run of "
+            "`logn train`; or package.module:function, a function that returns a torch model."
+        ),
+    ],
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Folder of training images; with --data, the folder that its image paths start from."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The corrected model, of the same kind; must not exist yet.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", "-d", help=f"Instead of a folder, the image list of labels: {ANNOTATIONS}"),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", help="As for `logn fit`, e.g. logn:balanced; default: as the statistics say."),
+    ] = None,
+    operating_points: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `logn thresholds` wrote: its thresholds per class, and the correction that they were chosen "
+            "after, are folded in, so that the one --threshold acts as all of them."
+        ),
+    ] = None,
+    labels: LabelsOption = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.05, or 0.25 with --operating-points."),
+    ] = None,
+    max_images: Annotated[int | None, typer.Option(help="Only so many images, spread evenly.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images per forward pass; default 1 for ONNX, else 8.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it but write nothing.")] = False,
+    trust: TrustOption = False,
+    device: DeviceOption = "auto",
+    skip_unreadable: Annotated[bool, SKIP] = False,
+    activation: Annotated[
+        Activation | None, typer.Option(help="What follows the logits, where the model does not say it.")
+    ] = None,
+    like: LikeOption = None,
+    size: Annotated[
+        str | None,
+        size_option("HEIGHTxWIDTH, or one number; default: the model's. Also for Ultralytics."),
+        formerly("--image-size", "--imgsz"),
+    ] = None,
+    resize: ResizeOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    max_value: MaxValueOption = None,
+    channels: ChannelsOption = None,
+    pad_value: PadValueOption = None,
+    background: Annotated[
+        Background | None, typer.Option(help="Place of the background column.", rich_help_panel=SEARCH)
+    ] = None,
+    tensor: Annotated[
+        list[str] | None, typer.Option(help="The logits' name, or their scores'.", rich_help_panel=SEARCH)
+    ] = None,
+    num_classes: Annotated[
+        int | None, typer.Option(min=2, help="Columns, the background included.", rich_help_panel=SEARCH)
+    ] = None,
+    class_names: ClassNamesOption = None,
+    show_progress: ProgressOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Correct a model in one step: run it over unlabelled training images, judge, fold, prove, write.
+
+    The corrected model has the same inputs, outputs and speed. It is written only after it was read back and gave the
+    correction of the old logits on some of the images; statistics and map are kept beside it. Where the statistics
+    speak of no bias, that is said and nothing is written.
+
+    **Examples**
+
+    `logn correct best.pt --images train/ -o corrected.pt --trust`
+
+    `logn correct rtdetr/ --images train/ -o rtdetr-corrected/`
+
+    `logn correct yolox.onnx --like yolox --images train/ --threshold 0.3 -o corrected.onnx`
+
+    `logn correct runs/a --data train.json -o runs/a-corrected --max-images 5000`
+    """
+    from logn.evaluate.correction.correct import choose_images
+    from logn.evaluate.correction.correct import correct as run
+
+    at_least_one(max_images=max_images, batch=batch)
+    chosen = choose_images(_images(model, images, data), max_images)
+    at = threshold if threshold is not None else 0.05 if operating_points is None else 0.25
+    affine = None
+    if operating_points is not None:
+        from logn.evaluate.operating.points import OperatingPoints
+
+        affine = OperatingPoints.load(operating_points).affine(at=at)
+    place = BACKGROUND_INDEX[background] if background else None
+    with progress("Collecting", len(chosen), shown=show_progress) as advance:
+        done = run(
+            model,
+            chosen,
+            output,
+            method=method,
+            affine=affine,
+            labels=None if labels is None else labels.value,
+            threshold=at,
+            batch=batch,
+            skip_unreadable=skip_unreadable,
+            dry_run=dry_run,
+            trust=trust,
+            device=device,
+            activation=activation.value if activation else None,
+            background=place,
+            tensor=tensor or None,
+            num_classes=num_classes,
+            class_names=class_names,
+            like=like,
+            progress=advance,
+            **given_preprocessing(size, resize, mean, std, max_value, channels, pad_value),
+        )
+    notes = [in_options(sentence) for sentence in (*_left_out(done, len(chosen)), *done.doubts)]
+    for note in notes:
+        print_note(f"Warning: {note}")
+    if json:
+        print_json({**done.to_dict(), "dry_run": dry_run, "warnings": notes})
+        return
+    for label, text in _told(done, asked=method is not None or affine is not None, dry_run=dry_run):
+        _print(label, in_options(text))
+    if done.output is not None:
+        _print_next(done)
+
+
+def _images(model: str, folder: Path | None, data: Path | None) -> ImageSource:
+    """A folder, or what labels list; nothing else of the labels is used."""
+    if data is None:
+        if folder is None:
+            raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
+        return folder
+    if (Path(model) / CHECKPOINT).is_file():
+        from logn.training.engine.checkpoint import stored_kind
+
+        if stored_kind(model) == "classifier":
+            return _classified(model, folder, data)
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.datasets.training_annotations import find_annotations
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)  # of boxes, which do not count here
+        listed = DetectionDataset(find_annotations(data), folder)
+    return [listed.image_path(index) for index in range(len(listed))]
+
+
+def _classified(model: str, folder: Path | None, data: Path) -> ImageSource:
+    """The training images of a classifier, held out and thinned as they were in its training."""
+    from logn.datasets.open_images import open_images
+    from logn.training.classifiers.train_classifier import load_classifier
+
+    images = open_images(data, "train", root=folder, **(load_classifier(model).data_options or {}))
+    return [partial(images.image, index) for index in range(len(images))]
+
+
+def _left_out(done: Correction, total: int) -> Iterator[str]:
+    if done.unreadable:
+        named = ", ".join(f"`{path}`" for path in done.unreadable[:3])
+        more = f" and {len(done.unreadable) - 3:,} more" if len(done.unreadable) > 3 else ""
+        yield f"{len(done.unreadable):,} of {total:,} images could not be read and were left out: {named}{more}."
+
+
+def _told(done: Correction, *, asked: bool, dry_run: bool) -> Iterator[tuple[str, str]]:
+    """What was found and done, a label and a text for each line."""
+    from logn.evaluate.correction.model_kinds import layer_in_words
+
+    known = done.moments[0].metadata
+    place = {None: "no background", 0: "background first", -1: "background last"}[known.background]
+    follows = f"before {known.activation}" if known.activation else "activation not known"
+    yield (
+        "Found",
+        f"{done.traits.framework}: {count_of(done.num_classes, 'class')} at {layer_in_words(done.layer)}, "
+        + (f"{follows}, {place}."),
+    )
+    yield (
+        "Ran",
+        f"{count_of(done.images, 'image')}, {done.traits.preprocessing.replace('like=', '--like ')}; "
+        + (f"{count_of(int(done.moments[0].count.max()), 'row')} of logits."),
+    )
+    advice = done.advice
+    if done.method is None:
+        yield "Judged", advice.reason
+        yield (
+            "Did",
+            "nothing, and wrote nothing: use the model as it is. To correct it all the same: --method logn:balanced.",
+        )
+        return
+    chosen = f"as asked; the advice: {advice.form}" if asked else f"as advised, confidence {advice.confidence}"
+    yield "Did", f"{done.method} ({chosen}). {advice.reason}"
+    if done.change is not None:
+        yield "Change", _change_in_words(done.change, objectness=done.traits.objectness)
+    if done.proof is not None:
+        yield (
+            "Proof",
+            (
+                f"read back and run on images, the largest difference from scale x logit + shift is "
+                f"{done.proof.largest_difference:.2g}, at logits of up to {done.proof.largest_logit:.3g} "
+                f"({count_of(done.proof.rows, 'row')})."
+            ),
+        )
+    if dry_run:
+        yield "Wrote", "nothing (--dry-run)."
+    else:
+        others = [path.name for path in done.files if path != done.output]
+        yield "Wrote", f"{done.output}" + (f", and {', '.join(others)} beside it." if others else ", statistics in it.")
+
+
+def _change_in_words(change: ScoreChange, *, objectness: bool) -> str:
+    other = f"{100 * change.other_best:.0f} % of the best classes are others"
+    if change.is_classification:
+        return f"{other}; mean confidence {change.mass_before:.3f} before, {change.mass_after:.3f} now."
+    scores = "class scores (without the objectness)" if objectness else "scores"
+    above = (
+        f"{scores} above {change.threshold:g} in an image, before suppression: {_number(change.before)} before, "
+        f"{_number(change.after)} now; {other}."
+    )
+    if change.matching is None:
+        return f"{above} Too few of them were sampled to say which threshold gives as many as before."
+    return f"{above} A threshold of {change.matching:.3g} now gives as many as {change.threshold:g} did."
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _print(label: str, text: str) -> None:
+    """One line of the result, broken where the terminal ends."""
+    width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    lines = textwrap.wrap(text, max(width - 9, 30), break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(lines):
+        typer.echo(f"{label if number == 0 else '':8} {line}")
+
+
+def _print_next(done: Correction) -> None:
+    statistics = next((path for path in done.files if ".statistics" in path.name), None)
+    if statistics is None and done.output is not None:
+        statistics = done.output / "logn-statistics.safetensors"
+    predict = command("logn", "predict", done.model, "--data", "val.json", "-o", "predictions")
+    compare = command("logn", "compare", "predictions", "-s", str(statistics), "-a", "val.json", "-o", "comparison")
+    print_note(f"Does it help? With labels, before and after: {predict}")
+    print_note(f"then {compare} and logn report comparison -o report.html")

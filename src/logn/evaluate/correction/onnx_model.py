@@ -1,0 +1,142 @@
+"""An ONNX file as `correct` wants it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.onnx_fold import fold_onnx
+from logn.deploy.onnx_mark import refuse_folded_file
+from logn.deploy.onnx_proof import TOLERANCE, Proof
+from logn.errors import InputError, LogNWarning
+from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits, preprocessing_in_words
+from logn.logits.image_folder import Preprocessing
+from logn.logits.onnx.file import read_onnx
+from logn.logits.onnx.image_input import Description, settle
+from logn.logits.onnx.session import model_inputs
+from logn.logits.presets import PRESETS
+from logn.statistics.moments import ClassMoments
+from logn.statistics.record_onnx import plan_batches, record_onnx
+
+# A box of four numbers and an objectness.
+OBJECTNESS_BEFORE_CLASSES = 5
+
+
+@dataclass(frozen=True)
+class LogitHints:
+    """What the user says about the class logits of an ONNX file, None where that is nothing.
+
+    Args:
+        activation: "softmax" or "sigmoid".
+        background: Place of the background column, 0 or -1.
+        tensor: Names of the tensors that hold the logits.
+        num_classes: Columns, the background included.
+        class_names: Name of each column, or a file of them.
+    """
+
+    activation: str | None = None
+    background: int | None = None
+    tensor: Sequence[str] | None = None
+    num_classes: int | None = None
+    class_names: Any = None
+
+    def refuse(self, what: str) -> None:
+        """Refuse hints about a model that tells all of it but the activation."""
+        for name in ("background", "tensor", "num_classes", "class_names"):
+            if getattr(self, name) is not None:
+                raise InputError(f"Expected `{name}` only with an ONNX file, but got {what}.")
+
+
+@dataclass
+class OnnxModel:
+    """An ONNX file, run by onnxruntime.
+
+    Args:
+        path: The file.
+        like: The name of a preset, where the user gives one.
+        preprocessing: How images become inputs.
+        description: What is known of the model beside its graph.
+        hints: What the user says about its logits.
+        traits: What is known of it.
+        tensors: Where its logits were found, once it has run.
+    """
+
+    path: Path
+    like: str | None
+    preprocessing: Preprocessing
+    description: Description
+    hints: LogitHints
+    traits: Traits
+    tensors: tuple[str, ...] = ()
+
+    def collect(self, images: ImageFiles, *, batch: int | None, progress: Advance) -> tuple[ClassMoments, ...]:
+        """Run it over the images once."""
+        refuse_folded_file(read_onnx(self.path).model, self.path)
+        preset, hints, left_out = self.description.preset, self.hints, list[Path]()
+        background = hints.background
+        if background is None and preset is not None:
+            background = preset.background
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* could not be read", category=LogNWarning)
+            moments = record_onnx(
+                self.path,
+                images.paths,
+                self.preprocessing,
+                like=self.like,
+                tensor=hints.tensor,
+                num_classes=hints.num_classes,
+                activation=hints.activation,
+                background=background,
+                class_names=hints.class_names,
+                batch_size=batch or 1,
+                skip_unreadable=images.skip_unreadable,
+                progress=progress,
+                skipped=left_out.extend,
+            )
+        images.unreadable |= dict.fromkeys(left_out, "it cannot be read")
+        known = moments.metadata
+        if known.activation is None and preset is not None:
+            known = known.with_changes(activation=preset.activation)
+        if known.activation == "sigmoid" and hints.background is None:
+            known = known.with_changes(background=None)
+        moments.metadata = known
+        self.tensors = tuple(str(known.layer).split(", "))
+        return (moments,)
+
+    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
+        """Fold the map into the file and run both files on the images."""
+        (affine,) = maps
+        batches = plan_batches(model_inputs(read_onnx(self.path).model), self.preprocessing, 1)
+        runs = [inputs for inputs, _ in islice(batches.read(images.paths, None), len(images.paths))]
+        report = fold_onnx(
+            self.path,
+            affine,
+            output,
+            tensor=self.tensors,
+            inputs=runs,
+        )
+        return Proof(
+            report.largest_difference, report.largest_logit, TOLERANCE * max(1.0, report.largest_logit), report.rows
+        )
+
+
+def open_onnx(path: Path, like: str | None, given: Mapping[str, Any], hints: LogitHints) -> OnnxModel:
+    """An ONNX file, with what the file and the user say about it; what nobody says is asked."""
+    file = read_onnx(path)
+    preprocessing, description = settle(file, like, **given)
+    if description.preset is None and not given:
+        raise InputError(
+            f"Expected `like` for `{path}`, which does not say how its images are prepared: one of "
+            f"{', '.join(PRESETS)}; or the points of it one by one (`--size`, `--resize`, `--mean`, `--std`, "
+            "`--max-value`, `--channels`)."
+        )
+    said = f" ({description.source})" if description.source else ""
+    producer = f", {file.model.producer_name}" if file.model.producer_name else ""
+    objectness = description.preset is not None and description.preset.start == OBJECTNESS_BEFORE_CLASSES
+    traits = Traits(f"ONNX{producer}", preprocessing_in_words(preprocessing) + said, ".onnx", objectness)
+    return OnnxModel(path, like, preprocessing, description, hints, traits)

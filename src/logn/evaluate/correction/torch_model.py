@@ -1,0 +1,154 @@
+"""A torch model as `correct` wants it: run over images, folded, written, read back and compared."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.attach import refuse_attached
+from logn.deploy.fold import fold
+from logn.deploy.fold_mark import is_folded
+from logn.deploy.onnx_proof import Proof
+from logn.deploy.torch_proof import check_fold_proof, check_same_weights, copied_layer, prove_fold
+from logn.errors import InputError, LogNWarning
+from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits
+from logn.evaluate.store.predict import as_tensor
+from logn.logits.layer import LogitLayer, count_columns, find_modules
+from logn.logits.trace import evaluation_mode
+from logn.statistics.moments import ClassMoments
+from logn.statistics.record import record
+
+Images = Sequence[npt.NDArray[np.uint8]]
+BATCH = 8
+
+
+@dataclass
+class TorchModel:
+    """A network with its class layer.
+
+    Args:
+        name: What the user calls it.
+        network: The network, on its device.
+        layer: Where its logits are.
+        run: Runs it on RGB images, prepared as it needs them.
+        traits: What is known of it.
+        class_names: Of all columns, the background included, where they are known.
+        save: Writes it to a path.
+        reopen: Reads what `save` wrote.
+    """
+
+    name: str
+    network: nn.Module
+    layer: LogitLayer
+    run: Callable[[Images], object]
+    traits: Traits
+    class_names: tuple[str, ...] | None
+    save: Callable[[TorchModel, Path], object]
+    reopen: Callable[[TorchModel, Path], TorchModel]
+
+    def collect(self, images: ImageFiles, *, batch: int | None, progress: Advance) -> tuple[ClassMoments, ...]:
+        """Run it over the images once."""
+        self._check_layer()
+        recording = record(self.network, self.layer, class_names=self.class_names)
+        with evaluation_mode(self.network), recording as recorded, torch.inference_mode():
+            for part in images.batches(batch or BATCH):
+                self.run(part)
+                progress(len(part))
+        images.require_some()
+        stages: tuple[ClassMoments, ...] = recorded if self.layer.stages else (recorded,)
+        for moments in stages:
+            if not moments.count.any():
+                raise InputError(f"Expected logits to come through `{moments.metadata.layer}`, but none came.")
+        return stages
+
+    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
+        """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
+        plain = copied_layer(self.network, self.layer)
+        with warnings.catch_warnings():
+            # The file is read back below: what a tied weight needs to stay untied is seen there.
+            warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
+            fold(self.network, self.layer, list(maps) if self.layer.stages else maps[0])
+        self.save(self, output)
+        written = self.reopen(self, output)
+        check_same_weights(written.network, self.network, self.name)
+
+        def run() -> None:
+            for part in images.batches(BATCH):
+                written.run(part)
+
+        with evaluation_mode(written.network):
+            proof = prove_fold(written.network, self.layer, plain, maps, run)
+        return check_fold_proof(proof, self.name)
+
+    def _check_layer(self) -> None:
+        """Refuse what could not be corrected before the pass over the images, which may take an hour."""
+        for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
+            refuse_attached(path, module)
+            if is_folded(module):
+                raise InputError(
+                    f"Expected a model that is not corrected yet, but `{path}` of `{self.name}` holds a correction "
+                    "already; use the model as it is, or correct the one that it was made from."
+                )
+            if module._parameters.get("bias") is None:
+                raise InputError(
+                    f"Expected the class layer `{path}` of `{self.name}` to have a bias, where the correction goes, "
+                    f"but {type(module).__name__} has none, and a file with one would not load; in Python logn.attach "
+                    "puts the correction behind it."
+                )
+
+
+def from_adapter(adapter: Any, **rest: Any) -> TorchModel:
+    """The model behind a detector adapter, which prepares the images; `rest` are the other arguments.
+
+    Args:
+        adapter: With `propose`, and `model` and `logit_layer`, or a network itself.
+        rest: Further arguments of `TorchModel`.
+    """
+    network = adapter if isinstance(adapter, nn.Module) else adapter.model
+    layer: LogitLayer = adapter.logit_layer
+    names = column_names(adapter, count_columns(network, layer))
+    return TorchModel(
+        network=network,
+        layer=layer,
+        run=lambda images: adapter.propose([as_tensor(image) for image in images]),
+        class_names=names,
+        **rest,
+    )
+
+
+def column_names(adapter: Any, columns: int) -> tuple[str, ...] | None:
+    """The name of every column, where the adapter names its classes."""
+    names = getattr(adapter, "class_names", None)
+    places = getattr(adapter, "class_columns", None)
+    if names is None:
+        return None
+    background = None if adapter.background is None else adapter.background % columns
+    if places is None:
+        places = [column for column in range(columns) if column != background]
+    if len(places) != len(names):
+        return None
+    found = {place: str(name) for place, name in zip(places, names, strict=True)}
+    if background is not None:
+        found[background] = "background"
+    return tuple(found.get(column, f"unused {column}") for column in range(columns))
+
+
+def with_activation(layer: LogitLayer, activation: str | None) -> LogitLayer:
+    """The layer with the activation that the user says, where the model does not say it; another one is refused."""
+    if activation is None or layer.activation == activation:
+        return layer
+    if layer.activation is not None:
+        raise InputError(
+            f"Expected `activation` to be {layer.activation}, which the model applies to `{layer.name}`, but got "
+            f"{activation}."
+        )
+    return replace(layer, activation=activation)
