@@ -200,8 +200,6 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_a_model_that_only_detects_is_told_how_to_be_wrapped(tmp_path):
-    with pytest.raises(
-        InputError, match=r"to have `propose`, but object has none; `logn.detector\(model\)`"
-    ):
+    with pytest.raises(InputError, match=r"to have `propose`, but object has none; `logn.detector\(model\)`"):
         predict(object(), MadeData(), tmp_path / "store")
     assert not (tmp_path / "store").exists()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
 from logn.cli.kinds import Kind, formerly, verb_of, with_old_spellings
 from logn.cli.options.choices import (
     BACKGROUND_INDEX,
@@ -27,7 +25,6 @@ from logn.cli.options.detectors import (
     MODEL,
     ImageSizeOption,
     RayOption,
-    RaySettings,
     TrustOption,
     WorkersOption,
     is_classifier,
@@ -45,13 +42,13 @@ from logn.cli.options.preprocessing import (
     StdOption,
     given_preprocessing,
 )
+from logn.cli.verbs.predict_store import store_predictions
 from logn.errors import InputError
 from logn.labels.source import find_labels, with_split
 
 if TYPE_CHECKING:
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.labelled_images import LabelledImages
-    from logn.logits.proposals import ProposingDetector
     from logn.training.classifiers.models import Classifier
 
 _STATISTICS = "statistics.safetensors"
@@ -102,7 +99,7 @@ def predict_detector(
     cluster = ray_settings(use_ray, workers, model, trust=trust, image_size=image_size, device=device)
     dataset = DetectionDataset(_annotations(data), images)
     detector = open_detector(model, trust=trust, image_size=image_size, device="cpu" if cluster else device)
-    if _store(detector, model, dataset, output, dtype, batch, show_progress, json, cluster):
+    if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json, cluster):
         how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
         where = () if images is None else ("--images", images)
         options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
@@ -156,90 +153,10 @@ def predict_onnx(
         anchors=anchors,
         provider=provider,
     )
-    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+    if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json):
         options = () if like is None else ("--like", like)
         _print_next(
             dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)
-        )
-
-
-def _store(
-    detector: ProposingDetector,
-    model: Path,
-    dataset: DetectionDataset,
-    output: Path,
-    dtype: str,
-    batch: int | None,
-    show_progress: bool | None,
-    as_json: bool,
-    cluster: RaySettings | None = None,
-) -> bool:
-    """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
-    from logn.evaluate.detectors.detector import fingerprint_of
-    from logn.evaluate.store.predict import match_detector
-    from logn.evaluate.store.predict import predict as run_detector
-    from logn.evaluate.store.prediction_store import PredictionStore
-
-    match = match_detector(detector, dataset.class_names)
-    metadata = {
-        "model": model.name,
-        "data": dataset.annotation_file.name,
-        "images": dataset.images_fingerprint,
-        "fingerprint": fingerprint_of(detector),
-    }
-    share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
-    run = partial(run_detector, detector, dataset) if cluster is None else partial(_over_ray, dataset, cluster)
-    with progress("Predicting", total=share, shown=show_progress) as advance:
-        written = run(output, dtype=dtype, batch=8 if batch is None else batch, metadata=metadata, progress=advance)
-    if int(os.environ.get("RANK", 0)) > 0:
-        return False  # one process speaks for all
-    store = PredictionStore(output)
-    missing = store.missing(dataset.image_ids).tolist()
-    size = sum(file.stat().st_size for file in output.glob("part-*/*.bin"))
-    result = {
-        "predictions": output,
-        "images": len(store),
-        "of": len(dataset),
-        "run_now": written,
-        "missing": missing,
-        "proposals": store.num_proposals,
-        "columns": store.num_columns,
-        "bytes": size,
-    }
-    if as_json:
-        print_json(result)
-        return False
-    typer.echo(
-        f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
-        f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
-    )
-    _say_missing(missing)
-    if match.describe():
-        print_note(match.describe())
-    return True
-
-
-def _over_ray(dataset: DetectionDataset, cluster: RaySettings, output: Path, **options: Any) -> int:
-    """Run a detector over Ray, as `logn.ray.predict` does."""
-    from logn.evaluate.ray_data.predict import predict as predict_over_ray
-
-    return predict_over_ray(
-        dataset,
-        cluster.make_detector,
-        output,
-        workers=cluster.workers,
-        gpus_per_worker=cluster.gpus_per_worker,
-        **options,
-    )
-
-
-def _say_missing(image_ids: list[int]) -> None:
-    """Say which images a store lacks, and how it gets them."""
-    if image_ids:
-        shown = ", ".join(map(str, image_ids[:5])) + (", …" if len(image_ids) > 5 else "")
-        print_note(
-            f"Missing: {count_of(len(image_ids), 'image')} ({shown}), of processes that still run or have died; where "
-            "none runs any more, the same command completes them."
         )
 
 
@@ -359,15 +276,6 @@ def _annotations(data: Path) -> Path:
             "it does not."
         )
     return found.path if found.form == "json" else with_split(data, "val")
-
-
-def _device(name: str) -> str:
-    from logn.training.engine.distributed import choose_device
-
-    chosen = choose_device(name)
-    if chosen.type == "cuda" and ":" not in name:
-        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    return str(chosen)
 
 
 def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:
