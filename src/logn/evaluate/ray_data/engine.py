@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from logn.errors import InputError, MissingExtraError
+from logn.evaluate.ray_data.images import digest_of_names
 
 
 def import_ray() -> ModuleType:
@@ -52,8 +53,9 @@ def run_blocks(
 ) -> Iterator[dict[str, Any]]:
     """What the workers say of each block, as the blocks are done; each block once.
 
-    Ray starts a worker that died again and repeats its block. It hands on the result of only one of the attempts; the
-    key of a block, which all of its attempts share, makes sure of that.
+    Ray starts a worker that died again and repeats its task. It hands on the result of one attempt only; the keys make
+    sure of that, since all attempts at a block share one. A key that comes twice with other images is refused: then the
+    keys are wrong, and to leave out the second would lose its images.
     """
     ray = connect()
     if not isinstance(dataset, ray.data.Dataset):
@@ -64,17 +66,22 @@ def run_blocks(
         batch_size=None,  # a whole block at a time
         batch_format="numpy",
         zero_copy_batch=True,
-        compute=ray.data.ActorPoolStrategy(size=_pool_size(ray, workers, gpus)),
+        compute=ray.data.ActorPoolStrategy(
+            size=_pool_size(ray, workers, gpus),
+            max_concurrent_calls_per_actor=1,
+            enable_true_multi_threading=True,  # in the thread of the task, by which a block gets its key
+        ),
         num_gpus=gpus or None,
     )
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for row in said.iter_rows():
-        if row["key"] in seen:
-            continue
-        seen.add(row["key"])
         if row["error"]:
             raise InputError(str(row["error"]))
-        yield row
+        if (before := seen.get(row["key"])) is None:
+            seen[row["key"]] = row["digest"]
+            yield row
+        elif not before or before != row["digest"]:
+            raise RuntimeError(f"Ray gave two blocks of different images the key {row['key']}.")
 
 
 def _pool_size(ray: ModuleType, workers: int | None, gpus: float) -> int:
@@ -98,17 +105,22 @@ class BlockWorker:
         self._model: Any = None
         self._task, self._block = "", 0
 
-    def __call__(self, block: Mapping[str, Any]) -> dict[str, list[Any]]:
+    def __call__(self, block: Mapping[str, Any]) -> Any:
         """Answer one block."""
-        row: dict[str, Any] = {"key": self._key(), "images": 0, "error": "", "payload": b"", "unreadable": "[]"}
+        import pyarrow
+
+        row: dict[str, Any] = {"images": 0, "run": 0, "error": "", "payload": b"", "unreadable": "[]"}
+        row |= {"key": self._key(), "digest": digest_of_names(block)}
         try:
-            row |= self.answer(block)
+            if any(len(column) for column in block.values()):
+                row |= self.answer(block)
         except (InputError, MissingExtraError) as error:
             row["error"] = str(error)
-        return {name: [value] for name, value in row.items()}
+        # A table of Arrow, since arrays of bytes in NumPy lose zeros at their end.
+        return pyarrow.table({name: [value] for name, value in row.items()})
 
     def answer(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """What to say of a block: `images`, `payload` and `unreadable`."""
+        """What to say of a block: its `images`, how many were `run`, and its `payload` and `unreadable`."""
         raise NotImplementedError
 
     def model(self, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -70,6 +71,20 @@ class BlockImages:
                 )
 
 
+def digest_of_names(block: Mapping[str, Any]) -> str:
+    """A digest of what the images of a block are called; empty where they have no names.
+
+    Example:
+        >>> digest_of_names({"image": [b""]}), len(digest_of_names({"path": ["a.png"]}))
+        ('', 32)
+    """
+    for column in NAMES:
+        if column in block:
+            names = "\n".join(str(name) for name in block[column])
+            return hashlib.blake2b(names.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return ""
+
+
 def _find_column(block: Mapping[str, Any], column: str | None) -> str:
     candidates = COLUMNS if column is None else (column,)
     for name in candidates:
@@ -90,4 +105,4 @@ def _as_rgb(value: Any, name: str) -> npt.NDArray[np.uint8]:
             f"Expected `{name}` to be bytes of an image, its path, or its pixels as uint8 (height, width, 3), but got "
             f"{pixels.dtype} {pixels.shape}."
         )
-    return np.ascontiguousarray(pixels[..., :3])
+    return np.array(pixels[..., :3])  # blocks of Ray are read-only

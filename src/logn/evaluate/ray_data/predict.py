@@ -115,11 +115,6 @@ class PredictWorker(BlockWorker):
         super().__init__(settings)
         self._known: frozenset[int] | None = None
 
-    def __call__(self, block: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Answer one block, with how many of its images were run now."""
-        said = super().__call__(block)
-        return said if "run" in said else said | {"run": [0]}
-
     def answer(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Write those images of a block that the store does not hold."""
         images = _BlockSource(block, self.settings)
