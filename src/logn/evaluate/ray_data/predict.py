@@ -88,7 +88,7 @@ def predict(
     return run
 
 
-def image_rows(dataset: DetectionDataset, order: Sequence[int] | None = None) -> Any:
+def image_rows(dataset: DetectionDataset, order: npt.ArrayLike | None = None) -> Any:
     """Some images of a data set (all for None) as rows of Ray Data, in blocks of `BLOCK_IMAGES`."""
     import_ray()
     import pyarrow
