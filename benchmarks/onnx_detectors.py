@@ -1,8 +1,10 @@
 """AP of public ONNX detectors by our commands and by an independent decoder, and what each correction does to it.
 
 The models and the photographs are the user's: `python benchmarks/onnx_detectors.py DATA --yolox yolox_nano.onnx
---nanodet nanodet_m.onnx`, where DATA holds `train.json`, `test_exhaustive.json` and the images. Writes
-docs/results/onnx-detectors.json.
+--nanodet nanodet_m.onnx`, where DATA holds `train.json`, `test.json` (federated: each image is labelled for some
+classes), `test_exhaustive.json` (the same images, every class labelled everywhere) and the images. Statistics are of
+the images of `train.json` alone. A correction is folded, and the new file compared with the old. Writes
+docs/results/onnx-detectors.json; what is there of models that are not given stays.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COCO = (ROOT / "benchmarks" / "coco_classes.txt").read_text().splitlines()
 METHODS = ("logn:balanced", "logn", "p2p", "norcal")
 THRESHOLD, LIMIT = 0.01, 300
+FOLDED_IMAGES = 20  # the scores of old and new file are compared on so many
 OVERLAPS = {"yolox": 0.65, "nanodet": 0.6}
 
 
@@ -37,7 +40,7 @@ def logn(*words: Any) -> dict[str, Any]:
 
 
 def some_images(annotations: Path, count: int | None, target: Path) -> Path:
-    """An annotation file of `count` images, spread evenly."""
+    """An annotation file of `count` images, spread evenly over those of `annotations`."""
     content = json.loads(annotations.read_text())
     images = content["images"]
     if count is not None and count < len(images):
@@ -48,24 +51,35 @@ def some_images(annotations: Path, count: int | None, target: Path) -> Path:
     return target
 
 
-def independent_results(kind: str, model: Path, data: Path, annotations: Path) -> Iterator[dict[str, Any]]:
-    """Detections in COCO's result format, by the decoder of `onnx_decoders.py`."""
+def session_of(model: Path) -> Any:
+    """A file in onnxruntime, without any code of LogN."""
     import onnxruntime
-    from PIL import Image
 
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3  # how a file could be optimised is not asked
-    session = onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+
+
+def run_on(kind: str, session: Any, image: Any) -> tuple[list[Any], float, float, float, int]:
+    """The outputs for an image, how it was scaled and where it was put, and the size of the input."""
     (image_input,) = session.get_inputs()
     size = image_input.shape[2]
+    prepare = yolox_input if kind == "yolox" else nanodet_input
+    pixels, ratio, top, left = prepare(image, size)
+    return [array[0] for array in session.run(None, {image_input.name: pixels})], ratio, top, left, size
+
+
+def independent_results(kind: str, model: Path, data: Path, annotations: Path) -> Iterator[dict[str, Any]]:
+    """Detections in COCO's result format, by the decoder of `onnx_decoders.py`."""
+    from PIL import Image
+
+    session = session_of(model)
     content = json.loads(annotations.read_text())
     ids = {category["name"]: category["id"] for category in content["categories"]}
     for record in content["images"]:
         with Image.open(data / record["file_name"]) as picture:
             image = np.array(picture.convert("RGB"))
-        prepare = yolox_input if kind == "yolox" else nanodet_input
-        pixels, ratio, top, left = prepare(image, size)
-        outputs = [array[0] for array in session.run(None, {image_input.name: pixels})]
+        outputs, ratio, top, left, size = run_on(kind, session, image)
         if kind == "yolox":
             boxes, scores = yolox_detections(outputs[0], size)
         else:
@@ -100,36 +114,94 @@ def write_counts(train: Path, target: Path) -> Path:
     return target
 
 
+def check_fold(kind: str, model: Path, statistics: Path, annotations: Path, data: Path, folder: Path) -> dict[str, Any]:
+    """Fold a correction, and compare what the new file gives with the map of what the old one gives.
+
+    The logits are those of the old scores, and the map is read from its file: nothing of LogN is run but its commands.
+    """
+    import onnx
+    from PIL import Image
+    from safetensors.numpy import load_file
+
+    affine, corrected = folder / f"{kind}-affine.safetensors", folder / f"{kind}-corrected.onnx"
+    logn("fit", statistics, "--method", "logn:balanced", "-o", affine)
+    report = logn("fold", model, affine, "-o", corrected)
+    stored = load_file(affine)
+    scale, shift = stored["scale"], stored["shift"]
+    sessions = [session_of(path) for path in (model, corrected)]
+    scores, others = 0.0, 0.0
+    for record in json.loads(annotations.read_text())["images"][:FOLDED_IMAGES]:
+        with Image.open(data / record["file_name"]) as picture:
+            image = np.array(picture.convert("RGB"))
+        before, after = (run_on(kind, session, image)[0] for session in sessions)
+        for old, new in zip(before, after, strict=True):
+            first = {len(COCO): 0, len(COCO) + 5: 5}.get(old.shape[1], old.shape[1])
+            old_scores = old[:, first:].astype(np.float64)
+            with np.errstate(divide="ignore"):
+                logits = np.log(old_scores) - np.log1p(-old_scores)
+            if logits.size:
+                expected = 1 / (1 + np.exp(-(scale * logits + shift)))
+                scores = max(scores, float(np.abs(new[:, first:] - expected).max()))
+            others = max(others, float(np.abs(new[:, :first] - old[:, :first]).max(initial=0)))
+    files = [onnx.load(str(path)) for path in (model, corrected)]
+    return {
+        "way": report["way"],
+        "layers": len(report["layers"]),
+        "same_inputs_and_outputs": interface(files[0]) == interface(files[1]),
+        "nodes": [len(file.graph.node) for file in files],
+        "images": FOLDED_IMAGES,
+        "largest_difference_of_scores": scores,
+        "largest_difference_of_boxes": others,
+    }
+
+
+def interface(model: Any) -> list[tuple[str, int, list[Any]]]:
+    """Name, type and shape of every input and output of a file."""
+    return [
+        (
+            value.name,
+            value.type.tensor_type.elem_type,
+            [axis.dim_value or axis.dim_param for axis in value.type.tensor_type.shape.dim],
+        )
+        for value in (*model.graph.input, *model.graph.output)
+    ]
+
+
 def measure(kind: str, model: Path, data: Path, images: int | None, training: int, folder: Path) -> dict[str, Any]:
     """All numbers of one model."""
     names = ROOT / "benchmarks" / "coco_classes.txt"
     annotations = some_images(data / "test_exhaustive.json", images, folder / f"{kind}.json")
+    federated = some_images(data / "test.json", images, folder / f"{kind}-federated.json")
     store, statistics = folder / f"{kind}-store", folder / f"{kind}.safetensors"
+    logn(
+        *("collect", model, "--like", kind, "--class-names", names, "--data", data / "train.json"),
+        *("--max-images", training, "-o", statistics),
+    )
+    folded = check_fold(kind, model, statistics, annotations, data, folder)
     began = time.perf_counter()
     logn("predict", model, "--like", kind, "--class-names", names, "--data", annotations, "--images", data, "-o", store)
     seconds = time.perf_counter() - began
-    options = ("-a", annotations, "--coco", "--score-threshold", THRESHOLD, "--max-detections", LIMIT)
-    ours = logn("evaluate", store, *options)
+    options = ("--score-threshold", THRESHOLD, "--max-detections", LIMIT)
+    ours = logn("evaluate", store, "-a", annotations, "--coco", *options)
     results = folder / f"{kind}-results.json"
     results.write_text(json.dumps(list(independent_results(kind, model, data, annotations))))
     theirs = logn("evaluate", results, "-a", annotations, "--coco", "--max-detections", LIMIT)
-    logn(
-        *("collect", model, "--like", kind, "--class-names", names, "--images", data / "images"),
-        *("--max-images", training, "-o", statistics),
-    )
     counts = write_counts(data / "train.json", folder / "counts.json")
-    compared = logn(
-        *("compare", store, "-s", statistics, *options, "--counts", counts),
-        *("--methods", ",".join(METHODS), "--bootstrap", 100),
-    )
+    compared = {
+        name: logn(
+            *("compare", store, "-s", statistics, "-a", *labels, *options, "--counts", counts),
+            *("--methods", ",".join(METHODS), "--bootstrap", 100),
+        )
+        for name, labels in (("exhaustive", (annotations, "--coco")), ("federated", (federated,)))
+    }
     return {
         "images": len(json.loads(annotations.read_text())["images"]),
         "training_images": training,
         "predict_seconds": round(seconds, 1),
+        "folded": folded,
         "ours": metrics_of(ours)["none"],
         "independent": next(iter(metrics_of(theirs).values())),
-        "methods": metrics_of(compared),
-        "verdicts": compared["verdicts"],
+        **{name: {"methods": metrics_of(result), "verdicts": result["verdicts"]} for name, result in compared.items()},
     }
 
 
@@ -151,14 +223,14 @@ def main() -> None:
     parser.add_argument("--training-images", type=int, default=1000)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "results" / "onnx-detectors.json")
     arguments = parser.parse_args()
-    found = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("yolox", "nanodet"):
             if (model := getattr(arguments, kind)) is not None:
-                found[kind] = measure(
+                measured = measure(
                     kind, model, arguments.data, arguments.images, arguments.training_images, Path(folder)
                 )
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+                known = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
+                arguments.output.write_text(json.dumps(known | {kind: measured}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

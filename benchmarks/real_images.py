@@ -29,7 +29,8 @@ import numpy as np
 from margin_landscape import MapResult, MarginForm, further_forms, margin_forms, measure_maps
 from real_images_page import write_figure, write_page
 from real_rule import NEED_COUNTS
-from real_subjects import PhotoDetector, drawn_detectors, photo_detectors, sign_classifiers
+from real_subjects import LENGTHS, PhotoDetector, drawn_detectors, photo_detectors, sign_classifiers
+from real_why import number_of_images, vary_labels_and_decoding
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import LogNWarning
@@ -42,7 +43,7 @@ from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.classifier_spec import ClassifierSpec
-from logn.experiments.detector_spec import DetectorSpec, training_counts
+from logn.experiments.detector_spec import ITERATIONS, DetectorSpec, training_counts
 from logn.files import atomic_path
 from logn.logits.arrays import foreground_columns, softmax
 from logn.statistics.diagnosis import tail_bias
@@ -161,6 +162,23 @@ def signs_of(moments: ClassMoments) -> dict[str, float]:
     }
 
 
+def look_closer(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
+    """Labels, decoding and the number of images, varied on the best trained detectors of each kind."""
+    longest = max(LENGTHS) if isinstance(spec, PhotoDetector) else ITERATIONS
+    if spec.iterations != longest or spec.sampler != "random":
+        return {}
+    path = cache.model_folder(spec) / "real-why.json"
+    if not path.exists():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LogNWarning)
+            found: dict[str, Any] = {"why": vary_labels_and_decoding(cache, spec)}
+            if spec.classifier == "cosine":
+                found["images"] = number_of_images(cache, spec)
+        write_json(path, found)
+    known: dict[str, Any] = json.loads(path.read_text())
+    return known
+
+
 def measure_classifier(cache: ArtifactCache, spec: ClassifierSpec) -> dict[str, Any]:
     """Every method on dev and test: by class ("balanced") and by image ("top-1", as long-tailed as training)."""
     path = cache.model_folder(spec) / "real-images.json"
@@ -184,7 +202,6 @@ def measure_classifier(cache: ArtifactCache, spec: ClassifierSpec) -> dict[str, 
             CLASSIFIER_METHODS,
             moments=moments,
             counts=counts,
-            activation="softmax",
             settings=CompareSettings(num_bootstrap=0),
         ).rows
         found[split] = {row.name: [round(100 * float(row[name]), 3) for name in CLASSIFIER_METRICS] for row in rows}
@@ -231,7 +248,7 @@ def main() -> None:
         known = {one["name"]: one for one in json.loads(DATA.read_text())} if DATA.exists() else {}
         for spec in filter(cache.is_trained, detectors):
             with _tell(f"Measuring {spec.name}", None):
-                known[spec.name] = measure_detector(cache, spec)
+                known[spec.name] = {**measure_detector(cache, spec), **look_closer(cache, spec)}
         for classifier in filter(cache.is_trained, classifiers):
             known[classifier.name] = measure_classifier(cache, classifier)
         with atomic_path(DATA) as temporary:

@@ -42,13 +42,16 @@ class Verdict:
     count: int
 
 
-def judge(records: Sequence[Mapping[str, Any]], protocol: str, split: str = "dev") -> list[Verdict]:
+def judge(
+    records: Sequence[Mapping[str, Any]], protocol: str, split: str = "dev", *, intervals: bool = True
+) -> list[Verdict]:
     """Every candidate under a protocol, the admissible ones first, the best first.
 
     Args:
         records: Of the detectors, as `real_images.py` writes them.
         protocol: "federated", "exhaustive", or "both": each detector counts twice.
         split: "dev" for choices, "test" for numbers.
+        intervals: Only candidates whose noise is known; without them nobody is known to be harmed.
 
     Example:
         >>> one = {"name": "a", "kind": "drawn", "dev": {"federated": {
@@ -61,7 +64,7 @@ def judge(records: Sequence[Mapping[str, Any]], protocol: str, split: str = "dev
     detectors = [one for one in records if one["kind"] in KINDS]
     tables = [one[split][labels] for one in detectors for labels in protocols]
     # What has no interval was swept to look at, not as a candidate.
-    judged = [{name for name, values in table.items() if len(values) == 7} for table in tables]
+    judged = [{name for name, values in table.items() if len(values) == 7 or not intervals} for table in tables]
     names = [name for name in tables[0] if name not in NEED_COUNTS and all(name in some for some in judged)]
     verdicts = []
     for name in names:
@@ -71,7 +74,7 @@ def judge(records: Sequence[Mapping[str, Any]], protocol: str, split: str = "dev
             for labels in protocols:
                 table = one[split][labels]
                 changes.setdefault(one["kind"], []).append(table[name][0] - table["none"][0])
-                if table[name][6] < 0:
+                if intervals and table[name][6] < 0:
                     harmed.append(one["name"])
         by_kind = {kind: float(np.mean(values)) for kind, values in changes.items()}
         everything = [value for values in changes.values() for value in values]

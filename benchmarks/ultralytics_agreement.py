@@ -105,7 +105,7 @@ def main() -> None:
     store = folder / "predictions"
     run("predict", best, "--trust", "--image-size", 192, "--data", data, "-o", store)
     ours = json.loads(run("evaluate", store, "-a", data, "--json"))
-    print(json.dumps({"val": own.results_dict, "evaluate": ours["metrics"]}, indent=1, default=float))
+    print(json.dumps({"val": own.results_dict, "evaluate": ours}, indent=1, default=float))
 
 
 if __name__ == "__main__":

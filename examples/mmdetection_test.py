@@ -16,11 +16,34 @@ from mmengine.runner import Runner
 from logn.deploy.mmdetection import LogNHook
 
 
+def number_or_name(text: str) -> float | str:
+    """A margin as LogN takes it: `-4` is a number, `min` a name."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def parts_of(chosen: argparse.Namespace) -> dict[str, object]:
+    """What the options say of the correction; what was not said is left to LogN."""
+    given = {"form": chosen.form, "margin": chosen.margin, "std_power": chosen.std_power, "momentum": chosen.momentum}
+    parts: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    parts |= {"use_mean": False} if chosen.no_mean else {}
+    parts |= {"use_std": False} if chosen.no_std else {}
+    return {**parts, "estimator": chosen.estimator}
+
+
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("checkpoint")
-    parser.add_argument("--margin", default="balance", help='"min" is the paper\'s')
+    parser.add_argument("--form", choices=["balanced", "paper"], help="the paper's is LogN as published")
+    parser.add_argument("--margin", type=number_or_name, help='a number, or "min" (the paper\'s), "balance", ...')
+    parser.add_argument("--no-mean", action="store_true", help="leave the means alone (a row of table 2)")
+    parser.add_argument("--no-std", action="store_true", help="leave the spreads alone (a row of table 2)")
+    parser.add_argument("--std-power", type=float, help="2 divides by the variance, as in the appendix")
+    parser.add_argument("--estimator", default="exact", choices=["exact", "moving-average"])
+    parser.add_argument("--momentum", type=float, help="of the moving average; 5e-5 by default")
     parser.add_argument("--num-batches", type=int, help="collect from so many batches only")
     parser.add_argument("--maps", nargs="+", help="use these maps instead of collecting")
     parser.add_argument("--save-to", help="file to write the map to")
@@ -38,7 +61,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     config.load_from, config.work_dir, config.launcher = chosen.checkpoint, chosen.work_dir, chosen.launcher
     runner = Runner.from_cfg(config)
     if not chosen.plain:
-        hook = LogNHook(margin=chosen.margin, num_batches=chosen.num_batches, maps=chosen.maps, save_to=chosen.save_to)
+        hook = LogNHook(num_batches=chosen.num_batches, maps=chosen.maps, save_to=chosen.save_to, **parts_of(chosen))
         runner.register_hook(hook)
     metrics = runner.test()
     print(json.dumps({name: float(value) for name, value in metrics.items()}))

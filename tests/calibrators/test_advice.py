@@ -137,8 +137,8 @@ def test_what_the_labels_verify_decides_the_margin_and_is_asked_for(labels):
 
 def test_each_kind_of_model_has_its_own_recommendation():
     classifier = advise(detector(3.0, background=None))
-    assert classifier.form == "p2p"
-    assert any("p2p:strength=0.5" in caution for caution in classifier.cautions)
+    assert classifier.form == "p2p:strength=0.5"
+    assert any("all of it (`p2p`)" in caution for caution in classifier.cautions)
     sigmoids = advise(detector(3.0, background=None, activation="sigmoid"))
     assert sigmoids.form == "logn:balanced"
     assert any("logn thresholds" in caution for caution in sigmoids.cautions)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -75,8 +75,9 @@ def test_norcal_aimed_at_its_counts_moves_no_class_against_another():
 
 @given(rows=ROWS, target=SHARES, strength=st.floats(0.0, 1.0))
 def test_a_balanced_margin_keeps_the_mass_whatever_the_target(rows, target, strength):
-    rows = rows.astype(np.float16).astype(np.float64)
-    assume(bool((rows.std(axis=0) > 0.2).all()))
+    # Every other row is high, so that each class varies, whatever is drawn.
+    spread = rows / 8 + 2.0 * (-1.0) ** np.arange(len(rows))[:, None]
+    rows = spread.astype(np.float16).astype(np.float64)
     moments = moments_of(rows)
     for make in (logn.logit_normalization, logn.prior2posterior):
         affine = make(moments, target=target, strength=strength)

@@ -117,8 +117,10 @@ def test_the_verbs_of_before_do_the_same(classes, trained, tmp_path, run, refuse
 
 def test_options_of_detectors_are_refused(classes, trained, tmp_path, refused):
     sentence = refused("predict", trained, "--data", classes, "--dtype", "float32", "-o", tmp_path / "logits")
-    assert sentence.startswith("Expected `--dtype` only with a detector")
-    assert sentence.endswith(f", but got an image classifier (`{trained}`).")
+    assert sentence == (
+        "Expected `--dtype` only with a detector or a detector in an ONNX file, but got an image classifier "
+        f"(`{trained}`)."
+    )
     assert "Expected `MODEL`, but got none" in refused("predict", "--data", classes, "-o", tmp_path / "logits")
     sentence = refused("predict", trained, "--data", classes, "--batch", "0", "-o", tmp_path / "logits")
     assert sentence == "Expected `--batch` to be at least 1, but got 0."

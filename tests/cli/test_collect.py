@@ -35,7 +35,7 @@ def test_statistics_of_shards(run, logits, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shards", "stats.safetensors"]
 
 
-def test_the_mean_probability_is_kept_unless_it_is_refused(run, refused, logits, tmp_path):
+def test_the_mean_probability_is_kept_unless_it_is_refused(run, logits, tmp_path):
     output = tmp_path / "stats.safetensors"
     assert run("collect", tmp_path / "shards", "-o", output).code == 0
     np.testing.assert_allclose(ClassMoments.load(output).mean_probability, softmax(logits).mean(axis=0), rtol=1e-6)
@@ -43,9 +43,7 @@ def test_the_mean_probability_is_kept_unless_it_is_refused(run, refused, logits,
     assert ClassMoments.load(output).mean_probability is None
     average = ("--estimator", "moving-average")
     assert run("collect", tmp_path / "shards", "-o", output, *average).code == 0
-    assert ClassMoments.load(output).mean_probability is None
-    sentence = refused("collect", tmp_path / "shards", "-o", output, *average, "--prior")
-    assert "`--prior` only with `--estimator exact`" in sentence
+    np.testing.assert_allclose(ClassMoments.load(output).mean_probability, softmax(logits).mean(axis=0), rtol=1e-6)
 
 
 def test_a_folder_means_its_files_and_the_output_is_replaced(run, logits, tmp_path):
@@ -77,11 +75,24 @@ def test_metadata_is_kept(run, logits, tmp_path):
 
 def test_the_moving_average(run, logits, tmp_path):
     output = tmp_path / "a.safetensors"
-    options = ("--estimator", "moving-average", "--momentum", "0.1", "--batch-rows", "50", "--bias-correction")
+    options = ("--estimator", "moving-average", "--momentum", "0.1", "--batch-rows", "50", "--debias")
     assert run("collect", tmp_path / "shards", "-o", output, *options).code == 0
     moments = ClassMoments.load(output)
     assert moments.metadata.estimator == "moving-average"
     np.testing.assert_allclose(moments.mean, logits.mean(0), atol=0.5)
+
+
+@pytest.mark.parametrize("background", ["none", "last"])
+def test_what_is_suggested_after_a_moving_average_works(run, logits, tmp_path, background):
+    output, exact, affine = (tmp_path / f"{name}.safetensors" for name in ("average", "exact", "affine"))
+    options = ("--estimator", "moving-average", "--momentum", "0.1", "--background", background)
+    result = run("collect", tmp_path / "shards", "-o", output, *options)
+    assert f"logn fit {output}" in result.err
+    run("collect", tmp_path / "shards", "-o", exact, "--background", background)
+    # The rows that are kept are those of the exact statistics: which ones has nothing to do with the estimator.
+    np.testing.assert_array_equal(ClassMoments.load(output).sample, ClassMoments.load(exact).sample)
+    assert run("fit", output, "-o", affine, "--activation", "softmax").code == 0
+    assert affine.exists()
 
 
 def test_skipping_values_that_are_not_finite(run, tmp_path):
@@ -122,7 +133,8 @@ def test_the_inputs_that_users_get_wrong(refused, logits, tmp_path):
     ("options", "sentence"),
     [
         (["--momentum", "0.1"], "`--momentum` only with `--estimator moving-average`"),
-        (["--estimator", "moving-average", "--sample-rows", "9"], "`--sample-rows` only with `--estimator exact`"),
+        (["--estimator", "positives"], "`--estimator` to be exact or moving-average for dumped logits, which have no"),
+        (["--estimator", "moving-average", "--nonfinite", "skip"], "`--nonfinite skip` only with `--estimator exact`"),
         (["--estimator", "moving-average", "--momentum", "7"], "`--momentum` to be above 0 and at most 1"),
         (["--batch-rows", "0"], "`--batch-rows` to be at least 1"),
         (["--threads", "0"], "`--threads` to be at least 1"),

@@ -79,12 +79,11 @@ def sources(tmp_path, logits):
 WORDS = {"logits": "dumped logits", "onnx": "an ONNX model", "run": "a trained run"}
 FITTING = {
     "--key x": ["logits"],
-    "--estimator exact": ["logits"],
     "--background none": ["logits", "onnx"],
     "--images x": ["onnx", "run"],
     "--batch-size 1": ["onnx", "run"],
     "--size 8": ["onnx"],
-    "--data x": ["run"],
+    "--data x": ["onnx", "run"],
     "--seed 0": ["run"],
 }
 

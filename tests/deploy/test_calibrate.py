@@ -236,7 +236,7 @@ def test_the_result_has_names_and_is_still_a_pair():
     stages = LogitLayer(("stages.0", "stages.1"), activation="softmax", stages=True)
     staged = calibrate(TwoStages(), batches(), layer=stages, fold=True)
     assert staged.handle is None
-    assert [logn.fit_method("p2p", moments=moments) for moments in staged.moments] == list(staged.affine)
+    assert [logn.fit_method("p2p:strength=0.5", moments=moments) for moments in staged.moments] == list(staged.affine)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_the_example_runs(blocks):
 
 @pytest.mark.usefixtures("one_thread")
 def test_the_commands_train(workplace, blocks, run_logn):
-    (commands,) = blocks("sh")
+    commands, _ = blocks("sh")  # the other is for LVIS
     # One iteration each instead of a thousand, or of six epochs.
     lines = commands.replace(" --epochs 6", "").splitlines()
     run_logn("\n".join(f"{line} --iterations 1" for line in lines))

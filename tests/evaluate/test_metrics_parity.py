@@ -7,6 +7,8 @@ import hotcoco
 import numpy as np
 import pytest
 
+from logn.cli.main import execute
+from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.detection.average_precision import average_precision_per_class
 from logn.evaluate.detection.fixed_and_pool import average_precision_fixed
@@ -14,6 +16,7 @@ from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.matching import match_detections
 from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.result_file import evaluate_results, read_results
+from logn.evaluate.detection.tide import error_types
 
 CLASSES, SIDE = 14, 300
 
@@ -130,8 +133,6 @@ def test_own_matching_gives_the_same_average_precision_as_hotcoco(files):
 @pytest.mark.parametrize("mode", ["bbox", "mask"])
 def test_error_types_equal_tidecv(files, mode):
     tidecv = pytest.importorskip("tidecv")
-    from logn.evaluate.detection.tide import error_types
-
     truth = load_ground_truth(files[0], masks=True)
     detections, masks = read_results(files[1], truth)
     own = error_types(detections, truth, masks=masks if mode == "mask" else None)
@@ -164,3 +165,28 @@ def test_coco_metrics_equal_pycocotools(files, capsys):
     names = ("AP", "AP50", "AP75", "APs", "APm", "APl")
     assert [row[name] for name in names] == pytest.approx(evaluation.stats[:6].tolist(), abs=1e-6)
     assert row.metrics.protocol.describe().startswith("COCO box AP, not federated, at most 100 detections")
+
+
+def test_kinds_of_error_of_masks_have_a_command(files, tmp_path, capsys):
+    annotations, results = files
+    found = {}
+    for option in ("--errors", "--mask-errors"):
+        assert execute(["evaluate", str(results), "-a", str(annotations), option, "--json", "-o", str(tmp_path)]) == 0
+        found[option] = Comparison.load(tmp_path).rows[0].errors
+        overlap = "masks" if option == "--mask-errors" else "boxes"
+        assert f"(TIDE 1.0.1, {overlap})" in (tmp_path / "comparison.md").read_text()
+    capsys.readouterr()
+    truth = load_ground_truth(annotations, masks=True)
+    detections, masks = read_results(results, truth)
+    assert found["--mask-errors"].gains == pytest.approx(error_types(detections, truth, masks=masks).gains)
+    assert found["--errors"].gains == pytest.approx(error_types(detections, truth).gains)
+    # A result file of boxes only has no such errors.
+    entries = json.loads(results.read_text())
+    for entry in entries:
+        del entry["segmentation"]
+    results.write_text(json.dumps(entries))
+    assert execute(["evaluate", str(results), "-a", str(annotations), "--mask-errors"]) == 2
+    assert (
+        "Expected `--mask-errors` only where the detections have masks, but there are boxes only"
+        in capsys.readouterr().err
+    )

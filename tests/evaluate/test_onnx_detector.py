@@ -297,6 +297,7 @@ def test_a_processor_beside_the_file_says_the_preprocessing(tmp_path):
     path = detr(tmp_path / "m.onnx")
     settings = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.1, 0.2, 0.3]}
     settings |= {"image_std": [0.5, 0.5, 0.25], "size": {"height": SIZE, "width": SIZE}}
+    settings |= {"image_processor_type": "DetrImageProcessor"}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     Image.fromarray(picture()).save(tmp_path / "image.png")
     ready = OnnxDetector(path).prepare(picture()).pixels

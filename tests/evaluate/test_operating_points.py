@@ -546,7 +546,7 @@ class TestWhatIsWrong:
         content = json.loads(sigmoid_split.annotations.read_text())
         for category in content["categories"]:
             category["name"] = f"another {category['name']}"
-        with pytest.raises(logn.InputError, match="class"):
+        with pytest.raises(logn.InputError, match="to have classes of the model, but they share no name: the model"):
             logn.operating_points(sigmoid_split.store, content)
 
     def test_nan_is_refused(self):

@@ -12,12 +12,15 @@ from safetensors.numpy import load_file, save_file
 
 from logn.cli.main import execute
 from logn.cli.verbs import bench as bench_command
+from logn.datasets.glyphs.scenes import generate_glyph_scenes
 from logn.datasets.glyphs.settings import GlyphSettings
 from logn.errors import InputError
 from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.experiments import margins
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.bench_detectors import BenchLength
+from logn.experiments.bench_pages import to_markdown
+from logn.experiments.detector_spec import DetectionProblem
 from logn.experiments.experiment import NOT_TRAINED, BenchRow, BenchSection, Correction, Experiment
 from logn.experiments.measurements import FILE_NAME, RecordFile, measure
 from logn.experiments.run_experiment import run_experiment
@@ -248,3 +251,45 @@ def test_every_table_has_a_command(capsys):
     for name in bench_command.TABLES:
         assert execute(["bench", name, "--help"]) == 0
         assert f"logn bench {name} --quick" in " ".join(capsys.readouterr().out.split())
+
+
+def test_data_that_is_read_takes_the_place_of_scenes(tmp_path):
+    data = tmp_path / "scenes"
+    generate_glyph_scenes(data, TINY.glyphs)
+    problem = DetectionProblem(data / "train.json", data / "test.json")
+    length = BenchLength(iterations=4, device="cpu", problem=problem)
+
+    def rows(length, seed):
+        plain = length.plain("rfs", seed=seed)
+        return [BenchSection("Read", (BenchRow("CE", plain), BenchRow("LogN", plain, Correction("logn"))))]
+
+    experiment = replace(EXPERIMENT, sections=rows, errors=False)
+    result = run_experiment(experiment, ArtifactCache(tmp_path / "cache"), length=length, seeds=(0,))
+    assert not result.failures
+    models = tmp_path / "cache" / "models"
+    assert [folder.name for folder in models.iterdir()] == ["train-linear-rfs-ce-i4-s0"]
+    assert not (tmp_path / "cache" / "data").exists()  # nothing was drawn
+    page = to_markdown(result, "logn bench it")
+    assert "small on train.json, tested on test.json; 4 iterations, second stages a quarter of it" in page
+    assert "Points on train." in page
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--test", "val.json"], "Expected `--test` only with `--data`, but got no `--data`."),
+        (["--epochs", "2"], "Expected `--epochs` only with `--data`, but got no `--data`."),
+        (
+            ["--data", "train.json"],
+            "Expected `--test` to name the annotations to test on, with `--data`, but got none.",
+        ),
+        (["--data", "a.json", "--test", "b.json"], "Expected `a.json` to be an annotation file, but there is none."),
+        (["--data", "a.json", "--test", "b.json", "--quick"], "Expected `--quick` only without `--data`, but got both"),
+        (["--iterations", "2"], "Expected `--iterations` to be at least 4, but got 2."),
+    ],
+)
+def test_data_that_is_not_there_is_refused(options, sentence, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert execute(["bench", "online", *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

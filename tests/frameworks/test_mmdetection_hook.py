@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import logn
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy import mmdetection
 from logn.errors import InputError
@@ -102,6 +103,50 @@ def test_it_corrects_the_model_before_the_test_and_restores_it_after(hook_class,
             torch.cat([runner.model.test_step(batch)[1] for batch in batches()]), mapped, atol=1e-5
         )
     assert len(runner.built) == 1
+
+
+def hook_map(hook_class, tmp_path, **options):
+    torch.manual_seed(0)
+    runner, path = Runner(Detector(stages=1), batches()), tmp_path / "map.safetensors"
+    hook_class(layer=LogitLayer("fc_cls.0", background=-1), save_to=str(path), **options).before_test(runner)
+    return ClassAffine.load(path)
+
+
+@pytest.mark.filterwarnings("ignore:This map")  # how far it goes is not the question here
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"form": "paper"},
+        {"margin": "min"},
+        {"margin": -4},
+        {"margin": "balance"},
+        {"form": "paper", "estimator": "moving-average", "momentum": 0.1},
+    ],
+)
+def test_its_map_is_that_of_calibrate_with_the_same_options(hook_class, tmp_path, options):
+    found = hook_map(hook_class, tmp_path, **options)
+    torch.manual_seed(0)
+    layer, model = LogitLayer("fc_cls.0", background=-1), Detector(stages=1)
+    wanted = logn.calibrate(
+        model, batches(), layer=layer, forward=lambda m, batch: m.test_step(batch), **options
+    ).affine
+    np.testing.assert_array_equal(found.scale, wanted.scale)
+    np.testing.assert_array_equal(found.shift, wanted.shift)
+
+
+def test_statistics_that_need_labels_are_refused(hook_class):
+    with pytest.raises(InputError, match="Expected `estimator` to be exact or moving-average, as no labels are seen"):
+        hook_class(estimator="positives")
+
+
+@pytest.mark.filterwarnings("ignore:This map")
+def test_its_margins_are_those_of_the_paper(hook_class, tmp_path):
+    zero, four, least = (hook_map(hook_class, tmp_path, margin=margin) for margin in (0, -4, "min"))
+    # Eq. 2: the margin is divided by the spread of the class; the background stays as it is.
+    np.testing.assert_allclose(four.shift - zero.shift, -4 * zero.scale * [1, 1, 1, 0], rtol=1e-6)
+    means = -zero.shift[:3] / zero.scale[:3]
+    np.testing.assert_allclose(least.shift - zero.shift, means.min() * zero.scale * [1, 1, 1, 0], rtol=1e-6)
 
 
 def test_the_number_of_batches_and_the_loader_can_be_given(hook_class):

@@ -209,3 +209,22 @@ def test_learnable_weight_scaling(scale_bias, expected):
     layer = ScaledLinear(linear, scale_bias=scale_bias)
     layer.scale.data.copy_(torch.tensor([0.5, 1.0, 2.0]))
     close(layer(torch.tensor([[1.0, 2.0]]))[0], expected)
+
+
+def test_bias_corrected_averages_are_those_of_the_batches_alone():
+    generator = torch.Generator().manual_seed(0)
+    loss = OnlineLogitNormalizationLoss(3, background=-1, momentum=0.001, bias_corrected=True)
+    torch.testing.assert_close(loss.statistics()[1], torch.ones(4, dtype=torch.float64))
+    batches = [3 * torch.randn(8, 4, generator=generator) - 2 for _ in range(5)]
+    for batch in batches:
+        loss(batch, torch.zeros(8, dtype=torch.int64))
+    loss(batches[0][:1], torch.zeros(1, dtype=torch.int64))  # one row has no variance, and is left out
+    weights = torch.tensor([0.999**age for age in reversed(range(5))], dtype=torch.float64)
+    weights /= weights.sum()
+    means = torch.stack([batch.double().mean(0) for batch in batches])
+    variances = torch.stack([batch.double().var(0) for batch in batches])
+    mean, variance = loss.statistics()
+    torch.testing.assert_close(mean, weights @ means)
+    torch.testing.assert_close(variance, weights @ variances)
+    # Without the correction five batches of a thousand would hardly count.
+    assert (loss.variance < 1.1).all()

@@ -27,6 +27,7 @@ from logn.report.figure_data import (
     margin_of_run,
     online_comparison,
     positive_statistics,
+    resampled_statistics,
     shift_between,
     statistics_of_run,
 )
@@ -49,7 +50,22 @@ def test_label_shift_is_the_difference_of_logarithms():
     assert shift.order.tolist() == [1, 0]
     np.testing.assert_allclose(shift.external, np.log([0.75, 2.0]))
     np.testing.assert_allclose(shift.internal, np.log([0.5, 1.5]))
-    np.testing.assert_allclose(shift.both, np.log([0.375, 3.0]))
+    assert shift.both is None  # nobody says which images the proposals are from
+
+
+def test_the_joint_shift_is_counted_and_not_the_sum_of_the_two():
+    # Image 0 shows class 0 only; image 1 shows both, and is repeated three times for the sake of class 1.
+    assigned = replace(
+        counted([4, 2], 10, [3, 1]),
+        proposal_image=np.array([0, 0, 1, 1, 1, 1]),
+        proposal_class=np.array([0, 0, 0, 0, 1, 1]),
+        image_classes=(np.array([0]), np.array([0, 1])),
+    )
+    prior = np.array([0.75, 0.25])
+    shift = shift_between(prior, np.array([5 / 8, 3 / 8]), assigned, factors=np.array([1.0, 3.0]))
+    # Class 0: 2 + 3 * 2 proposals, class 1: 3 * 2; of objects three of four are of class 0.
+    np.testing.assert_allclose(shift.both, np.log([(8 / 14) / 0.75, (6 / 14) / 0.25]))
+    assert not np.allclose(shift.both, shift.external + shift.internal)
 
 
 def test_a_class_that_no_proposal_covers_has_no_shift():
@@ -136,6 +152,25 @@ def test_logit_statistics_stand_in_the_order_of_the_counts():
     assert statistics.variance_link.spearman == pytest.approx(0.5)
 
 
+def test_labels_stand_as_often_as_they_were_shown():
+    moments = ClassMoments(2)
+    moments.update(np.array([[1.0, 5.0], [3.0, 9.0]]))
+    statistics = logit_statistics(moments, [90, 10], shown=[90, 30])
+    np.testing.assert_allclose(statistics.log_share, np.log([0.75, 0.25]))
+    assert statistics.order.tolist() == [0, 1]
+
+
+def test_both_samplers_stand_in_one_figure(run_folder, tmp_path):
+    arguments = ["figure", "logit-statistics", str(run_folder), "--repeat-threshold", "0.04"]
+    assert execute([*arguments, "-o", str(tmp_path / "one.svg")]) == 0
+    assert execute([*arguments, "--resampled", str(run_folder), "-o", str(tmp_path / "two.svg")]) == 0
+    assert (tmp_path / "two.svg").stat().st_size > (tmp_path / "one.svg").stat().st_size
+    found = resampled_statistics(open_run(run_folder), threshold=0.04)
+    usual = statistics_of_run(open_run(run_folder))
+    np.testing.assert_array_equal(found.mean, usual.mean)
+    assert np.ptp(found.log_share) < np.ptp(usual.log_share)  # repeats make the labels more even
+
+
 def test_the_statistics_of_a_run_follow_its_counts(run_folder):
     statistics = statistics_of_run(open_run(run_folder))
     assert statistics.mean_link.spearman > 0.9
@@ -155,6 +190,18 @@ def test_online_stands_beside_baseline_and_post_hoc(run_folder, tmp_path):
     assert list(data.series) == ["Baseline", "Online LogN", "Post-hoc (logn:balanced)"]
     assert data.series["Baseline"] == data.series["Online LogN"] == tuple(run["none"][name] for name in data.metrics)
     assert data.series["Post-hoc (logn:balanced)"][3] == run["logn:balanced"]["AP"]
+
+
+def test_both_margins_stand_in_one_figure(run_folder, tmp_path):
+    run = Comparison.load(run_folder)
+    data = online_comparison(run, {"Online (margin-0)": run, "Online (margin-min)": run}, "logn")
+    assert list(data.series) == ["Baseline", "Online (margin-0)", "Online (margin-min)", "Post-hoc (logn)"]
+    folders = [shutil.copytree(run_folder, tmp_path / name) for name in ("margin-0", "margin-min")]
+    arguments = ["figure", "online", str(run_folder), *(f"--online={folder}" for folder in folders)]
+    assert execute([*arguments, "-o", str(tmp_path / "online.svg")]) == 0
+    assert (tmp_path / "online.svg").exists()
+    assert execute([*arguments[:3], *[f"--online={folders[0]}"] * 2, "-o", str(tmp_path / "again.svg")]) == 2
+    assert not (tmp_path / "again.svg").exists()
 
 
 def test_online_refuses_another_protocol(run_folder):

@@ -13,6 +13,7 @@ from PIL import Image
 from logn.errors import InputError, LogNWarning
 from logn.logits.image_folder import Preprocessing, find_images, read_prepared
 from logn.statistics.moments import ClassMoments
+from logn.statistics.moving_average import MovingAverage
 from logn.statistics.record_onnx import record_onnx
 
 PREPROCESSING = Preprocessing(size=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
@@ -51,6 +52,20 @@ def by_hand(path, folder):
     batch = np.stack([read_prepared(image, PREPROCESSING) for image in find_images(folder)])
     logits = [session.run(["z"], {"x": image[None]})[0] for image in batch]
     return np.moveaxis(np.concatenate(logits), 1, -1).reshape(-1, 5)
+
+
+def test_every_run_is_a_batch_of_the_moving_average(tmp_path, images):
+    source = write(tmp_path / "m.onnx")
+    moments = record_onnx(source, images, PREPROCESSING, background=-1, estimator="moving-average", momentum=0.1)
+    average = MovingAverage(5, momentum=0.1)
+    for rows in by_hand(source, images).reshape(5, -1, 5):
+        average.update(rows)
+    np.testing.assert_allclose(moments.mean, average.moments().mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(moments.variance, average.moments().variance, rtol=1e-5)
+    assert moments.metadata.estimator == "moving-average"
+    assert len(moments.sample) == 20
+    with pytest.raises(InputError, match="Expected `estimator` to be exact or moving-average for an ONNX file"):
+        record_onnx(source, images, PREPROCESSING, estimator="positives")
 
 
 @pytest.mark.parametrize(("batch", "batch_size"), [("N", 1), ("N", 2), ("N", 5), ("1", 1)])

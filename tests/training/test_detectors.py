@@ -11,6 +11,7 @@ from torchvision.ops import roi_align
 from logn.errors import InputError
 from logn.training.detectors import cascade_heads
 from logn.training.detectors.cascade_heads import CascadeRegionHeads
+from logn.training.detectors.heads import NormedConv2d, NormedLinear
 from logn.training.detectors.models import (
     DetectorSettings,
     build_detector,
@@ -122,6 +123,41 @@ def test_logit_layer_names_what_locate_needs(cascade):
     )
     assert cascade.logit_layer.stages
     assert cascade.logit_layer.paths == tuple(f"roi_heads.box_predictor.{i}.cls_score" for i in range(3))
+
+
+def mask_layers(model):
+    predictors = model.roi_heads.mask_predictor
+    stages = predictors if isinstance(predictors, torch.nn.ModuleList) else [predictors]
+    return [type(stage.mask_fcn_logits) for stage in stages]
+
+
+def test_masks_are_normalised_as_the_classes_are(cascade, paper_detector):
+    assert mask_layers(paper_detector) == [NormedConv2d]
+    assert mask_layers(cascade) == [NormedConv2d] * 3
+    assert (paper_detector.roi_heads.mask_predictor.mask_fcn_logits.temperature == 20.0).all()
+    assert (paper_detector.roi_heads.box_predictor.cls_score.temperature == 20.0).all()
+
+
+@pytest.mark.parametrize(
+    ("classifier", "mask_classifier", "class_layer", "mask_layer"),
+    [
+        ("linear", None, torch.nn.Linear, torch.nn.Conv2d),
+        ("linear", "cosine", torch.nn.Linear, NormedConv2d),  # LOCE's
+        ("cosine", "linear", NormedLinear, torch.nn.Conv2d),
+    ],
+)
+def test_classes_and_masks_are_normalised_each_for_itself(classifier, mask_classifier, class_layer, mask_layer):
+    settings = DetectorSettings("mask-rcnn-r50", 3, classifier=classifier, mask_classifier=mask_classifier)
+    with torch.device("meta"):
+        model = build_detector(settings)
+    assert type(model.roi_heads.box_predictor.cls_score) is class_layer
+    assert mask_layers(model) == [mask_layer]
+
+
+def test_settings_from_before_the_mask_classifier_are_those_of_today():
+    old = {"model": "mask-rcnn-r50", "num_classes": 3, "classifier": "cosine", "temperature": 20.0}
+    assert DetectorSettings.from_dict(old) == DetectorSettings("mask-rcnn-r50", 3, "cosine", mask_classifier="cosine")
+    assert DetectorSettings("small", 3).mask_classifier is None
 
 
 def test_cascade_trains_each_stage_on_tighter_matches(cascade):
@@ -282,6 +318,25 @@ def test_wrong_settings_get_a_sentence(wrong, sentence):
         DetectorSettings(**{"model": "small", "num_classes": 3, **wrong})
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"model": "small", "batch_norm": "affine"},
+            "Expected `batch_norm` only for one of the paper's detectors with",
+        ),
+        (
+            {"model": "cascade-r101", "batch_norm": "frozen"},
+            "Expected `batch_norm` only for one of the paper's detectors",
+        ),
+        ({"model": "cascade-r101", "pretrained": True, "batch_norm": "sync"}, "Expected `batch_norm` to be one of"),
+    ],
+)
+def test_a_normalisation_that_does_not_fit_is_refused(values, sentence):
+    with pytest.raises(InputError, match=sentence):
+        DetectorSettings(num_classes=3, **values)
+
+
 def test_settings_survive_a_file_and_refuse_unknown_names():
     settings = DetectorSettings("small", 3, classifier="cosine", temperature=10.0)
     assert DetectorSettings.from_dict(settings.as_dict()) == settings
@@ -300,7 +355,36 @@ def test_backbone_weights_come_from_a_local_file_and_freeze_the_first_stages(tmp
     assert torch.equal(body.layer4[0].conv1.weight, source.layer4[0].conv1.weight)
     assert not body.layer1[0].conv1.weight.requires_grad
     assert body.layer2[0].conv1.weight.requires_grad
-    assert not list(body.bn1.parameters())  # frozen
+    # As MMDetection: the statistics stay, scale and shift are trained where the stage is.
+    assert not body.bn1.weight.requires_grad
+    norms = [module for module in body.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert len(norms) == 53
+    model.train()
+    assert not any(norm.training for norm in norms)
+    sum(value.mean() for value in model.backbone(torch.rand(2, 3, 64, 64)).values()).backward()
+    assert body.layer2[0].bn1.weight.grad.abs().sum() > 0
+    assert body.layer2[0].bn1.bias.grad.abs().sum() > 0
+    assert body.layer1[0].bn1.weight.grad is None
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in body.state_dict().items())
+
+
+def test_a_run_from_before_the_choice_of_normalisation_has_a_frozen_one(tmp_path):
+    with torch.device("meta"):
+        frozen, trained = (
+            build_detector(DetectorSettings("mask-rcnn-r50", 3, pretrained=True, batch_norm=norm))
+            for norm in ("frozen", "affine")
+        )
+    assert not list(frozen.backbone.body.layer2[0].bn1.parameters())
+    # What such a run wrote: settings without the name, and no count of batches beside the statistics.
+    old = {
+        name: value
+        for name, value in frozen.settings.as_dict().items()
+        if name not in ("batch_norm", "mask_classifier")
+    }
+    assert DetectorSettings.from_dict(old) == frozen.settings
+    assert DetectorSettings.from_dict(trained.settings.as_dict()) == trained.settings
+    assert not any("num_batches_tracked" in name for name in frozen.state_dict())
+    assert DetectorSettings("mask-rcnn-r50", 3).batch_norm is None  # all of it is trained
 
 
 def test_wrong_backbone_weights_get_a_sentence(tmp_path):

@@ -41,6 +41,41 @@ def test_shorter_runs_keep_the_share_of_the_milestones():
     assert (schedule.total, schedule.drops) == (120, (80, 110))
 
 
+def test_milestones_are_epochs_of_the_run_itself(tmp_path):
+    # LOCE's second stage on LVIS: 6 epochs, drops after 3 and 5.
+    config = DetectorTrainingConfig("data", tmp_path, model="mask-rcnn-r50", epochs=6, milestones=(3, 5))
+    schedule = config.schedule(100_000)
+    assert (schedule.total, schedule.drops) == (6 * 6250, (3 * 6250, 5 * 6250))
+    rates = [schedule.learning_rate(epoch * 6250) for epoch in (2.9, 3, 4.9, 5)]
+    np.testing.assert_allclose(rates, [0.02, 0.002, 0.002, 0.0002])
+    assert config.run_settings(total=1, world_size=1)["milestones"] == [3, 5]
+    usual = DetectorTrainingConfig("data", tmp_path, model="mask-rcnn-r50", epochs=6)
+    assert usual.schedule(100_000).drops == (4 * 6250, round(5.5 * 6250))
+    assert "milestones" not in usual.run_settings(total=1, world_size=1)  # runs from before can be resumed
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"model": "small", "milestones": (3, 5)},
+            "Expected no `milestones` where the learning rate falls",
+        ),
+        ({"model": "mask-rcnn-r50", "milestones": (5, 3)}, "Expected `milestones` to be epochs above 0 that rise"),
+        ({"model": "mask-rcnn-r50", "milestones": ()}, "Expected `milestones` to be epochs above 0 that rise"),
+    ],
+)
+def test_milestones_that_make_no_sense_are_refused(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        DetectorTrainingConfig("data", "run", **options)
+
+
+def test_milestones_after_the_end_are_refused():
+    config = DetectorTrainingConfig("data", "run", model="mask-rcnn-r50", epochs=4, milestones=(3, 5))
+    with pytest.raises(InputError, match="Expected `milestones` to lie inside the run of 4 epochs, but got"):
+        config.schedule(1600)
+
+
 @settings(max_examples=30, deadline=None)
 @given(images=st.integers(1, 9), batch=st.integers(1, 7), iterations=st.integers(1, 12), seed=st.integers(0, 5))
 def test_any_order_of_asking_gives_the_same_stream(images, batch, iterations, seed):

@@ -36,6 +36,19 @@ def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder
         ([".", "--model", "resnet10"], "Expected `--model` to be one of"),
         (["--data", ".", "--model", "yolo"], "Expected `--model` to be one of"),
         (["--data", ".", "--weights", "none.pth"], "there is no"),
+        (
+            [".", "--mask-classifier", "cosine"],
+            "Expected no `--mask-classifier` for 'small', which has no mask",
+        ),
+        (
+            [".", "-m", "mask-rcnn-r50", "--mask-classifier", "svm"],
+            "Expected `--mask-classifier` to be one of",
+        ),
+        ([".", "--milestones", "3,5"], "Expected no `--milestones` where the learning rate falls as a cosine"),
+        (
+            [".", "--milestones", "three"],
+            "Expected `--milestones` to be epochs with commas between them, but got",
+        ),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, sentence, lvis_folder, tmp_path, capsys, monkeypatch):

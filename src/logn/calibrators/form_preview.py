@@ -247,8 +247,7 @@ def map_effects(
         )
 
     after = [
-        effect(name, _scores(affine(rows), place, activation), affine.settings.get("margin_value"))
-        for name, affine in maps.items()
+        effect(name, _scores(affine(rows), place, activation), _margin_of(affine)) for name, affine in maps.items()
     ]
     return replace(effect("none", original, None), label="as it is"), tuple(after)
 
@@ -274,6 +273,12 @@ def matching_threshold(rows: FloatArray, affine: ClassAffine, threshold: float, 
     if not FEWEST_ABOVE <= kept < len(after):
         return None
     return float((after[kept - 1] + after[kept]) / 2)
+
+
+def _margin_of(affine: ClassAffine) -> float | None:
+    """The common shift of the foreground, where a map has one."""
+    margin = affine.settings.get("margin_value")
+    return None if margin is None else float(margin) + float(affine.settings.get("extra_margin", 0.0))
 
 
 def quantity_of(background: int | None, activation: str) -> str:

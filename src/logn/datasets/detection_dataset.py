@@ -189,6 +189,10 @@ class DetectionDataset:
         places = " or ".join(f"`{path}`" for path in tried)
         raise InputError(f"Expected image {record.id} of `{self.annotation_file}` at {places}, but there is no file.")
 
+    def image_paths(self) -> list[Path]:
+        """Where each image lies; an error that names the first that is missing."""
+        return [self.image_path(index) for index in range(len(self))]
+
     def read_image(self, index: int) -> ImageArray:
         """Only the picture of an image."""
         record = self._columns.images[self._position(index)]

@@ -92,6 +92,10 @@ def calibrate(
     fold: bool = False,
     nonfinite: Literal["error", "skip"] = "error",
     check_output: bool = True,
+    estimator: str = "exact",
+    momentum: float | None = None,
+    bias_correction: bool = False,
+    row_labels: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> Calibration:
     """Correct `model` with one pass over unlabelled training images.
@@ -127,6 +131,12 @@ def calibrate(
         nonfinite: "error" refuses NaN and infinite logits, "skip" leaves them out.
         check_output: Whether to compare a classifier's layer with what the model returns, and refuse one that is not
             what it returns (`logn.record`).
+        estimator: "exact", or as in `logn.record`: the paper's "moving-average", of which each batch of the loader is a
+            batch, or statistics of "positives" only.
+        momentum: Of the moving average; 5e-5 by default.
+        bias_correction: Whether to take the start of the moving average out again.
+        row_labels: For positives: gives the column of the class of each row that a batch brings, -1 for none, such as
+            `lambda batch: batch[1]` for a classifier.
         options: Further arguments of `logn.logit_normalization`.
 
     Returns:
@@ -154,14 +164,22 @@ def calibrate(
         refuse_attached(path, module)
         refuse_folded(path, module)
 
-    def moments_of(batches: Iterable[Any]) -> tuple[ClassMoments, ...]:
-        recording = record(model, layer, nonfinite=nonfinite, check_output=check_output)
+    given: list[Any] = [None]
+
+    def moments_of(batches: Iterable[Any], **how: Any) -> tuple[ClassMoments, ...]:
+        recording = record(model, layer, nonfinite=nonfinite, check_output=check_output, **how)
         with evaluation_mode(model), recording as recorded, torch.inference_mode():
-            for batch in _with_progress(batches, progress):
-                run(model, _moved(batch, target))
+            for given[0] in _with_progress(batches, progress):
+                run(model, _moved(given[0], target))
         return recorded if layer.stages else (recorded,)
 
-    stages = moments_of(batches)
+    stages = moments_of(
+        batches,
+        estimator=estimator,
+        momentum=momentum,
+        bias_correction=bias_correction,
+        row_labels=None if row_labels is None else lambda: row_labels(given[0]),
+    )
     for sentence in background_checks(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     options |= {"form": form, "margin": margin}

@@ -14,7 +14,6 @@ from logn.experiments.formatting import listed, write_page
 from logn.experiments.paper_tables import DATA, MAIN_FRAMEWORK, PaperRow
 from logn.strict_json import plain_values
 
-OURS = "glyph scenes"
 METRICS = {
     **{f"box {name}": name for name in ("AP", "APr", "APc", "APf")},
     **{f"mask {name}": f"{name}-mask" for name in ("AP", "APr", "APc", "APf")},
@@ -35,7 +34,9 @@ def section_table(result: BenchResult, section: SectionResult) -> Table:
     header += [f"LVIS: {name}" for name in PAPER_COLUMNS] if has_paper else []
     rows = tuple(_line(experiment, found, has_paper=has_paper) for found in section.rows)
     last_columns = f"; the last columns: the paper's {MAIN_FRAMEWORK} on {DATA}" if has_paper else ""
-    return Table(f"{section.title}. Points on {OURS}{_over_seeds(result)}{last_columns}.", tuple(header), rows)
+    return Table(
+        f"{section.title}. Points on {result.length.data_name}{_over_seeds(result)}{last_columns}.", tuple(header), rows
+    )
 
 
 def _over_seeds(result: BenchResult) -> str:
@@ -137,10 +138,17 @@ def describe_settings(result: BenchResult) -> str:
     """Say what the detectors were trained on, and how the time was taken."""
     glyphs, length = result.length.glyphs, result.length
     seeds = ", ".join(map(str, result.seeds))
+    if length.problem is not None:
+        amount = f"{length.iterations:,} iterations" if length.iterations else f"{length.problem.epochs or 24:g} epochs"
+        return (
+            f"{length.model} on {length.problem.train.name}, tested on {length.problem.test.name}; {amount}, second "
+            f"stages a quarter of it; seed {seeds}. LogN's statistics are those of all training images."
+        )
+    iterations = length.iterations or 0
     text = (
-        f"The small detector on {glyphs.classes} classes of glyph scenes (families of look-alikes; {glyphs.train:,} "
-        f"training, {glyphs.test:,} test images), {length.iterations:,} iterations of 16 images, second stages "
-        f"{length.iterations // 4:,}; seed {seeds}. LVIS's protocol: federated labels, 300 detections an image. LogN's "
+        f"The detector `{length.model}` on {glyphs.classes} classes of glyph scenes (families of look-alikes; "
+        f"{glyphs.train:,} training, {glyphs.test:,} test images), {iterations:,} iterations of 16 images, second "
+        f"stages {iterations // 4:,}; seed {seeds}. LVIS's protocol: federated labels, 300 detections an image. LogN's "
         f"statistics are those of {min(STATISTICS_IMAGES, glyphs.train):,} training images."
     )
     if result.experiment.costs:
@@ -157,16 +165,8 @@ def to_dict(result: BenchResult, command: str) -> dict[str, Any]:
     content = {
         "table": result.experiment.name,
         "command": command,
-        "data": OURS,
-        "settings": {
-            "scenes": result.length.scenes,
-            "iterations": result.length.iterations,
-            "second_stage_iterations": result.length.iterations // 4,
-            "seeds": list(result.seeds),
-            "classes": result.length.glyphs.classes,
-            "train": result.length.glyphs.train,
-            "test": result.length.glyphs.test,
-        },
+        "data": result.length.data_name,
+        "settings": _settings_dict(result),
         "sections": [
             {"title": section.title, "rows": [_row_dict(found) for found in section.rows]}
             for section in result.sections
@@ -177,6 +177,22 @@ def to_dict(result: BenchResult, command: str) -> dict[str, Any]:
     }
     plain: dict[str, Any] = plain_values(content)
     return plain
+
+
+def _settings_dict(result: BenchResult) -> dict[str, Any]:
+    length = result.length
+    known: dict[str, Any] = {"iterations": length.iterations, "seeds": list(result.seeds), "model": length.model}
+    if length.problem is not None:
+        files = {"train": length.problem.train.name, "test": length.problem.test.name}
+        return {**known, **files, "epochs": length.problem.epochs}
+    return {
+        **known,
+        "scenes": length.scenes,
+        "second_stage_iterations": (length.iterations or 0) // 4,
+        "classes": length.glyphs.classes,
+        "train": length.glyphs.train,
+        "test": length.glyphs.test,
+    }
 
 
 def _row_dict(found: RowResult) -> dict[str, Any]:

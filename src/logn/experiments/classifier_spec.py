@@ -22,6 +22,7 @@ from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments
 from logn.training.classifiers.config import ClassifierTrainingConfig
 from logn.training.classifiers.train_classifier import load_classifier, train_classifier
+from logn.training.engine.distributed import choose_device
 from logn.training.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: Second stages: the part that is trained, with class-balanced sampling (Kang et al., ICLR 2020).
@@ -42,6 +43,7 @@ class ClassifierProblem:
         epochs: Of a first stage; None for those of the preset.
         stage_epochs: Of a second stage; None for those of the preset.
         eql: Loss of EQL, with a threshold that fits the data.
+        device: Where classifiers are trained and run: `auto`, `cpu` or `cuda`.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ClassifierProblem:
     epochs: float | None = None
     stage_epochs: float | None = None
     eql: str = "eql-softmax"
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         if (self.glyphs is None) == (self.data is None):
@@ -142,7 +145,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
     def train(self, folders: Folders) -> None:
         """Train the classifier, or resume a run that was stopped, and note that it was completed."""
         config = self.training_config(folders)
-        result = train_classifier(config, progress=False)
+        result = train_classifier(config, progress=False, device=self.problem.device)
         write_json(folders.run / DONE, {"plan": _plain(config), "iterations": result.iterations})
 
     def is_trained(self, folders: Folders) -> bool:
@@ -155,7 +158,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
 
     def load(self, folders: Folders) -> Any:
         """The trained classifier, in evaluation mode."""
-        return load_classifier(folders.run)
+        return load_classifier(folders.run).to(choose_device(self.problem.device))
 
     def statistics(self, folders: Folders, step: Step) -> ClassMoments:
         """Statistics of the logits of all training images; made again if the weights are newer."""
@@ -178,10 +181,12 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
     def class_layer(self, folders: Folders) -> tuple[Any, Any]:
         """Weight and bias of the last layer."""
         layer = self.load(folders).cls_score
-        return layer.get_parameter("weight").detach().numpy(), layer.get_parameter("bias").detach().numpy()
+        weight, bias = (layer.get_parameter(name).detach().cpu().numpy() for name in ("weight", "bias"))
+        return weight, bias
 
 
 def _plain(config: ClassifierTrainingConfig) -> dict[str, Any]:
     """What must be the same for a run to count as trained; folders may move."""
     folders = {"data", "output", "root", "start"}
-    return {name: value for name, value in vars(config).items() if name not in folders}
+    # What is left to its default is not part of it, so that a setting of a later version makes no run another one.
+    return {name: value for name, value in vars(config).items() if name not in folders and value is not None}

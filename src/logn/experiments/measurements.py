@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from logn.classes.dimensions import read_dimensions
@@ -23,7 +22,7 @@ from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.mask_maker import mask_maker
-from logn.evaluate.detection.assignment import assign
+from logn.evaluate.detection.assignment import columns_of
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
@@ -31,7 +30,7 @@ from logn.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, trai
 from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
 from logn.experiments.training_jobs import single_thread
 from logn.files import atomic_path
-from logn.logits.proposals import Proposals
+from logn.logits.arrays import foreground_columns
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments
@@ -86,27 +85,19 @@ def positive_moments(
         seed: Of the draw of the images.
         progress: Called with the number of images whenever some are done.
     """
-    offset = 1 if detector.background == 0 else 0
     columns = detector.num_classes + (detector.background is not None)
+    foreground = np.arange(columns)[foreground_columns(columns, detector.background)]
     forms = [PositiveMoments(columns, require_correct=correct, metadata=metadata) for correct in (False, True)]
     order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
     for start in range(0, len(order), batch):
         chosen = [int(index) for index in order[start : start + batch]]
         found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
         for index, proposals in zip(chosen, found, strict=True):
-            labels = _classes_of(proposals, dataset, index)
-            real = labels >= 0
+            labels = columns_of(proposals, dataset, index, foreground)
             for form in forms:
-                form.update(proposals.logits[real], labels[real] + offset)
+                form.update(proposals.logits, labels)
         progress(len(chosen))
     return forms[0].moments(), forms[1].moments()
-
-
-def _classes_of(proposals: Proposals, dataset: DetectionDataset, index: int) -> npt.NDArray[np.int64]:
-    objects = ~dataset.is_crowd_of(index)
-    corners = dataset.boxes_of(index)[objects].astype(np.float64)
-    boxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
-    return assign(proposals.boxes.astype(np.float64), boxes, dataset.labels_of(index)[objects])
 
 
 ROUNDS, BATCH = 5, 8
@@ -212,7 +203,7 @@ def training_cost(cache: ArtifactCache, spec: DetectorSpec) -> float:
     known = file.read()["cost"]
     if ITERATION not in known:
         known = file.add("cost", {ITERATION: seconds_per_iteration(cache, spec)})
-    return float(known[ITERATION]) * spec.iterations
+    return float(known[ITERATION]) * (spec.iterations or 0)
 
 
 def known_numbers(values: Mapping[str, float | None]) -> dict[str, float]:

@@ -69,7 +69,8 @@ def run_experiment(
         else:
             outcomes[name] = _measured(cache, spec, corrections, experiment.errors)
     # Costs come last: a command that is stopped in between still has the metrics.
-    for name, (spec, _) in wanted.items() if experiment.costs else ():
+    # On data that is read they would take as long as the training, on a device that they don't measure.
+    for name, (spec, _) in wanted.items() if experiment.costs and length.problem is None else ():
         if outcomes[name].records:
             _add_costs(outcomes[name], cache, spec, length.plain("random", seed=spec.seed))
     first = plans[seeds[0]]

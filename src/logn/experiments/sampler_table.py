@@ -12,7 +12,8 @@ from logn.experiments.paper_tables import TABLE1, paper_row
 SAMPLERS = {"random": "Random sampling", "rfs": "Repeat factor sampling (RFS)", "balanced": "Class-balanced sampling"}
 CORRECTIONS = {
     "CE": Correction(),
-    "LogA": Correction("loga"),
+    "LogA": Correction("loga:priors=false"),
+    "LogA with priors": Correction("loga"),
     "NorCal": Correction("norcal"),
     "LogN": Correction("logn"),
     "LogN, margin 0": Correction("logn:margin=0"),
@@ -59,7 +60,8 @@ EXPERIMENT = Experiment(
     title="Samplers: what is left to correct after resampling",
     reading=(
         "The same detector, trained with images at random, with repeat factor sampling (stochastic, threshold "
-        "0.04) and with class-balanced sampling; every row below CE corrects it after training. LogA and NorCal "
+        "0.04) and with class-balanced sampling; every row below CE corrects it after training. LogA is the form that "
+        "keeps the score of the background (raw counts), as the paper's does. LogA and NorCal "
         "take the counts of the training set, which no longer fit what a sampler has shown; LogN takes what the "
         "detector says."
     ),

@@ -20,14 +20,14 @@ class Preset:
         preprocessing: From the image to the input. Its size is what to take where the model leaves it open.
         postprocessing: From proposals to detections.
         start: Columns before the classes, where raw outputs hold box, objectness and classes; None for separate ones.
-        activation: What follows the class logits where the graph ends with them.
+        activation: What follows the class logits where the graph ends with them; None where that is not known.
         background: Place of the background column: None, 0 or -1.
     """
 
     preprocessing: Preprocessing
     postprocessing: Postprocessing
     start: int | None = None
-    activation: str = "sigmoid"
+    activation: str | None = "sigmoid"
     background: int | None = None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.samplers import RandomSampler, RepeatFactorSampler
+from logn.datasets.samplers import RandomSampler, RepeatFactorSampler, repeat_factors
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import Comparison
 from logn.logits.arrays import foreground_columns
@@ -30,7 +30,8 @@ class LabelShift:
         external: `(F,)` shift by repeat factor sampling, which repeats images of rare classes.
         internal: `(F,)` shift by the assignment of proposals to objects, as far as the predicted images show; NaN where
             a class has no object or no proposal. None when there are no predictions.
-        both: `(F,)` sum of the two; None when there are no predictions.
+        both: `(F,)` shift by both together, counted: the proposals of each image weigh as often as repeat factor
+            sampling shows it. None when there are no predictions.
         threshold: Of repeat factor sampling.
     """
 
@@ -48,11 +49,17 @@ def label_shift(run: Run, *, threshold: float = 0.001) -> LabelShift:
     prior = RandomSampler(labels, data.num_classes).label_distribution()
     repeated = RepeatFactorSampler(labels, data.num_classes, threshold=threshold, rounding="stochastic")
     assigned = assigned_proposals(run) if run.has("predictions", "annotations") else None
-    return shift_between(prior, repeated.label_distribution(), assigned, threshold=threshold)
+    factors = repeat_factors(repeated.image_counts, len(repeated.images), threshold)
+    return shift_between(prior, repeated.label_distribution(), assigned, factors=factors, threshold=threshold)
 
 
 def shift_between(
-    prior: Floats, repeated: Floats, assigned: AssignedProposals | None, *, threshold: float = 0.001
+    prior: Floats,
+    repeated: Floats,
+    assigned: AssignedProposals | None,
+    *,
+    factors: Floats | None = None,
+    threshold: float = 0.001,
 ) -> LabelShift:
     """The shifts from distributions that are already known."""
     order = np.argsort(-prior, kind="stable")
@@ -64,10 +71,11 @@ def shift_between(
             f"Expected the predictions to have the {len(prior)} classes of the training annotations, but they have "
             f"{len(assigned.objects)}."
         )
-    internal = log_ratio(assigned.per_class / assigned.per_class.sum(), assigned.objects / assigned.objects.sum())[
-        order
-    ]
-    return LabelShift(order, external, internal, external + internal, threshold)
+    objects = assigned.objects / assigned.objects.sum()
+    internal = log_ratio(assigned.per_class / assigned.per_class.sum(), objects)[order]
+    joint = None if factors is None else assigned.repeated_per_class(factors)
+    both = None if joint is None else log_ratio(joint / joint.sum(), objects)[order]
+    return LabelShift(order, external, internal, both, threshold)
 
 
 def log_ratio(one: npt.ArrayLike, two: npt.ArrayLike) -> Floats:
@@ -119,23 +127,32 @@ class OnlineComparison:
     series: Mapping[str, tuple[float, ...]]
 
 
-def online_comparison(run: Comparison, online: Comparison, method: str | None = None) -> OnlineComparison:
-    """Put a model that was trained with LogN next to the usual one, before and after the correction.
+def online_comparison(
+    run: Comparison, online: Comparison | Mapping[str, Comparison], method: str | None = None
+) -> OnlineComparison:
+    """Put models that were trained with LogN next to the usual one, before and after the correction.
 
     Args:
         run: Comparison of the model that was trained as usual.
-        online: Comparison of the model that was trained with LogN; its uncorrected row is taken, since the
-            normalisation is part of that model.
+        online: Comparison of the model that was trained with LogN, or several by their names (the paper's two have the
+            margins 0 and min); its uncorrected row is taken, since the normalisation is part of that model.
         method: Which row of `run` is LogN afterwards; by default the first after the uncorrected model.
     """
-    if run.describe() != online.describe():
-        raise InputError(
-            f"Expected both runs to be measured by the same protocol, but got `{run.describe()}` and "
-            f"`{online.describe()}`."
-        )
+    several = {"Online LogN": online} if isinstance(online, Comparison) else online
+    for other in several.values():
+        if run.describe() != other.describe():
+            raise InputError(
+                f"Expected both runs to be measured by the same protocol, but got `{run.describe()}` and "
+                f"`{other.describe()}`."
+            )
     focus = run.focus(method)
-    metrics = tuple(name for name in GROUPS if name in run.metric_names and name in online.metric_names)
-    rows = {"Baseline": run.baseline, "Online LogN": online.baseline, f"Post-hoc ({focus.name})": focus}
+    known = [set(other.metric_names) for other in (run, *several.values())]
+    metrics = tuple(name for name in GROUPS if all(name in names for names in known))
+    rows = {
+        "Baseline": run.baseline,
+        **{name: other.baseline for name, other in several.items()},
+        f"Post-hoc ({focus.name})": focus,
+    }
     return OnlineComparison(metrics, {name: tuple(row[metric] for metric in metrics) for name, row in rows.items()})
 
 
@@ -145,7 +162,7 @@ class LogitStatistics:
 
     Args:
         order: `(F,)` the classes.
-        log_share: `(F,)` logarithm of the class's share among the training objects.
+        log_share: `(F,)` logarithm of the class's share among the training objects, as often as they were shown.
         mean: `(F,)` mean logit; NaN where the class has no sample.
         variance: `(F,)` its variance; NaN where it has fewer than two.
         mean_link: Correlation of the mean with `log_share`.
@@ -160,8 +177,16 @@ class LogitStatistics:
     variance_link: Correlation
 
 
-def logit_statistics(moments: ClassMoments, instance_counts: npt.ArrayLike) -> LogitStatistics:
-    """Pair statistics with the training frequency; `instance_counts` is per foreground class."""
+def logit_statistics(
+    moments: ClassMoments, instance_counts: npt.ArrayLike, shown: npt.ArrayLike | None = None
+) -> LogitStatistics:
+    """Pair statistics with the training frequency.
+
+    Args:
+        moments: The statistics.
+        instance_counts: Objects of each foreground class, which give the order.
+        shown: How often the objects of each class were shown, where a sampler repeated some; else once each.
+    """
     foreground = foreground_columns(moments.num_classes, moments.metadata.background)
     counts = np.maximum(np.asarray(instance_counts, np.float64), 1.0)
     seen = moments.count[foreground]
@@ -170,7 +195,8 @@ def logit_statistics(moments: ClassMoments, instance_counts: npt.ArrayLike) -> L
     if len(counts) != len(mean):
         raise InputError(f"Expected the counts to have {len(mean)} classes, but they have {len(counts)}.")
     order = np.argsort(-counts, kind="stable")
-    log_share = np.log(counts / counts.sum())[order]
+    labels = counts if shown is None else np.asarray(shown, np.float64)
+    log_share = np.log(labels / labels.sum())[order]
     mean, variance = mean[order], variance[order]
     return LogitStatistics(order, log_share, mean, variance, _link(mean, log_share), _link(variance, log_share))
 
@@ -187,6 +213,13 @@ def statistics_of_run(run: Run) -> LogitStatistics:
     names = moments.metadata.class_names
     counts = run.counts.aligned_to(None if names is None else names[foreground])
     return logit_statistics(moments, counts.instance_counts)
+
+
+def resampled_statistics(run: Run, *, threshold: float = 0.001) -> LogitStatistics:
+    """Statistics of a model that was trained with repeat factor sampling, beside the labels that it was shown."""
+    data, moments = run.training_data, run.moments
+    sampler = RepeatFactorSampler(data.labels_per_image(), data.num_classes, threshold=threshold, rounding="stochastic")
+    return logit_statistics(moments, data.instance_counts, np.maximum(sampler.label_distribution(), 1e-12))
 
 
 def positive_statistics(run: Run, assigned: AssignedProposals) -> LogitStatistics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from logn.report.figure_data import (
     margin_of_run,
     online_comparison,
     positive_statistics,
+    resampled_statistics,
     statistics_of_run,
 )
 from logn.report.figure_style import (
@@ -84,13 +85,15 @@ class FigureOptions:
 
     Args:
         method: The method of `tide` and `online`; by default the first of the comparison.
-        online: Run folder of a model that was trained with LogN, for `online`.
-        rfs_threshold: Of repeat factor sampling, for `label-shift`.
+        online: Run folder of a model that was trained with LogN, for `online`, or several.
+        rfs_threshold: Of repeat factor sampling, for `label-shift` and `logit-statistics`.
+        resampled: Run folder of the same model trained with repeat factor sampling, for `logit-statistics`.
     """
 
     method: str | None = None
-    online: Path | None = None
+    online: Path | Sequence[Path] | None = None
     rfs_threshold: float = 0.001
+    resampled: Path | None = None
 
 
 def draw_figure(name: str, run: Run, path: str | os.PathLike[str], options: FigureOptions | None = None) -> None:
@@ -109,8 +112,9 @@ def draw_label_shift(shift: LabelShift, make: Callable[..., Any]) -> Any:
     axes = figure.subplots()
     place = np.arange(len(shift.order))
     axes.axhline(0, color=GREY, linewidth=0.8, label="prior")
-    if shift.internal is not None and shift.both is not None:
+    if shift.internal is not None:
         axes.plot(place, shift.internal, ".", color=BLUE, markersize=2.5, label="assigned proposals")
+    if shift.both is not None:
         axes.plot(place, shift.both, "x", color=ORANGE, markersize=3, markeredgewidth=0.8, label="the same with RFS")
     axes.plot(place, shift.external, color=GREEN, linewidth=1.4, label=f"RFS alone (t = {shift.threshold:g})")
     axes.set_xlabel(CLASSES_BY_COUNT)
@@ -137,15 +141,22 @@ def draw_background_ratio(ratio: BackgroundRatio, make: Callable[..., Any]) -> A
     return figure
 
 
-def draw_logit_statistics(statistics: LogitStatistics, make: Callable[..., Any], samples: str) -> Any:
-    """Fig. 2 and 6: mean and variance of the logit next to the logarithm of the label distribution."""
-    figure = make(PAGE, 2.5)
+def draw_logit_statistics(
+    statistics: LogitStatistics, make: Callable[..., Any], samples: str, resampled: LogitStatistics | None = None
+) -> Any:
+    """Fig. 2 and 6: mean and variance of the logit next to the logarithm of the label distribution.
+
+    Where there are statistics of the model that was trained with repeat factor sampling, they stand in the same panels.
+    """
+    figure = make(PAGE, 2.5 if resampled is None else 2.9)
     panels = (
         ("Mean logit", statistics.mean, statistics.mean_link, "o"),
         ("Variance of the logit", statistics.variance, statistics.variance_link, "s"),
     )
+    again = () if resampled is None else (resampled.mean, resampled.variance)
+    links = () if resampled is None else (resampled.mean_link, resampled.variance_link)
     place = np.arange(len(statistics.order))
-    for axes, (label, values, link, marker) in zip(figure.subplots(1, 2), panels, strict=True):
+    for number, (axes, (label, values, link, marker)) in enumerate(zip(figure.subplots(1, 2), panels, strict=True)):
         axes.plot(place, values, marker, color=BLUE, markersize=2.4, label=f"{label.lower()}, {samples}")
         axes.set_xlabel(CLASSES_BY_COUNT)
         axes.set_ylabel(label, color=BLUE)
@@ -154,7 +165,15 @@ def draw_logit_statistics(statistics: LogitStatistics, make: Callable[..., Any],
         other.spines["right"].set_visible(True)
         other.plot(place, statistics.log_share, color=ORANGE, linewidth=1.3, label="label distribution")
         other.set_ylabel("log of the share of labels", color="#A86F00")
-        axes.set_title(f"rank correlation {link.spearman:+.2f}", loc="left")
+        title = f"rank correlation {link.spearman:+.2f}"
+        if resampled is not None:
+            axes.plot(place, again[number], "x", color=GREEN, markersize=2.6, markeredgewidth=0.7, label="with RFS")
+            other.plot(place, resampled.log_share, color=PURPLE, linewidth=1.1, linestyle="--", label="labels with RFS")
+            title += f", with RFS {links[number].spearman:+.2f}"
+            if number == 0:
+                handles = [*axes.get_legend_handles_labels()[0], *other.get_legend_handles_labels()[0]]
+                figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=1.4)
+        axes.set_title(title, loc="left")
     return figure
 
 
@@ -163,17 +182,17 @@ def draw_online(data: OnlineComparison, make: Callable[..., Any]) -> Any:
     figure = make(1.25 * COLUMN, 2.4)
     axes = figure.subplots()
     width = 0.8 / len(data.series)
-    hatches = ("", "//", "")
+    hatches = ("", "//", "\\\\", "") if len(data.series) > 3 else ("", "//", "")
     for number, (name, values) in enumerate(data.series.items()):
         place = np.arange(len(values)) + (number - (len(data.series) - 1) / 2) * width
         bars = axes.bar(
-            place, 100 * np.array(values), width, color=SERIES[number], label=name, hatch=hatches[number % 3]
+            place, 100 * np.array(values), width, color=SERIES[number], label=name, hatch=hatches[number % len(hatches)]
         )
         axes.bar_label(bars, fmt="%.1f", fontsize=5.5, padding=1)
     axes.set_xticks(np.arange(len(data.metrics)), data.metrics)
     axes.set_ylabel("AP")
     axes.grid(axis="y")
-    figure.legend(loc="outside upper center", ncols=3, handlelength=1.2, columnspacing=1)
+    figure.legend(loc="outside upper center", ncols=min(len(data.series), 3), handlelength=1.2, columnspacing=1)
     return figure
 
 
@@ -200,13 +219,32 @@ def draw_margin_effect(effect: MarginEffect, make: Callable[..., Any]) -> Any:
 
 
 def _online(run: Run, options: FigureOptions, make: Callable[..., Any]) -> Any:
-    if options.online is None:
+    folders = [options.online] if isinstance(options.online, Path) else list(options.online or ())
+    if not folders:
         raise InputError(
             "Expected `--online` to be the run folder of a model that was trained with LogN (with its own "
             "`comparison.json` from the same images), but got none."
         )
-    other = open_run(options.online).comparison
-    return draw_online(online_comparison(run.comparison, other, options.method), make)
+    if len(folders) == 1:
+        return draw_online(online_comparison(run.comparison, open_run(folders[0]).comparison, options.method), make)
+    # The paper's figure has two, with the margins 0 and min; the folders tell which is which.
+    others = {f"Online ({folder.name})": open_run(folder).comparison for folder in folders}
+    if len(others) < len(folders):
+        raise InputError("Expected the folders of `--online` to have different names, but some have the same.")
+    return draw_online(online_comparison(run.comparison, others, options.method), make)
+
+
+def _statistics(run: Run, options: FigureOptions, make: Callable[..., Any]) -> Any:
+    if options.resampled is None:
+        return draw_logit_statistics(statistics_of_run(run), make, "all samples")
+    other = resampled_statistics(open_run(options.resampled), threshold=options.rfs_threshold)
+    mine = statistics_of_run(run)
+    if len(other.order) != len(mine.order):
+        raise InputError(
+            f"Expected the run of `--resampled` to have the {len(mine.order)} classes of this one, but it has "
+            f"{len(other.order)}."
+        )
+    return draw_logit_statistics(mine, make, "all samples", other)
 
 
 def _positive_statistics(run: Run, make: Callable[..., Any]) -> Any:
@@ -220,7 +258,7 @@ FIGURES: Mapping[str, Draw] = {
     "background-ratio": lambda run, options, make: draw_background_ratio(
         background_ratio(assigned_proposals(run)), make
     ),
-    "logit-statistics": lambda run, options, make: draw_logit_statistics(statistics_of_run(run), make, "all samples"),
+    "logit-statistics": lambda run, options, make: _statistics(run, options, make),
     "online": _online,
     "tide": lambda run, options, make: draw_errors(error_pair(run, options.method), make),
     "tide-components": lambda run, options, make: draw_errors(error_components(run), make),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import as_rows
-from logn.logits.shards import LogitBlock
 from logn.statistics.batch_sums import BatchMoments, BatchSummer
-from logn.statistics.collect_journal import Arrays
-from logn.statistics.file_format import StatisticsFile
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 
@@ -31,6 +29,8 @@ class MovingAverage:
         initial_variance: Start of the variance.
         bias_correction: Take the starting values out again by dividing by `1 - (1 - momentum)^batches`, as Adam does;
             the official code keeps 29 % of them in its statistics of LVIS.
+        sample_rows: How many rows to keep beside the averages, as `ClassMoments` does, for the balanced margin.
+        mean_probability: Whether to keep the mean probability of each class beside them, over all rows alike.
         metadata: What the logits are.
 
     Example:
@@ -48,6 +48,8 @@ class MovingAverage:
         initial_mean: float = 0.0,
         initial_variance: float = 1.0,
         bias_correction: bool = False,
+        sample_rows: int = 0,
+        mean_probability: bool = False,
         metadata: StatisticsMetadata | None = None,
     ) -> None:
         if not 0.0 < momentum <= 1.0:
@@ -59,8 +61,11 @@ class MovingAverage:
             )
         self.num_classes = num_classes
         self.momentum = momentum
-        self.metadata = (metadata or StatisticsMetadata()).with_changes(estimator="moving-average")
-        self.metadata.check_width(num_classes)
+        # What is kept of the rows themselves has no order, so it is kept as for exact statistics.
+        self._rows_kept = ClassMoments(
+            num_classes, sample_rows=sample_rows, mean_probability=mean_probability, metadata=metadata
+        )
+        self._keeps_rows = bool(sample_rows or mean_probability)
         self.skipped_batches = 0
         self._bias_correction = bias_correction
         self._initial = (initial_mean, initial_variance)
@@ -69,13 +74,24 @@ class MovingAverage:
         self._rows, self._batches = 0, 0
         self._summer = BatchSummer(num_classes, "error")
 
+    @property
+    def metadata(self) -> StatisticsMetadata:
+        """What the logits are."""
+        return self._rows_kept.metadata.with_changes(estimator="moving-average")
+
+    @metadata.setter
+    def metadata(self, metadata: StatisticsMetadata) -> None:
+        self._rows_kept.metadata = metadata.with_changes(estimator="exact")
+
     def update(self, logits: Any) -> None:
         """Add a batch (…, C). One of fewer than two rows has no variance: it is left out and counted."""
         rows = as_rows(logits, self.num_classes)
         if len(rows) == 0:
             self.skipped_batches += 1
-        else:
-            self.add(self._summer.moments(rows), len(rows))
+            return
+        self.add(self._summer.moments(rows), len(rows))
+        if self._keeps_rows:
+            self._rows_kept.update(rows)
 
     def add(self, batch: BatchMoments, rows: int) -> None:
         """Add a batch of `rows` rows whose moments are known."""
@@ -106,9 +122,10 @@ class MovingAverage:
             variance = (variance - left * self._initial[1]) / (1.0 - left)
         # The averages stand for as many rows as went into them; two at least, so that the variance is defined.
         count = np.full(self.num_classes, float(max(self._rows, 2)))
-        zeros = np.zeros(self.num_classes)
+        zeros, kept = np.zeros(self.num_classes), self._rows_kept.to_file()
         return ClassMoments.from_file(
-            StatisticsFile(
+            replace(
+                kept,
                 count=count,
                 mean=mean,
                 m2=np.maximum(variance, 0.0) * (count - 1.0),
@@ -118,43 +135,3 @@ class MovingAverage:
                 metadata=self.metadata,
             )
         )
-
-
-class MovingAverageStatistics:
-    """`MovingAverage` in the form that `collect_shards` takes.
-
-    Args:
-        num_classes: Columns of the logits, the background included.
-        metadata: What the logits are.
-        options: Further arguments of `MovingAverage`.
-    """
-
-    def __init__(self, num_classes: int, *, metadata: StatisticsMetadata | None = None, **options: Any) -> None:
-        self._average = MovingAverage(num_classes, metadata=metadata, **options)
-        self._options = options
-
-    def settings(self) -> dict[str, Any]:
-        """What the result depends on apart from the shards."""
-        return {**self._options, **self._average.metadata.to_text()}
-
-    def compute(self, block: LogitBlock) -> list[tuple[BatchMoments, int]]:
-        """Moments of each batch; the averaging, which needs the batches in order, is left to `merge`."""
-        summer = BatchSummer(self._average.num_classes, "error")
-        return [(summer.moments(batch), len(batch)) for batch in block.read_batches()]
-
-    def merge(self, result: list[tuple[BatchMoments, int]]) -> None:
-        """Take the batches of a block, in order."""
-        for batch, rows in result:
-            self._average.add(batch, rows)
-
-    def arrays(self) -> Arrays:
-        """The state, for the journal."""
-        return self._average.state()
-
-    def restore(self, arrays: Arrays) -> None:
-        """Continue from the state that `arrays` returned."""
-        self._average.restore(arrays)
-
-    def moments(self) -> ClassMoments:
-        """The result."""
-        return self._average.moments()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ class PositiveMoments:
     Args:
         num_classes: Columns of the logits, the background included.
         require_correct: Use only samples whose highest logit is that of their label.
+        sample_rows: How many rows, of whatever class, to keep beside, as `ClassMoments` does.
+        mean_probability: Whether to keep the mean probability of each class beside, over all rows.
         metadata: What the logits are.
 
     Example:
@@ -32,7 +35,13 @@ class PositiveMoments:
     """
 
     def __init__(
-        self, num_classes: int, *, require_correct: bool = False, metadata: StatisticsMetadata | None = None
+        self,
+        num_classes: int,
+        *,
+        require_correct: bool = False,
+        sample_rows: int = 0,
+        mean_probability: bool = False,
+        metadata: StatisticsMetadata | None = None,
     ) -> None:
         name = "positives-correct" if require_correct else "positives"
         self.num_classes = num_classes
@@ -40,11 +49,27 @@ class PositiveMoments:
         self._moments = ClassMoments(
             num_classes, metadata=(metadata or StatisticsMetadata()).with_changes(estimator=name)
         )
+        self._all_rows = ClassMoments(
+            num_classes, sample_rows=sample_rows, mean_probability=mean_probability, metadata=self._moments.metadata
+        )
+        self._keeps_rows = bool(sample_rows or mean_probability)
+
+    @property
+    def metadata(self) -> StatisticsMetadata:
+        """What the logits are."""
+        return self._moments.metadata
+
+    @metadata.setter
+    def metadata(self, metadata: StatisticsMetadata) -> None:
+        self._moments.metadata = self._all_rows.metadata = metadata
 
     def update(self, logits: Any, labels: Any) -> None:
-        """Add logits (…, C) and the column index of each sample's label."""
+        """Add logits (…, C) and the column index of each sample's label; -1 for a row that counts for no column."""
         rows = as_rows(logits, self.num_classes)
+        if self._keeps_rows:
+            self._all_rows.update(rows)
         columns = _as_labels(labels, len(rows), self.num_classes)
+        rows, columns = rows[columns >= 0], columns[columns >= 0]
         values = rows[np.arange(len(rows)), columns].astype(np.float64)
         if not np.isfinite(values).all():
             column = int(columns[~np.isfinite(values)][0])
@@ -73,11 +98,14 @@ class PositiveMoments:
     def merge(self, other: PositiveMoments) -> PositiveMoments:
         """Add what `other` has seen, in place, and return self."""
         self._moments.merge(other._moments)
+        self._all_rows.merge(other._all_rows)
         return self
 
     def moments(self) -> ClassMoments:
         """A copy of the statistics so far, in the form that every method takes."""
-        return ClassMoments.from_file(self._moments.to_file())
+        kept = self._all_rows.to_file()
+        names = ("sample_capacity", "sample_rows", "sample_keys", "probabilities")
+        return ClassMoments.from_file(replace(self._moments.to_file(), **{name: getattr(kept, name) for name in names}))
 
 
 def _as_labels(labels: Any, rows: int, num_classes: int) -> npt.NDArray[np.intp]:
@@ -88,6 +116,8 @@ def _as_labels(labels: Any, rows: int, num_classes: int) -> npt.NDArray[np.intp]
         raise InputError(
             f"Expected `labels` to be one whole number per sample ({rows}), but got {array.dtype} {array.shape}."
         )
-    if rows and (array.min() < 0 or array.max() >= num_classes):
-        raise InputError(f"Expected `labels` to be in 0..{num_classes - 1}, but got {array.min()} to {array.max()}.")
+    if rows and (array.min() < -1 or array.max() >= num_classes):
+        raise InputError(
+            f"Expected `labels` to be in 0..{num_classes - 1}, or -1 for none, but got {array.min()} to {array.max()}."
+        )
     return array.astype(np.intp)

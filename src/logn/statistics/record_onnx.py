@@ -17,9 +17,10 @@ from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning, renamed_argument
 from logn.logits.image_folder import Preprocessing, read_prepared, select_images
 from logn.logits.onnx.file import onnx_digest, read_onnx
-from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle
+from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle, size_for_images
 from logn.logits.onnx.locate import OnnxLogits, locate_onnx_logits, wanted_of
 from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
+from logn.statistics.estimators import Estimator, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 
@@ -91,6 +92,9 @@ def record_onnx(
     nonfinite: Nonfinite = "error",
     provider: str = "CPUExecutionProvider",
     skip_unreadable: bool = False,
+    estimator: str = "exact",
+    momentum: float | None = None,
+    bias_correction: bool = False,
     progress: Callable[[int], object] | None = None,
     skipped: Callable[[Sequence[Path]], object] = lambda paths: None,
     advance: Callable[[int], object] | None = None,
@@ -104,16 +108,17 @@ def record_onnx(
         images: Folder of images, or a list of image files.
         preprocessing: How they become inputs; size, layout and type are taken from the model where it states them. By
             default what `like` says, else what the file says of itself: Ultralytics' metadata, or a
-            `preprocessor_config.json` beside it.
+            `preprocessor_config.json` beside it; else RGB from 0 to 1, stretched to the model's size or, where that is
+            open, to the nearest common size that it runs at.
         like: The name of a preset of `logn.logits.presets`, such as "yolox".
         tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
         num_classes: Columns of the logits, the background included, where the search finds several.
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
-        background: Place of the background column: None, 0 or -1.
+        background: Place of the background column: 0 or -1; by default what `like` says, else none.
         class_names: Name of each column, for the record, or a file of them.
         population: What a row of logits stands for, for the record.
-        max_images: Take at most this many of the images, spread evenly over the folder.
+        max_images: Take at most this many of the images, spread evenly over the folder or the list.
         batch_size: Images per run, where the model leaves it open.
         sample_rows: How many rows to keep as a sample.
         mean_probability: Whether to keep the mean probability of each class, as `logn.record` does.
@@ -121,6 +126,10 @@ def record_onnx(
         provider: Where the model runs, by onnxruntime's name.
         skip_unreadable: Leave out images that cannot be read, and warn about them at the end; without it the first of
             them is an error.
+        estimator: "exact", or "moving-average": the paper's algorithm 1, of which every run is a batch, so an image
+            with a `batch_size` of 1.
+        momentum: Of the moving average; 5e-5 by default.
+        bias_correction: Whether to take the start of the moving average out again.
         progress: Called with the number of images after each run.
         skipped: Called at the end with the images that were left out, if any were.
         advance: An older name of `progress`.
@@ -136,10 +145,20 @@ def record_onnx(
         >>> record_onnx(folder / "model.onnx", folder).mean
         array([2., 1., 0.])
     '''
+    how = Estimator(estimator, momentum, bias_correction)
+    if how.needs_labels:
+        raise InputError(
+            f"Expected `estimator` to be exact or moving-average for an ONNX file, which is run without labels, but"
+            f" got {estimator!r}."
+        )
     report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     file, paths = read_onnx(model_path), select_images(images, max_images)
     settled, description = settle(file, like)
-    batches = plan_batches(model_inputs(file.model), preprocessing or settled, batch_size)
+    if preprocessing is None:
+        preprocessing = size_for_images(file, settled, paths)
+        if preprocessing != settled:
+            warnings.warn(_names_size(file.path, preprocessing), LogNWarning, stacklevel=2)
+    batches = plan_batches(model_inputs(file.model), preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)
     unreadable: dict[Path, str] | None = {} if skip_unreadable else None
@@ -148,15 +167,16 @@ def record_onnx(
         reason = next(iter((unreadable or {}).values()))
         raise InputError(f"Expected images that can be read, but none of {len(paths):,} can: {reason}")
     logits, _ = locate_onnx_logits(file, wanted, first)
+    followed_by, background = description.reading(logits.activation or activation, background)
     metadata = StatisticsMetadata(
         class_names=_names(class_names or description.names_of(logits.num_classes), logits.num_classes, background),
         background=background,
-        activation=logits.activation or activation,
+        activation=followed_by,
         layer=", ".join(logits.tensors),
         population=population,
         fingerprint=onnx_digest(file),
     )
-    moments = ClassMoments(
+    statistics = how.start(
         logits.num_classes,
         nonfinite=nonfinite,
         sample_rows=sample_rows,
@@ -165,12 +185,20 @@ def record_onnx(
     )
     session = OnnxSession(exposing(file.model, logits.tensors, only=True), str(file.path), provider=provider)
     for inputs, real in batches.read(paths, unreadable):
-        moments.update(_rows(session.run(inputs, logits.tensors), logits, real, batches))
+        add_batch(statistics, _rows(session.run(inputs, logits.tensors), logits, real, batches), labels=tuple)
         report(real)
     if unreadable:
         skipped(tuple(unreadable))
         warnings.warn(_names_skipped(tuple(unreadable), len(paths)), LogNWarning, stacklevel=2)
-    return moments
+    return finished(statistics)
+
+
+def _names_size(path: Path, preprocessing: Preprocessing) -> str:
+    height, width = preprocessing.size or (0, 0)
+    return (
+        f"Nothing says which size `{path}` was made for: images are brought to {height} x {width}, the nearest common "
+        "size that it runs at; give its `size` if it is another."
+    )
 
 
 def _names_skipped(left_out: Sequence[Path], total: int) -> str:

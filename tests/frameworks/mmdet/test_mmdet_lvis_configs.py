@@ -79,6 +79,23 @@ def test_the_configurations_of_table_1_have_the_recipe_of_the_paper(path):
         assert head.predictor_cfg.type == "NormedConv2d"
 
 
+LINEAR = sorted((ROOT / "examples/mmdetection").glob("*_lvis_linear.py"))
+
+
+@pytest.mark.parametrize("path", LINEAR, ids=lambda path: path.stem)
+def test_the_configurations_of_the_row_ce_are_linear(path):
+    config = Config.fromfile(path)
+    normed = Config.fromfile(path.with_name(path.name.replace("_linear", "")))
+    assert config.train_dataloader == normed.train_dataloader
+    assert config.optim_wrapper == normed.optim_wrapper
+    model = build(config)
+    layer = locate_logits(model, num_classes=LVIS + 1)
+    assert {type(module).__name__ for module in find_modules(model, layer)} == {"Linear"}
+    assert not any(type(module).__name__ == "NormedConv2d" for module in model.modules())
+    for head in heads_of(config.model.roi_head.bbox_head):
+        assert head.loss_cls.type == "CrossEntropyLoss"
+
+
 @pytest.mark.parametrize("path", sorted((CONFIGS / "lvis").glob("*v1.py")), ids=lambda path: path.stem)
 def test_lvis_configurations_of_the_framework(path):
     model = build(Config.fromfile(path))

@@ -6,6 +6,7 @@ import torch
 from logn.errors import InputError
 from logn.training.classifiers.scaled_classifier import ScaledLinear
 from logn.training.detectors.feature_memory import FeatureMemory, jittered_boxes
+from logn.training.losses.equilibrium import EquilibriumLoss
 
 
 def test_the_oldest_features_go_first_and_carry_no_gradient():
@@ -17,28 +18,54 @@ def test_the_oldest_features_go_first_and_carry_no_gradient():
     assert (len(memory), len(memory.features_of(1))) == (3, 0)
 
 
-def test_weak_classes_are_drawn_more_often_and_empty_ones_never():
+def test_weak_classes_are_drawn_more_often_and_empty_ones_bring_nothing():
     torch.manual_seed(0)
     memory = FeatureMemory(3)
     memory.add(torch.arange(6.0)[:, None], torch.tensor([0, 0, 0, 0, 0, 2]))
-    scores = torch.tensor([0.3, 0.01, 0.1])
-    torch.testing.assert_close(memory.probabilities(scores), torch.tensor([0.25, 0.0, 0.75], dtype=torch.float64))
-    drawn = memory.draw(scores, classes=2000, features_each=1)
+    scores = torch.tensor([0.3, 0.1, 0.1])
+    # The class of which nothing is kept takes its share of the draws, as in the reference.
+    expected = torch.tensor([1 / 7, 3 / 7, 3 / 7], dtype=torch.float64)
+    torch.testing.assert_close(memory.probabilities(scores), expected, rtol=0, atol=1e-6)
+    drawn = memory.draw(scores, classes=3500, features_each=1)
     features, classes = drawn.features, drawn.classes
-    assert features.shape == (2000, 1)
+    assert abs(len(features) / 3500 - 4 / 7) < 0.03
     assert abs((classes == 2).double().mean().item() - 0.75) < 0.05
     assert set(features[classes == 0, 0].tolist()) == {0.0, 1.0, 2.0, 3.0, 4.0}
     assert (features[classes == 2] == 5.0).all()
 
 
-def test_a_draw_takes_different_features_as_far_as_there_are():
-    memory = FeatureMemory(1)
-    assert memory.draw(torch.tensor([0.5])) is None
+def test_features_are_drawn_with_repetition():
+    memory = FeatureMemory(2)
+    assert memory.draw(torch.tensor([0.5, 0.5])) is None
     memory.add(torch.arange(3.0)[:, None], torch.zeros(3, dtype=torch.int64))
-    drawn = memory.draw(torch.tensor([0.5]), classes=2, features_each=4)
-    assert sorted(drawn.features[:3, 0].tolist()) == [0.0, 1.0, 2.0]
-    assert (drawn.instances - drawn.instances[0]).tolist() == [0, 0, 0, 1, 1, 1]  # two draws, one value each
+    drawn = memory.draw(torch.tensor([1e-4, 1e4]), classes=2, features_each=4)
+    assert drawn.features.shape == (8, 1)  # four of three that there are
+    assert set(drawn.features[:, 0].tolist()) <= {0.0, 1.0, 2.0}
     assert drawn.offsets is None
+
+
+def test_a_class_brings_one_value_however_often_it_is_drawn():
+    memory, loss = FeatureMemory(1), EquilibriumLoss(1, background=0)
+    memory.add(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))
+    drawn = memory.draw(loss.mean_score, classes=8)
+    # Softmax 1/3 at the class of every drawn feature: 0.9 * 0.01 + 0.1 / 3, once.
+    logits = torch.log(torch.tensor([[2.0, 1.0]])).repeat(len(drawn.classes), 1)
+    loss(logits, drawn.classes + 1, drawn.instances)
+    assert loss.mean_score.item() == pytest.approx(0.9 * 0.01 + 0.1 / 3, abs=1e-7)
+
+
+def test_draws_of_two_classes_and_a_true_object_bring_three_values():
+    loss = EquilibriumLoss(2, background=0)
+    memory = FeatureMemory(2)
+    memory.add(torch.zeros(2, 2), torch.tensor([0, 1]))
+    torch.manual_seed(0)
+    drawn = memory.draw(loss.mean_score, classes=8)
+    assert set(drawn.classes.tolist()) == {0, 1}
+    labels = torch.cat((torch.tensor([1]), drawn.classes + 1))
+    instances = torch.cat((torch.tensor([0]), drawn.instances))
+    loss(torch.zeros(len(labels), 3), labels, instances)
+    kept = torch.tensor([0.9**2, 0.9], dtype=torch.float64)
+    torch.testing.assert_close(loss.mean_score, kept * 0.01 + (1 - kept) / 3)
 
 
 def test_every_pattern_of_directions_occurs_once_and_boxes_stay_inside():

@@ -170,7 +170,9 @@ def test_regions_of_earlier_batches_join_each_batch():
     assert all(torch.isfinite(value) for value in losses.values())
     assert len(memory) == 2 * 20  # of two objects with sixteen boxes each, twice, the last twenty of each class
     assert seen[0] > 2 * 16 + 8 * 4
-    assert memory.draw(loss.mean_score).offsets.abs().max() < 10
+    drawn = [found for _ in range(50) if (found := memory.draw(loss.mean_score)) is not None]
+    assert drawn  # now and then only classes without a region are drawn
+    assert all(found.offsets.abs().max() < 10 for found in drawn)
     detector([image], [{name: values[:0] for name, values in target.items()}])
     assert len(memory) == 2 * 20
     assert seen[1] > 8 * 4
@@ -258,7 +260,8 @@ def test_which_weights_each_part_trains(lvis_folder, tmp_path, only):
         fold_the_scaled_classifier(tmp_path / only)
         return
     assert any("cls_score" in name for name in changed)
-    assert any("rpn." in name for name in changed) == (only == "heads")
+    for part in ("rpn.", "bbox_pred.", "mask_head.", "mask_predictor."):
+        assert any(part in name for name in changed) == (only == "heads"), part
     assert not any("backbone" in name or "box_head" in name for name in changed)
     moved = before["roi_heads.box_predictor.cls_score.weight"] - after["roi_heads.box_predictor.cls_score.weight"]
     # Random weights differ by about 0.01; one warm-up step moves them far less.

@@ -47,6 +47,15 @@ class Activation(StrEnum):
     sigmoid = "sigmoid"
 
 
+class Estimator(StrEnum):
+    """How the statistics are computed."""
+
+    exact = "exact"
+    moving_average = "moving-average"
+    positives = "positives"
+    positives_correct = "positives-correct"
+
+
 class Labels(StrEnum):
     """What the labels verify by which a detector is measured."""
 
@@ -68,13 +77,27 @@ ActivationOption = Annotated[
     Activation | None,
     typer.Option(help="What the model applies to the logits; in an ONNX file only those before it are searched for."),
 ]
-PopulationOption = Annotated[str | None, typer.Option(help="Which samples these are, e.g. 'test proposals'.")]
+PopulationOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Which samples these are, e.g. 'test proposals'. Of a detector's run: `test-proposals`, or"
+        " `sampled-regions`: those that training samples, as the official code has it."
+    ),
+]
 SampleRowsOption = Annotated[
     int | None, typer.Option(help="Rows that the statistics keep, for balanced margins; default 4096.")
 ]
 MeanProbabilityOption = Annotated[
     bool | None,
     typer.Option("--prior/--no-prior", help="Keep the mean probability of each class, for p2p; on by default."),
+]
+EstimatorOption = Annotated[
+    Estimator,
+    typer.Option(help="Exact; the paper's moving average; of a run, each class's logit over its own samples only."),
+]
+MomentumOption = Annotated[float | None, typer.Option(help="Of the moving average; default 5e-5.")]
+BiasCorrectionOption = Annotated[
+    bool, typer.Option("--debias", help="Correct the moving average for its start."), formerly("--bias-correction")
 ]
 NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")]
 

@@ -40,13 +40,11 @@ class RaySettings:
 
     Args:
         make_detector: Opens it on a worker.
-        workers: How many of them.
-        gpus_per_worker: GPUs that each of them has.
+        resources: How many `workers`, and the `gpus_per_worker`.
     """
 
     make_detector: Callable[[], Any]
-    workers: int | None
-    gpus_per_worker: int
+    resources: dict[str, Any]
 
 
 def ray_settings(
@@ -65,7 +63,7 @@ def ray_settings(
     # Workers may start in another folder.
     place = model.absolute() if model.exists() else model
     make = partial(open_detector, place, trust=trust, image_size=image_size, device="cpu")
-    return RaySettings(make, workers, gpus)
+    return RaySettings(make, {"workers": workers, "gpus_per_worker": gpus})
 
 
 def open_detector(model: Path, *, trust: bool, image_size: int | None, device: str) -> Any:

@@ -196,6 +196,9 @@ TargetOption = Annotated[
 ]
 FixedOption = Annotated[bool, _option(MEASURES, "Also AP-Fixed, and AP-Pool over its detections.", "--fixed")]
 ErrorsOption = Annotated[bool, _option(MEASURES, "Also the kinds of error (TIDE).", "--errors")]
+MaskErrorsOption = Annotated[
+    bool, _option(MEASURES, "The kinds of error by the overlap of masks instead of boxes.", "--mask-errors")
+]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the tables.")]
 FolderOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the result as .json, .md, .csv and .tex.")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from logn.errors import InputError
 from logn.logits.presets import PRESETS
+
+if TYPE_CHECKING:
+    from logn.logits.image_folder import Preprocessing
+    from logn.logits.onnx.image_input import Description
 
 PREPROCESSING = "How an image becomes an input"
 
@@ -73,6 +78,38 @@ def given_preprocessing(
         "channels": channels.value if channels else None,
         "pad_value": pad_value,
     }
+
+
+def assumptions(
+    model: Path, given: dict[str, Any], settled: Preprocessing, description: Description, *, size_found: bool
+) -> list[str]:
+    """What is assumed of a model's images because neither the user nor the file says it, with the options that would.
+
+    Args:
+        model: The ONNX file.
+        given: What the user said of the preprocessing.
+        settled: How the images are prepared.
+        description: What the file says of itself.
+        size_found: Whether its size was found out by a run.
+    """
+    found = []
+    size = None if settled.size is None else f"{settled.size[0]} x {settled.size[1]}"
+    if description.preset is None:
+        unsaid = {name for name, value in given.items() if value is None}
+        if settled.dtype != "uint8" and {"mean", "std", "max_value"} <= unsaid:
+            found.append("values from 0 to 1 without a mean (`--mean`, `--std`, `--max-value`)")
+        if "channels" in unsaid:
+            found.append("RGB (`--channels`)")
+        if "resize" in unsaid and size is not None:
+            found.append(f"stretched to {size} (`--resize`)")
+    if size_found:
+        found.append(f"{size}, the nearest common size that it runs at (`--size`)")
+    if not found:
+        return []
+    return [
+        f"`{model}` does not say how its images were prepared in training; assumed: {', '.join(found)}. "
+        "If that is wrong, so are the results: `--like NAME` or these options say it."
+    ]
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:

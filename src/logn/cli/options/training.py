@@ -12,6 +12,7 @@ import typer
 from logn.cli.console import print_json, print_note
 from logn.cli.kinds import formerly
 from logn.cli.options.choices import ANNOTATIONS, LABELLED_IMAGES
+from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.training.detectors.train_detector import TrainingResult
@@ -88,6 +89,13 @@ IterationsOption = Annotated[
     int | None, typer.Option(help="Length of the run, instead of the preset's.", rich_help_panel=RECIPE)
 ]
 EpochsOption = Annotated[float | None, typer.Option(help="Length of the run in epochs.", rich_help_panel=RECIPE)]
+MilestonesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Epochs of this run after which the learning rate drops to a tenth, such as `3,5`.",
+        rich_help_panel=RECIPE,
+    ),
+]
 BatchOption = Annotated[
     int | None, typer.Option(help="Images per iteration, all processes together.", rich_help_panel=RECIPE)
 ]
@@ -110,6 +118,21 @@ ProcessesOption = Annotated[
     int, typer.Option(help="Processes to start; on a CPU, one per core is best. Leave it 1 under torchrun.")
 ]
 WorkersOption = Annotated[int | None, typer.Option(help="Processes that read images ahead.")]
+
+
+def parse_milestones(text: str | None) -> tuple[float, ...] | None:
+    """The epochs of `--milestones`.
+
+    Example:
+        >>> parse_milestones("3,5")
+        (3.0, 5.0)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"Expected `--milestones` to be epochs with commas between them, but got {text!r}.") from None
 
 
 def print_result(result: TrainingResult, *, as_json: bool) -> None:

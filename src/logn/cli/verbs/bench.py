@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, verb_group
+from logn.cli.options.choices import DeviceOption
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
 
 if TYPE_CHECKING:
+    from logn.experiments.bench_detectors import BenchLength
     from logn.experiments.classifier_spec import ClassifierProblem
 
 bench = verb_group(
@@ -42,6 +44,9 @@ predictions and measurements stay in the folder of `--root`; a second call goes 
 `logn bench {name} --jobs 2 -o docs/results`
 
 `logn bench {name} --seeds 3 --jobs 8`
+
+`logn bench {name} --data lvis_v1_train.json --test lvis_v1_val.json --images coco -m mask-rcnn-r101 --weights
+resnet101.pth --device cuda --jobs 1`
 """
 
 RootOption = Annotated[Path, typer.Option(help="Folder where trained models and all else is kept.")]
@@ -56,6 +61,18 @@ IterationsOption = Annotated[
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as Markdown and JSON.")]
 TrainOption = Annotated[
     bool, typer.Option("--train/--measure-only", help="Train what is missing, or report those rows as not trained.")
+]
+
+DataOption = Annotated[
+    Path | None, typer.Option(help="LVIS or COCO annotations to train on, in place of glyph scenes; with --test.")
+]
+TestOption = Annotated[Path | None, typer.Option(help="Annotations to test on, with --data.")]
+ImagesOption = Annotated[Path | None, typer.Option(help="Folder that the image paths start from, with --data.")]
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="As `logn train --model`.")]
+WeightsOption = Annotated[Path | None, typer.Option(help="Weights of the backbone, with --data.")]
+EpochsOption = Annotated[
+    float | None,
+    typer.Option(help="Of a whole training, with --data; default: the preset's. A second stage has a quarter."),
 ]
 
 GLYPHS, IMAGENET_LT = "glyphs", "imagenet-lt"
@@ -73,23 +90,31 @@ def table_command(name: str) -> Callable[..., None]:
         seeds: SeedsOption = 1,
         jobs: JobsOption = 2,
         iterations: IterationsOption = None,
+        data: DataOption = None,
+        test: TestOption = None,
+        images: ImagesOption = None,
+        model: ModelOption = "small",
+        weights: WeightsOption = None,
+        epochs: EpochsOption = None,
+        device: DeviceOption = "auto",
         train: TrainOption = True,
         show_progress: ProgressOption = None,
         json: JsonOption = False,
     ) -> None:
         from logn.experiments.artifact_cache import ArtifactCache
-        from logn.experiments.bench_detectors import BENCHMARK, QUICK
         from logn.experiments.bench_pages import to_dict, to_text, write_pages
         from logn.experiments.run_experiment import run_experiment
 
         if seeds < 1:
             raise InputError(f"Expected `--seeds` to be at least 1, but got {seeds}.")
-        length = QUICK if quick else BENCHMARK
-        length = length if iterations is None else replace(length, iterations=iterations)
+        files = {"--data": data, "--test": test, "--images": images, "--weights": weights, "--epochs": epochs}
+        length = replace(_length(files, iterations, quick=quick), model=model, device=device)
         experiment = import_module(f"logn.experiments.{name}").EXPERIMENT
         cache = ArtifactCache(root, jobs=jobs, step=step_reporter(show_progress))
         result = run_experiment(experiment, cache, length=length, seeds=range(seeds), train=train)
         words = ["logn bench", name, *(["--quick"] if quick else []), "--seeds", str(seeds)]
+        words += [] if model == "small" else ["--model", model]
+        words += [] if data is None or test is None else ["--data", data.name, "--test", test.name]
         words += [] if iterations is None else ["--iterations", str(iterations)]
         text = " ".join([*words, *output_words(output)])
         show_table(
@@ -104,6 +129,31 @@ def table_command(name: str) -> Callable[..., None]:
 
     command.__doc__ = TABLES[name] + EXAMPLES.format(name=name)
     return command
+
+
+def _length(files: Mapping[str, Any], iterations: int | None, *, quick: bool) -> BenchLength:
+    """Size of the problem and length of the training: drawn scenes, or data that is read."""
+    from logn.experiments.bench_detectors import BENCHMARK, QUICK, BenchLength
+    from logn.experiments.detector_spec import DetectionProblem
+
+    data, test = files["--data"], files["--test"]
+    if data is None:
+        extra = next((option for option, value in files.items() if value is not None), None)
+        if extra is not None:
+            raise InputError(f"Expected `{extra}` only with `--data`, but got no `--data`.")
+        length = QUICK if quick else BENCHMARK
+        return length if iterations is None else replace(length, iterations=iterations)
+    if test is None:
+        raise InputError("Expected `--test` to name the annotations to test on, with `--data`, but got none.")
+    if quick:
+        raise InputError("Expected `--quick` only without `--data`, but got both; shorten it with `--epochs`.")
+    if iterations is not None and files["--epochs"] is not None:
+        raise InputError("Expected one of `--iterations` and `--epochs`, but got both.")
+    for path in (data, test):
+        if not path.is_file():
+            raise InputError(f"Expected `{path}` to be an annotation file, but there is none.")
+    problem = DetectionProblem(data, test, files["--images"], files["--weights"], files["--epochs"])
+    return BenchLength(iterations=iterations, problem=problem)
 
 
 def imagenet_lt(
@@ -125,6 +175,7 @@ def imagenet_lt(
     epochs: Annotated[
         float | None, typer.Option(help="Of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
     ] = None,
+    device: DeviceOption = "auto",
     train: TrainOption = True,
     show_progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -147,7 +198,7 @@ def imagenet_lt(
     from logn.experiments.classifier_pages import ClassifierBench, to_dict, to_text, write_pages
     from logn.experiments.classifier_spec import ClassifierSpec
 
-    problem = _problem(dataset, data, images, model, epochs, quick=quick)
+    problem = replace(_problem(dataset, data, images, model, epochs, quick=quick), device=device)
     length = "quick" if quick else "classification"
     folder = root / (f"{dataset}-{length}" if epochs is None else f"{dataset}-{length}-{epochs:g}-epochs")
     cache = ArtifactCache(folder, jobs=jobs, step=step_reporter(show_progress))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +17,12 @@ from logn.cli.options.choices import (
     ActivationOption,
     Background,
     BackgroundOption,
+    BiasCorrectionOption,
     ClassNamesOption,
+    Estimator,
+    EstimatorOption,
     MeanProbabilityOption,
+    MomentumOption,
     Nonfinite,
     NonfiniteOption,
     PopulationOption,
@@ -28,20 +31,14 @@ from logn.cli.options.choices import (
 )
 from logn.cli.paths import check_output
 from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
-from logn.cli.verbs.collect_models import SourcesArgument, collect_onnx, collect_run
+from logn.cli.verbs.collect_models import SourcesArgument, collect_onnx
+from logn.cli.verbs.collect_runs import collect_run
 from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.logits.array_files import StoredArray
     from logn.statistics.metadata import StatisticsMetadata
     from logn.statistics.moments import ClassMoments
-
-
-class Estimator(StrEnum):
-    """How the statistics are computed."""
-
-    exact = "exact"
-    moving_average = "moving-average"
 
 
 def collect_logits(
@@ -53,9 +50,9 @@ def collect_logits(
     population: PopulationOption = None,
     layer: Annotated[str | None, typer.Option(help="The layer that gave the logits.")] = None,
     key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
-    estimator: Annotated[Estimator, typer.Option(help="Exact, or the paper's average.")] = Estimator.exact,
-    momentum: Annotated[float | None, typer.Option(help="Of the moving average; default 5e-5.")] = None,
-    bias_correction: Annotated[bool, typer.Option("--bias-correction", help="Of the moving average.")] = False,
+    estimator: EstimatorOption = Estimator.exact,
+    momentum: MomentumOption = None,
+    bias_correction: BiasCorrectionOption = False,
     sample_rows: SampleRowsOption = None,
     mean_probability: MeanProbabilityOption = None,
     nonfinite: NonfiniteOption = Nonfinite.error,
@@ -182,23 +179,24 @@ def _statistics(
     kept: dict[str, Any],
     average: dict[str, Any],
 ) -> Any:
-    from logn.statistics.shard_collection import DEFAULT_SAMPLE_ROWS, ExactStatistics
+    from logn.statistics.shard_collection import DEFAULT_SAMPLE_ROWS, ExactStatistics, MovingAverageStatistics
 
     given = {name: value for name, value in average.items() if value is not None}
+    default = {"sample_rows": DEFAULT_SAMPLE_ROWS, "mean_probability": True}
+    kept = default | {name: value for name, value in kept.items() if value is not None}
     if estimator is Estimator.exact:
         if given:
             option = next(iter(given)).replace("_", "-")
             raise InputError(f"Expected `--{option}` only with `--estimator moving-average`, but it is exact.")
-        default = {"sample_rows": DEFAULT_SAMPLE_ROWS, "mean_probability": True}
-        kept = default | {name: value for name, value in kept.items() if value is not None}
         return ExactStatistics(first.num_classes, metadata=metadata, nonfinite=nonfinite, **kept)
-    if any(kept.values()) or nonfinite == "skip":
-        options = {"sample_rows": "--sample-rows", "mean_probability": "--prior"}
-        option = next((options[name] for name, value in kept.items() if value), "--nonfinite skip")
-        raise InputError(f"Expected `{option}` only with `--estimator exact`, but it is moving-average.")
-    from logn.statistics.moving_average import MovingAverageStatistics
-
-    return MovingAverageStatistics(first.num_classes, metadata=metadata, **given)
+    if estimator is not Estimator.moving_average:
+        raise InputError(
+            f"Expected `--estimator` to be exact or moving-average for dumped logits, which have no labels, but got "
+            f"{estimator.value}; `logn.PositiveMoments` takes both in Python."
+        )
+    if nonfinite == "skip":
+        raise InputError("Expected `--nonfinite skip` only with `--estimator exact`, but it is moving-average.")
+    return MovingAverageStatistics(first.num_classes, metadata=metadata, **given, **kept)
 
 
 def _report(moments: ClassMoments, shards: list[StoredArray], output: Path, *, as_json: bool) -> None:

@@ -71,6 +71,7 @@ def evaluate_file(
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
     errors: options.ErrorsOption = False,
+    mask_errors: options.MaskErrorsOption = False,
     form: options.FormatOption = options.Format.table,
     output: options.FolderOption = None,
     show_progress: ProgressOption = None,
@@ -81,6 +82,7 @@ def evaluate_file(
 
     decode = options.decode_options(1e-4, None, None, None, max_detections)
     choices = _choices(options.style_of(protocol, coco), only_predicted, fixed, errors)
+    choices["mask_errors"] = mask_errors
     settings = options.compare_settings(decode, bounds, choices)
     options.make_folder(output)
     table = options.read_counts(counts)

@@ -41,10 +41,17 @@ def figure(
     output: Annotated[Path, typer.Option("--output", "-o", help="A .svg, .png or .pdf file.")],
     method: MethodOption = None,
     online: Annotated[
-        Path | None, typer.Option("--online", help="online: run folder of a model trained with LogN.")
+        list[Path] | None,
+        typer.Option("--online", help="online: run folder of a model trained with LogN; twice for two margins."),
+    ] = None,
+    resampled: Annotated[
+        Path | None,
+        typer.Option(help="logit-statistics: run folder of the same model trained with repeat factor sampling."),
     ] = None,
     repeat_threshold: Annotated[
-        float, typer.Option(help="label-shift: of repeat factor sampling."), formerly("--rfs-threshold")
+        float,
+        typer.Option(help="label-shift, logit-statistics: of repeat factor sampling."),
+        formerly("--rfs-threshold"),
     ] = 0.001,
     predictions: PredictionsOption = None,
     statistics: StatisticsOption = None,
@@ -74,7 +81,8 @@ def figure(
     check_format(output)
     check_output(output)
     places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
-    draw_figure(name.value, open_run(run, places=places), output, FigureOptions(method, online, repeat_threshold))
+    options = FigureOptions(method, online or None, repeat_threshold, resampled)
+    draw_figure(name.value, open_run(run, places=places), output, options)
     if json:
         print_json({"figure": output, "name": name.value, "bytes": output.stat().st_size})
     else:

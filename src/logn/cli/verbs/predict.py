@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
-from logn.cli.kinds import Kind, formerly, verb_of, with_old_spellings
+from logn.cli.console import JsonOption, ProgressOption, command, print_note
+from logn.cli.kinds import Kind, verb_of, with_old_spellings
 from logn.cli.options.choices import (
     BACKGROUND_INDEX,
-    LABELLED_IMAGES,
     ActivationOption,
     Background,
     BackgroundOption,
     DeviceOption,
     ImageFolderOption,
-    SampleRowsOption,
     at_least_one,
 )
-from logn.cli.options.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
 from logn.cli.options.detectors import (
-    MODEL,
     ImageSizeOption,
     RayOption,
     TrustOption,
@@ -31,6 +27,7 @@ from logn.cli.options.detectors import (
     open_detector,
     ray_settings,
 )
+from logn.cli.options.prediction import BatchOption, DataOption, DtypeOption, ModelArgument, NamesOption, OutputOption
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -40,41 +37,18 @@ from logn.cli.options.preprocessing import (
     ResizeOption,
     SizeOption,
     StdOption,
+    assumptions,
     given_preprocessing,
 )
+from logn.cli.verbs.predict_classifiers import run_classifier
 from logn.cli.verbs.predict_store import store_predictions
 from logn.errors import InputError
 from logn.labels.source import find_labels, with_split
 
 if TYPE_CHECKING:
     from logn.datasets.detection_dataset import DetectionDataset
-    from logn.datasets.labelled_images import LabelledImages
-    from logn.training.classifiers.models import Classifier
 
 _STATISTICS = "statistics.safetensors"
-
-ModelArgument = Annotated[Path, typer.Argument(help=MODEL), formerly("--model", "-m")]
-DataOption = Annotated[
-    Path,
-    typer.Option(
-        "--data",
-        "-d",
-        help="Detectors: LVIS or COCO file, folder with `test.json`, YOLO `data.yaml` or VOC folder (its split: "
-        "`data.yaml:test`, by default `val`). Classifiers: " + LABELLED_IMAGES,
-    ),
-]
-OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder to write; that of a detector is continued if it is there.")
-]
-DtypeOption = Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")]
-BatchOption = Annotated[
-    int | None, typer.Option(help="Images per forward pass; default 8 for detectors, 256 for classifiers.")
-]
-NamesOption = Annotated[
-    Path | None,
-    typer.Option(help="One class name a line: for list files, and for ONNX files that do not name their classes."),
-    formerly("--classes"),
-]
 
 
 def predict_detector(
@@ -83,6 +57,13 @@ def predict_detector(
     output: OutputOption,
     images: ImageFolderOption = None,
     dtype: DtypeOption = "float16",
+    stage_correction: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A correction for each stage of a cascade, in their order; their logits are corrected before they are"
+            " averaged."
+        ),
+    ] = None,
     batch: BatchOption = None,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
@@ -96,14 +77,28 @@ def predict_detector(
     from logn.datasets.detection_dataset import DetectionDataset
 
     at_least_one(batch=batch)
+    if use_ray and stage_correction:
+        raise InputError("Expected `--stage-correction` in one process or under torchrun, but got it with `--ray`.")
     cluster = ray_settings(use_ray, workers, model, trust=trust, image_size=image_size, device=device)
     dataset = DetectionDataset(_annotations(data), images)
     detector = open_detector(model, trust=trust, image_size=image_size, device="cpu" if cluster else device)
-    if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json, cluster):
+    changed = _correct_stages(detector, stage_correction)
+    if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json, changed, cluster):
         how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
         where = () if images is None else ("--images", images)
         options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
         _print_next(dataset, output, command("logn", "collect", model, *options))
+
+
+def _correct_stages(detector: Any, files: list[Path] | None) -> dict[str, Any]:
+    """Attach the corrections of the stages; what the store is to remember of them."""
+    from logn.calibrators.class_affine import ClassAffine
+    from logn.evaluate.store.stage_corrections import correct_stages
+
+    if not files:
+        return {}
+    digest = correct_stages(detector, [ClassAffine.load(path) for path in files])
+    return {"fingerprint": digest, "stage_corrections": [path.name for path in files]}
 
 
 def predict_onnx(
@@ -142,10 +137,11 @@ def predict_onnx(
     dataset = DetectionDataset(_annotations(data), images)
     given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
     said = any(value is not None for value in given.values())
+    settled, description = settle(read_onnx(model), like, **given)
     detector = OnnxDetector(
         model,
         like=like,
-        preprocessing=settle(read_onnx(model), like, **given)[0] if said else None,
+        preprocessing=settled if said else None,
         class_names=class_names,
         activation=activation.value if activation else None,
         background=BACKGROUND_INDEX[background],
@@ -154,6 +150,8 @@ def predict_onnx(
         provider=provider,
     )
     if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json):
+        for sentence in assumptions(model, given, settled, description, size_found=False):
+            print_note(f"Warning: {sentence}")
         options = () if like is None else ("--like", like)
         _print_next(
             dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)
@@ -169,55 +167,6 @@ def _print_next(dataset: DetectionDataset, output: Path, collect: str) -> None:
     compare = command("logn", "compare", output, "-s", _STATISTICS, "-a", dataset.annotation_file)
     print_note(f"The statistics of training images, if they are not there yet: {collect}")
     print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
-
-
-def run_classifier(
-    model: ModelArgument,
-    data: DataOption,
-    output: OutputOption,
-    images: ImageFolderOption = None,
-    split: Annotated[
-        list[str] | None, typer.Option(help="`train`, `dev` or `test`; can be repeated. Default: train and test.")
-    ] = None,
-    class_names: NamesOption = None,
-    batch: BatchOption = None,
-    sample_rows: SampleRowsOption = None,
-    device: DeviceOption = "auto",
-    show_progress: ProgressOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Run an image classifier once and keep its logits, as `logn predict` does."""
-    from logn.datasets.open_images import SPLITS, open_images
-    from logn.evaluate.classification.classifier_logits import check_classes
-    from logn.training.classifiers.train_classifier import load_classifier
-    from logn.training.engine.distributed import choose_device
-
-    at_least_one(batch=batch)
-    batch = 256 if batch is None else batch
-    splits = list(dict.fromkeys(split or ("train", "test")))
-    for name in splits:
-        if name not in SPLITS:
-            raise InputError(f"Expected `--split` to be one of {SPLITS}, but got {name!r}.")
-    classifier = load_classifier(model).to(choose_device(device))
-    options = dict(classifier.data_options or {})
-    opened = {name: open_images(data, name, root=images, class_names=class_names, **options) for name in splits}
-    for labelled in opened.values():
-        check_classes(classifier, labelled)
-    if "train" in opened:
-        _check_training_images(classifier, opened["train"], model)
-    output.mkdir(parents=True, exist_ok=True)
-    written = _write_facts(classifier, output)
-    with progress("Predicting", total=_passes(opened), shown=show_progress) as advance:
-        for name, labelled in opened.items():
-            written |= _write_split(classifier, name, labelled, output, batch, sample_rows, advance)
-    images_of = {name: len(labelled) for name, labelled in opened.items()}
-    if json:
-        print_json({"output": output, "images": images_of, "num_classes": classifier.num_classes, "files": written})
-        return
-    total = ", ".join(f"{count:,} of {name}" for name, count in images_of.items())
-    typer.echo(f"{output}: logits of {classifier.num_classes} classes for {total} images.")
-    compare = command("logn", "compare", output)
-    print_note(f"To compare methods on them: {compare} --methods logn,logn:balanced,loga")
 
 
 DETECTOR = Kind("Detector", "a detector", predict_detector)
@@ -276,64 +225,3 @@ def _annotations(data: Path) -> Path:
             "it does not."
         )
     return found.path if found.form == "json" else with_split(data, "val")
-
-
-def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:
-    before = classifier.image_counts
-    for label, (then, now) in enumerate(zip(before or (), images.image_counts.tolist(), strict=True)):
-        if then != now:
-            raise InputError(
-                f"Expected `{images.source}` to be the training images of `{run}`, with {then} of class {label}"
-                f" (`{images.class_names[label]}`), but it has {now}."
-            )
-
-
-def _passes(opened: dict[str, LabelledImages]) -> int:
-    return sum(len(images) for images in opened.values())
-
-
-def _write_facts(classifier: Classifier, folder: Path) -> dict[str, Path]:
-    """What methods need to know besides the logits."""
-    from logn.datasets.glyphs.shards import write_json
-    from logn.files import write_safetensors
-
-    counts = classifier.image_counts or ()
-    table = {"names": classifier.class_names, "image_counts": counts, "num_images": sum(counts)}
-    write_json(folder / COUNTS_FILE, table)
-    if classifier.settings.classifier == "cosine":
-        return {"counts": folder / COUNTS_FILE}
-    layer = classifier.cls_score
-    tensors = {name: layer.get_parameter(name).detach().cpu().numpy() for name in ("weight", "bias")}
-    write_safetensors(folder / LAYER_FILE, tensors, {"format": "logn-class-layer", "schema": "1"})
-    return {"counts": folder / COUNTS_FILE, "class_layer": folder / LAYER_FILE}
-
-
-def _write_split(
-    classifier: Classifier,
-    split: str,
-    images: LabelledImages,
-    folder: Path,
-    batch: int,
-    sample_rows: int | None,
-    advance: Any,
-) -> dict[str, Path]:
-    import numpy as np
-
-    from logn.evaluate.classification.classifier_logits import classifier_logits, logits_and_statistics
-    from logn.files import atomic_path
-
-    written: dict[str, Path] = {}
-    if split == "train":
-        logits, moments = logits_and_statistics(
-            classifier, images, batch=batch, sample_rows=sample_rows, progress=advance
-        )
-        moments.save(folder / STATISTICS_FILE)
-        written["statistics"] = folder / STATISTICS_FILE
-    else:
-        logits = classifier_logits(classifier, images, batch=batch, progress=advance)
-    for kind, array in (("logits", logits), ("labels", images.labels)):
-        path = folder / f"{split}_{kind}.npy"
-        with atomic_path(path) as temporary:
-            np.save(temporary, array)
-        written[f"{split}_{kind}"] = path
-    return written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ def store_predictions(
     batch: int | None,
     show_progress: bool | None,
     as_json: bool,
+    changed: Mapping[str, Any] | None = None,
     cluster: RaySettings | None = None,
 ) -> bool:
     """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
@@ -40,6 +42,7 @@ def store_predictions(
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
         "fingerprint": fingerprint_of(detector),
+        **(changed or {}),
     }
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
     run = partial(run_detector, detector, dataset) if cluster is None else partial(_over_ray, dataset, cluster)
@@ -77,14 +80,7 @@ def _over_ray(dataset: DetectionDataset, cluster: RaySettings, output: Path, **o
     """Run a detector over Ray, as `logn.ray.predict` does."""
     from logn.evaluate.ray_data.predict import predict as predict_over_ray
 
-    return predict_over_ray(
-        dataset,
-        cluster.make_detector,
-        output,
-        workers=cluster.workers,
-        gpus_per_worker=cluster.gpus_per_worker,
-        **options,
-    )
+    return predict_over_ray(dataset, cluster.make_detector, output, **cluster.resources, **options)
 
 
 def _say_missing(image_ids: list[int]) -> None:

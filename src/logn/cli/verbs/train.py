@@ -22,6 +22,21 @@ def train_detector(
     model: options.ModelOption = "small",
     classifier: options.ClassifierOption = "linear",
     temperature: options.TemperatureOption = 20.0,
+    mask_classifier: Annotated[
+        str | None,
+        typer.Option(
+            help="Last layer of the masks of the paper's detectors: `linear` or `cosine`; by default as --classifier.",
+            rich_help_panel=options.MODEL,
+        ),
+    ] = None,
+    batch_norm: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the paper's detectors with --weights: `affine` trains scale and shift of the normalisation, as"
+            " MMDetection does (default); `frozen` does not.",
+            rich_help_panel=options.MODEL,
+        ),
+    ] = None,
     preset: options.PresetOption = None,
     sampler: options.SamplerOption = "random",
     repeat_threshold: Annotated[
@@ -29,6 +44,7 @@ def train_detector(
     ] = 0.001,
     iterations: options.IterationsOption = None,
     epochs: options.EpochsOption = None,
+    milestones: options.MilestonesOption = None,
     batch: options.BatchOption = None,
     lr: options.RateOption = None,
     seed: options.SeedOption = 0,
@@ -72,6 +88,7 @@ def train_detector(
         repeat_threshold=repeat_threshold,
         iterations=iterations,
         epochs=epochs,
+        milestones=options.parse_milestones(milestones),
         batch=batch,
         learning_rate=lr,
         seed=seed,
@@ -84,6 +101,8 @@ def train_detector(
         precision=precision,
         feature_memory=feature_memory,
         backbone=backbone,
+        mask_classifier=mask_classifier,
+        batch_norm=batch_norm,
     )
     result = run_training(
         config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
@@ -118,6 +137,7 @@ def run_classifier(
     sampler: options.SamplerOption = "random",
     iterations: options.IterationsOption = None,
     epochs: options.EpochsOption = None,
+    milestones: options.MilestonesOption = None,
     batch: options.BatchOption = None,
     lr: options.RateOption = None,
     seed: options.SeedOption = 0,
@@ -158,6 +178,7 @@ def run_classifier(
         sampler=sampler,
         iterations=iterations,
         epochs=epochs,
+        milestones=options.parse_milestones(milestones),
         batch=batch,
         learning_rate=lr,
         seed=seed,

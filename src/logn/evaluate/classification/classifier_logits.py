@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from logn.datasets.labelled_images import LabelledImages
 from logn.errors import InputError
+from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import record
 from logn.training.classifiers.images import prepared_batch
@@ -62,9 +64,10 @@ def classifier_statistics(
     batch: int = BATCH,
     seed: int = 0,
     sample_rows: int | None = None,
+    estimator: Estimator | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> ClassMoments:
-    """Run a classifier over its training images and sum up its logits; labels are not read.
+    """Run a classifier over its training images and sum up its logits; only statistics of positives read labels.
 
     Args:
         model: As `logn.training.classifiers.train_classifier.load_classifier` gives it, on any device.
@@ -73,16 +76,22 @@ def classifier_statistics(
         batch: Images per forward pass.
         seed: Of the draw.
         sample_rows: Rows to keep for margins and confidence; by default 4096, or what fits into 4 MiB.
+        estimator: Exact by default. Every forward pass is a batch of a moving average.
         progress: Called with the number of images whenever some are done.
     """
     check_classes(model, images)
+    how = estimator or Estimator()
     if max_images is not None:
         if max_images < 1:
             raise InputError(f"Expected `max_images` to be at least 1, but got {max_images}.")
         images = images.subset(np.random.default_rng(seed).permutation(len(images))[:max_images])
-    with evaluation_mode(model), _recording(model, images, sample_rows) as moments, torch.inference_mode():
+    done = 0
+    labels = (lambda: images.labels[done : done + batch]) if how.needs_labels else None
+    recording = _recording(model, images, sample_rows, how, labels)
+    with evaluation_mode(model), recording as moments, torch.inference_mode():
         for pictures in _batches(model, images, batch):
             model(pictures)
+            done += len(pictures)
             progress(len(pictures))
     return moments
 
@@ -103,9 +112,23 @@ def logits_and_statistics(
 
 
 def _recording(
-    model: Classifier, images: LabelledImages, sample_rows: int | None
+    model: Classifier,
+    images: LabelledImages,
+    sample_rows: int | None,
+    how: Estimator | None = None,
+    labels: Callable[[], Any] | None = None,
 ) -> AbstractContextManager[ClassMoments]:
-    return record(model, model.logit_layer, class_names=images.class_names, sample_rows=sample_rows)
+    how = how or Estimator()
+    return record(
+        model,
+        model.logit_layer,
+        class_names=images.class_names,
+        sample_rows=sample_rows,
+        estimator=how.name,
+        momentum=how.momentum,
+        bias_correction=how.bias_correction,
+        row_labels=labels,
+    )
 
 
 def check_classes(model: Classifier, images: LabelledImages) -> None:

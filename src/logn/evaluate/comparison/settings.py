@@ -30,6 +30,7 @@ class CompareSettings:
         split: Report on one half of the images or rows only, and make choices on the other.
         fixed: Also compute AP-Fixed, and AP-Pool over its detections: a second decoding. For detectors.
         errors: Also find the kinds of error (TIDE) over all images. For detectors.
+        mask_errors: Find them by the overlap of masks instead of boxes; needs masks.
         bounds: The last rare and the last common training count, when groups come from counts; by default 10 and 100
             for detectors. For classifiers the last few-shot and the last medium-shot count, by default 19 and 100.
         only_predicted: Evaluate only the predicted images when the annotations have more. For detectors.
@@ -60,6 +61,7 @@ class CompareSettings:
     report_images: int
     allow_missing_classes: bool
     at: float
+    mask_errors: bool
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class CompareSettings:
         at: float = USUAL_THRESHOLD,
         *,
         draws: int | None = None,
+        mask_errors: bool = False,
     ) -> None:
         given = renamed_argument("num_bootstrap", num_bootstrap, "draws", draws)
         values = {
@@ -89,7 +92,8 @@ class CompareSettings:
             "seed": seed,
             "split": split,
             "fixed": fixed,
-            "errors": errors,
+            "errors": errors or mask_errors,
+            "mask_errors": mask_errors,
             "bounds": bounds,
             "only_predicted": only_predicted,
             "objective": objective,

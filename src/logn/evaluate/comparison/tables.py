@@ -139,7 +139,8 @@ def error_table(comparison: Comparison) -> Table:
         for row in comparison.rows
         for group, values in _error_groups(row).items()
     ]
-    text = "AP50 that mending each kind of error would add (TIDE 1.0.1, boxes); FP and FN overlap with the six."
+    overlap = "masks" if comparison.settings.mask_errors else "boxes"
+    text = f"AP50 that mending each kind of error would add (TIDE 1.0.1, {overlap}); FP and FN overlap with the six."
     return Table(text, ("method", "classes", "AP50", *names), tuple(rows))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.labelled_rows import NO_CLASS, LabelledRows
+from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.store.prediction_store import PredictionStore
@@ -85,13 +86,45 @@ def assigned(store: PredictionStore, truth: GroundTruth) -> Iterator[tuple[Propo
     for index, proposals in enumerate(store):
         rows = order[starts[index] : starts[index + 1]]
         rows = rows[~truth.crowd[rows]]
-        yield proposals, assign(_boxes(proposals, store), truth.boxes[rows], truth.labels[rows])
+        yield proposals, assign(one_box_each(proposals, store.header.columns), truth.boxes[rows], truth.labels[rows])
 
 
-def _boxes(proposals: Proposals, store: PredictionStore) -> Floats:
-    """One box per proposal; where each class has its own, that of the strongest foreground class."""
+def one_box_each(proposals: Proposals, columns: npt.NDArray[np.intp]) -> Floats:
+    """One box per proposal; where each class has its own, that of the strongest foreground class.
+
+    Args:
+        proposals: Of an image.
+        columns: `(F,)` the columns of the foreground classes.
+    """
     boxes: Floats = proposals.boxes.astype(np.float64)
     if boxes.ndim == 2:
         return boxes
-    strongest: Floats = boxes[np.arange(len(boxes)), proposals.logits[:, store.header.columns].argmax(axis=1)]
+    strongest: Floats = boxes[np.arange(len(boxes)), proposals.logits[:, columns].argmax(axis=1)]
     return strongest
+
+
+def columns_of(
+    proposals: Proposals,
+    dataset: DetectionDataset,
+    index: int,
+    columns: npt.NDArray[np.intp],
+    model_of_label: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.int64]:
+    """The column of the class that each proposal of an image belongs to; -1 for those of none.
+
+    Args:
+        proposals: Of the image.
+        dataset: Its boxes and classes.
+        index: Which image.
+        columns: `(F,)` the columns of the model's foreground classes.
+        model_of_label: Place among these of each class of the data set, -1 for none; by default they are the same.
+    """
+    objects = ~dataset.is_crowd_of(index)
+    corners = dataset.boxes_of(index)[objects].astype(np.float64)
+    boxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
+    labels = dataset.labels_of(index)[objects]
+    if model_of_label is not None:
+        known = model_of_label[labels] >= 0
+        boxes, labels = boxes[known], model_of_label[labels[known]]
+    classes = assign(one_box_each(proposals, columns), boxes, labels)
+    return np.where(classes >= 0, columns[classes], -1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.errors import InputError
 from logn.evaluate.comparison.method_fitting import LogitMap
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.decode.detections import Detections
@@ -77,6 +78,7 @@ class Measurement:
         groups: `(F,)` "r", "c" or "f"; None when unknown.
         errors: Whether to find the kinds of error.
         at: The score threshold that the model is used with.
+        mask_errors: Whether these are found by the overlap of masks instead of boxes.
     """
 
     truth: GroundTruth
@@ -85,6 +87,7 @@ class Measurement:
     groups: Groups | None
     errors: bool = False
     at: float = USUAL_THRESHOLD
+    mask_errors: bool = False
 
     def measure(self, method: MethodDetections) -> tuple[MethodResult, Matched]:
         """Compute all metrics of one method; what was matched, boxes and masks, is kept for the bootstrap."""
@@ -99,7 +102,8 @@ class Measurement:
         }
         errors = None
         if self.errors:
-            errors = error_types(method.capped, self.truth, self.protocol, groups=self.groups)
+            masks = self._masks_for_errors(method)
+            errors = error_types(method.capped, self.truth, self.protocol, groups=self.groups, masks=masks)
         seconds = time.perf_counter() - started
         settings = getattr(method.transform, "settings", {})
         result = MethodResult(
@@ -118,6 +122,14 @@ class Measurement:
         if method.masks is not None:
             together["-mask"] = self._matched(method.capped, self.protocol, method.masks)
         return result, together
+
+    def _masks_for_errors(self, method: MethodDetections) -> Sequence[Any] | None:
+        if self.mask_errors and method.masks is None:
+            raise InputError(
+                "Expected `mask_errors` only where the detections have masks, but there are boxes only; give the"
+                " detector (`--detector`), or a result file with segmentations."
+            )
+        return method.masks if self.mask_errors else None
 
     def _matched(
         self, detections: Detections, protocol: EvaluationProtocol, masks: Sequence[Any] | None = None

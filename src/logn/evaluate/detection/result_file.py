@@ -169,7 +169,9 @@ def evaluate_results(
         group_counts = counts.aligned_to(truth.class_names).image_counts
     groups, source = groups_of_classes(truth, group_counts, settings.group_bounds)
     protocol = settings.protocol(truth, source, decoded=False)
-    measurement = Measurement(truth, protocol, fixed_protocol(protocol), groups, settings.errors)
+    measurement = Measurement(
+        truth, protocol, fixed_protocol(protocol), groups, settings.errors, mask_errors=settings.mask_errors
+    )
     fixed = detections if settings.fixed else None
     row, _ = measurement.measure(MethodDetections(Path(path).name, detections, fixed, masks))
     protocols = measurement.protocols(masks=masks is not None, fixed=settings.fixed)

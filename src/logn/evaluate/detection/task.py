@@ -157,9 +157,16 @@ class DetectionTask:
     @property
     def measurement(self) -> Measurement:
         """How each method is measured."""
-        protocol = self.settings.protocol(self.truth, self.group_source)
+        settings = self.settings
+        protocol = settings.protocol(self.truth, self.group_source)
         return Measurement(
-            self.truth, protocol, fixed_protocol(protocol), self.groups, self.settings.errors, self.settings.at
+            self.truth,
+            protocol,
+            fixed_protocol(protocol),
+            self.groups,
+            settings.errors,
+            settings.at,
+            mask_errors=settings.mask_errors,
         )
 
     def measure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,20 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.names import read_class_names
-from logn.errors import InputError
-from logn.evaluate.detectors.onnx_boxes import class_rows, decode_boxes, find_boxes
+from logn.errors import InputError, LogNWarning
+from logn.evaluate.detectors.onnx_boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.logits.arrays import is_torch_tensor
 from logn.logits.image_folder import Placement, Preprocessing
-from logn.logits.onnx.file import onnx_digest, read_onnx
-from logn.logits.onnx.graph import OnnxGraph
-from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle
+from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
+from logn.logits.onnx.graph import SUPPRESSION, OnnxGraph, operators
+from logn.logits.onnx.image_input import at_size, completed, image_input, nearest_size, other_inputs, settle
 from logn.logits.onnx.locate import locate_onnx_logits, wanted_of
-from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs, random_inputs, with_shapes
+from logn.logits.onnx.session import Arrays, OnnxSession, exposing, model_inputs, random_inputs
 from logn.logits.presets import PRESETS
 from logn.logits.proposals import Postprocessing, Proposals
 
 # The largest probability below 1 in float32: an objectness of 1 has no logit.
 _ALMOST_ONE = 1 - 2.0**-24
+# Detectors that say nothing of their size are mostly made for this one.
+USUAL_SIDE = 640
 
 
 class Prepared(NamedTuple):
@@ -84,33 +87,48 @@ class OnnxDetector:
         specs = model_inputs(file.model)
         self._image = image_input(specs)
         self.preprocessing = settled if preprocessing is None else completed(preprocessing, self._image)
-        if self.preprocessing.size is None:
-            raise InputError(f"Expected `size` for `{path}`, which leaves it open.")
-        self._size = self.preprocessing.size
+        self._size = self._settle_size(file)
         self._others = [spec for spec in specs if spec is not self._image]
         names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
         wanted = wanted_of(description, num_classes, names, activation, has_background=background is not None)
-        trial = random_inputs(_at_size(specs, self._image, self._size, self.preprocessing.layout or "NCHW"))
-        self._logits, _ = locate_onnx_logits(file, wanted, trial)
+        trial = random_inputs(at_size(specs, self._image, self._size, self.preprocessing.layout or "NCHW"))
+        graph = OnnxGraph(file.model)
+        try:
+            self._logits, _ = locate_onnx_logits(file, wanted, trial)
+        except InputError as error:
+            if SUPPRESSION in operators(graph.nodes):  # which logits would not help
+                raise chosen_inside(graph, Path(path).name) from error
+            raise
         self.name, self.fingerprint = Path(path).name, onnx_digest(file)
         self._anchors = _read_anchors(anchors)
-        graph = OnnxGraph(file.model)
         exposed = exposing(file.model, self._logits.tensors)
         values = OnnxSession(exposed, str(path)).run(trial)
         self._boxes = find_boxes(graph, self._logits, values, name=self.name, has_anchors=self._anchors is not None)
         decode_boxes(self._boxes, self._boxes.rows(values), self._size, self._anchors, name=self.name)
         self._session = OnnxSession(exposed, str(path), provider=provider)
         self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors)))
-        self.background = background if background is not None or preset is None else preset.background
-        self.activation = _activation(
-            self._logits.activation or activation, None if preset is None else preset.activation, path
-        )
-        if self.activation == "sigmoid" and background is None:
-            self.background = None
+        found, self.background = description.reading(self._logits.activation or activation, background)
+        self.activation = _known(found, path)
         self.num_classes = self._logits.num_classes - (self.background is not None)
         columns = self._logits.num_classes
         self.class_names = _foreground_names(class_names, description.names_of(columns), columns, self.background)
         self.postprocessing = Postprocessing() if preset is None else preset.postprocessing
+
+    def _settle_size(self, file: OnnxFile) -> tuple[int, int]:
+        """Height and width of the input; what nobody says is found out by a run, and said."""
+        if self.preprocessing.size is None:
+            self.preprocessing = nearest_size(file, self.preprocessing, USUAL_SIDE)
+            size = self.preprocessing.size
+            if size is None:
+                raise InputError(f"Expected `size` for `{file.path}`, which leaves it open.")
+            warnings.warn(
+                f"Nothing says which size `{file.path}` was made for: it runs at {size[0]} x {size[1]}, which is taken;"
+                " give its `size` if it is another.",
+                LogNWarning,
+                stacklevel=3,
+            )
+            return size
+        return self.preprocessing.size
 
     def prepare(self, image: npt.NDArray[np.uint8]) -> Prepared:
         """An RGB image `(height, width, 3)` as `propose` takes it; may run in another thread."""
@@ -178,22 +196,7 @@ class OnnxDetector:
         return np.asarray(np.log(known) - np.log1p(-known), np.float32)
 
 
-def _at_size(specs: Sequence[InputSpec], image: InputSpec, size: tuple[int, int], layout: str) -> list[InputSpec]:
-    """The inputs, the images among them of one size."""
-    shape = [length if isinstance(length, int) else 1 for length in image.shape]
-    places = (-2, -1) if layout.endswith("CHW") else (-3, -2)
-    shape[places[0]], shape[places[1]] = size
-    channels = -3 if layout.endswith("CHW") else -1
-    shape[channels] = 3
-    given: dict[str, tuple[int, ...]] = {image.name: tuple(shape)}
-    for spec in specs:
-        if spec is not image:
-            given[spec.name] = other_inputs([spec], image, shape)[spec.name].shape
-    return with_shapes(specs, given)
-
-
-def _activation(known: str | None, likely: str | None, path: Any) -> str:
-    found = known or likely
+def _known(found: str | None, path: Any) -> str:
     if found is None:
         raise InputError(f"Expected `activation` for `{path}`, whose graph ends with the logits: softmax or sigmoid.")
     return found

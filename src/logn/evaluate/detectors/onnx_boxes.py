@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.onnx.candidates import ACTIVATIONS
-from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.onnx.graph import OnnxGraph, operators
 from logn.logits.onnx.layers import find_layers
 from logn.logits.onnx.locate import OnnxLogits
 
@@ -87,7 +87,7 @@ def find_boxes(
         has_anchors: Whether the user gave anchors.
     """
     if graph.outputs and any(values[output].ndim < 2 for output in graph.outputs):
-        raise _chosen_inside(graph, name)
+        raise chosen_inside(graph, name)
     for order in itertools.permutations(range(len(logits.tensors))):
         rows = class_rows(logits, values, order)
         scores = _activated(rows, logits.activation)
@@ -96,11 +96,13 @@ def find_boxes(
             return replace(_with_kind(graph, found, values, has_anchors, logits), order=tuple(order))
         if len(logits.tensors) > 5:
             break
-    raise _chosen_inside(graph, name)
+    raise chosen_inside(graph, name)
 
 
-def _chosen_inside(graph: OnnxGraph, name: str) -> InputError:
-    inside = next((node.op_type for node in graph.nodes if node.op_type in _CHOOSING), None)
+def chosen_inside(graph: OnnxGraph, name: str) -> InputError:
+    """Why the boxes of a model cannot be stored."""
+    present = set(operators(graph.nodes))
+    inside = next((operator for operator in _CHOOSING if operator in present), None)
     if inside is not None:
         return InputError(
             f"Expected `{name}` to give all its boxes, but it chooses among them inside ({inside}), and what was "

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from logn.errors import InputError
-from logn.evaluate.detectors.detector import fingerprint_of
 from logn.evaluate.ray_data.engine import BlockWorker, check_shippable, run_blocks, unreadable_of
 from logn.evaluate.ray_data.images import BlockImages
-from logn.evaluate.store.detector_statistics import empty_statistics
+from logn.evaluate.store.detector_statistics import start_statistics
 from logn.evaluate.store.predict import as_tensor
 from logn.logits.layer import LogitLayer
 from logn.logits.locate import find_layer
+from logn.statistics.estimators import Estimator, finished
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.record import record
 
@@ -105,6 +106,8 @@ class CollectWorker(BlockWorker):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
         self._so_far: ClassMoments | None = None
+        self._empty: ClassMoments | None = None
+        self._layer: LogitLayer | None = settings["layer"]
         self._digest: str | None = None
 
     def answer(self, block: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,17 +159,23 @@ class CollectWorker(BlockWorker):
     def _of_proposals(self, detector: Any, first: list[Any], rest: Iterator[list[Any]]) -> ClassMoments | None:
         prepare = getattr(detector, "prepare", as_tensor)
         moments: ClassMoments | None = None
-        names = self.settings["class_names"] or getattr(detector, "class_names", None)
-        if names is None:
-            raise InputError("Expected `class_names`, since the detector does not name its classes, but got None.")
-        self._digest = self._digest or fingerprint_of(detector)
-        kept = {name: self.settings[name] for name in ("sample_rows", "nonfinite")}
         for batch in itertools.chain([first], rest):
             for proposals in detector.propose([prepare(image) for image in batch]):
                 # Every image is a batch, as in one process.
-                moments = moments or empty_statistics(detector, names, proposals.num_columns, self._digest, **kept)
+                moments = moments or self._start(detector, proposals.num_columns)
                 moments.update(proposals.logits)
         return moments
+
+    def _start(self, detector: Any, columns: int) -> ClassMoments:
+        """Statistics of nothing; made once, since they hold a digest of the weights."""
+        if self._empty is None:
+            names = self.settings["class_names"] or getattr(detector, "class_names", None)
+            if names is None:
+                raise InputError("Expected `class_names`, since the detector does not name its classes, but got None.")
+            rows, nonfinite = self.settings["sample_rows"], self.settings["nonfinite"]
+            begun = start_statistics(Estimator(), detector, names, columns, rows, detector.population, nonfinite)
+            self._empty = finished(begun)
+        return copy.copy(self._empty)
 
     def _of_module(self, model: Any, first: list[Any], rest: Iterator[list[Any]]) -> ClassMoments:
         import torch
@@ -176,14 +185,14 @@ class CollectWorker(BlockWorker):
         model.eval()
         self._digest = self._digest or fingerprint(model)
         device = next((weights.device for weights in model.parameters()), torch.device("cpu"))
-        layer = self.settings["layer"]
         with torch.inference_mode():
-            ready = self._prepared(first).to(device)
-            layer = layer if layer is not None else find_layer(model, run=lambda: model(ready))
-            if layer.stages:
+            if self._layer is None:
+                ready = self._prepared(first).to(device)
+                self._layer = find_layer(model, run=lambda: model(ready))
+            if self._layer.stages:
                 raise InputError("Expected `layer` to have one stage, but got several; collect each by itself.")
             kept = {name: self.settings[name] for name in ("sample_rows", "nonfinite", "class_names")}
-            with record(model, layer, **kept, fingerprint=False, across_processes=False) as recorded:
+            with record(model, self._layer, **kept, fingerprint=False, across_processes=False) as recorded:
                 for batch in itertools.chain([first], rest):
                     model(self._prepared(batch).to(device))
         moments: ClassMoments = recorded

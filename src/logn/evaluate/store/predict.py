@@ -172,7 +172,7 @@ def match_detector(detector: ProposingDetector, label_names: Sequence[str]) -> C
     if detector.num_classes != len(label_names):
         raise InputError(
             f"Expected `dataset` to have the {detector.num_classes} classes of the detector, "
-            f"but it has {len(label_names)}."
+            f"but it has {len(label_names)}; give its `class_names`, and classes are matched by name."
         )
     return match_classes(label_names, label_names)
 

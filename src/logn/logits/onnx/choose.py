@@ -96,6 +96,7 @@ def _rules(graph: OnnxGraph, num_classes: int | None, has_background: bool) -> I
         yield lambda group, groups: group.width not in (None, num_classes)
     yield lambda group, groups: _is_inside(graph, group, groups)
     yield lambda group, groups: group.width == 1
+    yield lambda group, groups: _proposes_regions(graph, group, groups)
     yield lambda group, groups: group.width == BOX_WIDTH and _is_called_box(graph, group)
     yield _is_rest_of_layer
     yield _stands_beside_scores
@@ -112,6 +113,13 @@ def _is_inside(graph: OnnxGraph, group: Group, groups: Sequence[Group]) -> bool:
     if results & graph.ancestors(later, values_only=True):
         return False
     return any(_feeds_a_layer(graph, item) for item in group.members)
+
+
+def _proposes_regions(graph: OnnxGraph, group: Group, groups: Sequence[Group]) -> bool:
+    """Whether these are sigmoids by which boxes are chosen that a softmax then tells the class of: an objectness."""
+    results = {item.activated or item.tensor for item in group.members}
+    later = [item.tensor for other in groups if other.activation == "softmax" for item in other.members]
+    return group.activation == "sigmoid" and bool(results & graph.ancestors(later))
 
 
 def _feeds_a_layer(graph: OnnxGraph, item: Candidate) -> bool:

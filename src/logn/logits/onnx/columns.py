@@ -13,6 +13,8 @@ from logn.logits.onnx.layout import Layout
 
 # Box and objectness stand before the classes: in all, and without the box.
 BOX_AND_OBJECTNESS, OBJECTNESS = 5, 1
+# Or a background that sigmoids have no use for, and that is cut off: TensorFlow's SSD.
+UNUSED = 1
 _BOX = 4
 
 
@@ -20,6 +22,7 @@ def first_class_column(graph: OnnxGraph, item: Candidate, axis: int, shape: Sequ
     """How many columns stand before the classes: 5 where box, objectness and classes go through one sigmoid, else 0.
 
     Such a model cuts the box out of the result, to compute with it: columns 0 and 1 are the centre, 2 and 3 the size.
+    One where all that is done with the result is to cut the first column off: it is no class.
 
     Args:
         graph: The graph.
@@ -30,7 +33,11 @@ def first_class_column(graph: OnnxGraph, item: Candidate, axis: int, shape: Sequ
     if item.activation != "sigmoid" or item.activated is None or shape[axis] <= BOX_AND_OBJECTNESS:
         return 0
     cuts = set(_cuts(graph, item.activated, len(shape) + axis, shape))
-    return BOX_AND_OBJECTNESS if (0, 4) in cuts or {(0, 2), (2, 4)} <= cuts else 0
+    if (0, 4) in cuts or {(0, 2), (2, 4)} <= cuts:
+        return BOX_AND_OBJECTNESS
+    readers = [node.op_type for node, _ in graph.readers.get(item.activated, ()) if node.op_type != "Shape"]
+    only_cut = set(readers) == {"Slice"} and item.activated not in graph.outputs
+    return UNUSED if only_cut and cuts == {(UNUSED, shape[axis])} else 0
 
 
 def follows_a_box(layout: Layout) -> bool:

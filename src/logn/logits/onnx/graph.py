@@ -14,6 +14,8 @@ _CONSTANT_STEPS = ("Identity", "Transpose", "Cast")
 # Choices by comparing values: what follows depends on which samples were chosen, not smoothly on the values.
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 SELECTIONS = frozenset(("TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "NonZero", "Shape", "Size", *_COMPARISONS))
+# What only detectors have that choose among their boxes.
+SUPPRESSION = "NonMaxSuppression"
 # Their other inputs say where to take values from, and are no values themselves.
 _PLACED = frozenset(
     ("Gather", "GatherND", "GatherElements", "Slice", "Split", "Reshape", "Expand", "Tile", "Pad", "Resize", "RoiAlign")
@@ -168,14 +170,27 @@ def constant_of_node(node: Any) -> npt.NDArray[Any] | None:
     return None
 
 
+def subgraphs(node: Any) -> Iterator[Any]:
+    """The graphs inside of a node: the branches of an If, the body of a Loop or Scan."""
+    for item in node.attribute:
+        yield from (item.g, *item.graphs) if item.HasField("g") or item.graphs else ()
+
+
 def captured_names(node: Any) -> Iterator[str]:
     """Names that the subgraphs of a node (If, Loop, Scan) read from outside or inside of them."""
-    for item in node.attribute:
-        for graph in (item.g, *item.graphs) if item.HasField("g") or item.graphs else ():
-            yield from (value.name for value in graph.output)
-            for inner in graph.node:
-                yield from inner.input
-                yield from captured_names(inner)
+    for graph in subgraphs(node):
+        yield from (value.name for value in graph.output)
+        for inner in graph.node:
+            yield from inner.input
+            yield from captured_names(inner)
+
+
+def operators(nodes: Iterable[Any]) -> Iterator[str]:
+    """The operators of nodes, and of all that is inside of them."""
+    for node in nodes:
+        yield node.op_type
+        for graph in subgraphs(node):
+            yield from operators(graph.node)
 
 
 def _constant_step(node: Any, value: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -12,13 +12,24 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
-from logn.logits.image_folder import Preprocessing
+from logn.logits.image_folder import Preprocessing, read_rgb
 from logn.logits.onnx.file import OnnxFile
-from logn.logits.onnx.session import Arrays, InputSpec, model_inputs
+from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, model_inputs, random_inputs, with_shapes
 from logn.logits.presets import PRESETS, Preset, preset_named
+from logn.logits.proposals import Postprocessing
 
 # What Hugging Face writes beside a model.
 PROCESSOR_FILE = "preprocessor_config.json"
+# Sides that models are commonly made for.
+COMMON_SIZES = (224, 256, 320, 416, 512, 640)
+# Image processors of transformers, by how their names begin, and the preset of the models that they go with.
+_PROCESSORS = {
+    "Detr": "detr",
+    "Yolos": "detr",
+    "RTDetr": "rtdetr",
+    "ConditionalDetr": "rtdetr",
+    "DeformableDetr": "rtdetr",
+}
 
 
 def image_input(specs: Sequence[InputSpec]) -> InputSpec:
@@ -59,6 +70,26 @@ class Description:
         """The class names, if there are so many classes."""
         return self.class_names if self.class_names is not None and len(self.class_names) == num_classes else None
 
+    def reading(self, activation: str | None, background: int | None) -> tuple[str | None, int | None]:
+        """What follows the logits, and where the background is: as it is known, else as the preset has it.
+
+        Args:
+            activation: What the graph shows or the user says; None for neither.
+            background: What the user says; None for nothing.
+
+        Example:
+            >>> Description(PRESETS["detr"]).reading(None, None)
+            ('softmax', -1)
+            >>> Description(PRESETS["ssd"]).reading("sigmoid", None)  # sigmoids have no background
+            ('sigmoid', None)
+        """
+        if self.preset is None:
+            return activation, background
+        known = activation or self.preset.activation
+        if background is None and known != "sigmoid":
+            background = self.preset.background
+        return known, background
+
 
 def describe(file: OnnxFile, like: str | None = None) -> Description:
     """What the user, the metadata of the file or a file beside it say; in this order.
@@ -94,6 +125,54 @@ def settle(file: OnnxFile, like: str | None = None, **given: Any) -> tuple[Prepr
         base = replace(base, size=None)  # the preset's is for models that leave it open
     base = replace(base, **{name: value for name, value in given.items() if value is not None})
     return completed(base, image), description
+
+
+def at_size(specs: Sequence[InputSpec], image: InputSpec, size: tuple[int, int], layout: str) -> list[InputSpec]:
+    """The inputs, the images among them of one size."""
+    shape = [length if isinstance(length, int) else 1 for length in image.shape]
+    places = _image_axes(layout)
+    shape[places[0]], shape[places[1]] = size
+    shape[-3 if layout.endswith("CHW") else -1] = 3
+    given: dict[str, tuple[int, ...]] = {image.name: tuple(shape)}
+    for spec in specs:
+        if spec is not image:
+            given[spec.name] = other_inputs([spec], image, shape)[spec.name].shape
+    return with_shapes(specs, given)
+
+
+def nearest_size(file: OnnxFile, preprocessing: Preprocessing, side: int) -> Preprocessing:
+    """Where nobody says a size: the common one nearest to `side` that the model runs at.
+
+    A model without a batch axis keeps the images as they are: it brings them to its size itself, as torchvision's do.
+    """
+    specs = model_inputs(file.model)
+    image = image_input(specs)
+    if preprocessing.size is not None or len(image.shape) != 4:
+        return preprocessing
+    layout = _layout(image, preprocessing.layout)
+    declared = [image.shape[axis] for axis in _image_axes(layout)]
+    session = OnnxSession(file.model, str(file.path), optimised=False)
+    failure: InputError | None = None
+    for common in sorted(COMMON_SIZES, key=lambda common: abs(common - side)):
+        height, width = (length if isinstance(length, int) else common for length in declared)
+        try:
+            session.run(random_inputs(at_size(specs, image, (height, width), layout)))
+        except InputError as error:
+            failure = failure or error
+            continue
+        return replace(preprocessing, size=(height, width))
+    raise InputError(f"{str(failure).rstrip('.')}; give its `size`.")
+
+
+def size_for_images(file: OnnxFile, preprocessing: Preprocessing, paths: Sequence[Path]) -> Preprocessing:
+    """`nearest_size` to the longer side of the first image that can be read."""
+    for path in paths if preprocessing.size is None else ():
+        try:
+            height, width = read_rgb(path).shape[:2]
+        except InputError:
+            continue  # who reads the images says what is wrong with it
+        return nearest_size(file, preprocessing, max(height, width))
+    return preprocessing
 
 
 def _fixed_size(image: InputSpec, layout: str | None) -> tuple[int, int] | None:
@@ -138,8 +217,7 @@ def _of_processor(path: Path) -> Preset:
     """The image processor of transformers, as far as it can be followed: a size to stretch to, and a normalisation."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        size = content.get("size") or {}
-        sides = (int(size["height"]), int(size["width"])) if {"height", "width"} <= set(size) else None
+        sides = _sides(content.get("size") or {})
         rescaled = content.get("do_rescale", True)
         white = round(255 * float(content.get("rescale_factor", 1 / 255)), 6) if rescaled else 255.0
         normalised = content.get("do_normalize", False)
@@ -155,8 +233,19 @@ def _of_processor(path: Path) -> Preset:
             f"Expected `{path}` to describe an image processor, but it cannot be read: {error}."
         ) from error
     kind = str(content.get("image_processor_type", content.get("feature_extractor_type", "")))
-    base = PRESETS["rtdetr" if "RTDetr" in kind else "detr"]
-    return replace(base, preprocessing=preprocessing)
+    name = next((preset for begin, preset in _PROCESSORS.items() if kind.startswith(begin)), None)
+    if name is None:  # what the model gives is not known
+        return Preset(preprocessing, Postprocessing(), activation=None)
+    return replace(PRESETS[name], preprocessing=preprocessing)
+
+
+def _sides(size: Any) -> tuple[int, int] | None:
+    """Height and width; a square where only the shorter edge is said, and None where other limits are."""
+    if not isinstance(size, dict):  # as older files have it
+        return int(size), int(size)
+    shortest = size.get("shortest_edge")
+    height, width = size.get("height", shortest), size.get("width", shortest)
+    return None if height is None or width is None else (int(height), int(width))
 
 
 def _takes_images(spec: InputSpec) -> bool:

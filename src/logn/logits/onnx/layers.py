@@ -201,7 +201,11 @@ def _product_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer
     """MatMul + Add or Conv + Add, the bias on either side of it; None when `add` is something else."""
     for data, bias in ((0, 1), (1, 0)):
         node = graph.producers.get(add.input[data])
-        if node is None or not _adds_bias(graph, node, add.input[bias]):
+        if node is not None and node.op_type == "Transpose":
+            node = _behind_transpose(graph, node, add.input[bias])
+        elif node is not None and not _adds_bias(graph, node, add.input[bias]):
+            node = None
+        if node is None:
             continue
         if len(graph.readers[node.output[0]]) > 1 or node.output[0] in graph.outputs:
             return None  # somebody reads the product without its bias
@@ -209,6 +213,18 @@ def _product_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer
             return None
         return _described(graph, node, add.output[0], add.input[bias], add.output[0], place)
     return None
+
+
+def _behind_transpose(graph: OnnxGraph, transpose: Any, bias: str) -> Any:
+    """The Conv whose channels a Transpose puts last, where a bias is added to each (TensorFlow's order); else None."""
+    node, order = graph.producers.get(transpose.input[0]), attribute(transpose, "perm", None)
+    value, read_once = graph.constant(bias), len(graph.readers[transpose.output[0]]) == 1
+    if node is None or node.op_type != "Conv" or (len(node.input) > 2 and node.input[2]) or value is None:
+        return None
+    weight = _shape(graph, node.input[1])
+    fits = weight is not None and value.size == weight[0] and value.shape[-1:] == (weight[0],)
+    last = order is not None and order[-1] == 1
+    return node if fits and last and read_once and transpose.output[0] not in graph.outputs else None
 
 
 def _adds_bias(graph: OnnxGraph, node: Any, name: str) -> bool:

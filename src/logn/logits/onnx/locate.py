@@ -13,7 +13,7 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.logits.onnx.candidates import Candidate, find_candidates, loose_outputs, named_candidates
 from logn.logits.onnx.choose import choose
-from logn.logits.onnx.columns import BOX_AND_OBJECTNESS, OBJECTNESS, first_class_column, follows_a_box
+from logn.logits.onnx.columns import BOX_AND_OBJECTNESS, OBJECTNESS, UNUSED, first_class_column, follows_a_box
 from logn.logits.onnx.file import OnnxFile
 from logn.logits.onnx.graph import OnnxGraph
 from logn.logits.onnx.image_input import Description
@@ -276,6 +276,8 @@ def _start(
         return wanted.start
     graph = OnnxGraph(file.model)
     start = max(first_class_column(graph, item, axis, shape) for item, shape in zip(chosen, shapes, strict=True))
+    if start == UNUSED and wanted.has_background:
+        start = 0  # the user counts that column
     if not start and chosen[0].activation == "sigmoid" and layout is not None and follows_a_box(layout):
         start = _behind_a_box(file.path, layout, width, wanted)
     if wanted.num_classes is not None and width - start != wanted.num_classes:

@@ -17,7 +17,7 @@ from logn.logits.onnx.graph import OnnxGraph
 Arrays = dict[str, npt.NDArray[Any]]
 
 # Image sizes to try, one after the other, where a model leaves its own open.
-OPEN_SIZES = (64, 224, 640)
+OPEN_SIZES = (64, 224, 640, 320, 416, 512, 300)
 # Errors come back as exceptions; onnxruntime would print them as well.
 _FATAL_ONLY = 4
 

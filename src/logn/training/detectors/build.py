@@ -35,7 +35,26 @@ from logn.training.detectors.two_stage import TwoStageDetector
 from logn.training.engine.backbone_weights import load_backbone
 from logn.training.losses.loss_factory import layout_of
 
+
+class FixedStatisticsNorm(nn.BatchNorm2d):
+    """Batch normalisation by the statistics that it came with, of which scale and shift are trained.
+
+    That is MMDetection's `norm_cfg=dict(type="BN", requires_grad=True)` with `norm_eval=True`: batches of a few images
+    would move the statistics of a pretrained network away from where they are good.
+
+    Example:
+        >>> norm = FixedStatisticsNorm(2).train()
+        >>> norm.training, norm.weight.requires_grad
+        (False, True)
+    """
+
+    def train(self, mode: bool = True) -> FixedStatisticsNorm:
+        """Stay in evaluation mode, whatever the network is in."""
+        return super().train(False)
+
+
 RESNETS = {"mask-rcnn-r50": resnet50, "mask-rcnn-r101": resnet101, "cascade-r101": resnet101}
+NORMALISATION = {"affine": FixedStatisticsNorm, "frozen": FrozenBatchNorm2d, None: nn.BatchNorm2d}
 SHORTER_SIDE, LONGER_SIDE = 800, 1333
 LIGHT_SIDE = 256
 
@@ -175,12 +194,12 @@ def _paper(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> Two
 
 
 def _resnet_pyramid(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> Any:
-    """ResNet and pyramid, its normalisation and its first stages frozen where the weights are given.
+    """ResNet and pyramid, its first stages and the statistics of its normalisation frozen where weights are given.
 
     Without them a frozen normalisation would let the activations of a hundred layers explode, so it is trained; and
     every residual branch starts at zero, so that the untrained network is finite in evaluation mode too.
     """
-    norm = FrozenBatchNorm2d if settings.pretrained else nn.BatchNorm2d
+    norm = NORMALISATION[settings.batch_norm]
     resnet = RESNETS[settings.model](weights=None, norm_layer=norm, zero_init_residual=not settings.pretrained)
     if weights is not None:
         load_backbone(resnet, weights)
@@ -198,7 +217,7 @@ def _poolers() -> dict[str, Any]:
 def _stage(settings: DetectorSettings, *, class_agnostic: bool) -> dict[str, Any]:
     """The four modules of one stage: box head, box predictor, mask head, mask predictor with a mask per class."""
     columns = settings.num_classes + 1
-    head: dict[str, Any] = {"classifier": settings.classifier, "temperature": settings.temperature}
+    head: dict[str, Any] = {"classifier": settings.mask_classifier, "temperature": settings.temperature}
     return {
         "box_head": TwoMLPHead(256 * 7 * 7, 1024),
         "box_predictor": _box_predictor(settings, 1024, class_agnostic=class_agnostic),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torchvision.models.detection._utils import BoxCoder, Matcher
 from logn.training.detectors.region_heads import Features, RegionHeads
 from logn.training.detectors.region_sampling import (
     ClassificationLoss,
+    RegionSamples,
     Sizes,
     Target,
     box_losses,
@@ -81,16 +82,14 @@ class CascadeRegionHeads(RegionHeads):
         """The loss of a stage."""
         return self.later_losses[stage - 1] if stage and len(self.later_losses) else self.classification_loss
 
-    @torch.no_grad()
-    def learn_regions(
+    def sampled_stages(
         self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
-    ) -> None:
-        """Fill the one feature memory of all stages and the mean scores of each with a batch."""
-        self.keep_regions(features, image_shapes, targets)
+    ) -> Iterator[tuple[RegionSamples, Tensor]]:
+        """The regions that the training of each stage samples, and what its class layer says of them."""
         for stage, matcher in enumerate(self.stage_matchers):
             samples = sample_regions(proposals, targets, matcher, self.fg_bg_sampler)
             logits, offsets = self.run_stage(stage, features, samples.boxes, image_shapes)
-            self.learn_scores(self.stage_loss(stage), logits, samples)
+            yield samples, logits
             refined = self.refine(stage, offsets, samples.boxes, image_shapes)
             proposals = [b[~truth] for b, truth in zip(refined, samples.is_truth, strict=True)]
 

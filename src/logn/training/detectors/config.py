@@ -39,6 +39,9 @@ class DetectorTrainingConfig(TrainingConfig):
             for the one-stage detector `focal`, the only one that it takes.
         only: Train a part and freeze the rest: `classifier`, `new-classifier` (from random weights), `scales` (one per
             class, of a linear classifier) or `heads` (classifier, boxes, proposals and masks); needs `start`.
+        mask_classifier: Last layer of the paper's detectors' masks, `linear` or `cosine`; by default as `classifier`.
+        batch_norm: Of the ResNet of the paper's detectors with `weights`: `affine` (the default) trains its scale and
+            shift, as MMDetection does, `frozen` does not.
         feature_memory: Add regions of earlier iterations to each batch, those of weak classes first: the other half of
             LOCE, for `loss="loce"`. With `start`, a pass over the training images fills the memory first.
 
@@ -56,6 +59,8 @@ class DetectorTrainingConfig(TrainingConfig):
     loss: str | None = None
     feature_memory: bool = False
     backbone: str | None = None
+    mask_classifier: str | None = None
+    batch_norm: str | None = None
 
     def __post_init__(self) -> None:
         self.detector(1)  # refuses unknown models and classifiers now, not after the data is read
@@ -124,6 +129,8 @@ class DetectorTrainingConfig(TrainingConfig):
             image_size=self.image_size,
             loss=parse_loss(self.loss_name)[0],
             backbone=self.backbone,
+            mask_classifier=self.mask_classifier,
+            batch_norm=self.batch_norm,
         )
 
     def run_settings(self, *, total: int, world_size: int) -> dict[str, Any]:

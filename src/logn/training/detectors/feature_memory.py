@@ -13,8 +13,8 @@ from torch import Tensor
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
 
-# Far from any number that a true box of a batch has.
-FIRST_DRAW = 1 << 62
+# One number for all that is drawn, far from any that a true box of a batch has: an object is its class and its number.
+ALL_DRAWN = 1 << 62
 # All sixteen ways to move the corners x1, y1, x2, y2 to one side or the other.
 SIGNS = tuple(product((-1.0, 1.0), repeat=4))
 
@@ -27,7 +27,7 @@ class Recalled:
         features: `(M, ...)`.
         classes: `(M,)`, 0..F-1.
         offsets: `(M, 4)` what the box regression should answer, where that was kept.
-        instances: `(M,)` a number for each class that was drawn; its features count as one object.
+        instances: `(M,)` the same number for all: all that is drawn of a class counts as one object.
     """
 
     features: Tensor
@@ -111,38 +111,39 @@ class FeatureMemory:
         return torch.stack([feature for feature, _ in own]) if own else torch.empty(0)
 
     def probabilities(self, mean_score: Tensor) -> Tensor:
-        """How probable each class is to be drawn: the weaker the likelier, and 0 where nothing is kept."""
+        """How probable each class is to be drawn: the weaker the likelier, whether something is kept of it or not."""
         weight = 1 / (mean_score.detach().cpu().double() + 1e-7)
-        weight[[not own for own in self._features]] = 0
-        return weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+        return weight / weight.sum()
 
     def draw(self, mean_score: Tensor, *, classes: int = 8, features_each: int = 4) -> Recalled | None:
-        """Draw classes with repetition and a few features of each, from torch's random state.
+        """Draw classes with repetition and features of each with repetition, from torch's random state.
+
+        A class of which nothing is kept can be drawn, and brings nothing: as in the reference, the others are not
+        drawn more often for it.
 
         Args:
             mean_score: Of each class, from `EquilibriumLoss`.
             classes: How many classes to draw.
-            features_each: How many different features of each, if there are that many.
+            features_each: How many features of each.
 
         Returns:
-            The features; None while the memory is empty.
+            The features; None where nothing is kept of the classes that were drawn.
         """
-        if not len(self):
-            return None
         chosen = torch.multinomial(self.probabilities(mean_score), classes, replacement=True).tolist()
+        known = [place for place in chosen if self._features[place]]
+        if not known:
+            return None
         drawn: list[tuple[Tensor, Tensor | None]] = []
-        numbers: list[int] = []
-        for number, place in enumerate(chosen):
+        for place in known:
             own = self._features[place]
-            rows = torch.randperm(len(own))[:features_each].tolist()
-            drawn += [own[row] for row in rows]
-            numbers += [number] * len(rows)
+            drawn += [own[row] for row in torch.randint(len(own), (features_each,)).tolist()]
         offsets = [answer for _, answer in drawn if answer is not None]
+        places = torch.tensor(known).repeat_interleave(features_each)
         return Recalled(
             torch.stack([feature for feature, _ in drawn]),
-            torch.tensor(chosen)[numbers],
+            places,
             torch.stack(offsets) if offsets else None,
-            FIRST_DRAW + torch.tensor(numbers),
+            torch.full_like(places, ALL_DRAWN),
         )
 
 

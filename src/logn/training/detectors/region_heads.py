@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -158,9 +158,20 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
     ) -> None:
         """Fill the feature memory and the mean scores of the loss with a batch, without training on it."""
         self.keep_regions(features, image_shapes, targets)
+        for stage, (samples, logits) in enumerate(self.sampled_stages(features, proposals, image_shapes, targets)):
+            self.learn_scores(self.stage_loss(stage), logits, samples)
+
+    def stage_loss(self, stage: int) -> ClassificationLoss:
+        """The loss of a stage; there is one."""
+        return self.classification_loss
+
+    def sampled_stages(
+        self, features: Features, proposals: list[Tensor], image_shapes: Sizes, targets: Sequence[Target]
+    ) -> Iterator[tuple[RegionSamples, Tensor]]:
+        """The regions that the training of each stage samples, and what its class layer says of them."""
         samples = sample_regions(proposals, targets, self.proposal_matcher, self.fg_bg_sampler)
         logits, _ = self.box_predictor(self.box_head(self.box_roi_pool(features, samples.boxes, image_shapes)))
-        self.learn_scores(self.classification_loss, logits, samples)
+        yield samples, logits
 
     def learn_scores(self, loss: ClassificationLoss, logits: Tensor, samples: RegionSamples) -> None:
         """Let the sampled regions join the mean scores of a loss that has them."""

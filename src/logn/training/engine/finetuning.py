@@ -50,7 +50,9 @@ def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, b
     checkpoint = read_checkpoint(path, type(wanted))
     found = checkpoint.settings
     # Where there is a choice of backbones, other ones have other weights, and so has a trained normalisation.
-    choice = ("backbone", "pretrained") if getattr(wanted, "backbone", None) is not None else ()
+    choice: tuple[str, ...] = ("backbone", "pretrained") if getattr(wanted, "backbone", None) is not None else ()
+    if hasattr(wanted, "mask_classifier"):
+        choice += ("mask_classifier",)
     for name in ("model", "num_classes", "classifier", *choice):
         ours, theirs = getattr(wanted, name), getattr(found, name)
         if ours == "scaled":

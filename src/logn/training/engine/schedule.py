@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from logn.datasets.transforms import LIGHT_TRAIN, PAPER_TRAIN, SMALL_TRAIN, Augmentation
@@ -125,6 +126,24 @@ class Schedule:
         return rate
 
 
+def check_milestones(recipe: Recipe, milestones: tuple[float, ...] | None) -> None:
+    """Refuse epochs that do not rise, and any for a learning rate that does not fall in steps.
+
+    Example:
+        >>> check_milestones(PAPER, (3, 5))
+        >>> check_milestones(SMALL, (3, 5))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected no `milestones` where the learning rate falls as a cosine, but got (3, 5).
+    """
+    if milestones is None:
+        return
+    if recipe.decay != "step":
+        raise InputError(f"Expected no `milestones` where the learning rate falls as a cosine, but got {milestones}.")
+    if not milestones or any(b <= a for a, b in pairwise((0.0, *milestones))):
+        raise InputError(f"Expected `milestones` to be epochs above 0 that rise, but got {milestones}.")
+
+
 def make_schedule(
     preset: Recipe,
     *,
@@ -132,6 +151,7 @@ def make_schedule(
     batch: int,
     iterations: int | None = None,
     epochs: float | None = None,
+    milestones: tuple[float, ...] | None = None,
     learning_rate: float | None = None,
 ) -> Schedule:
     """Turn a preset into a schedule in iterations; arguments that are not None take the place of the preset's.
@@ -142,11 +162,14 @@ def make_schedule(
         batch: Images per iteration, all processes together.
         iterations: Length of the training; the milestones keep their share of it.
         epochs: Length of the training in epochs.
+        milestones: Epochs of this very training after which the rate drops; by default the preset's keep their share.
         learning_rate: For this very batch, not scaled.
 
     Example:
         >>> make_schedule(PAPER, images_per_epoch=1600, batch=8).drops
         (3200, 4400)
+        >>> make_schedule(PAPER, images_per_epoch=1600, batch=16, epochs=6, milestones=(3, 5)).drops  # LOCE's
+        (300, 500)
     """
     if iterations is not None and epochs is not None:
         raise InputError("Expected one of `iterations` and `epochs`, but got both.")
@@ -158,7 +181,15 @@ def make_schedule(
         raise InputError(f"Expected at least 1 iteration, but got {total}.")
     if learning_rate is not None and not learning_rate > 0:
         raise InputError(f"Expected `learning_rate` to be above 0, but got {learning_rate}.")
-    drops = tuple(round(total * milestone / preset.epochs) for milestone in preset.milestones)
+    check_milestones(preset, milestones)
+    if milestones is None:
+        drops = tuple(round(total * milestone / preset.epochs) for milestone in preset.milestones)
+    else:
+        drops = tuple(round(milestone * per_epoch) for milestone in milestones)
+        if drops[-1] >= total:
+            raise InputError(
+                f"Expected `milestones` to lie inside the run of {total / per_epoch:g} epochs, but got {milestones}."
+            )
     peak = learning_rate if learning_rate is not None else preset.learning_rate * batch / preset.batch
     # A warm-up of 500 iterations would be all of a very short run.
     return Schedule(peak, total, preset.decay, drops, warmup=min(preset.warmup, total // 4))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from logn.errors import InputError
 from logn.training.engine.finetuning import check_part
-from logn.training.engine.schedule import Recipe, Schedule, make_schedule
+from logn.training.engine.schedule import Recipe, Schedule, check_milestones, make_schedule
 
 PRECISIONS = ("auto", "full", "mixed")
 
@@ -28,6 +28,7 @@ class TrainingConfig(ABC):
         sampler: Which images are shown how often.
         iterations: Length of the run, instead of the preset's.
         epochs: Length of the run in epochs, instead of the preset's.
+        milestones: Epochs of this run after which the learning rate drops to a tenth, instead of the preset's.
         batch: Images per iteration, all processes together.
         learning_rate: For this batch; by default the preset's, scaled with the batch.
         seed: Of weights, order, augmentation and all else that is random.
@@ -57,6 +58,7 @@ class TrainingConfig(ABC):
     sampler: str = "random"
     iterations: int | None = None
     epochs: float | None = None
+    milestones: tuple[float, ...] | None = None
     batch: int | None = None
     learning_rate: float | None = None
     seed: int = 0
@@ -77,6 +79,7 @@ class TrainingConfig(ABC):
         self._require_positive("iterations", "epochs", "batch", "learning_rate", "checkpoint_every")
         if self.precision not in PRECISIONS:
             raise InputError(f"Expected `precision` to be one of {PRECISIONS}, but got {self.precision!r}.")
+        check_milestones(self.recipe, self.milestones)
         if self.seed < 0:
             raise InputError(f"Expected `seed` to be 0 or more, but got {self.seed}.")
         if self.iterations is not None and self.epochs is not None:
@@ -120,6 +123,7 @@ class TrainingConfig(ABC):
             batch=self.images_per_iteration,
             iterations=self.iterations,
             epochs=self.epochs,
+            milestones=self.milestones,
             learning_rate=self.learning_rate,
         )
 
@@ -132,10 +136,12 @@ class TrainingConfig(ABC):
 
     def run_settings(self, *, total: int, world_size: int) -> dict[str, Any]:
         """What must be the same for a resumed run to be the same run; paths may move, so they are not among it."""
-        # Only where it was asked for, so that runs from before it existed can be resumed.
-        precision = {} if self.precision == "auto" else {"precision": self.precision}
+        # Only where they were asked for, so that runs from before they existed can be resumed.
+        special: dict[str, Any] = {"precision": self.precision} if self.precision != "auto" else {}
+        if self.milestones is not None:
+            special["milestones"] = list(self.milestones)
         return {
-            **precision,
+            **special,
             "preset": self.preset_name,
             "sampler": self.sampler,
             "iterations": total,

@@ -77,9 +77,13 @@ def layout_of(spec: str, num_classes: int, *, background: int | None = 0) -> Hea
     return make_loss(parse_loss(spec)[0], ClassCounts(np.ones(num_classes), num_images=1), background=background)
 
 
-def _value(option: str, text: str) -> float | str:
+def _value(option: str, text: str) -> float | str | bool:
     if text in ("min", "positives", "rows"):
         return text
+    if option == "bias_corrected":
+        if text not in ("true", "false"):
+            raise InputError(f"Expected the option `{option}` of the loss to be true or false, but got {text!r}.")
+        return text == "true"
     try:
         return float(text)
     except ValueError:
@@ -117,7 +121,7 @@ _LOSSES: Mapping[str, tuple[Make, tuple[str, ...]]] = {
     "loce": (_by_classes(EquilibriumLoss), ("decay", "background_score")),
     "balanced-softmax": (_by_instances(BalancedSoftmaxLoss), ("background_count",)),
     "logit-adjusted": (_by_instances(LogitAdjustedLoss), ("tau", "background_count")),
-    "online-logn": (_by_classes(OnlineLogitNormalizationLoss), ("margin", "momentum", "eps")),
+    "online-logn": (_by_classes(OnlineLogitNormalizationLoss), ("margin", "momentum", "bias_corrected", "eps")),
 }
 
 LOSS_NAMES = tuple(_LOSSES)

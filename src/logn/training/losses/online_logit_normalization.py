@@ -14,7 +14,9 @@ class OnlineLogitNormalizationLoss(HeadLoss):
     """Cross entropy of `x_c sqrt(var_c + eps) + mean_c - margin` for the classes; the background's logit as it is.
 
     Mean and variance are moving averages over the batches of the raw logits `x`, the present one included, and start
-    at 0 and 1. No gradient passes through them. The paper tries the margins 0 (which helps) and "min" (which hurts).
+    at 0 and 1. With `bias_corrected` the start is taken out again, as in Adam: over a run that is not much longer than
+    the averages span, most of them would be start. No gradient passes through them. The paper tries the margins 0
+    (which helps) and "min" (which hurts).
 
     Head: one column per class and one for the background. Test: softmax of `x` itself. State: `mean` and `variance`;
     the batches of all processes count as one.
@@ -25,6 +27,7 @@ class OnlineLogitNormalizationLoss(HeadLoss):
         margin: A number, or "min" for the smallest of the foreground means.
         momentum: Share of the present batch in the averages. The paper does not state its own; at this one the
             averages span about a thousand iterations.
+        bias_corrected: Divide by `1 - (1 - momentum)^batches`, so that the averages hold batches only.
         eps: Added to the variance.
         reduction: "mean", "sum" or "none".
 
@@ -36,6 +39,7 @@ class OnlineLogitNormalizationLoss(HeadLoss):
 
     mean: Tensor
     variance: Tensor
+    batches: Tensor
 
     def __init__(
         self,
@@ -44,6 +48,7 @@ class OnlineLogitNormalizationLoss(HeadLoss):
         background: int | None,
         margin: float | str = 0.0,
         momentum: float = 1e-3,
+        bias_corrected: bool = False,
         eps: float = 1e-5,
         reduction: str = "mean",
     ) -> None:
@@ -56,6 +61,9 @@ class OnlineLogitNormalizationLoss(HeadLoss):
         columns = num_classes + (self.background is not None)
         self.register_buffer("mean", torch.zeros(columns, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(columns, dtype=torch.float64))
+        self.bias_corrected = bias_corrected
+        if bias_corrected:  # only where it counts, so that runs from before it existed can be resumed
+            self.register_buffer("batches", torch.zeros(1, dtype=torch.float64))
 
     def observe(self, logits: Tensor, labels: Tensor) -> None:
         """Let the mean and the unbiased variance of the batch join the averages; a batch of one row has none."""
@@ -66,11 +74,22 @@ class OnlineLogitNormalizationLoss(HeadLoss):
         step = torch.where(count > 1, self.momentum, 0.0)
         self.mean += step * (mean - self.mean)
         self.variance += step * (squares / (count - 1).clamp(min=1) - self.variance)
+        if self.bias_corrected:
+            self.batches += (count > 1).to(self.batches.dtype)
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each column, as far as they are known: 0 and 1 before the first batch."""
+        if not self.bias_corrected:
+            return self.mean, self.variance
+        start = (1 - self.momentum) ** self.batches
+        share = torch.where(self.batches > 0, 1 - start, 1.0)  # before the first batch there is nothing but the start
+        left = torch.where(self.batches > 0, start, 0.0)
+        return self.mean / share, (self.variance - left) / share
 
     def inverse(self, logits: Tensor) -> Tensor:
         """The logits as the loss sees them."""
         classes = slice(1, None) if self.background == 0 else slice(self.num_classes)
-        mean, variance = self.mean[classes], self.variance[classes]
+        mean, variance = (values[classes] for values in self.statistics())
         margin = mean.min() if isinstance(self.margin, str) else self.margin
         scale = self.beside_background((variance + self.eps).sqrt(), 1.0)
         shift = self.beside_background(mean - margin, 0.0)

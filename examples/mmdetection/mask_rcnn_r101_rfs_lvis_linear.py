@@ -1,0 +1,10 @@
+"""Mask R-CNN, ResNet-101, repeat factor sampling, LVIS v1; linear classifier and mask: the row "CE"."""
+
+_base_ = "mask_rcnn_r101_rfs_lvis.py"
+
+model = {
+    "roi_head": {
+        "bbox_head": {"cls_predictor_cfg": {"_delete_": True, "type": "Linear"}},
+        "mask_head": {"predictor_cfg": {"_delete_": True, "type": "Conv"}},
+    }
+}

@@ -1,0 +1,92 @@
+"""The stages of a cascade are normalised each by its own statistics, as the official code does."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from logn.calibrators.logit_normalization import logit_normalization
+from logn.cli.main import execute
+from logn.datasets.detection_dataset import DetectionDataset
+from logn.datasets.transforms import SMALL_TRAIN
+from logn.errors import InputError
+from logn.evaluate.store.detector_statistics import collect_sampled_statistics, collect_stage_statistics
+from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.store.stage_corrections import correct_stages
+from logn.logits.fingerprint import fingerprint
+from logn.statistics.estimators import Estimator
+from logn.training.detectors.models import cascade_mask_rcnn_r101_fpn, small
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def dataset(lvis_folder):
+    return DetectionDataset(lvis_folder / "train.json")
+
+
+@pytest.fixture
+def cascade():
+    model = cascade_mask_rcnn_r101_fpn(4, image_size=64).eval()
+    torch.manual_seed(0)
+    for number, predictor in enumerate(model.roi_heads.box_predictor):
+        torch.nn.init.normal_(predictor.cls_score.weight, std=0.1 * (number + 1))
+    return model
+
+
+def stage_logits(cascade, image):
+    """What each stage says of the proposals of an image, without any hook of ours left."""
+    seen = []
+    handles = [
+        predictor.cls_score.register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+        for predictor in cascade.roi_heads.box_predictor
+    ]
+    cascade.propose([image])
+    for handle in handles:
+        handle.remove()
+    return [rows.numpy() for rows in seen]
+
+
+def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset):
+    images = [as_tensor(dataset.read_image(index)) for index in range(2)]
+    stages = collect_stage_statistics(cascade, dataset, max_images=2, batch=1, seed=0)
+    order = np.random.default_rng(0).permutation(len(dataset))[:2]
+    by_hand = [stage_logits(cascade, as_tensor(dataset.read_image(int(index)))) for index in order]
+    for place, moments in enumerate(stages):
+        rows = np.concatenate([logits[place] for logits in by_hand])
+        np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-4, atol=1e-5)
+        assert moments.metadata.layer == f"roi_heads.box_predictor.{place}.cls_score"
+        assert moments.metadata.class_names[0] == "background"
+    maps = [logit_normalization(moments, form="paper") for moments in stages]
+    raw, plain = stage_logits(cascade, images[0]), fingerprint(cascade)
+    digest = correct_stages(cascade, maps)
+    corrected = cascade.propose([images[0]])[0].logits
+    # Normalise, then average: not what a map of the average does.
+    wanted = np.mean([affine(rows) for affine, rows in zip(maps, raw, strict=True)], axis=0)
+    np.testing.assert_allclose(corrected, wanted, rtol=1e-3, atol=1e-4)
+    assert digest.startswith("stages:")
+    assert plain not in digest
+    sampled = collect_sampled_statistics(cascade, dataset, SMALL_TRAIN, max_images=1)
+    assert [moments.metadata.layer for moments in sampled] == [moments.metadata.layer for moments in stages]
+
+
+def test_a_detector_without_stages_is_refused(dataset):
+    model = small(4, image_size=64).eval()
+    for work in (partial(collect_stage_statistics, model, dataset), partial(correct_stages, model, [])):
+        with pytest.raises(InputError, match="Expected a cascade"):
+            work()
+    with pytest.raises(InputError, match="Expected `estimator` to be exact or moving-average for single stages"):
+        collect_stage_statistics(model, dataset, estimator=Estimator("positives"))
+
+
+def test_the_commands_refuse_a_detector_without_stages(lvis_folder, tmp_path, capsys):
+    from logn.training.engine.checkpoint import Checkpoint
+
+    model = small(4, image_size=64)
+    Checkpoint(model.settings, 1, model.state_dict(), run={"preset": "small"}).save(tmp_path / "checkpoint.safetensors")
+    output = tmp_path / "statistics.safetensors"
+    arguments = ["collect", str(tmp_path), "--data", str(lvis_folder), "-o", str(output), "--stages", "each"]
+    assert execute([*arguments, "--device", "cpu"]) == 2
+    assert "Expected a cascade for statistics of each stage" in capsys.readouterr().err
+    assert not list(tmp_path.glob("statistics*"))
