@@ -57,9 +57,10 @@ $(MMDET)/.installed:
 test-mmdet: $(MMDET)/.installed  ## the tests on real MMDetection models, in an environment of their own
 	$(MMDET)/bin/python -m pytest $(OTHER_PACKAGES) tests/frameworks/mmdet
 
-# Ray brings pandas, pyarrow and a cluster of its own, which nothing else here needs.
+# Ray brings pandas, pyarrow and a cluster of its own, which nothing else here needs. Its parts wait 15 seconds for each
+# other to start, which they may need where nothing is compiled.
 RAY := .venv-ray
-RAY_PIP := VIRTUAL_ENV=$(RAY) $(BIN)/uv pip install --quiet
+RAY_PIP := VIRTUAL_ENV=$(RAY) $(BIN)/uv pip install --quiet --compile-bytecode
 
 $(RAY)/.installed: $(INSTALLED)
 	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
