@@ -68,7 +68,7 @@ $(RAY)/.installed: $(INSTALLED)
 	touch $@
 
 test-ray: $(RAY)/.installed  ## the tests on a real local Ray, in an environment of their own
-	$(RAY)/bin/python -m pytest $(OTHER_PACKAGES) tests/ray
+	$(RAY)/bin/python -m pytest $(OTHER_PACKAGES) tests/frameworks/ray
 
 # The oldest version of each dependency that pyproject.toml allows. Left out: frameworks, which are newer than that torch,
 # and two processes, since that torch may not end while its peer is gone.

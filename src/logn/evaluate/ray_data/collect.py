@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from logn.errors import InputError
-from logn.evaluate.ray_data.engine import BlockWorker, check_shippable, run_blocks, unreadable_of
+from logn.errors import InputError, LogNWarning
+from logn.evaluate.ray_data.engine import BlockWorker, run_blocks, shipped
 from logn.evaluate.ray_data.images import BlockImages
 from logn.evaluate.store.detector_statistics import start_statistics
 from logn.evaluate.store.predict import as_tensor
 from logn.logits.layer import LogitLayer
 from logn.logits.locate import find_layer
 from logn.statistics.estimators import Estimator, finished
+from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.record import record
 
@@ -35,7 +38,7 @@ def collect(
     nonfinite: Nonfinite = "error",
     skip_unreadable: bool = False,
     progress: Callable[[int], object] = lambda count: None,
-    skipped: Callable[[dict[str, str]], object] = lambda unreadable: None,
+    skipped: Callable[[Sequence[str]], object] | None = None,
 ) -> ClassMoments:
     """Run a model over a `ray.data.Dataset` of images and sum up its class logits, per class.
 
@@ -60,17 +63,15 @@ def collect(
         nonfinite: As in `logn.record`.
         skip_unreadable: Leave out images that cannot be read, instead of stopping at the first.
         progress: Called with the number of images whenever some are done.
-        skipped: Called with the images that were left out, each with the reason.
+        skipped: Called with a sentence for each image that was left out, whenever there are some; by default one
+            warning says how many there were.
     """
-    check_shippable(make_model, "make_model")
-    if preprocess is not None:
-        check_shippable(preprocess, "preprocess")
     if batch < 1:
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
     settings = {
-        "make_model": make_model,
+        "make_model": shipped(make_model, "make_model"),
         "layer": layer,
-        "preprocess": preprocess,
+        "preprocess": None if preprocess is None else shipped(preprocess, "preprocess"),
         "image_column": image_column,
         "class_names": None if class_names is None else tuple(class_names),
         "batch": batch,
@@ -79,25 +80,60 @@ def collect(
         "nonfinite": nonfinite,
         "skip_unreadable": skip_unreadable,
     }
-    left_out: dict[str, str] = {}
+    left_out = LeftOut(skipped)
 
     def parts() -> Iterator[ClassMoments]:
+        expected: StatisticsMetadata | None = None
         for row in run_blocks(dataset, CollectWorker, settings, workers=workers, gpus=gpus_per_worker):
-            left_out.update(unreadable_of(row))
+            left_out.add(json.loads(row["unreadable"]))
             progress(int(row["images"]))
             if row["payload"]:
-                yield ClassMoments.from_bytes(row["payload"])
+                part = _part(row["payload"], expected)
+                expected = part.metadata
+                yield part
 
     # Taken by hand, so that a data set of nothing is told apart from partial statistics that do not merge.
     found = parts()
     first = next(found, None)
     if first is None:
-        reason = f"none of its {len(left_out)} images can be read" if left_out else "it holds none"
+        reason = f"none of its {left_out.count} images can be read" if left_out.count else "it holds none"
         raise InputError(f"Expected `dataset` to hold images, but {reason}.")
     total = ClassMoments.merge_all(itertools.chain([first], found))
-    if left_out:
-        skipped(left_out)
+    left_out.warn()
     return total
+
+
+class LeftOut:
+    """Counts the images that were left out, and says so."""
+
+    def __init__(self, skipped: Callable[[Sequence[str]], object] | None) -> None:
+        self._skipped = skipped
+        self.count, self._first = 0, ""
+
+    def add(self, sentences: Sequence[str]) -> None:
+        """Take the sentences of a block."""
+        if sentences:
+            self._first = self._first or sentences[0]
+            self.count += len(sentences)
+            if self._skipped is not None:
+                self._skipped(sentences)
+
+    def warn(self) -> None:
+        """Say how many there were, where nobody was told of each."""
+        if self.count and self._skipped is None:
+            warnings.warn(f"Left out {self.count:,} unreadable images; the first: {self._first}", LogNWarning, 3)
+
+
+def _part(payload: bytes, expected: StatisticsMetadata | None) -> ClassMoments:
+    """The statistics of a block, which fit to those of the one before."""
+    try:
+        part = ClassMoments.from_bytes(payload)
+        if expected is not None:
+            expected.check_mergeable(part.metadata)
+    except InputError as error:
+        sentence = str(error).rstrip(".")
+        raise InputError(f"{sentence}; every worker has to make the same model, with one version of logn.") from error
+    return part
 
 
 class CollectWorker(BlockWorker):
@@ -106,26 +142,33 @@ class CollectWorker(BlockWorker):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
         self._so_far: ClassMoments | None = None
+        self._sent = set[bytes]()
         self._empty: ClassMoments | None = None
         self._layer: LogitLayer | None = settings["layer"]
         self._digest: str | None = None
+        self._prepare: Callable[[Any], Any] | None = None
 
     def answer(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """The statistics of the images of a block, as bytes."""
-        unreadable: dict[str, str] = {}
+        unreadable: list[str] = []
         images = BlockImages(block, self.settings["image_column"])
         moments = self._statistics(self._batches(images, unreadable))
-        payload = b""
-        if moments is not None:
-            sent = moments
-            if self._so_far is None:
-                self._so_far = ClassMoments.from_bytes(moments.to_bytes())
-            else:
-                sent = self._so_far.take_new_rows_of(moments)
-            payload = sent.to_bytes()
-        return {"images": len(images), "payload": payload, "unreadable": json.dumps(list(unreadable.items()))}
+        payload = b"" if moments is None else self._without_old_rows(moments)
+        return {"images": len(images), "payload": payload, "unreadable": json.dumps(unreadable)}
 
-    def _batches(self, images: BlockImages, unreadable: dict[str, str]) -> Iterator[list[Any]]:
+    def _without_old_rows(self, moments: ClassMoments) -> bytes:
+        """Statistics as bytes, without the sampled rows that earlier blocks of this worker displace anyway."""
+        whole = moments.to_bytes()
+        digest = hashlib.blake2b(whole, digest_size=16).digest()
+        if digest in self._sent:
+            return whole  # tried again, since its first answer was lost: it must not displace its own rows
+        self._sent.add(digest)
+        if self._so_far is None:
+            self._so_far = moments
+            return whole
+        return self._so_far.take_new_rows_of(moments).to_bytes()
+
+    def _batches(self, images: BlockImages, unreadable: list[str]) -> Iterator[list[Any]]:
         batch: list[Any] = []
         for index in range(len(images)):
             try:
@@ -135,7 +178,7 @@ class CollectWorker(BlockWorker):
                     raise InputError(
                         f"{str(error).rstrip('.')}; skip_unreadable=True leaves such images out."
                     ) from error
-                unreadable[images.name(index)] = str(error)
+                unreadable.append(str(error))
             if len(batch) == self.settings["batch"]:
                 yield batch
                 batch = []
@@ -202,8 +245,9 @@ class CollectWorker(BlockWorker):
     def _prepared(self, batch: list[Any]) -> Any:
         import torch
 
-        prepare = self.settings["preprocess"] or as_tensor
-        ready = [torch.as_tensor(prepare(image)) for image in batch]
+        if self._prepare is None:
+            self._prepare = as_tensor if self.settings["preprocess"] is None else self.unpacked("preprocess")
+        ready = [torch.as_tensor(self._prepare(image)) for image in batch]
         shapes = sorted({tuple(image.shape) for image in ready})
         if len(shapes) > 1:
             raise InputError(

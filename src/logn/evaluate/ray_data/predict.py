@@ -14,7 +14,7 @@ import numpy.typing as npt
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.detectors.detector import fingerprint_of
-from logn.evaluate.ray_data.engine import BlockWorker, check_shippable, import_ray, run_blocks
+from logn.evaluate.ray_data.engine import BlockWorker, import_ray, run_blocks, shipped
 from logn.evaluate.ray_data.images import BlockImages
 from logn.evaluate.store.predict import header_of, images_there, match_detector, write_images
 
@@ -59,7 +59,7 @@ def predict(
     Returns:
         How many images this call has run.
     """
-    check_shippable(make_detector, "make_detector")
+    make = shipped(make_detector, "make_detector")
     if batch < 1:
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
     ids, rows = None, dataset
@@ -70,7 +70,7 @@ def predict(
         class_names = dataset.class_names if class_names is None else class_names
     images_there(path, metadata or {}, ids, dtype)  # refused here, before any worker starts
     settings = {
-        "make_detector": make_detector,
+        "make_detector": make,
         "path": os.path.abspath(path),
         "class_names": None if class_names is None else tuple(class_names),
         "category_ids": category_ids,

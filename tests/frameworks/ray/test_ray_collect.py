@@ -1,21 +1,23 @@
 """Collecting over a real local Ray of two workers gives what one process gives, whatever happens to the workers."""
 
+import importlib
 import io
 import os
 import signal
+import sys
 import tarfile
 import threading
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 import logn
-import ray
+from logn.evaluate.ray_data import engine
 from logn.logits.image_folder import read_rgb
+
+ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
 
 BLOCKS = 6
 
@@ -36,7 +38,7 @@ def to_double(image):
 
 
 # Workers cannot import this file: what is defined here travels by value.
-ray.cloudpickle.register_pickle_by_value(__import__("sys").modules[__name__])
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 LAYER = logn.LogitLayer("1", activation="softmax")
 OPTIONS = {"layer": LAYER, "preprocess": to_double, "batch": 2, "workers": 2, "sample_rows": 7}
 
@@ -68,6 +70,9 @@ def rows_of(pictures, form, folder):
         items = [{"image": read_rgb(path), "path": path} for path in paths]
         return ray.data.from_items(items, override_num_blocks=BLOCKS)
     if form == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         for part in range(3):
             pq.write_table(pa.table({"bytes": contents[part::3], "path": paths[part::3]}), folder / f"{part}.parquet")
         return ray.data.read_parquet(str(folder))
@@ -88,7 +93,7 @@ def test_equal_to_one_process(cluster, pictures, one_process, tmp_path, form):
 
 
 def test_a_killed_worker_changes_nothing(cluster, pictures, one_process, tmp_path):
-    """The first worker that comes to picture 17 is killed in the middle of its block, after logits were recorded."""
+    """The first worker that has answered a block is killed in the middle of its next, after logits were recorded."""
     mark = tmp_path / "killed"
 
     def make_deadly():
@@ -97,7 +102,7 @@ def test_a_killed_worker_changes_nothing(cluster, pictures, one_process, tmp_pat
 
         def die_once(module, inputs, output):
             seen.append(len(output))
-            if sum(seen) >= 4 and not mark.exists():
+            if sum(seen) >= 7 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -109,31 +114,49 @@ def test_a_killed_worker_changes_nothing(cluster, pictures, one_process, tmp_pat
     assert_equal(found, one_process)
 
 
+def test_a_worker_that_always_dies_is_given_up_in_one_sentence(cluster, pictures, monkeypatch):
+    monkeypatch.setattr(engine, "RETRIES", 1)
+
+    def make_deadly():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    rows = ray.data.from_items([{"path": str(next(pictures.iterdir()))}])
+    with pytest.raises(logn.InputError, match=r"^Expected workers to live, but .* died each of 2 times: [^\n]*\.$"):
+        logn.ray.collect(rows, make_deadly, **OPTIONS | {"workers": 1})
+
+
 def test_a_corrupt_image_is_refused_or_skipped_and_counted(cluster, pictures, one_process, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(next(pictures.iterdir()).read_bytes()[:40])
-    items = [{"path": str(path)} for path in [*sorted(pictures.iterdir()), broken]]
-    rows = ray.data.from_items(items, override_num_blocks=BLOCKS)
-    with pytest.raises(logn.InputError, match=r"broken.png` to be a whole image.*skip_unreadable=True leaves such"):
+    contents = [{"bytes": path.read_bytes()} for path in [broken, *sorted(pictures.iterdir()), broken]]
+    rows = ray.data.from_items(contents, override_num_blocks=BLOCKS)
+    with pytest.raises(logn.InputError, match=r"block` to be a whole image[^\n]*skip_unreadable=True leaves such"):
         logn.ray.collect(rows, make_model, **OPTIONS)
-    left_out = {}
-    found = logn.ray.collect(rows, make_model, **OPTIONS, skip_unreadable=True, skipped=left_out.update)
+    sentences = []
+    found = logn.ray.collect(rows, make_model, **OPTIONS, skip_unreadable=True, skipped=sentences.extend)
     assert_equal(found, one_process)
-    assert list(left_out) == [str(broken)]
+    assert len(sentences) == 2
     only = ray.data.from_items([{"path": str(broken)}])
     with pytest.raises(logn.InputError, match="to hold images, but none of its 1 images can be read"):
         logn.ray.collect(only, make_model, **OPTIONS, skip_unreadable=True)
 
 
-def test_a_model_that_cannot_be_shipped(cluster, pictures, tmp_path):
-    rows = rows_of(pictures, "paths", tmp_path)
+def test_a_model_that_cannot_be_shipped(cluster, pictures, tmp_path, monkeypatch):
+    rows = ray.data.from_items([{"path": str(next(pictures.iterdir()))}])
+    options = OPTIONS | {"workers": 1}
     lock = threading.Lock()
     with pytest.raises(logn.InputError, match=r"^Expected `make_model` to be a function that Ray can send .*lock"):
-        logn.ray.collect(rows, lambda: (lock, make_model())[1], **OPTIONS)
-    with pytest.raises(logn.InputError, match="to be a function that makes the model on each worker, but got Sequ"):
-        logn.ray.collect(rows, make_model(), **OPTIONS)
+        logn.ray.collect(rows, lambda: (lock, make_model())[1], **options)
     with pytest.raises(logn.InputError, match=r"to give a torch module or a source of proposals .* but got int"):
-        logn.ray.collect(rows, lambda: 3, **OPTIONS)
+        logn.ray.collect(rows, lambda: 3, **options)
+    with pytest.raises(logn.InputError, match=r"to give a model, but on a worker it raised ZeroDivisionError\("):
+        logn.ray.collect(rows, lambda: 1 // 0, **options)
+    # A module that only this process finds: Ray sends functions of modules by their name.
+    (tmp_path / "only_here.py").write_text("def make_model():\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    here = importlib.import_module("only_here")
+    with pytest.raises(logn.InputError, match=r"to import what `make_model` refers to, but .* 'only_here'\); install"):
+        logn.ray.collect(rows, here.make_model, **options)
 
 
 def test_what_does_not_fit_is_said_in_one_sentence(cluster, pictures, tmp_path):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import logn
-import ray
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.evaluate.ray_data import predict as module
 from logn.evaluate.store.prediction_store import PredictionStore
 
+ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
