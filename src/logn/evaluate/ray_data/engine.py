@@ -35,12 +35,14 @@ def connect() -> ModuleType:
 
 def shipped(make: Any, name: str) -> bytes:
     """A function as the bytes that workers get; what is none, or cannot be sent, is refused before any starts."""
-    if hasattr(make, "state_dict") or hasattr(make, "propose") or not callable(make):
+    is_model = not isinstance(make, type) and (hasattr(make, "state_dict") or hasattr(make, "propose"))
+    if is_model or not callable(make):
         raise InputError(
             f"Expected `{name}` to be a function that makes the model on each worker, but got {type(make).__name__}."
         )
+    ray = import_ray()
     try:
-        data: bytes = import_ray().cloudpickle.dumps(make)
+        data: bytes = ray.cloudpickle.dumps(make)
     except Exception as error:  # whatever the objects that it refers to raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
@@ -77,7 +79,7 @@ def run_blocks(
         ),
         num_cpus=cores_each(there.get("CPU", 1), count),
         num_gpus=gpus or None,
-        max_task_retries=RETRIES,
+        ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
     )
     try:
         yield from each_once(said.iter_rows())
