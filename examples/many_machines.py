@@ -14,9 +14,11 @@ import logn
 
 
 def make_model() -> Any:
-    """The model; called on each worker. Yours loads its weights here."""
+    """The model; called on each worker, and the same on all. Yours loads its weights here."""
+    import torch
     from torchvision.models import resnet18
 
+    torch.manual_seed(0)
     return resnet18(weights=None, num_classes=10).eval()
 
 
