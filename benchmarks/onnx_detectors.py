@@ -222,13 +222,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="Only so many test images, spread evenly.")
     parser.add_argument("--training-images", type=int, default=1000)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "results" / "onnx-detectors.json")
+    parser.add_argument("--keep", type=Path, help="Folder for stores and statistics, which are dropped otherwise.")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as dropped:
+        folder = arguments.keep or Path(dropped)
+        folder.mkdir(parents=True, exist_ok=True)
         for kind in ("yolox", "nanodet"):
             if (model := getattr(arguments, kind)) is not None:
-                measured = measure(
-                    kind, model, arguments.data, arguments.images, arguments.training_images, Path(folder)
-                )
+                measured = measure(kind, model, arguments.data, arguments.images, arguments.training_images, folder)
                 known = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
                 arguments.output.write_text(json.dumps(known | {kind: measured}, indent=1) + "\n")
 

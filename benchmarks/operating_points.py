@@ -1,17 +1,21 @@
 """What thresholds per class buy, with and without a correction: chosen on dev, measured on test.
 
-Over the detectors of `when_it_helps.py` (trained into `--root` where they are not there), and over any stores:
+Over the detectors of `when_it_helps.py` (trained into `--root` where they are not there), and over any others:
 
     python benchmarks/operating_points.py --root runs/bench
-    python benchmarks/operating_points.py --drawn 0 --store 'signs=dev_store,dev.json,test_store,test.json,stats.st'
+    python benchmarks/operating_points.py --drawn 0 --store 'GROUP/NAME=dev_store,dev.json,test_store,test.json,stats'
+    python benchmarks/operating_points.py --drawn 0 --store 'GROUP/NAME=dev.npy,dev.txt,test.npy,test.txt,stats'
 
-A source that was measured before is not measured again (`ROOT/operating-points/NAME.json`). Writes
+The second form is of a classifier: logits, and lists whose lines end in a label. Labels of a detector are federated,
+`,coco` behind the statistics says that they are exhaustive. The page has one table per group. What was measured
+before is not measured again (`ROOT/operating-points/`), and what is in the data of other groups stays. Writes
 `docs/results/operating-points.json` and the results of `docs/operating-points.md`; `--page` does the latter alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +25,16 @@ from typing import Any
 
 import numpy as np
 
+from logn.calibrators.method_spec import FitInputs
+from logn.evaluate.comparison.method_fitting import map_for_store
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.decode.decoder import decode
+from logn.evaluate.decode.decoder import DecodeSettings, decode_many
 from logn.evaluate.detection.task import read_truth
 from logn.evaluate.operating.choice import Draws, offset_to_meet
+from logn.evaluate.operating.choose_points import Bootstrap, choose_points
 from logn.evaluate.operating.class_levels import logit
+from logn.evaluate.operating.classifier_outcomes import classifier_outcomes
 from logn.evaluate.operating.measured import measure as measured
-from logn.evaluate.operating.operating_points import operating_points
-from logn.evaluate.operating.points import OperatingPoints
 from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_outcomes
 from logn.evaluate.operating.target import Target
 from logn.evaluate.store.prediction_store import PredictionStore
@@ -40,12 +46,17 @@ from logn.statistics.moments import ClassMoments
 DOCS = Path(__file__).parent.parent / "docs"
 DATA, PAGE = DOCS / "results" / "operating-points.json", DOCS / "operating-points.md"
 START, END = "<!-- results -->", "<!-- end of results -->"
-#: The uncorrected model and every correction that needs no labels and no counts.
+#: The uncorrected model and every correction that needs no labels and no counts; the last of each is recommended.
 METHODS: Mapping[str, str | None] = {
     "no correction": None,
     "LogN balanced": "logn:balanced",
     "LogN (paper)": "logn",
     "Prior2Posterior": "p2p",
+    "Prior2Posterior, foreground 2 down": "p2p:extra_margin=-2",
+}
+CLASSIFIER_METHODS: Mapping[str, str | None] = {
+    **dict(itertools.islice(METHODS.items(), 4)),
+    "Prior2Posterior, half": "p2p:strength=0.5",
 }
 #: What is chosen on dev, and what is read off on test. Under a target over all classes the thresholds are moved
 #: together, by the same amount in logits, until test just meets it: so all rows are compared at equal precision.
@@ -55,8 +66,13 @@ COLUMNS = (
     ("objects found at 1 false alarm per image", "fppi=1", "recall"),
     ("objects found at a precision of 0.8", "total-precision=0.8", "recall"),
 )
+CLASSIFIER_COLUMNS = (
+    *COLUMNS[:2],
+    ("rows accepted and right at a precision of 0.98", "total-precision=0.98", "recall"),
+)
 #: How a correction goes on.
 WAYS = {"common": "one threshold", "values": "a threshold per class"}
+SCORE_THRESHOLD, DRAWN_GROUP = 1e-4, "glyph scenes, federated labels"
 
 
 @dataclass(frozen=True)
@@ -66,16 +82,42 @@ class Source:
     name: str
     dev: tuple[Path, Path]
     test: tuple[Path, Path]
-    statistics: ClassMoments
+    statistics: Path
     style: str = "lvis"
 
     @classmethod
     def parse(cls, text: str) -> Source:
-        """Read `NAME=DEV_STORE,DEV.json,TEST_STORE,TEST.json,STATISTICS[,coco]`."""
+        """Read `GROUP/NAME=DEV,DEV_LABELS,TEST,TEST_LABELS,STATISTICS[,coco]`."""
         name, _, rest = text.partition("=")
         dev, dev_labels, test, test_labels, statistics, *style = rest.split(",")
         paths = (Path(dev), Path(dev_labels)), (Path(test), Path(test_labels))
-        return cls(name, *paths, ClassMoments.load(statistics), *style)
+        return cls(name, *paths, Path(statistics), *style)
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether its predictions are rows of logits."""
+        return self.dev[0].suffix == ".npy"
+
+    @property
+    def methods(self) -> Mapping[str, str | None]:
+        """The corrections that are tried."""
+        return CLASSIFIER_METHODS if self.is_classifier else METHODS
+
+    def outcomes(self, side: tuple[Path, Path]) -> list[ScoredOutcomes]:
+        """What each method finds in one set of images: one pass over the store for all of them."""
+        inputs = FitInputs(moments=ClassMoments.load(self.statistics))
+        if self.is_classifier:
+            labels = np.loadtxt(side[1], usecols=-1, dtype=np.int64)
+            return [
+                classifier_outcomes(np.load(side[0]), labels, spec, inputs, None, allow_mismatch=False)[0]
+                for spec in self.methods.values()
+            ]
+        store = PredictionStore(side[0])
+        truth = read_truth(store, side[1], CompareSettings(style=self.style), masks=False)
+        maps = [map_for_store("method", spec, store.header, inputs) for spec in self.methods.values()]
+        settings = DecodeSettings(score_threshold=SCORE_THRESHOLD).resolved(store.header)
+        found = decode_many(store, maps, settings)
+        return [detection_outcomes(of_method, truth, floor=SCORE_THRESHOLD) for of_method in found]
 
 
 def drawn_sources(root: Path, seeds: int, iterations: int, jobs: int, *, train: bool) -> Iterable[Source]:
@@ -89,53 +131,42 @@ def drawn_sources(root: Path, seeds: int, iterations: int, jobs: int, *, train: 
         print(f"{name}: {failure}")
     for spec in (spec for spec in specs if cache.is_trained(spec)):
         data = cache.data_folder(spec)
-        sides = [(cache.predictions(spec, split), data / f"{split}.json") for split in ("dev", "test")]
-        yield Source(spec.name, *sides, cache.statistics(spec))
+        dev, test = ((cache.predictions(spec, split), data / f"{split}.json") for split in ("dev", "test"))
+        cache.statistics(spec)  # made where it is not there
+        yield Source(f"{DRAWN_GROUP}/{spec.name}", dev, test, cache.model_folder(spec) / "statistics.safetensors")
 
 
 def measure(source: Source, *, num_bootstrap: int = 100) -> dict[str, Any]:
     """All columns of every method, with one threshold and with one per class."""
     found: dict[str, Any] = {}
-    dev, test = (PredictionStore(store) for store, _ in (source.dev, source.test))
-    truth = read_truth(test, source.test[1], CompareSettings(style=source.style), masks=False)
-    for method, spec in METHODS.items():
+    columns = CLASSIFIER_COLUMNS if source.is_classifier else COLUMNS
+    sides = zip(source.methods, source.outcomes(source.dev), source.outcomes(source.test), strict=True)
+    for method, dev, test in sides:
         found[method] = {way: {} for way in WAYS}
-        outcomes = None
-        for target in dict.fromkeys(target for _, target, _ in COLUMNS):
-            points = operating_points(
-                dev,
-                source.dev[1],
-                target,
-                spec,
-                style=source.style,
-                moments=source.statistics,
-                num_bootstrap=num_bootstrap,
-            )
-            outcomes = outcomes or detection_outcomes(decode(test, points.correction), truth)
-            for title, wanted, metric in COLUMNS:
+        for target in dict.fromkeys(target for _, target, _ in columns):
+            chosen = choose_points(dev, Target.parse(target), Bootstrap(num_bootstrap))
+            for title, wanted, metric in columns:
                 if wanted == target:
-                    for way, value in _on_test(points, outcomes, Target.parse(target), metric).items():
+                    for way, thresholds in (("common", chosen.common), ("values", chosen.thresholds)):
+                        value = _on_test(thresholds, test, Target.parse(target), metric)
                         found[method][way][title] = round(value, 5)
     return {"name": source.name, "methods": found}
 
 
-def _on_test(points: OperatingPoints, test: ScoredOutcomes, target: Target, metric: str) -> dict[str, float]:
-    """A metric with the common threshold and with one per class; joint targets are met on test exactly."""
-    draws, values = Draws.once(test), {}
-    thresholds = {"common": np.full_like(points.thresholds, points.common), "values": points.thresholds}
-    for way, chosen in thresholds.items():
-        places = logit(chosen)[:, None]
-        if target.is_joint:
-            places = places + offset_to_meet(places, draws, target)
-        values[way] = float(measured(draws, sigmoid(places))[metric][0])
-    return values
+def _on_test(thresholds: Any, test: ScoredOutcomes, target: Target, metric: str) -> float:
+    """A metric with thresholds that were chosen on dev; joint targets are met on test exactly."""
+    draws = Draws.once(test)
+    places = logit(np.broadcast_to(thresholds, test.num_classes))[:, None]
+    if target.is_joint:
+        places = places + offset_to_meet(places, draws, target)
+    return float(measured(draws, sigmoid(places))[metric][0])
 
 
 def measured_once(source: Source, folder: Path) -> dict[str, Any]:
     """What was measured before, or is measured now and kept."""
     path = folder / f"{source.name}.json"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(measure(source), indent=1) + "\n")
     known: dict[str, Any] = json.loads(path.read_text())
     return known
@@ -145,25 +176,39 @@ def results(known: Sequence[Mapping[str, Any]]) -> str:
     """The part of the page that the data make."""
     if not known:
         return "Not measured yet: `python benchmarks/operating_points.py` measures it."
-    titles = [title for title, *_ in COLUMNS]
     lines = [
-        f"{len(known)} detectors, means in points; in brackets the change against one threshold without a",
-        "correction, and on how many of the detectors it is a gain. Thresholds were chosen on dev images, all numbers",
-        "are of test images. For the last two columns thresholds are moved together until test meets the target.",
-        "",
-        f"| correction | threshold | {' | '.join(titles)} |",
-        f"|:--|:--|{'--:|' * len(titles)}",
+        "Means in points; in brackets the change against one threshold without a correction, and on how many of the",
+        "models it is a gain. Thresholds were chosen on dev images, all numbers are of test images. In the columns",
+        "at a fixed precision or number of false alarms, thresholds are moved together until test meets the target.",
     ]
-    for method in METHODS:
-        for way, words in WAYS.items():
-            cells = [_cell(known, method, way, title) for title in titles]
-            lines.append(f"| {method} | {words} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"Sources: {', '.join(one['name'] for one in known)}."])
+    for group in dict.fromkeys(_group(one) for one in known):
+        members = [one for one in known if _group(one) == group]
+        lines += [
+            "",
+            f"**{group}** ({', '.join(one['name'].rpartition('/')[2] for one in members)}):",
+            "",
+            *_table(members),
+        ]
+    return "\n".join(lines)
 
 
-def _cell(known: Sequence[Mapping[str, Any]], method: str, way: str, title: str) -> str:
+def _group(one: Mapping[str, Any]) -> str:
+    return str(one["name"].rpartition("/")[0])
+
+
+def _table(members: Sequence[Mapping[str, Any]]) -> list[str]:
+    methods = members[0]["methods"]
+    titles = list(methods["no correction"]["common"])
+    lines = [f"| correction | threshold | {' | '.join(titles)} |", f"|:--|:--|{'--:|' * len(titles)}"]
+    for method, (way, words) in itertools.product(methods, WAYS.items()):
+        cells = [_cell(members, method, way, title) for title in titles]
+        lines.append(f"| {method} | {words} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(members: Sequence[Mapping[str, Any]], method: str, way: str, title: str) -> str:
     values, first = (
-        100 * np.array([one["methods"][correction][threshold][title] for one in known])
+        100 * np.array([one["methods"][correction][threshold][title] for one in members])
         for correction, threshold in ((method, way), ("no correction", "common"))
     )
     change = values - first
@@ -187,7 +232,7 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=1000, help="how many of the drawn detectors, 0 for none")
     parser.add_argument("--trained", action="store_true", help="only detectors that are trained already")
     parser.add_argument(
-        "--store", action="append", default=[], help="NAME=DEV,DEV.json,TEST,TEST.json,STATISTICS[,coco]"
+        "--store", action="append", default=[], help="GROUP/NAME=DEV,LABELS,TEST,LABELS,STATISTICS[,coco]"
     )
     parser.add_argument("--page", action="store_true", help="write the page from the data that are there")
     arguments = parser.parse_args()
@@ -198,14 +243,14 @@ def main() -> None:
                 arguments.root, arguments.seeds, arguments.iterations, arguments.jobs, train=not arguments.trained
             )
             sources = [*list(drawn)[: arguments.drawn], *sources]
-        every = []
+        every = {one["name"]: one for one in (json.loads(DATA.read_text()) if DATA.exists() else [])}
         for source in sources:
-            every.append(measured_once(source, arguments.root / "operating-points"))
-            print(f"{len(every)} {source.name}", flush=True)
-        write_text(DATA, json.dumps(every, indent=1) + "\n")
+            every[source.name] = measured_once(source, arguments.root / "operating-points")
+            print(source.name, flush=True)
+        write_text(DATA, json.dumps(list(every.values()), indent=1) + "\n")
     known = json.loads(DATA.read_text()) if DATA.exists() else []
     write_text(PAGE, page_with(PAGE.read_text(), results(known)))
-    print(f"{len(known)} detectors: {PAGE}")
+    print(f"{len(known)} models: {PAGE}")
 
 
 if __name__ == "__main__":

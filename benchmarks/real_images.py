@@ -20,7 +20,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ import numpy as np
 from margin_landscape import MapResult, MarginForm, further_forms, margin_forms, measure_maps
 from real_images_page import write_figure, write_page
 from real_rule import NEED_COUNTS
-from real_subjects import LENGTHS, PhotoDetector, drawn_detectors, photo_detectors, sign_classifiers
-from real_why import number_of_images, vary_labels_and_decoding
+from real_subjects import LENGTHS, PhotoDetector, drawn_detectors, harder_scenes, photo_detectors, sign_classifiers
+from real_why import few_labels, number_of_images, vary_labels_and_decoding, vary_scenes
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import LogNWarning
@@ -165,16 +165,24 @@ def signs_of(moments: ClassMoments) -> dict[str, float]:
 def look_closer(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
     """Labels, decoding and the number of images, varied on the best trained detectors of each kind."""
     longest = max(LENGTHS) if isinstance(spec, PhotoDetector) else ITERATIONS
-    if spec.iterations != longest or spec.sampler != "random":
+    if spec.iterations != longest or spec.sampler != "random" or spec.seed:
         return {}
-    path = cache.model_folder(spec) / "real-why.json"
+    folder = cache.model_folder(spec)
+
+    def vary() -> dict[str, Any]:
+        found: dict[str, Any] = {"why": vary_labels_and_decoding(cache, spec)}
+        return found | ({"images": number_of_images(cache, spec)} if spec.classifier == "cosine" else {})
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)
+        closer = _once(folder / "real-why.json", vary)
+        return closer | _once(folder / "real-few.json", lambda: {"few labels": few_labels(cache, spec)})
+
+
+def _once(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was measured before, or is measured now and kept."""
     if not path.exists():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LogNWarning)
-            found: dict[str, Any] = {"why": vary_labels_and_decoding(cache, spec)}
-            if spec.classifier == "cosine":
-                found["images"] = number_of_images(cache, spec)
-        write_json(path, found)
+        write_json(path, measure())
     known: dict[str, Any] = json.loads(path.read_text())
     return known
 
@@ -239,16 +247,19 @@ def main() -> None:
         cache = ArtifactCache(arguments.root, jobs=arguments.jobs, step=_tell)
         seeds = range(arguments.seeds)
         detectors: list[DetectorSpec] = drawn_detectors(seeds) if arguments.drawn else []
+        harder = harder_scenes() if arguments.drawn else []
         if arguments.photos is not None:
             detectors = [*detectors, *photo_detectors(arguments.photos.resolve(), arguments.weights)]
         classifiers = [] if arguments.signs is None else sign_classifiers(arguments.signs.resolve(), (0, 1))
         if not arguments.trained:
-            for name, failure in {**cache.train(detectors), **cache.train(classifiers)}.items():
+            for name, failure in {**cache.train([*detectors, *harder]), **cache.train(classifiers)}.items():
                 print(f"{name}: {failure}", file=sys.stderr)
         known = {one["name"]: one for one in json.loads(DATA.read_text())} if DATA.exists() else {}
         for spec in filter(cache.is_trained, detectors):
             with _tell(f"Measuring {spec.name}", None):
                 known[spec.name] = {**measure_detector(cache, spec), **look_closer(cache, spec)}
+        for scenes in filter(cache.is_trained, harder):
+            known[scenes.name] = vary_scenes(cache, scenes)
         for classifier in filter(cache.is_trained, classifiers):
             known[classifier.name] = measure_classifier(cache, classifier)
         with atomic_path(DATA) as temporary:

@@ -333,6 +333,8 @@ def page(records: Sequence[Record]) -> str:
         "decoding": table(why_rows(records, "decoding")),
         "foreground": table(foreground_rows(records)),
         "images": table(image_rows(records)),
+        "scenes": table(scene_rows(records)),
+        "few_labels": table(few_label_rows(records)),
         "classifiers": table(classifier_rows(records)),
         **{
             f"landscape_{kind}_{protocol}": table(landscape_rows(records, kind, protocol))
@@ -344,6 +346,63 @@ def page(records: Sequence[Record]) -> str:
     for name, content in parts.items():
         text = text.replace(f"{{{name}}}", content)
     return text
+
+
+#: The detector that the harder scenes are compared with, and what was changed in each.
+PLAIN_SCENES = "families-linear-random-ce-s0"
+HARDER = {
+    PLAIN_SCENES: "glyph scenes as they are",
+    "families-linear-random-ce-i400-s0": "half of the training",
+    "cluttered-linear-random-ce-s0": "four times the clutter",
+    "unlabelled-linear-random-ce-s0": "half of the training labels dropped",
+    "cluttered-unlabelled-linear-random-ce-i400-s0": "all three",
+}
+
+
+def scene_rows(records: Sequence[Record]) -> Rows:
+    yield [
+        "one linear detector, random sampling",
+        *(f"{title}, {labels}" for labels in PROTOCOLS for title in ("AP", "best shift", "gain there")),
+    ]
+    by_name = {one["name"]: one for one in records}
+    shown = {name: words for name, words in HARDER.items() if name in by_name}
+    photographs = {one["name"]: f"photographs, {one['name']}" for one in of_kind(records, "photographs")}
+    wanted = ("linear-random-800-s0", "linear-random-1600-s0")
+    for name, words in {**shown, **{name: photographs[name] for name in wanted if name in photographs}}.items():
+        cells = []
+        for protocol in PROTOCOLS:
+            plain, curve = _prior_curve(by_name[name], protocol)
+            best = int(np.argmax(curve))
+            cells += [f"{plain:.1f}", f"{SHIFTS[best]:+d}", f"{curve[best] - plain:+.1f}"]
+        yield [words, *cells]
+
+
+def _prior_curve(one: Record, protocol: str) -> tuple[float, list[float]]:
+    """AP on dev without a correction, and of Prior2Posterior at every shift."""
+    if "curves" in one:
+        curves = one["curves"][protocol]
+        return curves["none"][SHIFTS.index(0)], curves["prior"]
+    dev = one["dev"][protocol]
+    return dev["none"][0], [dev[f"prior {shift:+d}"][0] for shift in SHIFTS]
+
+
+def few_label_rows(records: Sequence[Record]) -> Rows:
+    """What a shift that was chosen on few labelled images gives on test, beside the one that is recommended."""
+    found = [one for one in of_kind(records, "photographs") if "few labels" in one]
+    counts = list(found[0]["few labels"][PROTOCOLS[0]]) if found else []
+    yield ["detector, labels", *(f"{count} images" for count in counts), "recommended", "best on test"]
+    for one in found:
+        for protocol, recommended in zip(PROTOCOLS, (-2, -1), strict=True):
+            gains = {shift: change(one, "test", protocol, f"prior {shift:+d}") for shift in (-3, -2, -1, 0)}
+            drawn = [[gains[shift] for shift in one["few labels"][protocol][count]] for count in counts]
+            cells = [f"{np.mean(values):+.2f} ({min(values):+.2f})" for values in drawn]
+            best = max(gains, key=lambda shift: gains[shift])
+            yield [
+                f"{one['classifier']}, {one['iterations']}, {protocol}",
+                *cells,
+                f"{gains[recommended]:+.2f} at {recommended}",
+                f"{gains[best]:+.2f} at {best:+d}",
+            ]
 
 
 def write_page(records: Sequence[Record], path: Path) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
+from logn.datasets.glyphs.settings import GlyphSettings
 from logn.datasets.samplers import PAPER_THRESHOLD
 from logn.experiments.classifier_spec import ClassifierProblem, ClassifierSpec
 from logn.experiments.detector_spec import GLYPH_REPEAT_THRESHOLD, SAMPLERS, DetectorSpec
 from logn.experiments.model_spec import Folders, Step
+from logn.files import write_text
 from logn.training.detectors.config import DetectorTrainingConfig
 
 #: Iterations of 16 photographs: a weak detector, a middling one, and one that has learnt the frequent classes.
@@ -70,17 +75,15 @@ class PhotoDetector(DetectorSpec):
 
 
 def photo_detectors(folder: Path, weights: Path | None) -> list[PhotoDetector]:
-    """{linear, cosine 20} x (random at three lengths, RFS at two, a second seed of the shortest).
+    """{linear, cosine 20} x {random, RFS} x three lengths.
 
     Example:
         >>> len(photo_detectors(Path("photos"), None))
         12
     """
-    plans = [("random", length, 0) for length in LENGTHS]
-    plans += [("rfs", length, 0) for length in LENGTHS[:2]] + [("random", LENGTHS[0], 1)]
     return [
-        PhotoDetector(classifier=head, sampler=sampler, iterations=length, seed=seed, folder=folder, weights=weights)
-        for (sampler, length, seed), head in itertools.product(plans, HEADS)
+        PhotoDetector(classifier=head, sampler=sampler, iterations=length, folder=folder, weights=weights)
+        for sampler, length, head in itertools.product(("random", "rfs"), LENGTHS, HEADS)
     ]
 
 
@@ -94,6 +97,44 @@ def drawn_detectors(seeds: Sequence[int]) -> list[DetectorSpec]:
     return [
         DetectorSpec(classifier=head, sampler=sampler, iterations=length, seed=seed)
         for seed, length, sampler, head in itertools.product(seeds, (800, 200), ("random", "rfs"), HEADS)
+    ]
+
+
+@dataclass(frozen=True)
+class HarderScenes(DetectorSpec):
+    """A detector of glyph scenes that are made more like photographs.
+
+    Args:
+        labelled: Share of the training objects whose labels are kept: the others are look-alikes without a label.
+
+    Example:
+        >>> [spec.name for spec in harder_scenes()][:2]
+        ['families-linear-random-ce-i400-s0', 'cluttered-linear-random-ce-s0']
+    """
+
+    labelled: float = 1.0
+
+    def draw(self, folder: Path, *, workers: int, step: Step) -> None:
+        """Draw the scenes, and drop some of the training labels."""
+        super().draw(folder, workers=workers, step=step)
+        path = folder / "train.json"
+        content = json.loads(path.read_text())
+        if self.labelled < 1.0 and "dropped" not in content["info"]:
+            entries = content["annotations"]
+            kept = np.random.default_rng(self.seed).random(len(entries)) < self.labelled
+            content["annotations"] = [entry for entry, keep in zip(entries, kept, strict=True) if keep]
+            content["info"]["dropped"] = int((~kept).sum())
+            write_text(path, json.dumps(content))
+
+
+def harder_scenes() -> list[HarderScenes]:
+    """Shorter training, clutter, labels that are missing, and all of them at once; one at a time otherwise."""
+    clutter = GlyphSettings(clutter=4.0)
+    return [
+        HarderScenes(iterations=400),
+        HarderScenes("cluttered", clutter),
+        HarderScenes("unlabelled", labelled=0.5),
+        HarderScenes("cluttered-unlabelled", clutter, iterations=400, labelled=0.5),
     ]
 
 

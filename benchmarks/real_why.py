@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy.typing as npt
 from margin_landscape import MarginForm, further_forms, margin_forms, measure_maps
 
 from logn.datasets.federated_labels import federate
-from logn.evaluate.decode.decoder import DecodeSettings
+from logn.evaluate.decode.decoder import DecodeSettings, decode_many
+from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth
+from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import DetectorSpec
+from logn.files import write_text
 from logn.logits.arrays import softmax
 from logn.statistics.moments import ClassMoments
 
@@ -34,6 +38,8 @@ DECODING = {
     "suppression at 0.7": DecodeSettings(nms_iou=0.7),
 }
 IMAGES = (25, 50, 100, 200, 400, 800)
+#: Labelled dev images that a shift is chosen on, how often each number is drawn, and what is chosen from.
+LABELLED, DRAWS, LABELLED_SHIFTS = (25, 50, 100, 200, 400), 10, (-3, -2, -1, 0)
 
 
 def vary_labels_and_decoding(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
@@ -54,6 +60,27 @@ def vary_labels_and_decoding(cache: ArtifactCache, spec: DetectorSpec) -> dict[s
         for name, settings in DECODING.items()
     }
     return {"labels": labels, "decoding": decoding, "foreground": foreground_shares(store, exhaustive)}
+
+
+def vary_scenes(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
+    """AP on dev over the shift, for a detector of scenes that are harder; what was measured before is read."""
+    path = cache.model_folder(spec) / "real-scenes.json"
+    if not path.exists():
+        moments, folder = cache.statistics(spec), cache.data_folder(spec)
+        forms = {**margin_forms(moments), **further_forms(moments)}
+        store = PredictionStore(cache.predictions(spec, "dev"))
+        ids = store.image_ids.tolist()
+        files = {"federated": folder / "dev.json", "exhaustive": folder / "dev_exhaustive.json"}
+        truths = {name: load_ground_truth(file, image_ids=ids) for name, file in files.items()}
+        found = {
+            "name": spec.name,
+            "kind": "harder scenes",
+            "curves": _curves(store, truths, forms, moments),
+            "foreground": foreground_shares(store, json.loads(files["exhaustive"].read_text())),
+        }
+        write_text(path, json.dumps(found, separators=(",", ":")) + "\n")
+    known: dict[str, Any] = json.loads(path.read_text())
+    return known
 
 
 def _curves(
@@ -140,3 +167,34 @@ def number_of_images(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]
             for name, one in found.items()
         }
     return result
+
+
+def few_labels(cache: ArtifactCache, spec: DetectorSpec) -> dict[str, Any]:
+    """By number of labelled dev images and draw: the shift of Prior2Posterior's map with the highest AP on them."""
+    moments, folder = cache.statistics(spec), cache.data_folder(spec)
+    form = further_forms(moments)["prior"]
+    store = PredictionStore(cache.predictions(spec, "dev"))
+    decoded = decode_many(store, [form.at(shift) for shift in LABELLED_SHIFTS])
+    ids, chosen = store.image_ids, {}
+    for labels, file in (("federated", "dev.json"), ("exhaustive", "dev_exhaustive.json")):
+        chosen[labels] = {
+            str(count): [
+                _best_shift(decoded, folder / file, ids, np.random.default_rng(draw).permutation(len(ids))[:count])
+                for draw in range(DRAWS)
+            ]
+            for count in LABELLED
+        }
+    return chosen
+
+
+def _best_shift(decoded: Sequence[Detections], file: Path, ids: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> int:
+    truth = load_ground_truth(file, image_ids=ids[places].tolist(), only_predicted=True)
+    number = np.full(len(ids), -1)
+    number[places] = np.arange(len(places))
+    values = []
+    for found in decoded:
+        kept = number[found.image_index] >= 0
+        columns = {field.name: getattr(found, field.name)[kept] for field in fields(found)}
+        columns["image_index"] = number[columns["image_index"]]
+        values.append(evaluate_detections(Detections(**columns), truth)["AP"])
+    return LABELLED_SHIFTS[int(np.nanargmax(values))]

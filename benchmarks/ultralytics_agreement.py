@@ -2,7 +2,11 @@
 
     python benchmarks/ultralytics_agreement.py --folder runs/shapes --epochs 20
 
-Shapes of four classes, of which two are rare, on photographs of noise; labels in YOLO's form.
+Shapes of four classes, of which two are rare, on images of noise; labels in YOLO's form. Two things of `val` are its
+own: it pads images to a square or to the shapes of a batch (`rect`), where `predict` and our detector pad each to the
+next multiple of the stride, and it matches boxes as they come out of the head, which may reach beyond the image. So it
+is run with both paddings and with clipped boxes, on images of many shapes (`val`) and on square ones (`test`), where
+there is nothing to pad; the boxes of our store are also averaged by Ultralytics' own functions.
 """
 
 from __future__ import annotations
@@ -25,11 +29,11 @@ def draw(folder: Path, *, train: int, val: int, size: int = 192) -> Path:
     from PIL import Image, ImageDraw
 
     generator = np.random.default_rng(0)
-    for split, count in (("train", train), ("val", val)):
+    for split, count in (("train", train), ("val", val), ("test", val)):
         for kind in ("images", "labels"):
             (folder / kind / split).mkdir(parents=True, exist_ok=True)
         for number in range(count):
-            height, width = size, int(generator.integers(size // 2, size + 1))
+            height, width = size, size if split == "test" else int(generator.integers(size // 2, size + 1))
             noise = generator.normal(120, 30, (height, width, 3)).clip(0, 255)
             image = Image.fromarray(noise.astype(np.uint8))
             canvas, lines = ImageDraw.Draw(image), []
@@ -44,7 +48,7 @@ def draw(folder: Path, *, train: int, val: int, size: int = 192) -> Path:
             (folder / "labels" / split / f"{number:05d}.txt").write_text("\n".join(lines) + "\n")
     names = "\n".join(f"  {place}: {name}" for place, name in enumerate(NAMES))
     (folder / "data.yaml").write_text(
-        f"path: {folder.resolve()}\ntrain: images/train\nval: images/val\nnames:\n{names}\n"
+        f"path: {folder.resolve()}\ntrain: images/train\nval: images/val\ntest: images/test\nnames:\n{names}\n"
     )
     return folder / "data.yaml"
 
@@ -67,6 +71,57 @@ def _shape(canvas: Any, label: int, box: tuple[int, int, int, int], generator: n
 def run(*words: object) -> str:
     command = [sys.executable, "-m", "logn", *map(str, words)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def clipping_validator() -> Any:
+    """Ultralytics' validator, with boxes that end at the image, as in everything else that it writes."""
+    from ultralytics.models.yolo.detect.val import DetectionValidator
+
+    class Clipping(DetectionValidator):
+        def _process_batch(self, preds: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
+            (gain, *_), (left, top) = batch["ratio_pad"]
+            height, width = batch["ori_shape"]
+            boxes = preds["bboxes"].clone()
+            boxes[:, 0::2] = boxes[:, 0::2].clamp(left, left + width * gain)
+            boxes[:, 1::2] = boxes[:, 1::2].clamp(top, top + height * gain)
+            found: dict[str, Any] = super()._process_batch({**preds, "bboxes": boxes}, batch)
+            return found
+
+    return Clipping
+
+
+def by_their_formula(store: Path, data: str) -> float:
+    """AP of the boxes in our store, matched and averaged by Ultralytics' own functions."""
+    import torch
+    from ultralytics.models.yolo.detect.val import DetectionValidator
+    from ultralytics.utils.metrics import ap_per_class, box_iou
+
+    from logn.evaluate.comparison.settings import CompareSettings
+    from logn.evaluate.decode.decoder import DecodeSettings, decode
+    from logn.evaluate.detection.task import read_truth
+    from logn.evaluate.store.prediction_store import PredictionStore
+
+    proposals = PredictionStore(store)
+    found = decode(proposals, settings=DecodeSettings(score_threshold=0.001, max_detections=300))
+    truth = read_truth(proposals, data, CompareSettings(style="coco"), masks=False).dataset
+    places = {category["id"]: place for place, category in enumerate(truth["categories"])}
+    objects: dict[int, list[list[float]]] = {image: [] for image in proposals.image_ids.tolist()}
+    for item in truth["annotations"]:
+        left, top, width, height = item["bbox"]
+        objects[item["image_id"]].append([left, top, left + width, top + height, places[item["category_id"]]])
+    validator, hits, order = DetectionValidator(), [], []
+    for index, image in enumerate(proposals.image_ids.tolist()):
+        of_image = np.flatnonzero(found.image_index == index)
+        of_image = of_image[np.argsort(-found.scores[of_image], kind="stable")]
+        wanted = torch.tensor(objects[image]).reshape(-1, 5)
+        overlaps = box_iou(wanted[:, :4], torch.from_numpy(found.boxes[of_image]))
+        classes = torch.from_numpy(found.labels[of_image].astype(np.float32))
+        hits.append(validator.match_predictions(classes, wanted[:, 4], overlaps).numpy())
+        order.append(of_image)
+    kept = np.concatenate(order)
+    wanted_classes = np.array([box[4] for boxes in objects.values() for box in boxes])
+    per_class = ap_per_class(np.concatenate(hits), found.scores[kept], found.labels[kept], wanted_classes)[5]
+    return float(np.mean(per_class))
 
 
 def main() -> None:
@@ -101,11 +156,25 @@ def main() -> None:
             amp=False,
             close_mosaic=arguments.epochs // 2,
         )
-    own = YOLO(best).val(data=str(data), imgsz=192, device="cpu", workers=0, plots=False, verbose=False, rect=False)
-    store = folder / "predictions"
-    run("predict", best, "--trust", "--image-size", 192, "--data", data, "-o", store)
-    ours = json.loads(run("evaluate", store, "-a", data, "--json"))
-    print(json.dumps({"val": own.results_dict, "evaluate": ours}, indent=1, default=float))
+    settings = {"data": str(data), "imgsz": 192, "device": "cpu", "workers": 0, "plots": False}
+    ways = {
+        "val": {"rect": True},
+        "val, padded to a square": {"rect": False},
+        "val, padded to a square, boxes clipped": {"rect": False, "validator": clipping_validator()},
+    }
+    found: dict[str, dict[str, float]] = {}
+    for split in ("val", "test"):
+        found[split] = {
+            name: YOLO(best).val(split=split, verbose=False, **settings, **way).box.map for name, way in ways.items()
+        }
+        store, labels = folder / f"predictions-{split}", f"{data}:{split}"
+        if not store.exists():
+            run("predict", best, "--trust", "--image-size", 192, "--data", labels, "-o", store)
+        found[split]["boxes of our store, formula of val"] = by_their_formula(store, labels)
+        found[split]["evaluate"] = json.loads(run("evaluate", store, "-a", labels, "--json"))["methods"][0]["metrics"][
+            "AP"
+        ]
+    print(json.dumps(found, indent=1, default=float))
 
 
 if __name__ == "__main__":

@@ -355,3 +355,40 @@ def test_raw_levels_with_box_objectness_and_classes_are_split_where_the_user_say
     source = graph.save(tmp_path / "m.onnx", ", ".join(f"float[1, 3, A{i}, B{i}, {width}] y{i}" for i in range(3)))
     found, _ = locate_onnx_logits(read_onnx(source), Wanted(start=5))
     assert (found.num_classes, found.start, found.activation, len(found.tensors)) == (CLASSES, 5, None, 3)
+
+
+def ssd(path):
+    """Raw logits with a first column for the background, and offsets to anchors, as SSDs are exported."""
+    graph = Writer(7)
+    graph.constant("tokens", [1, 3, -1])
+    for name, width in (("cls", CLASSES + 1), ("reg", 4)):
+        graph.constant(f"{name}_weight", graph.generator.normal(0, 0.02, (3, width)), np.float32)
+        graph.constant(f"{name}_bias", graph.generator.normal(0, 1, width), np.float32)
+    graph.add("t = Reshape(f0, tokens) q = Transpose <perm = [0, 2, 1]> (t) m = MatMul(q, cls_weight)")
+    graph.add("logits = Add(m, cls_bias) n = MatMul(q, reg_weight) boxes = Add(n, reg_bias)")
+    return graph.save(path, f"float[1, N, {CLASSES + 1}] logits, float[1, N, 4] boxes")
+
+
+def test_boxes_relative_to_anchors_are_decoded_with_a_file_of_them(tmp_path):
+    path, count = ssd(tmp_path / "m.onnx"), CELLS[0] ** 2
+    anchors = np.random.default_rng(8).uniform(0.1, 0.9, (count, 4))
+    np.save(tmp_path / "anchors.npy", anchors)
+    options = {"like": "ssd", "activation": "softmax", "background": 0}
+    detector = OnnxDetector(path, anchors=tmp_path / "anchors.npy", **options)
+    image = picture(40, 80)
+    found = detector.propose([image])[0]
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    logits, offsets = session.run(None, {"x": detector.prepare(image).pixels[None]})
+    boxes = []
+    for (cx, cy, w, h), (dx, dy, dw, dh) in zip(anchors, offsets[0], strict=True):  # variances 0.1 and 0.2
+        cx, cy, w, h = cx + 0.1 * dx * w, cy + 0.1 * dy * h, w * np.exp(0.2 * dw), h * np.exp(0.2 * dh)
+        boxes.append(((cx - w / 2) * 80, (cy - h / 2) * 40, (cx + w / 2) * 80, (cy + h / 2) * 40))
+    np.testing.assert_allclose(found.boxes, boxes, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found.logits, logits[0], rtol=1e-5)
+    assert detector.background == 0
+
+
+def test_anchors_of_another_number_are_refused(tmp_path):
+    path = ssd(tmp_path / "m.onnx")
+    with pytest.raises(InputError, match=r"Expected `anchors` of .* to have shape \(64, 4\), but got \(3, 4\)"):
+        OnnxDetector(path, like="ssd", activation="softmax", background=0, anchors=np.ones((3, 4)))

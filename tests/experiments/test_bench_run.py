@@ -253,6 +253,14 @@ def test_every_table_has_a_command(capsys):
         assert f"logn bench {name} --quick" in " ".join(capsys.readouterr().out.split())
 
 
+def test_every_table_is_found_by_its_command(tmp_path, capsys):
+    """Without training nothing can be measured, but each command gets as far as its rows."""
+    for name in bench_command.TABLES:
+        options = ["--measure-only", "--quick", "--root", str(tmp_path / "root"), "-o", str(tmp_path / name)]
+        execute(["bench", name, *options])
+        assert "is not trained yet" in capsys.readouterr().err
+
+
 def test_data_that_is_read_takes_the_place_of_scenes(tmp_path):
     data = tmp_path / "scenes"
     generate_glyph_scenes(data, TINY.glyphs)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torchvision.ops import batched_nms, clip_boxes_to_image
 
@@ -257,3 +258,19 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     store = PredictionStore("predictions")
     assert (len(store), store.header.background, store.header.num_classes) == (4, -1, CLASSES)
     assert (tmp_path / "report.html").is_file()
+
+
+def test_the_first_command_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "my_detector", raising=False)
+    generate_glyph_scenes(tmp_path, GlyphSettings(classes=CLASSES, train=12, dev=1, test=1, size=64))
+    (tmp_path / "images").rename(tmp_path / "train")
+    (tmp_path / "my_detector.py").write_text(BUILD.format(here=__file__))
+    command = shlex.split(re.search(r"```bash\n(logn correct .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1])
+    assert execute([*command[1:], "--method", "logn"]) == 0  # random weights have no tail that asks for one
+    sys.modules.pop("my_detector", None)
+    weights = load_file("corrected.safetensors")
+    before = DefaultPredictor(list("abcd")).model.state_dict()
+    changed = {name for name, values in before.items() if not torch.equal(values, weights[name])}
+    assert changed == {f"roi_heads.box_predictor.cls_score.{kind}" for kind in ("weight", "bias")}

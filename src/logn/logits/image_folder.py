@@ -82,8 +82,11 @@ class Preprocessing:
             pixels = pixels[..., ::-1]
         channels_first = not (self.layout or "CHW").endswith("HWC")
         if self.dtype != "uint8":
-            planes = [self._levels[channel].take(pixels[..., channel]) for channel in range(3)]
-            pixels = np.stack(planes, axis=0 if channels_first else -1)
+            prepared = np.empty((3, *pixels.shape[:2]), self._levels.dtype)
+            for channel in range(3):
+                # No level can be out of range; numpy need not look, nor keep a second copy in case one is.
+                self._levels[channel].take(pixels[..., channel], out=prepared[channel], mode="clip")
+            pixels = prepared if channels_first else prepared.transpose(1, 2, 0)
         elif channels_first:
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels, dtype=self.dtype or "float32")

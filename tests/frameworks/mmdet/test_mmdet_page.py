@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from logn.cli.main import execute
 from logn.datasets.glyphs.scenes import generate_glyph_scenes
@@ -51,3 +53,18 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     store = PredictionStore("predictions")
     assert (len(store), store.header.background, store.header.class_boxes) == (4, -1, True)
     assert (tmp_path / "report.html").is_file()
+
+
+def test_the_first_command_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "my_detector", raising=False)
+    generate_glyph_scenes(tmp_path, GlyphSettings(classes=6, train=12, dev=1, test=1, size=64))
+    (tmp_path / "images").rename(tmp_path / "train")
+    (tmp_path / "my_detector.py").write_text(MODEL.format(models=str(HERE / "test_mmdet_models.py")))
+    command = shlex.split(re.search(r"```bash\n(logn correct .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1])
+    assert execute([*command[1:], "--method", "logn"]) == 0  # random weights have no tail that asks for one
+    weights = load_file("corrected.safetensors")
+    before = sys.modules["my_detector"].build().state_dict()
+    changed = {name for name, values in before.items() if not torch.equal(values, weights[name])}
+    assert changed == {f"roi_head.bbox_head.fc_cls.{kind}" for kind in ("weight", "bias")}

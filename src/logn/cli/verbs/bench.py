@@ -32,6 +32,8 @@ TABLES = {
     "online": "LogN during training or after it (the paper's figure on online LogN).",
     "samplers": "Corrections after random, repeat factor and class-balanced sampling.",
 }
+#: The module of each table in `logn.experiments`.
+MODULES = {name: name for name in TABLES} | {"online": "online_table", "samplers": "sampler_table"}
 EXAMPLES = """
 
 Prints the table and writes it, with the paper's numbers beside ours, as Markdown and JSON. Trained models, statistics,
@@ -109,7 +111,7 @@ def table_command(name: str) -> Callable[..., None]:
             raise InputError(f"Expected `--seeds` to be at least 1, but got {seeds}.")
         files = {"--data": data, "--test": test, "--images": images, "--weights": weights, "--epochs": epochs}
         length = replace(_length(files, iterations, quick=quick), model=model, device=device)
-        experiment = import_module(f"logn.experiments.{name}").EXPERIMENT
+        experiment = import_module(f"logn.experiments.{MODULES[name]}").EXPERIMENT
         cache = ArtifactCache(root, jobs=jobs, step=step_reporter(show_progress))
         result = run_experiment(experiment, cache, length=length, seeds=range(seeds), train=train)
         words = ["logn bench", name, *(["--quick"] if quick else []), "--seeds", str(seeds)]

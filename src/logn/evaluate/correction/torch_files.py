@@ -207,7 +207,7 @@ def open_function(name: str, opening: Opening) -> TorchModel:
 
 def _is_detector(model: Any) -> bool:
     """Whether there is an adapter that needs no more than the model."""
-    packages = ("torchvision.models.detection", "ultralytics", "rfdetr", "mmdet")
+    packages = ("torchvision.models.detection", "ultralytics", "rfdetr", "mmdet", "detectron2.engine")
     return callable(getattr(model, "propose", None)) or any(kinds_in(model, package) for package in packages)
 
 

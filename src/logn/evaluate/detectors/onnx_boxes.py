@@ -63,7 +63,8 @@ class BoxLayout:
 
     def rows(self, values: Mapping[str, Array]) -> Array:
         """The outputs as rows `(images, rows, columns)`."""
-        return np.concatenate([_as_rows(values[name], self.transposed) for name in self.outputs], axis=1)
+        levels = [_as_rows(values[name], self.transposed) for name in self.outputs]
+        return levels[0] if len(levels) == 1 else np.concatenate(levels, axis=1)
 
 
 def class_rows(logits: OnnxLogits, values: Mapping[str, Array], order: Sequence[int]) -> Array:
