@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-light test test-core test-stress test-mmdet test-engines test-oldest lint format docs dist bench lock lock-docs clean
+.PHONY: help install demo demo-light test test-core test-stress test-mmdet test-engines test-ray test-oldest lint format docs dist bench lock lock-docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -96,6 +96,19 @@ $(ENGINES)/.installed: $(INSTALLED)
 test-engines: $(ENGINES)/.installed  ## the tests on inference engines and training frameworks, in an environment of their own
 	$(ENGINES)/bin/python -m pytest $(OTHER_PACKAGES) tests/engines
 
+# Ray brings pandas, pyarrow and a cluster of its own, which nothing else here needs. Its parts wait 15 seconds for each
+# other to start, which they may need where nothing is compiled.
+RAY := .venv-ray
+RAY_PIP := VIRTUAL_ENV=$(RAY) $(BIN)/uv pip install --quiet --compile-bytecode
+
+$(RAY)/.installed: $(INSTALLED)
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY_PIP) 'ray[data]==2.60.0' -e '.[torchvision,ray]' pytest hypothesis
+	touch $@
+
+test-ray: $(RAY)/.installed  ## the tests on a real local Ray, in an environment of their own
+	$(RAY)/bin/python -m pytest $(OTHER_PACKAGES) tests/frameworks/ray
+
 # The oldest version of each dependency that pyproject.toml allows. Left out: frameworks, which are newer than that torch,
 # and two processes, since that torch may not end while its peer is gone.
 OLDEST := .venv-oldest
@@ -166,5 +179,5 @@ lock-docs: $(INSTALLED)  ## the same for the site
 	$(BIN)/uv pip compile pyproject.toml --extra docs --universal --python-version 3.11 --no-header --no-annotate --upgrade -o requirements-docs.txt
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(LIGHT) $(CORE) $(DOCS) $(DIST) $(MMDET) $(ENGINES) $(OLDEST) build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LIGHT) $(CORE) $(DOCS) $(DIST) $(MMDET) $(ENGINES) $(RAY) $(OLDEST) build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

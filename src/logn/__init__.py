@@ -134,13 +134,16 @@ _HOME = {
     "vector_scaling": "calibrators.offsets",
 }
 
-__all__ = [*sorted(_HOME), "__version__", "losses"]
+# Several names under one.
+_MODULES = ("losses", "ray")
+
+__all__ = [*sorted(_HOME), "__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module at first use."""
-    if name == "losses":
-        return importlib.import_module("logn.losses")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -158,4 +161,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names, imported or not."""
-    return sorted({*globals(), *_HOME, "losses"})
+    return sorted({*globals(), *_HOME, *_MODULES})

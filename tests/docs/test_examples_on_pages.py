@@ -12,6 +12,7 @@ PAGES = {
     "classifiers.md": "classifier.py",
     "detectron2.md": "detectron2_test.py",
     "engines.md": "engines.py",
+    "many-machines.md": "many_machines.py",
     "mmdetection.md": "mmdetection_test.py",
     "onnx.md": "onnx_classifier.py",
     "timm.md": "timm_classifier.py",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -184,8 +184,8 @@ def read_prepared(path: Path, preprocessing: Preprocessing) -> npt.NDArray[Any]:
     return preprocessing.apply(read_rgb(path))
 
 
-def read_rgb(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
-    """Read a picture as RGB of shape `(height, width, 3)`, 0 to 255.
+def read_rgb(path: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> npt.NDArray[np.uint8]:
+    """Read a picture, a path or an open file that messages call `name`, as RGB of shape `(height, width, 3)`, 0 to 255.
 
     Grey and palette pictures become RGB, CMYK is converted, transparency is dropped, and a turn that only the EXIF data
     ask for is not made. 16 bits are brought to 8, where Pillow's own conversion would make them white; numbers whose
@@ -200,7 +200,7 @@ def read_rgb(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
                 raise ValueError(f"of mode {picture.mode}, numbers of 32 bits whose white is not known")
             return np.array(picture.convert("RGB"), dtype=np.uint8)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:  # whatever is wrong with it
-        raise InputError(f"Expected `{path}` to be a whole image, but it cannot be read ({error}).") from error
+        raise InputError(f"Expected `{name or path}` to be a whole image, but it cannot be read ({error}).") from error
 
 
 def _from_16_bits(grey: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from logn.cli.options.choices import RUNNING
+from logn.errors import InputError
 
 MODEL = (
     "Folder that `logn train` wrote; of detectors also an Ultralytics `.pt` (with --trust), an `.onnx`, a Hugging Face "
@@ -25,6 +29,46 @@ TrustOption = Annotated[
 ImageSizeOption = Annotated[
     int | None, typer.Option(help="Side that images are scaled to, for models of Ultralytics; default: the model's.")
 ]
+
+RayOption = Annotated[
+    bool,
+    typer.Option("--ray", help="Run on the machines of a Ray cluster (RAY_ADDRESS), or on the cores of this one."),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="Of --ray; default: one per GPU, or one per core but one.")
+]
+
+
+@dataclass(frozen=True)
+class RaySettings:
+    """How a detector runs over Ray.
+
+    Args:
+        make_detector: Opens it on a worker.
+        resources: How many `workers`, and the `gpus_per_worker`.
+    """
+
+    make_detector: Callable[[], Any]
+    resources: dict[str, Any]
+
+
+def ray_settings(
+    use_ray: bool, workers: int | None, model: Path, *, trust: bool, image_size: int | None, device: str
+) -> RaySettings | None:
+    """What `--ray` and its companions say; None without it."""
+    if not use_ray:
+        if workers is not None:
+            raise InputError("Expected `--workers` with `--ray` only, but there is no `--ray`.")
+        return None
+    from logn.evaluate.ray_data.engine import connect
+
+    gpus = 0 if device == "cpu" else int(connect().cluster_resources().get("GPU", 0) > 0)
+    if device.startswith("cuda") and not gpus:
+        raise InputError("Expected the Ray cluster to have GPUs for `--device cuda`, but it has none.")
+    # Workers may start in another folder.
+    place = model.absolute() if model.exists() else model
+    make = partial(open_detector, place, trust=trust, image_size=image_size, device="cpu")
+    return RaySettings(make, {"workers": workers, "gpus_per_worker": gpus})
 
 
 def open_detector(model: Path, *, trust: bool, image_size: int | None, device: str) -> Any:

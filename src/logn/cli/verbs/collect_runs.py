@@ -22,7 +22,16 @@ from logn.cli.options.choices import (
     StatisticsFileOption,
     at_least_one,
 )
-from logn.cli.options.detectors import ImageSizeOption, TrustOption, is_classifier, open_detector
+from logn.cli.options.detectors import (
+    ImageSizeOption,
+    RayOption,
+    RaySettings,
+    TrustOption,
+    WorkersOption,
+    is_classifier,
+    open_detector,
+    ray_settings,
+)
 from logn.cli.paths import check_output
 from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
 from logn.errors import InputError
@@ -69,6 +78,8 @@ def collect_run(
     device: DeviceOption = "auto",
     trust: TrustOption = False,
     image_size: ImageSizeOption = None,
+    use_ray: RayOption = False,
+    workers: WorkersOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -82,6 +93,11 @@ def collect_run(
     check_output(output, holds="logn.statistics")
     how = Estimation(estimator.value, momentum, bias_correction)
     prepare = _preparation(model, population, sampler, repeat_threshold, stages, seed, trust, image_size, batch)
+    if use_ray:
+        _check_ray(is_classifier(model), population, stages, estimator)
+    cluster = ray_settings(use_ray, workers, model, trust=trust, image_size=image_size, device=device)
+    if cluster is not None:
+        prepare = partial(_prepare_over_ray, cluster, trust=trust, image_size=image_size, batch=batch or 8)
     run, available = prepare(model, data, images, device)
     total = available if max_images is None else min(max_images, available)
     with progress("Collecting", total, shown=show_progress) as advance:
@@ -129,6 +145,17 @@ def _preparation(
     if classifier:
         return partial(_prepare_classifier, batch=batch or 8)
     return partial(_prepare_detector, trust, image_size, stages=stages, batch=batch or 8)
+
+
+def _check_ray(classifier: bool, population: str | None, stages: Stages, estimator: Estimator) -> None:
+    """Refuse what workers cannot do block by block."""
+    if classifier:
+        raise InputError("Expected `--ray` with a detector, but got an image classifier; `logn.ray.collect` takes one.")
+    given = {"population": population or TEST_PROPOSALS, "stages": stages.value, "estimator": estimator.value}
+    taken = {"population": TEST_PROPOSALS, "stages": Stages.average.value, "estimator": Estimator.exact.value}
+    for option, value in given.items():
+        if value != taken[option]:
+            raise InputError(f"Expected `--{option} {taken[option]}` with `--ray`, but got {value}.")
 
 
 def _samples_regions(population: str | None, *, is_classifier: bool) -> bool:
@@ -230,6 +257,36 @@ def _prepare_detector(
     detector = open_detector(model, trust=trust, image_size=image_size, device=device)
     collect: Any = collect_detector_statistics if stages is Stages.average else collect_stage_statistics
     return partial(collect, detector, dataset, batch=batch), len(dataset)
+
+
+def _prepare_over_ray(
+    cluster: RaySettings,
+    model: Path,
+    data: Path,
+    images: Path | None,
+    device: str,
+    *,
+    trust: bool,
+    image_size: int | None,
+    batch: int,
+) -> tuple[Collect, int]:
+    """The same images as in one process, over Ray; opened here too, so that what does not fit is refused at once."""
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.datasets.training_annotations import find_annotations
+    from logn.evaluate.ray_data.collect import collect
+    from logn.evaluate.ray_data.predict import image_rows
+    from logn.evaluate.store.detector_statistics import drawn_images
+    from logn.evaluate.store.predict import match_detector
+
+    dataset = DetectionDataset(find_annotations(data), images)
+    detector = open_detector(model, trust=trust, image_size=image_size, device="cpu")
+    names = match_detector(detector, dataset.class_names).model_names
+
+    def run(*, max_images: int | None, seed: int, estimator: object, **options: Any) -> ClassMoments:
+        rows = image_rows(dataset, drawn_images(dataset, max_images, seed))
+        return collect(rows, cluster.make_detector, class_names=names, batch=batch, **cluster.resources, **options)
+
+    return run, len(dataset)
 
 
 def _prepare_classifier(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, command, print_note
 from logn.cli.kinds import Kind, verb_of, with_old_spellings
 from logn.cli.options.choices import (
     BACKGROUND_INDEX,
@@ -20,7 +18,15 @@ from logn.cli.options.choices import (
     ImageFolderOption,
     at_least_one,
 )
-from logn.cli.options.detectors import ImageSizeOption, TrustOption, is_classifier, open_detector
+from logn.cli.options.detectors import (
+    ImageSizeOption,
+    RayOption,
+    TrustOption,
+    WorkersOption,
+    is_classifier,
+    open_detector,
+    ray_settings,
+)
 from logn.cli.options.prediction import BatchOption, DataOption, DtypeOption, ModelArgument, NamesOption, OutputOption
 from logn.cli.options.preprocessing import (
     ChannelsOption,
@@ -35,12 +41,12 @@ from logn.cli.options.preprocessing import (
     given_preprocessing,
 )
 from logn.cli.verbs.predict_classifiers import run_classifier
+from logn.cli.verbs.predict_store import store_predictions
 from logn.errors import InputError
 from logn.labels.source import find_labels, with_split
 
 if TYPE_CHECKING:
     from logn.datasets.detection_dataset import DetectionDataset
-    from logn.logits.proposals import ProposingDetector
 
 _STATISTICS = "statistics.safetensors"
 
@@ -62,6 +68,8 @@ def predict_detector(
     device: DeviceOption = "auto",
     trust: TrustOption = False,
     image_size: ImageSizeOption = None,
+    use_ray: RayOption = False,
+    workers: WorkersOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -69,10 +77,13 @@ def predict_detector(
     from logn.datasets.detection_dataset import DetectionDataset
 
     at_least_one(batch=batch)
+    if use_ray and stage_correction:
+        raise InputError("Expected `--stage-correction` in one process or under torchrun, but got it with `--ray`.")
+    cluster = ray_settings(use_ray, workers, model, trust=trust, image_size=image_size, device=device)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = open_detector(model, trust=trust, image_size=image_size, device=device)
+    detector = open_detector(model, trust=trust, image_size=image_size, device="cpu" if cluster else device)
     changed = _correct_stages(detector, stage_correction)
-    if _store(detector, model, dataset, output, dtype, batch, show_progress, json, changed):
+    if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json, changed, cluster):
         how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
         where = () if images is None else ("--images", images)
         options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
@@ -138,74 +149,13 @@ def predict_onnx(
         anchors=anchors,
         provider=provider,
     )
-    if _store(detector, model, dataset, output, dtype, batch, show_progress, json):
+    if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json):
         for sentence in assumptions(model, given, settled, description, size_found=False):
             print_note(f"Warning: {sentence}")
         options = () if like is None else ("--like", like)
         _print_next(
             dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)
         )
-
-
-def _store(
-    detector: ProposingDetector,
-    model: Path,
-    dataset: DetectionDataset,
-    output: Path,
-    dtype: str,
-    batch: int | None,
-    show_progress: bool | None,
-    as_json: bool,
-    changed: Mapping[str, Any] | None = None,
-) -> bool:
-    """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
-    from logn.evaluate.detectors.detector import fingerprint_of
-    from logn.evaluate.store.predict import match_detector
-    from logn.evaluate.store.predict import predict as run_detector
-    from logn.evaluate.store.prediction_store import PredictionStore
-
-    match = match_detector(detector, dataset.class_names)
-    metadata = {
-        "model": model.name,
-        "data": dataset.annotation_file.name,
-        "images": dataset.images_fingerprint,
-        "fingerprint": fingerprint_of(detector),
-        **(changed or {}),
-    }
-    share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
-    with progress("Predicting", total=share, shown=show_progress) as advance:
-        written = run_detector(
-            detector,
-            dataset,
-            output,
-            dtype=dtype,
-            batch=8 if batch is None else batch,
-            metadata=metadata,
-            progress=advance,
-        )
-    if int(os.environ.get("RANK", 0)) > 0:
-        return False  # one process speaks for all
-    store = PredictionStore(output)
-    size = sum(file.stat().st_size for file in output.glob("part-*/*.bin"))
-    result = {
-        "predictions": output,
-        "images": len(store),
-        "of": len(dataset),
-        "run_now": written,
-        "proposals": store.num_proposals,
-        "columns": store.num_columns,
-        "bytes": size,
-    }
-    if as_json:
-        print_json(result)
-        return False
-    typer.echo(
-        f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
-        f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
-    )
-    if match.describe():
-        print_note(match.describe())
-    return True
 
 
 def _training_data(dataset: DetectionDataset) -> str:
@@ -275,12 +225,3 @@ def _annotations(data: Path) -> Path:
             "it does not."
         )
     return found.path if found.form == "json" else with_split(data, "val")
-
-
-def _device(name: str) -> str:
-    from logn.training.engine.distributed import choose_device
-
-    chosen = choose_device(name)
-    if chosen.type == "cuda" and ":" not in name:
-        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    return str(chosen)

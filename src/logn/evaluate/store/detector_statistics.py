@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from logn.logits.arrays import foreground_columns
 from logn.logits.frameworks.transformers import NO_CLASS
 from logn.statistics.estimators import EXACT, Estimator, Statistics, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.record import default_sample_rows, record
 from logn.training.engine.batches import ImageStream, IterationBatches, SampleCache
 from logn.training.engine.evaluation_mode import evaluation_mode
@@ -58,7 +58,7 @@ def collect_detector_statistics(
     match = match_detector(detector, dataset.class_names)
     statistics: Statistics | None = None
     how = estimator or Estimator()
-    order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
+    order = drawn_images(dataset, max_images, seed)
     for start in range(0, len(order), batch):
         chosen = [int(index) for index in order[start : start + batch]]
         found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
@@ -66,7 +66,7 @@ def collect_detector_statistics(
             if statistics is None:
                 columns, population = _class_columns(detector, proposals.num_columns), detector.population
                 names = match.model_names
-                statistics = _start(how, detector, names, proposals.num_columns, sample_rows, population)
+                statistics = start_statistics(how, detector, names, proposals.num_columns, sample_rows, population)
             # Every image is a batch, as in the paper's code.
             labels = partial(columns_of, proposals, dataset, index, columns, match.model_of_label)
             add_batch(statistics, proposals.logits, labels)
@@ -99,7 +99,7 @@ def collect_stage_statistics(
         raise InputError(f"Expected `estimator` to be exact or moving-average for single stages, but got {how.name!r}.")
     if not detector.logit_layer.stages:
         raise InputError("Expected a cascade for statistics of each stage, but the detector has one class layer.")
-    order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
+    order = drawn_images(dataset, max_images, seed)
     step = batch if how.name == EXACT else 1
     recording = record(
         detector,
@@ -167,7 +167,8 @@ def collect_sampled_statistics(
             batch = batches[iteration]
             found = detector.sample_logits(batch.images, batch.targets)
             columns = found[0].logits.shape[1]
-            stages = stages or tuple(_start(how, detector, names, columns, sample_rows, population) for _ in found)
+            start = partial(start_statistics, how, detector, names, columns, sample_rows, population)
+            stages = stages or tuple(start() for _ in found)
             for statistics, sampled in zip(stages, found, strict=True):
                 add_batch(statistics, sampled.logits, partial(getattr, sampled, "columns"))
             progress(1)
@@ -179,15 +180,37 @@ def collect_sampled_statistics(
     return tuple(finished(statistics) for statistics in stages)
 
 
+def drawn_images(dataset: DetectionDataset, max_images: int | None, seed: int) -> npt.NDArray[np.int64]:
+    """Which images to run, by position, drawn at random without repetition; all, in that order, for None."""
+    return np.random.default_rng(seed).permutation(len(dataset))[:max_images]
+
+
 def _check_counts(max_images: int | None, batch: int) -> None:
     for name, count in (("max_images", max_images), ("batch", batch)):
         if count is not None and count < 1:
             raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")
 
 
-def _start(
-    how: Estimator, detector: Any, names: tuple[str, ...], columns: int, sample_rows: int | None, population: str
+def start_statistics(
+    how: Estimator,
+    detector: Any,
+    names: Sequence[str],
+    columns: int,
+    sample_rows: int | None,
+    population: str,
+    nonfinite: Nonfinite = "error",
 ) -> Statistics:
+    """Statistics of a detector's logits that have seen nothing yet, and know what they are of.
+
+    Args:
+        how: Which statistics.
+        detector: A source of proposals.
+        names: Its foreground classes.
+        columns: How many columns its logits have.
+        sample_rows: As in `collect_detector_statistics`.
+        population: What the rows are.
+        nonfinite: As in `logn.ClassMoments`.
+    """
     metadata = StatisticsMetadata(
         class_names=_column_names(detector, names, columns),
         background=detector.background,
@@ -197,7 +220,7 @@ def _start(
         fingerprint=fingerprint_of(detector),
     )
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
-    return how.start(columns, sample_rows=rows, mean_probability=True, metadata=metadata)
+    return how.start(columns, nonfinite=nonfinite, sample_rows=rows, mean_probability=True, metadata=metadata)
 
 
 def _class_columns(detector: Any, columns: int) -> npt.NDArray[np.intp]:
@@ -208,7 +231,7 @@ def _class_columns(detector: Any, columns: int) -> npt.NDArray[np.intp]:
     )
 
 
-def _column_names(detector: Any, names: tuple[str, ...], columns: int) -> tuple[str, ...]:
+def _column_names(detector: Any, names: Sequence[str], columns: int) -> tuple[str, ...]:
     """The name of each column: of its class, of the background, or of no class at all."""
     named = [NO_CLASS] * columns
     if detector.background is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -88,10 +89,40 @@ def predict(
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
     rank = int(os.environ.get("RANK", 0)) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size
-    known = _images_there(path, metadata or {}, dataset, dtype)
+    known = images_there(path, metadata or {}, dataset.image_ids.tolist(), dtype)
     mine = range(rank, len(dataset.image_ids), world_size)
     todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
     report(len(mine) - len(todo))
+    header = partial(
+        header_of, detector, dataset, match, dtype=dtype, num_images=len(dataset.image_ids), metadata=metadata or {}
+    )
+    write_images(detector, dataset, todo, path, header, part=rank, batch=batch, report=report)
+    return len(todo)
+
+
+def write_images(
+    detector: ProposingDetector,
+    dataset: ImageSource,
+    todo: Sequence[int],
+    path: str | os.PathLike[str],
+    header: Callable[[Proposals], StoreHeader],
+    *,
+    part: int,
+    batch: int,
+    report: Callable[[int], object],
+) -> None:
+    """Run some images of a data set and write them to one part of a store.
+
+    Args:
+        detector: Gives proposals.
+        dataset: The images.
+        todo: Which of them.
+        path: Folder of the store.
+        header: Makes the header of the store from the proposals of an image.
+        part: Number of the part.
+        batch: Images per forward pass.
+        report: Called with the number of images whenever some are done.
+    """
     writer: PredictionWriter | None = None
 
     def write(indices: Sequence[int], found: Sequence[Proposals]) -> int:
@@ -104,9 +135,7 @@ def predict(
     waiting: Future[int] | None = None
     try:
         for indices, found in _proposals(detector, dataset, todo, batch):
-            writer = writer or PredictionWriter(
-                path, _header(detector, dataset, match, found[0], dtype, metadata or {}), part=rank
-            )
+            writer = writer or PredictionWriter(path, header(found[0]), part=part)
             report(waiting.result() if waiting else 0)
             waiting = pen.submit(write, indices, found)  # while the detector works on the next
         report(waiting.result() if waiting else 0)
@@ -114,7 +143,6 @@ def predict(
         pen.shutdown()
         if writer:
             writer.close()
-    return len(todo)
 
 
 def as_tensor(image: npt.NDArray[np.uint8]) -> Any:
@@ -155,10 +183,17 @@ def match_detector(detector: ProposingDetector, label_names: Sequence[str]) -> C
     return match_classes(label_names, label_names)
 
 
-def _images_there(
-    path: str | os.PathLike[str], metadata: Mapping[str, Any], dataset: ImageSource, dtype: str
+def images_there(
+    path: str | os.PathLike[str], metadata: Mapping[str, Any], image_ids: Iterable[int] | None, dtype: str
 ) -> frozenset[int]:
-    """The images that the store holds; one of other weights or images is refused, since ids alone would mix them."""
+    """The images that the store holds; one of other weights or images is refused, since ids alone would mix them.
+
+    Args:
+        path: Folder of the store, which may not be there yet.
+        metadata: What its header should say.
+        image_ids: All images that it may hold; None where they are not known.
+        dtype: Of its logits.
+    """
     if not any(Path(path).glob("part-*/header.json")):
         return frozenset()
     store = PredictionStore(path)
@@ -173,7 +208,7 @@ def _images_there(
             raise InputError(
                 f"Expected `{path}` to be continued with the same {what}, but they differ; use a new folder."
             )
-    strays = there - set(dataset.image_ids.tolist())
+    strays = frozenset[int]() if image_ids is None else there - set(image_ids)
     if strays:
         raise InputError(
             f"Expected `{path}` to hold images of `dataset` only, but it holds image {min(strays)} of another one; "
@@ -201,14 +236,17 @@ def _proposals(
             yield indices, detector.propose(images)
 
 
-def _header(
+def header_of(
     detector: ProposingDetector,
     dataset: ImageSource,
     match: ClassMatch,
     example: Proposals,
+    *,
     dtype: str,
+    num_images: int,
     metadata: Mapping[str, Any],
 ) -> StoreHeader:
+    """The header of a store of this detector's proposals, of which `example` is one image's."""
     return StoreHeader(
         num_columns=example.num_columns,
         background=detector.background,
@@ -216,8 +254,8 @@ def _header(
         class_boxes=example.boxes.ndim == 3,
         dtype=dtype,
         class_names=match.model_names,
-        category_ids=tuple(int(number) for number in dataset.category_ids) if match.identical else None,
-        num_images=len(dataset.image_ids),
+        category_ids=tuple(int(number) for number in dataset.category_ids) or None if match.identical else None,
+        num_images=num_images,
         metadata=dict(metadata),
         objectness=example.objectness is not None,
         class_columns=getattr(detector, "class_columns", None),

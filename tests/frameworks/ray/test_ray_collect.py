@@ -1,0 +1,169 @@
+"""Collecting over a real local Ray of two workers gives what one process gives, whatever happens to the workers."""
+
+import importlib
+import io
+import os
+import signal
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import logn
+from logn.evaluate.ray_data import engine
+from logn.logits.image_folder import read_rgb
+
+ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
+
+BLOCKS = 6
+
+
+def make_model():
+    """A linear layer on the pixels, in float64: what it gives for an image does not depend on the rest of a batch."""
+    import torch
+
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(6 * 8 * 3, 5)
+    return torch.nn.Sequential(torch.nn.Flatten(), linear).double()
+
+
+def to_double(image):
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).double() / 255
+
+
+# Workers cannot import this file: what is defined here travels by value.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+LAYER = logn.LogitLayer("1", activation="softmax")
+OPTIONS = {"layer": LAYER, "preprocess": to_double, "batch": 2, "workers": 2, "sample_rows": 7}
+
+
+@pytest.fixture(scope="module")
+def one_process(pictures):
+    model = make_model().eval()
+    with logn.record(model, LAYER, sample_rows=7) as moments, torch.inference_mode():
+        for path in sorted(pictures.iterdir()):
+            model(to_double(read_rgb(path))[None])
+    return moments
+
+
+def assert_equal(found, expected):
+    np.testing.assert_array_equal(found.count, expected.count)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-12)
+    np.testing.assert_allclose(found.mean_probability, expected.mean_probability, rtol=1e-12)
+    np.testing.assert_array_equal(found.sample, expected.sample)
+    assert found.metadata == expected.metadata
+
+
+def rows_of(pictures, form, folder):
+    paths = [str(path) for path in sorted(pictures.iterdir())]
+    if form == "paths":
+        return ray.data.from_items([{"path": path} for path in paths], override_num_blocks=BLOCKS)
+    contents = [Path(path).read_bytes() for path in paths]
+    if form == "pixels":
+        items = [{"image": read_rgb(path), "path": path} for path in paths]
+        return ray.data.from_items(items, override_num_blocks=BLOCKS)
+    if form == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for part in range(3):
+            pq.write_table(pa.table({"bytes": contents[part::3], "path": paths[part::3]}), folder / f"{part}.parquet")
+        return ray.data.read_parquet(str(folder))
+    with tarfile.open(folder / "shard-0.tar", "w") as tar:
+        for path, content in zip(paths, contents, strict=True):
+            entry = tarfile.TarInfo(os.path.basename(path))
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return ray.data.read_webdataset(str(folder / "shard-0.tar"), decoder=False)
+
+
+@pytest.mark.parametrize("form", ["paths", "pixels", "parquet", "webdataset"])
+def test_equal_to_one_process(cluster, pictures, one_process, tmp_path, form):
+    steps = []
+    found = logn.ray.collect(rows_of(pictures, form, tmp_path), make_model, **OPTIONS, progress=steps.append)
+    assert_equal(found, one_process)
+    assert sum(steps) == 30
+
+
+def test_a_killed_worker_changes_nothing(cluster, pictures, one_process, tmp_path):
+    """The first worker that has answered a block is killed in the middle of its next, after logits were recorded."""
+    mark = tmp_path / "killed"
+
+    def make_deadly():
+        model = make_model()
+        seen = []
+
+        def die_once(module, inputs, output):
+            seen.append(len(output))
+            if sum(seen) >= 7 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        model.register_forward_hook(die_once)
+        return model
+
+    found = logn.ray.collect(rows_of(pictures, "paths", tmp_path), make_deadly, **OPTIONS)
+    assert mark.exists()
+    assert_equal(found, one_process)
+
+
+def test_a_worker_that_always_dies_is_given_up_in_one_sentence(cluster, pictures, monkeypatch):
+    monkeypatch.setattr(engine, "RETRIES", 1)
+
+    def make_deadly():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    rows = ray.data.from_items([{"path": str(next(pictures.iterdir()))}])
+    with pytest.raises(logn.InputError, match=r"^Expected workers to live, but .* died each of 2 times: [^\n]*\.$"):
+        logn.ray.collect(rows, make_deadly, **OPTIONS | {"workers": 1})
+
+
+def test_a_corrupt_image_is_refused_or_skipped_and_counted(cluster, pictures, one_process, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(next(pictures.iterdir()).read_bytes()[:40])
+    contents = [{"bytes": path.read_bytes()} for path in [broken, *sorted(pictures.iterdir()), broken]]
+    rows = ray.data.from_items(contents, override_num_blocks=BLOCKS)
+    with pytest.raises(logn.InputError, match=r"block` to be a whole image[^\n]*skip_unreadable=True leaves such"):
+        logn.ray.collect(rows, make_model, **OPTIONS)
+    sentences = []
+    found = logn.ray.collect(rows, make_model, **OPTIONS, skip_unreadable=True, skipped=sentences.extend)
+    assert_equal(found, one_process)
+    assert len(sentences) == 2
+    only = ray.data.from_items([{"path": str(broken)}])
+    with pytest.raises(logn.InputError, match="to hold images, but none of its 1 images can be read"):
+        logn.ray.collect(only, make_model, **OPTIONS, skip_unreadable=True)
+
+
+def test_a_model_that_cannot_be_shipped(cluster, pictures, tmp_path, monkeypatch):
+    rows = ray.data.from_items([{"path": str(next(pictures.iterdir()))}])
+    options = OPTIONS | {"workers": 1}
+    lock = threading.Lock()
+    with pytest.raises(logn.InputError, match=r"^Expected `make_model` to be a function that Ray can send .*lock"):
+        logn.ray.collect(rows, lambda: (lock, make_model())[1], **options)
+    with pytest.raises(logn.InputError, match=r"to give a torch module or a source of proposals .* but got int"):
+        logn.ray.collect(rows, lambda: 3, **options)
+    with pytest.raises(logn.InputError, match=r"to give a model, but on a worker it raised ZeroDivisionError\("):
+        logn.ray.collect(rows, lambda: 1 // 0, **options)
+    # A module that only this process finds: Ray sends functions of modules by their name.
+    (tmp_path / "only_here.py").write_text("def make_model():\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    here = importlib.import_module("only_here")
+    with pytest.raises(logn.InputError, match=r"to import what `make_model` refers to, but .* 'only_here'\); install"):
+        logn.ray.collect(rows, here.make_model, **options)
+
+
+def test_what_does_not_fit_is_said_in_one_sentence(cluster, pictures, tmp_path):
+    with pytest.raises(logn.InputError, match=r"to be a ray.data.Dataset, but got list"):
+        logn.ray.collect(["a.png"], make_model)
+    rows = ray.data.from_items([{"photo": b""}])
+    with pytest.raises(logn.InputError, match=r"images in one of the columns .* but it has photo; name the column by"):
+        logn.ray.collect(rows, make_model, **OPTIONS)
+    with pytest.raises(logn.InputError, match="to be a whole image"):
+        logn.ray.collect(rows, make_model, **OPTIONS, image_column="photo")
