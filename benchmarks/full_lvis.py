@@ -163,9 +163,8 @@ def compare_step(**choices: Any) -> Callable[[Split, int], dict[str, Any]]:
 
 def report(split: Split, images: int) -> dict[str, Any]:
     """Two methods compared with all that the page shows, and the page."""
-    from logn.report.run_folder import open_run
-
     from logn.report.page import write_report
+    from logn.report.run_folder import open_run
 
     folder = split.root / f"comparison-{images}"
     found = compared(split, images, METHODS[:2], report_images=500)

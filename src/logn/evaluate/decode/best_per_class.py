@@ -114,13 +114,8 @@ class BestPerClass:
             self._raise_floors()
 
     def _raise_floors(self) -> None:
-        for labels, scores in self._new:
-            places = labels.astype(np.intp) * _NUM_BINS + _bins(scores)
-            # Adding to few places of a large table one by one is cheaper than to add a whole table.
-            if len(places) * 4 < self._counts.size:
-                np.add.at(self._counts.reshape(-1), places, 1)
-            else:
-                self._counts += np.bincount(places, minlength=self._counts.size).reshape(self._counts.shape)
+        places = np.concatenate([_places(labels, scores) for labels, scores in self._new] or [np.empty(0, np.uint32)])
+        self._counts += np.bincount(places, minlength=self._counts.size).reshape(self._counts.shape)
         self._new, self._num_new = [], 0
         at_least = np.cumsum(self._counts[:, ::-1], axis=1, dtype=np.int32)[
             :, ::-1
@@ -173,9 +168,13 @@ class BestPerClass:
         return chosen
 
 
-def _bins(scores: Float32) -> npt.NDArray[np.intp]:
-    """The bin of each score; they are not negative."""
-    return np.clip((scores.view(np.uint32) >> np.uint32(_BIN_BITS)).astype(np.intp) - _FIRST_BIN, 0, _NUM_BINS - 1)
+def _places(labels: npt.NDArray[np.integer[Any]], scores: Float32) -> npt.NDArray[np.uint32]:
+    """Where each score counts in the table of classes and bins, as it lies in memory; scores are not negative."""
+    places = scores.view(np.uint32) >> np.uint32(_BIN_BITS)
+    np.clip(places, np.uint32(_FIRST_BIN), np.uint32(_FIRST_BIN + _NUM_BINS - 1), out=places)
+    places -= np.uint32(_FIRST_BIN)
+    places += labels.astype(np.uint32) * np.uint32(_NUM_BINS)
+    return places
 
 
 class _RowsByClass:

@@ -139,10 +139,12 @@ class AgnosticSuppression:
         """See `Suppression.survivors`."""
         if self._across:
             return _keep_without_limit(self, flat, scores, num_classes)
-        per_class = np.bincount(flat % num_classes, minlength=num_classes)
-        pairs = int((per_class * (per_class - 1)).sum()) // 2
-        if self._num_overlapping * num_classes > _COMPARISONS_PER_PAIR * pairs:
-            return self._survivors_by_pairs(flat, scores, num_classes)
+        comparisons = self._num_overlapping * num_classes / _COMPARISONS_PER_PAIR
+        # So many pairs there are at least, when all classes have as many candidates.
+        if len(flat) * (len(flat) / num_classes - 1) / 2 < comparisons:
+            per_class = np.bincount(flat % num_classes, minlength=num_classes)
+            if (per_class * (per_class - 1)).sum() / 2 < comparisons:
+                return self._survivors_by_pairs(flat, scores, num_classes)
         return self._graph.survivors(flat, scores, num_classes)
 
     def _survivors_by_pairs(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
