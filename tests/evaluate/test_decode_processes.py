@@ -104,7 +104,7 @@ def test_processes_are_started_where_there_is_enough_to_do(store, monkeypatch):
 
 
 def test_numbers_that_make_no_sense_are_refused(store):
-    with pytest.raises(InputError, match="Expected `processes` to be at least 1, but got 0."):
+    with pytest.raises(InputError, match=r"Expected `processes` to be at least 1, but got 0\."):
         decode_many(store, METHODS, processes=0)
-    with pytest.raises(InputError, match="Expected `threads` or `processes`, but got both."):
+    with pytest.raises(InputError, match=r"Expected `threads` or `processes`, but got both\."):
         decode_many(store, METHODS, processes=2, threads=2)

@@ -139,11 +139,11 @@ class AgnosticSuppression:
         """See `Suppression.survivors`."""
         if self._across:
             return _keep_without_limit(self, flat, scores, num_classes)
-        comparisons = self._num_overlapping * num_classes / _COMPARISONS_PER_PAIR
-        # So many pairs there are at least, when all classes have as many candidates.
-        if len(flat) * (len(flat) / num_classes - 1) / 2 < comparisons:
+        comparisons = self._num_overlapping * num_classes
+        # Pairs of candidates are fewest when all classes have as many of them.
+        if comparisons > _COMPARISONS_PER_PAIR * len(flat) * (len(flat) / num_classes - 1) / 2:
             per_class = np.bincount(flat % num_classes, minlength=num_classes)
-            if (per_class * (per_class - 1)).sum() / 2 < comparisons:
+            if comparisons > _COMPARISONS_PER_PAIR * (per_class * (per_class - 1)).sum() / 2:
                 return self._survivors_by_pairs(flat, scores, num_classes)
         return self._graph.survivors(flat, scores, num_classes)
 
