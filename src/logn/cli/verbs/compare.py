@@ -98,7 +98,7 @@ def compare_detection(
     inputs = replace(inputs, target=options.read_target(target))
     groups = options.group_counts(table, bounds, store.header.class_names)
     mask_maker = None if detector is None else _mask_maker(detector, annotations, images, store)
-    with progress("Decoding", len(store) * (1 + fixed), shown=show_progress) as advance:
+    with progress("Decoding", len(store), shown=show_progress) as advance:
         comparison = run(
             store,
             annotations,
