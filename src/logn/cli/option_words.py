@@ -23,7 +23,8 @@ _OTHER_NAMES = {
 }
 # Where a name in backticks is a parameter; elsewhere it may be a tensor, a class or an array of that name.
 _PARAMETER = re.compile(
-    r"((?:^|; )Expected (?:no |one of |statistics \()?|\b(?:its|their|give|other|another) |--[\w-]+` (?:and|or) )`(\w+)`"
+    r"((?:^|; )Expected (?:no |one of |statistics \()?"
+    r"|\b(?:its|their|give|other|another) |--[\w-]+` (?:and|or) )`(\w+)`"
 )
 _SETTING = re.compile(r"(?<=[\s(])(\w+)=(True|\d+)\b(?![:\d])")
 # Sentences that tell both ways say only the one that counts here.
