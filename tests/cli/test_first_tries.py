@@ -42,7 +42,7 @@ PREDICT = "`logn predict best.pt --data val.json -o predictions --trust`"
         ("correct best.pt --images train/ -o out.pt", "`--trust`"),
         ("fit best.pt -o x.safetensors", "--dry-run`"),
         ("inspect model.onnx", "`logn correct model.onnx --images train/ -o corrected.onnx --dry-run`"),
-        ("inspect train", "`train` is a folder"),
+        ("inspect train", "`train` to be a file, but it is a folder"),
         ("fit --method norcal", "Add `-o affine.safetensors`"),
         ("fit --method logn:ballanced -o x.safetensors", "balanced, paper, but got `ballanced`"),
         ("compare best.pt -a val.json", PREDICT),

@@ -111,14 +111,12 @@ def refuse_model_as_predictions(source: Path) -> None:
 
 
 def refuse_model_as_statistics(path: Path) -> None:
-    """Say how to get statistics where a model, or a folder of images, was named."""
+    """Say how to get statistics where a model was named."""
     if path.suffix.lower() in MODEL_FILES:
         raise InputError(
             f"Expected statistics that `logn collect` wrote, but `{path}` looks like a model; to see what would "
             f"be done to it, and nothing written, type `{correct_command(path)} --dry-run`."
         )
-    if path.is_dir():
-        raise InputError(f"Expected statistics that `logn collect` wrote, a file, but `{path}` is a folder.")
 
 
 def holds_pictures(folder: Path) -> bool:
