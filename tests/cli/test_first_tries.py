@@ -44,7 +44,10 @@ PREDICT = "`logn predict best.pt --data val.json -o predictions --trust`"
         ("inspect model.onnx", "`logn correct model.onnx --images train/ -o corrected.onnx --dry-run`"),
         ("inspect train", "`train` to be a file, but it is a folder"),
         ("fit --method norcal", "Add `-o affine.safetensors`"),
-        ("fit --method logn:ballanced -o x.safetensors", "balanced, paper, but got `ballanced`"),
+        (
+            "fit --method logn:ballanced -o x.safetensors",
+            "balanced, paper or NAME=VALUE behind `logn:`, but got 'ballanced'",
+        ),
         ("compare best.pt -a val.json", PREDICT),
         ("evaluate best.pt -a val.json", PREDICT),
         ("thresholds best.pt -a val.json", PREDICT),
