@@ -121,6 +121,23 @@ def test_collecting_from_the_command_line(folder, tmp_path, capsys):
     )
 
 
+def test_a_folder_of_images_without_labels_gives_the_same_statistics(folder, tmp_path, capsys):
+    labelled, unlabelled = tmp_path / "labelled.safetensors", tmp_path / "unlabelled.safetensors"
+    assert execute(["collect", str(folder / "model"), "--data", str(folder / "data"), "-o", str(labelled)]) == 0
+    pictures = folder / "data" / "images" / "train"
+    assert execute(["collect", str(folder / "model"), "--images", str(pictures), "-o", str(unlabelled)]) == 0
+    one, two = ClassMoments.load(labelled), ClassMoments.load(unlabelled)
+    np.testing.assert_array_equal(one.count, two.count)
+    np.testing.assert_allclose(one.mean, two.mean)
+    np.testing.assert_allclose(one.variance, two.variance)
+    assert one.metadata == two.metadata
+    capsys.readouterr()
+    for more in (["--estimator", "positives"], ["--population", "sampled-regions"]):
+        words = ["collect", str(folder / "model"), "--images", str(pictures), "-o", str(tmp_path / "no"), *more]
+        assert execute(words) == 2
+        assert "Expected `--data`" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--batch", "--most"])
 def test_nothing_at_a_time_is_refused(folder, tmp_path, capsys, option):
     arguments = ["collect", str(folder / "model"), "--data", str(folder / "data"), "-o", str(tmp_path / "s"), option]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from logn.cli.console import COMMAND_LINE
 from logn.cli.option_words import spelling
 from logn.errors import InputError
 
@@ -157,9 +156,6 @@ def _unknown_option(word: str, command: Any, path: str) -> str:
 def _missing(parameter: Any, path: str) -> str:
     help_line = str(getattr(parameter, "help", "") or "").replace("`", "")
     what = f": {help_line[:1].lower()}{help_line[1:]}" if help_line else "."
-    model = next((Path(word) for word in COMMAND_LINE.get() if word.lower().endswith(PICKLES)), None)
-    if path.endswith(" collect") and model is not None:
-        return f"Expected files of logits, an ONNX file or a run, but got `{model}`: type `{correct_command(model)}`."
     example = OUTPUTS.get(path.split()[-1]) if parameter.name == "output" else None
     typed = f" Add `-o {example}`, or another name." if example else ""
     return f"Expected `{spelling(parameter)}`, but got none{what}{typed}"
