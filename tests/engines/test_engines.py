@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("openvino", reason="`make test-engines` has the engines")
 ROOT = Path(__file__).parents[2]
 # Relative to the largest logit, as `logn fold` proves it; weights of float16 have 11 bits.
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "int8-weights": 1e-2}
@@ -71,8 +72,6 @@ def test_the_corrected_output_is_the_map_of_the_output(engine, pair, tmp_path, p
 
 
 def test_the_example_runs(capsys):
-    for package in ("openvino", "litert_torch", "onnxruntime"):
-        pytest.importorskip(package, reason="`make test-engines` has the engines")
     runpy.run_path(str(ROOT / "examples" / "engines.py"), run_name="__main__")
     printed = capsys.readouterr().out
     differences = dict(re.findall(r"^(\w+): largest difference .*: (\S+)$", printed, flags=re.M))
