@@ -58,8 +58,8 @@ def run_blocks(
 ) -> Iterator[dict[str, Any]]:
     """What the workers say of each block, as the blocks are done; each block once.
 
-    Ray starts a worker that died again and repeats its task, up to `RETRIES` times. It hands on the result of one attempt
-    only; the keys make sure of that, since all attempts at a block share one.
+    Ray starts a worker that died again and repeats its task, up to `RETRIES` times. It hands on the result of one
+    attempt only; the keys make sure of that, since all attempts at a block share one.
     """
     ray = connect()
     if not isinstance(dataset, ray.data.Dataset):
