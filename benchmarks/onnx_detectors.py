@@ -181,7 +181,7 @@ def measure(kind: str, model: Path, data: Path, images: int | None, training: in
     began = time.perf_counter()
     logn("predict", model, "--like", kind, "--class-names", names, "--data", annotations, "--images", data, "-o", store)
     seconds = time.perf_counter() - began
-    options = ("--score-threshold", THRESHOLD, "--max-detections", LIMIT)
+    options = ("--min-score", THRESHOLD, "--max-detections", LIMIT)
     ours = logn("evaluate", store, "-a", annotations, "--coco", *options)
     results = folder / f"{kind}-results.json"
     results.write_text(json.dumps(list(independent_results(kind, model, data, annotations))))

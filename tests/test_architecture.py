@@ -12,7 +12,7 @@ import logn
 
 PACKAGE = Path(logn.__file__).parent
 FOLDERS = ["logits", "labels", "classes", "statistics", "calibrators", "deploy", "datasets", "training", "evaluate"]
-FOLDERS += ["report", "experiments", "cli"]
+FOLDERS += ["callbacks", "report", "experiments", "cli"]
 NUMPY_ONLY = ["logits", "labels", "classes", "statistics", "calibrators"]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -126,8 +126,8 @@ def test_without_torch_the_error_names_the_extra():
     code = "import sys; sys.modules['torch'] = None; import logn; logn.fold"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (
-        'MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]".'
-        in result.stderr
+        'MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]", '
+        'or in a clone of LogN pip install ".[torch]".' in result.stderr
     )
 
 

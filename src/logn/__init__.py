@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from logn.statistics.record import record as record
     from logn.statistics.record_onnx import record_onnx as record_onnx
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Calibration": "deploy.calibrate",

@@ -12,7 +12,16 @@ Value = TypeVar("Value")
 
 
 class InputError(ValueError):
-    """A value, an array or a file is not what was expected."""
+    """A value, an array or a file is not what was expected.
+
+    Example:
+        >>> import logn
+        >>> try:
+        ...     logn.ClassMoments(0)
+        ... except logn.InputError as error:
+        ...     print(error)
+        Expected `num_classes` to be a whole number of at least 1, but got 0.
+    """
 
 
 class MissingExtraError(ImportError):
@@ -22,11 +31,15 @@ class MissingExtraError(ImportError):
         >>> raise MissingExtraError("torch", extra="torch")
         Traceback (most recent call last):
         ...
-        logn.errors.MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]".
+        logn.errors.MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]",
+        or in a clone of LogN pip install ".[torch]".
     """
 
     def __init__(self, package: str, *, extra: str) -> None:
-        super().__init__(f'Expected the package `{package}` to be installed: run pip install "logn[{extra}]".')
+        super().__init__(
+            f'Expected the package `{package}` to be installed: run pip install "logn[{extra}]", '
+            f'or in a clone of LogN pip install ".[{extra}]".'
+        )
 
 
 class LogNWarning(UserWarning):

@@ -56,7 +56,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    r"""Write text as UTF-8, in one atomic step.
+    r"""Write text as UTF-8 in one atomic step, with the same bytes on every system: lines end as they do in the text.
 
     Half of a pair of surrogates, as cut-off emoji have in JSON, and bytes of a file name that are no text have no code
     in UTF-8: they are written as escapes, which JSON reads back.
@@ -69,7 +69,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         '猫 \\ud83d'
     """
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:

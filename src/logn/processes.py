@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType
 from typing import Any, TypeVar
 
 __all__ = ["FreshContext", "fresh_processes", "keyboard_to_this_process"]
@@ -61,25 +63,43 @@ def _noted_interrupts() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+@contextlib.contextmanager
+def _main_left_alone() -> Iterator[None]:
+    """Start processes in this block that do not run the main script a second time, as a fresh one else does.
+
+    So a script of the user's needs no `if __name__ == "__main__":`. What the process works on must lie in modules.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 class FreshProcess(SpawnProcess):
     """A process that starts afresh, and leaves the keyboard to the one that started it."""
 
+    import_main = True
+
     def start(self) -> None:
         """Start it."""
-        with keyboard_to_this_process():
+        with keyboard_to_this_process(), contextlib.nullcontext() if self.import_main else _main_left_alone():
             super().start()
 
 
 class FreshContext(SpawnContext):
     """Makes processes that start afresh: a fork of a process with threads (torch, a progress bar) may hang."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, import_main: bool = True) -> None:
         super().__init__()
+        self._import_main = import_main
         self.children: list[FreshProcess] = []
 
     def Process(self, *arguments: Any, **options: Any) -> FreshProcess:  # type: ignore[override]  # noqa: N802
         """A process that is not started yet, as `multiprocessing.Process` makes it."""
         child = FreshProcess(*arguments, **options)
+        child.import_main = self._import_main
         self.children.append(child)
         return child
 
@@ -103,7 +123,7 @@ class FreshPool(ProcessPoolExecutor):
 
 @contextlib.contextmanager
 def fresh_processes(
-    number: int, *, prepare: Callable[[], object] | None = None, finish: bool = True
+    number: int, *, prepare: Callable[[], object] | None = None, finish: bool = True, import_main: bool = True
 ) -> Iterator[FreshPool]:
     """A pool of fresh processes, none of which outlives the block.
 
@@ -111,8 +131,10 @@ def fresh_processes(
         number: How many.
         prepare: What each of them calls first.
         finish: Whether work that has begun is finished when the block ends by an error; else it ends at once.
+        import_main: Whether they import the main script, which then needs `if __name__ == "__main__":`; without it,
+            what they work on must lie in modules.
     """
-    context = FreshContext()
+    context = FreshContext(import_main=import_main)
     with FreshPool(number, mp_context=context, initializer=_first_steps, initargs=(prepare,)) as pool:
         try:
             yield pool

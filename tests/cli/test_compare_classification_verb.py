@@ -75,7 +75,7 @@ def test_the_table_and_the_verdicts_are_printed_and_all_files_written(files, run
     printed = run(*command(files, *fitting(files), "-o", files / "result", "--progress"))
     assert printed.code == 0
     for name in METHODS.split(","):
-        assert f"\n {name} " in printed.out
+        assert f"\n{name} " in printed.out
     assert "logn raises few-shot accuracy by " in printed.out
     assert "Statistics of 514 training rows." in printed.out
     names = {path.name for path in (files / "result").iterdir()}

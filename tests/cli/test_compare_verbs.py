@@ -58,8 +58,8 @@ def test_compare_prints_a_table_with_its_protocol_and_a_verdict(files, capsys):
     assert execute(compare(files, *methods, "--method", "norcal:gamma=0.3")) == 0
     printed = capsys.readouterr().out
     for name in ("none", "logn", "logn:margin=0,use_std=false", "loga", "norcal:gamma=0.3"):
-        assert f"\n {name} " in printed
-    assert "federated, at most 300 detections an image, score threshold 0.0001, NMS 0.5" in printed
+        assert f"\n{name} " in printed
+    assert "federated, at most 300 detections per image, score threshold 0.0001, NMS 0.5" in printed
     assert "20 paired draws of images" in printed
 
 

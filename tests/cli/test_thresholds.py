@@ -33,7 +33,8 @@ def run(split, *words):
     )
 
 
-def test_points_and_their_map_are_written(split, tmp_path, capsys):
+def test_points_and_their_map_are_written(split, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # titles on one line
     points, affine = tmp_path / "points.json", tmp_path / "affine.safetensors"
     words = ["--target", "fppi=1", "--method", "logn:balanced", "-s", split.folder / "statistics.safetensors"]
     assert run(split, *words, "--split", "-o", points, "--affine", affine, "--at", "0.5") == 0
@@ -47,7 +48,8 @@ def test_points_and_their_map_are_written(split, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["target"] == "f1"
 
 
-def test_a_classifier_may_reject(tmp_path, capsys):
+def test_a_classifier_may_reject(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 300)
     np.save(tmp_path / "dev.npy", 2 * np.eye(3)[labels] + rng.normal(size=(300, 3)))
@@ -75,7 +77,7 @@ def test_a_classifier_may_reject(tmp_path, capsys):
         (["--method", "logn", "--correction", "x.safetensors"], "Expected one of `--method` and `--correction`"),
         (["--labels", "x.npy"], "Expected `--labels` only with a classifier"),
         (["--bootstrap", "-1"], "Expected `--bootstrap` to be at least 0"),
-        (["--at", "1.5", "--affine", "a.safetensors"], "Expected `--at` to lie between 0 and 1"),
+        (["--at", "1.5", "--affine", "a.safetensors"], "Expected `--threshold` to lie between 0 and 1"),
         (["-o", "nowhere/points.json"], "Expected the folder of `nowhere/points.json` to exist"),
     ],
 )
@@ -93,5 +95,5 @@ def test_a_softmax_that_keeps_too_little_writes_nothing(make_split, tmp_path, ca
     before = sorted(path.name for path in tmp_path.iterdir())
     words = ["-o", tmp_path / "points.json", "--affine", tmp_path / "affine.safetensors", "--at", "0.05"]
     assert run(split, *words) == 2
-    assert "an `--at` nearer to the common threshold" in capsys.readouterr().err
+    assert "a threshold (`--threshold`) nearer to the common one" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before

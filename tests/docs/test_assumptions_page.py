@@ -21,11 +21,12 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is 
 # A frequent class first; the last column lies above all others.
 LOGITS = np.random.default_rng(0).standard_normal((400, 6)) * [1.5, 1.2, 1.0, 0.8, 0.7, 1.0] - [2, 3, 4, 5, 6, -9]
 CLASSES = LOGITS[:, :5]
-# The first cannot be tried, as the page says; the others are by tests/deploy/test_onnx_fold.py and by the test of the
-# page on the report.
+# The first cannot be tried, as the page says; the others are by tests/deploy/test_onnx_fold.py, by
+# tests/deploy/test_onnx_quantised.py, and by the test of the page on the report.
 NOT_TRIED_HERE = {
     "The statistics are of some images",
     "An ONNX file is corrected",
+    "Scales of a quantised ONNX file would clip corrected scores",
     "A comparison is saved",
 }
 CHECKS = {}
@@ -336,6 +337,24 @@ def cosine_head(tmp_path, capsys):
         logn.fold(model, layer, affine)
     logn.attach(model, layer, affine)
     torch.testing.assert_close(model(images), 2 * plain + 1)
+
+
+@row("The model is a file of an engine (OpenVINO, LiteRT, TensorRT, Core ML)")
+def engine_files(tmp_path, capsys):
+    (tmp_path / "model.tflite").write_bytes(b"")
+    logn.ClassAffine(np.ones(5), np.zeros(5)).save(tmp_path / "map.safetensors")
+    assert execute(["fold", "model.tflite", "map.safetensors", "-o", "out.onnx"]) == 2
+    assert "fold the model before it is converted" in " ".join(capsys.readouterr().err.split())
+
+
+@row("A callback cannot correct the best checkpoint where a training ends")
+def callback_without_a_checkpoint(tmp_path, capsys):
+    from types import SimpleNamespace
+
+    from logn.callbacks.ultralytics import LogNCallback
+
+    with pytest.warns(logn.errors.LogNWarning, match="No corrected checkpoint was written: Expected"):
+        LogNCallback()(SimpleNamespace(metrics={}, best=tmp_path / "best.pt"))
 
 
 @row("The mean confidence of sigmoids is to be kept")

@@ -14,9 +14,13 @@ import logn
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # The frameworks of these are not installed here, so what they call is looked up instead.
-SCRIPTS = [ROOT / "examples" / "detectron2_test.py", ROOT / "examples" / "mmdetection_test.py"]
-# Made of this class where mmengine is.
-STAND_INS = {"logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest"}
+SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection_test.py")]
+# Made of these classes where their frameworks are.
+STAND_INS = {
+    "logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest",
+    "logn.callbacks.lightning.LogNCallback": "logn.callbacks.lightning.CorrectBestCheckpoint",
+    "logn.callbacks.transformers.LogNCallback": "logn.callbacks.transformers.CorrectBestModel",
+}
 KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folds", "logn.predictions", "logn.prior", "logn.statistics"}
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the documentation is not beside the tests")

@@ -11,6 +11,7 @@ PAGES = {
     "classification.md": "classification.py",
     "classifiers.md": "classifier.py",
     "detectron2.md": "detectron2_test.py",
+    "engines.md": "engines.py",
     "many-machines.md": "many_machines.py",
     "mmdetection.md": "mmdetection_test.py",
     "onnx.md": "onnx_classifier.py",

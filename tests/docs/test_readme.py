@@ -22,17 +22,37 @@ def paste(blocks, shell):
     return run
 
 
-def test_the_lines_of_python_correct_a_detector(blocks):
+@pytest.fixture
+def detector():
     torch = pytest.importorskip("torch")
     detection = pytest.importorskip("torchvision").models.detection
     torch.manual_seed(0)
-    model = detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None, num_classes=5)
-    weight = model.roi_heads.box_predictor.cls_score.weight.detach().clone()
-    (block,) = blocks("python")
-    names = {"yours": model, "training_images": [[torch.rand(3, 64, 64)] for _ in range(2)]}
-    exec(block.replace("model = ...", "model = yours"), names)  # noqa: S102 - our own page
+    return detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None, num_classes=5)
+
+
+@pytest.fixture
+def loader(detector):
+    """What torchvision's references yield: tuples of images and of targets."""
+    import torch
+
+    return [((torch.rand(3, 64, 64),), ({"labels": torch.ones(1)},)) for _ in range(2)]
+
+
+def test_the_one_call_corrects_a_detector(blocks, run_python, detector, loader):
+    weight = detector.roi_heads.box_predictor.cls_score.weight.detach().clone()
+    call, _ = blocks("python")
+    run_python(call, {"model": detector, "loader": loader})
+    assert not detector.roi_heads.box_predictor.cls_score.weight.equal(weight)
+
+
+def test_the_lines_of_python_correct_a_detector(blocks, run_python, detector, loader):
+    import torch
+
+    weight = detector.roi_heads.box_predictor.cls_score.weight.detach().clone()
+    _, lines = blocks("python")
+    names = run_python(lines, {"yours": detector, "loader": loader}, shorter={"model = ...": "model = yours"})
     folded = weight * torch.tensor(names["affine"].scale, dtype=torch.float32)[:, None]
-    torch.testing.assert_close(model.roi_heads.box_predictor.cls_score.weight.detach(), folded, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(detector.roi_heads.box_predictor.cls_score.weight.detach(), folded, rtol=1e-5, atol=1e-7)
 
 
 def test_dumped_logits_are_corrected(tmp_path, paste):

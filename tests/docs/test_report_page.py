@@ -40,7 +40,7 @@ def test_the_commands_write_a_page_and_a_figure(demonstration, workplace, blocks
 def test_the_lines_of_python_give_the_numbers_of_a_figure(demonstration, blocks, run_python, capsys):
     reading, code = blocks("python")
     found = run_python(reading)
-    assert "\n logn:balanced " in capsys.readouterr().out
+    assert "\nlogn:balanced " in capsys.readouterr().out
     assert found["affine"].num_classes == 7
     run_python(code)
     assert -1 <= float(capsys.readouterr().out) <= 1

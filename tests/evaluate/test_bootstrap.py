@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from logn.evaluate.decode.detections import Detections
+from logn.evaluate.detection import bootstrap
+from logn.evaluate.detection.average_precision import RECALL_THRESHOLDS, average_precision_per_class
 from logn.evaluate.detection.bootstrap import bootstrap_metrics, draw_weights, paired_interval
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.matching import match_detections
@@ -59,6 +63,43 @@ def test_a_weight_is_a_repeated_image(seed):
     expected = evaluate_detections(repeated, repeated_truth, groups=truth.frequency)
     for name, values in drawn.items():
         np.testing.assert_allclose(values[0], expected[name], atol=1e-9, err_msg=name)
+
+
+def test_how_much_is_computed_at_once_does_not_show(monkeypatch):
+    truth, detections = made(1)
+    matched, weights = match_detections(detections, truth), draw_weights(IMAGES, 50)
+    expected = bootstrap_metrics(matched, truth, weights, groups=truth.frequency)
+    monkeypatch.setattr(bootstrap, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(bootstrap, "HITS_AT_ONCE", 2)
+    found = bootstrap_metrics(matched, truth, np.ascontiguousarray(weights), groups=truth.frequency)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-12, err_msg=name)
+
+
+def plain_draw(matched, truth, weights):
+    """AP of one draw from its definition: each detection as often as its image was drawn, class by class."""
+    repeats = weights[matched.image_index]
+    boxes = np.bincount(
+        truth.labels[~truth.crowd], weights=weights[truth.image_index[~truth.crowd]], minlength=truth.num_classes
+    )
+    values = []
+    for correct, counted in zip(matched.correct, matched.counted, strict=True):
+        of_draw = (np.repeat(rows, repeats) for rows in (matched.labels, correct, counted))
+        values.append(average_precision_per_class(*of_draw, boxes))
+    return float(np.nanmean(np.mean(values, axis=0)))
+
+
+@given(seed=st.integers(0, 2**32 - 1), draw_seed=st.integers(0, 100))
+@settings(max_examples=25, deadline=None)
+def test_every_draw_is_its_definition(seed, draw_seed):
+    truth, detections = made(seed)
+    matched, weights = match_detections(detections, truth), draw_weights(IMAGES, 3, seed=draw_seed)
+    found = bootstrap_metrics(matched, truth, weights)["AP"]
+    np.testing.assert_allclose(found, [plain_draw(matched, truth, row) for row in weights], atol=1e-12)
+
+
+def test_the_recall_points_are_multiples_of_their_step():
+    np.testing.assert_array_equal(RECALL_THRESHOLDS, np.arange(101) * bootstrap.RECALL_STEP)
 
 
 def test_draws_are_the_same_for_one_seed_and_cover_all_images():

@@ -346,7 +346,7 @@ def test_the_verdict_names_what_is_clear_and_what_is_not(comparison):
         sentence = comparison.verdict(row.name)
         for name, change in row.differences.items():
             if name in ("AP", "APr", "APc", "APf"):
-                unclear = sentence.partition("no clear change of")[2]
+                unclear = sentence.partition("no clear change in")[2]
                 assert (f"{name} (" in unclear) == (not change.is_clear)
     assert comparison.verdict() == comparison.verdict("logn")
 
@@ -388,7 +388,7 @@ def test_one_function_compares_detectors_and_classifiers(softmax_split, tmp_path
 
 def test_print_gives_the_table(comparison):
     assert str(comparison) == write_comparison(comparison)
-    assert "\n logn " in str(comparison)
+    assert "\nlogn " in str(comparison)
 
 
 def test_what_methods_are_fitted_from_is_one_object(softmax_split):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
-from logn.evaluate.decode.candidates import BestPerClass
+from logn.evaluate.decode import best_per_class
 from logn.evaluate.decode.class_scores import ImageLogits, ScoreFunction, Scratch
 from logn.evaluate.decode.decoder import DecodeSettings, decode, decode_chunks, decode_many
 from logn.evaluate.decode.detections import Detections
@@ -200,13 +200,10 @@ def test_best_per_class_over_all_images(tmp_path, limit, monkeypatch):
     wanted = everything.take(np.sort(np.concatenate(expected)))
     chosen = DecodeSettings(max_detections=None, max_per_class=limit)
     assert_same(decode(store, None, chosen), wanted)
-    always = BestPerClass.add
-
-    def add_and_cut(self: BestPerClass, detections: Detections) -> None:
-        always(self, detections)
-        self._cut()
-
-    monkeypatch.setattr(BestPerClass, "add", add_and_cut)
+    # Floors are raised, and what is below them goes, after every few images.
+    monkeypatch.setattr(best_per_class, "_NEW_SHARE", 0)
+    monkeypatch.setattr(best_per_class, "_FEW", 0)
+    monkeypatch.setattr(best_per_class, "_LEFTOVER_SHARE", 0)
     assert_same(decode(store, None, chosen), wanted)
 
 

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import logn
+from logn.calibrators.advice import recommended_for
 from logn.cli.main import execute
-from logn.cli.verbs.demo import sentences
+from logn.cli.verbs.demo import sentences, threshold_cells
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.glyphs.settings import GlyphSettings
+from logn.evaluate.comparison.tables import change_text
 from logn.evaluate.store.detector_statistics import collect_detector_statistics
-from logn.experiments.demo import METHODS, DemoSettings, run_demo
+from logn.experiments.demo import FOR_EXHAUSTIVE, METHODS, RECOMMENDED, DemoSettings, run_demo
 from logn.statistics.moments import ClassMoments
 from logn.training.engine.checkpoint import load_detector
 
@@ -43,7 +45,46 @@ def test_a_second_call_trains_nothing_and_finds_the_same(folder):
     for mine, theirs in zip(first.comparison.rows, again.comparison.rows, strict=True):
         assert mine.values == pytest.approx(theirs.values, nan_ok=True)
     assert {"AP", "APr-mask", "APf"} <= set(first.comparison.metric_names)
-    assert "uncorrected detector" in sentences(first)[0]
+    told = sentences(first)
+    assert "uncorrected detector" in told[0]
+    for name, sentence in zip((first.recommended, "logn:balanced"), told[1:3], strict=True):
+        assert name in sentence
+        for found, labels in ((first.comparison, "federated"), (first.exhaustive, "exhaustive")):
+            change = change_text(found[name].differences["AP"])
+            assert f"{change} by {labels}" in sentence
+
+
+def test_the_demonstration_recommends_what_correct_does(folder):
+    moments = ClassMoments.load(folder / "statistics.safetensors")
+    for labels, method in (("federated", RECOMMENDED), ("exhaustive", FOR_EXHAUSTIVE)):
+        assert recommended_for(moments, labels=labels) == method
+        assert method in METHODS
+    assert run_demo(folder, TINY, seed=1, step=quiet).recommended == RECOMMENDED
+
+
+def test_both_protocols_and_a_fixed_threshold_are_told(folder, monkeypatch, capsys):
+    result = run_demo(folder, TINY, seed=1, step=quiet)
+    monkeypatch.setattr("logn.experiments.demo.run_demo", lambda *_, **__: result)
+    for columns in ("80", "100", "140"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert execute(["demo", "--quick", "--seeds", "2"]) == 0
+        out, err = capsys.readouterr()
+        lines = [line for line in out.splitlines() if "/" not in line]  # paths are as long as they are
+        assert max(map(len, lines)) <= int(columns)
+        text = " ".join(out.split())
+        assert "By federated labels, as LVIS has them" in text
+        assert "By exhaustive labels, as COCO has them" in text
+        assert "At a fixed threshold, by exhaustive labels" in text
+        assert text.count("over 2 seeds by") == 2
+        assert "logn correct" in err
+    header, rows = threshold_cells(result.exhaustive)
+    assert [row[0] for row in rows] == ["none", *METHODS]
+    assert rows[0][1:3] == rows[0][4:6]
+    assert header[1] == f"found at 0.5 of {result.exhaustive.baseline.thresholds.objects:,}"
+    assert execute(["demo", "--quick", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["seed 0"]
+    assert said["recommended"] == RECOMMENDED
+    assert [row["method"] for row in said["exhaustive"]["methods"]] == [row["method"] for row in said["methods"]]
 
 
 def test_statistics_are_those_of_the_logits_and_know_where_they_are_from(folder):

@@ -63,7 +63,7 @@ def test_a_limit_of_two_an_image_counts_what_is_later_filtered_out(federated):
     result = evaluate_detections(made_detections(FEDERATED_DETECTIONS), federated, protocol, groups=federated.frequency)
     expected = {"AP": 0.166667, "APr": 0.5, "APc": 0.0, "APf": 0.0}
     assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-6)
-    assert result.protocol.describe().startswith("LVIS box AP, federated, at most 2 detections an image")
+    assert result.protocol.describe().startswith("LVIS box AP, federated, at most 2 detections per image")
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(10_000, 0.591914), (1, 0.0)])

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# The others need more than can be installed beside the pinned torch, or data: `make test-mmdet` runs MMDetection's.
+# The others need more than can be installed beside the pinned torch, or data: `make test-mmdet` runs MMDetection's,
+# `make test-engines` that of the engines.
 RUNNING = {
     "transformers_detector.py": ("transformers", "class logits: model.decoder.class_embed.1, background None, sigmoid"),
     "timm_classifier.py": ("timm", "class logits: head, head_dist"),
@@ -27,7 +28,7 @@ def test_the_examples_run(script, capsys):
     assert float(re.search(r"largest difference .*: (\S+)", printed)[1]) < 1e-2
 
 
-@pytest.mark.parametrize("script", ["mmdetection_test.py", "detectron2_test.py"])
+@pytest.mark.parametrize("script", ["mmdetection_test.py", "detectron2_test.py", "engines.py"])
 def test_the_other_examples_compile(script):
     compile((ROOT / "examples" / script).read_text(), script, "exec")
 

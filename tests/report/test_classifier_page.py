@@ -18,7 +18,7 @@ from logn.report.run_folder import open_run
 HOSTILE = "<script>alert(1)</script>"
 NAMES = ("cup", HOSTILE, "spoon", "{{ 7 * 7 }}")
 COUNTS = np.array([500, 60, 30, 5])
-SECTIONS = ["methods", "groups", "statistics", "classes", "confusions", "reliability", "provenance"]
+SECTIONS = ["methods", "groups", "statistics", "classes", "confusions", "reliability", "next-steps", "provenance"]
 
 
 def rows(labels, seed):
@@ -55,7 +55,7 @@ def test_the_story_is_told_in_order_and_lacks_nothing(page, folder):
     assert summary.missing == {}
     assert re.findall(r'<section id="([a-z-]+)"', text) == SECTIONS
     assert summary.verdict == Comparison.load(folder).verdict("logn")
-    assert f'<p id="verdict">{summary.verdict}</p>' in unescape(text)
+    assert f'<p id="verdict">{summary.verdict}</p>' in unescape(text).replace("\xa0", " ")
     words = (" accuracy by ", "Few-shot classes", "All methods on the same logits", "50 paired draws of rows")
     for said in (*words, "4 classes, 200 rows", "few-shot, 5 training images, 50 rows"):
         assert said in text
@@ -104,13 +104,25 @@ def test_reliability_stands_where_accuracy_and_confidence_are(folder):
 def test_negative_log_likelihood_is_in_nats_and_confidence_has_no_best(page, folder):
     _, text = page
     comparison = Comparison.load(folder)
-    table = re.search(r'<table[^>]*id="method-table".*?</table>', text, re.DOTALL).group(0)
+    table = re.search(r'<section id="methods".*?</section>', text, re.DOTALL).group(0)
     for row in comparison.rows:
         assert f">{row['NLL']:.3f}</td>" in table
     best = min(row["NLL"] for row in comparison.rows)
-    assert f'data-value="{best:.6g}" class="best">{best:.3f}' in table
+    assert f'data-value="{best:.6g}" data-label="NLL" class="best">{best:.3f}' in table
     most = max(row["confidence"] for row in comparison.rows)
-    assert f'data-value="{most:.6g}">' in table
+    assert f'data-value="{most:.6g}" data-label="confidence">' in table
+
+
+def test_the_top_says_what_it_costs_and_the_end_what_to_do(page, folder):
+    _, text = page
+    top, comparison = text.split("<main>")[0], Comparison.load(folder)
+    before, after = comparison.baseline, comparison["logn"]
+    assert "Calibration error (ECE)" in top
+    assert f"<small>{100 * before['ECE']:.1f} → </small>{100 * after['ECE']:.1f}" in top
+    assert "Mean confidence" in top
+    end = text.split('<section id="next-steps"')[1].split("</section>")[0]
+    assert "logn correct MODEL --images train/ --method logn -o CORRECTED" in end
+    assert "logn thresholds" not in end
 
 
 def test_what_is_not_known_is_left_out_or_said(tmp_path):

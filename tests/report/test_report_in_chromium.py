@@ -3,8 +3,10 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
+from logn.evaluate.classification.compare import compare_classification
 from logn.report.page import write_report
 from logn.report.run_folder import open_run
 
@@ -160,19 +162,86 @@ def test_the_gallery_has_pictures_that_can_be_decoded(page):
     assert drawn
 
 
+OPEN = "document.querySelectorAll('details').forEach((element) => { element.open = true; })"
+# What reaches beyond the window, or beyond the box that it scrolls in sideways.
+CUT_OFF = """
+    const limit = arguments[0] + 1;
+    const cut = [...document.querySelectorAll("body *")].filter((element) => {
+      const box = element.getBoundingClientRect();
+      return box.right > limit || box.left < -1;
+    });
+    const scrolled = [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
+    return [...cut, ...scrolled].map((element) => element.outerHTML.slice(0, 120));
+"""
+
+
+@pytest.fixture(scope="module")
+def classifier_address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classifier")
+    counts, labels = np.array([500, 60, 30, 5]), np.repeat(np.arange(4), 50)
+    test, train = (
+        2 * np.eye(4)[rows] + np.random.default_rng(0).normal(size=(len(rows), 4)) + 0.7 * np.log(counts)
+        for rows in (labels, np.repeat(np.arange(4), counts))
+    )
+    known = {"train_logits": train, "counts": counts, "families": [0, 0, 1, 1], "class_names": (*"abc", HOSTILE)}
+    compare_classification(test, labels, ["logn:balanced", "logn", "loga"], num_bootstrap=50, **known).save(folder)
+    write_report(open_run(folder), folder / "report.html")
+    return (folder / "report.html").as_uri()
+
+
 @pytest.mark.parametrize("width", [380, 1400])
-def test_nothing_overflows(page, width):
+@pytest.mark.parametrize("task", ["detection", "classification"])
+def test_nothing_overflows_and_no_column_is_cut_off(page, classifier_address, width, task):
+    if task == "classification":
+        page.get(classifier_address)
     resize(page, width)
-    page.execute_script("document.querySelectorAll('details').forEach((element) => { element.open = true; })")
+    page.execute_script(OPEN)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
-    script = """
-        const limit = arguments[0] + 1;
-        return [...document.querySelectorAll("body *")].filter((element) => {
-          const box = element.getBoundingClientRect();
-          return (box.right > limit || box.left < -1) && !element.closest(".scroll");
-        }).map((element) => element.outerHTML.slice(0, 120));
-    """
-    assert page.execute_script(script, width) == []
+    assert page.execute_script(CUT_OFF, width) == []
+    # Every metric of every method is there, with its name beside it on a phone and above it on a desk.
+    shown = page.execute_script(
+        "return [...document.querySelectorAll('#methods tbody td')].every((cell) => cell.getClientRects().length > 0)"
+    )
+    assert shown
+    heads = page.execute_script("return getComputedStyle(document.querySelector('#method-table thead')).display")
+    assert (heads == "none") is (width == 380)
+
+
+@pytest.mark.parametrize("width", [380, 1400])
+def test_the_name_of_a_method_stays_on_one_line(page, width):
+    resize(page, width)
+    lines = page.execute_script(
+        "return [...document.querySelectorAll('.whole')].map((name) => name.getClientRects().length)"
+    )
+    assert set(lines) == {1}
+
+
+def test_paper_gets_what_is_folded_and_nothing_beyond_its_edge(page):
+    resize(page, 794)
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
+    try:
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 794
+        page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+        folded = "return document.querySelectorAll('details:not([open])').length"
+        assert page.execute_script(folded) == 0
+        assert page.execute_script(CUT_OFF, 794) == []
+        page.execute_script("window.dispatchEvent(new Event('afterprint'))")
+        assert page.execute_script(folded) > 0
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def test_lost_objects_are_not_green(page):
+    colours = page.execute_script(
+        "return Object.fromEntries(['hit', 'lost', 'alarm'].map((kind) => {"
+        "const box = document.createElementNS('http://www.w3.org/2000/svg', 'rect');"
+        "box.setAttribute('class', kind); document.querySelector('#gallery svg').append(box);"
+        "const stroke = getComputedStyle(box).stroke; box.remove(); return [kind, stroke]; }))"
+    )
+    assert len(set(colours.values())) == 3
+    red, green, blue = (int(part) for part in colours["lost"].strip("rgb()").split(","))
+    assert green < red
+    assert green < blue
 
 
 def test_a_name_that_looks_like_code_is_shown(page):
@@ -183,7 +252,7 @@ def test_a_name_that_looks_like_code_is_shown(page):
 
 
 def test_the_list_of_classes_can_be_searched(page):
-    page.execute_script("document.querySelector('details').open = true")
+    page.execute_script(OPEN)
     page.find_element("css selector", "input[type=search]").send_keys("Spoo")
     shown = page.execute_script(
         "return [...document.querySelectorAll('#all tbody tr')].filter((row) => !row.hidden)"

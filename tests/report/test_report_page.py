@@ -20,20 +20,24 @@ from logn.cli.verbs.demo import write_page
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.decoder import decode
-from logn.evaluate.detection.before_after import OperatingPoint
+from logn.evaluate.detection.before_after import OperatingPoint, ScoreHistogram
 from logn.evaluate.detection.bootstrap import Interval
+from logn.evaluate.detection.gallery import GalleryImage, Mark
 from logn.experiments.demo import DemoResult
 from logn.report.page import NotShown, PageData, render_page, write_report
 from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
-from logn.report.page_detections import Gallery, GalleryPart, Key, Picture, View
-from logn.report.page_provenance import commands
+from logn.report.page_gallery import Gallery, GalleryPart, Key, Picture, View, gallery
+from logn.report.page_next_steps import next_steps
+from logn.report.page_provenance import commands, subject
 from logn.report.page_summary import error_kinds, verdict
 from logn.report.run_folder import open_run
 
 HOSTILE = "<script>alert(1)</script>"
-SECTIONS = ["methods", "groups", "statistics", "classes", "errors", "thresholds", "scores", "gallery", "provenance"]
+SECTIONS = ["methods", "groups", "statistics", "classes", "errors", "thresholds", "scores", "gallery", "next-steps"]
+SECTIONS += ["provenance"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +51,7 @@ def test_the_story_is_told_in_order(page):
     summary, text = page
     assert summary.missing == {}
     assert re.findall(r'<section id="([a-z-]+)"', text) == SECTIONS
-    assert f'<p id="verdict">{summary.verdict}</p>' in unescape(text)
+    assert f'<p id="verdict">{summary.verdict}</p>' in unescape(text).replace("\xa0", " ")
     assert text.index("verdict") < text.index('<section id="methods"')
 
 
@@ -183,7 +187,7 @@ def test_the_table_marks_the_best_of_each_column(page, run_folder):
     methods = json.loads((run_folder / "comparison.json").read_text())["methods"]
     best = max(method["metrics"]["AP"] for method in methods)
     rows = re.search(r'<table[^>]*id="method-table".*?</table>', text, re.DOTALL).group(0)
-    assert f'data-value="{best:.6g}" class="best"' in rows
+    assert f'data-value="{best:.6g}" data-label="AP" class="best"' in rows
 
 
 def test_a_document_without_its_arrays_makes_a_page_that_says_what_is_missing(run_folder, tmp_path):
@@ -396,9 +400,10 @@ def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path
 def test_the_demonstration_writes_its_page(run_folder, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
-    page = write_page(DemoResult(comparison=None, folder=folder, correlation=0.9))
+    result = DemoResult(None, folder, 0.9, exhaustive=None, recommended="logn:balanced")
+    page = write_page(result)
     assert page == folder / "report.html"
-    assert "<title>LogN report: logn:balanced</title>" in page.read_text()
+    assert "<title>LogN report: logn:balanced, " in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -460,3 +465,94 @@ def test_a_comparison_of_before_thresholds_were_measured_says_so(run_folder, tmp
     assert "At a score of" not in loaded.verdict()
     summary = write_report(open_run(folder), tmp_path / "report.html")
     assert "compare again" in summary.missing["What is found at your threshold"]
+
+
+def test_the_top_says_what_it_costs(page, run_folder):
+    _, text = page
+    top, comparison = text.split("<main>")[0], Comparison.load(run_folder)
+    before, after = comparison.baseline, comparison["logn:balanced"]
+    assert f"<small>{100 * before['ECE']:.1f} → </small>{100 * after['ECE']:.1f}" in top
+    assert f"<small>{before.thresholds.found_at:,} → </small>{after.thresholds.found_at:,}" in top
+    assert f"of {after.thresholds.objects:,} objects" in top
+    assert f"<small>{before.thresholds.false_alarms_at:,} → </small>{after.thresholds.false_alarms_at:,}" in top
+    assert "Frequent classes" in top
+    assert f"Its calibration error (ECE) {'falls' if after['ECE'] < before['ECE'] else 'rises'} from" in top
+
+
+def test_model_data_and_date_stand_above_the_title(page, run_folder):
+    _, text = page
+    made = Comparison.load(run_folder).provenance
+    kicker = re.search(r'<p class="kicker">(.*?)</p>', text).group(1)
+    assert (
+        kicker
+        == f"LogN report · run on test.json · 6 classes, 12 images, every class verified in each · {made.created[:10]}"
+    )
+    named = replace(made, inputs={**made.inputs, "predictions": {**made.inputs["predictions"], "model": "best.pt"}})
+    run = SimpleNamespace(folder=run_folder, comparison=replace(Comparison.load(run_folder), provenance=named))
+    assert subject(run) == "best.pt on test.json"
+
+
+def changed(comparison, metric, change):
+    row = comparison["logn:balanced"]
+    return replace(row, differences={**row.differences, metric: change})
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "said", "unsaid"),
+    [
+        ("AP", Interval(0.02, 0.01, 0.03), "Use it: correct the model", "keep the model as it is"),
+        ("AP", Interval(0.0, -0.01, 0.01), "Use it, if the groups that matter to you gain more", "keep the model as"),
+        ("AP", Interval(-0.02, -0.03, -0.01), "keep the model as it is", "logn correct"),
+        ("APf", Interval(-0.02, -0.03, -0.01), "logn:balanced,strength=0.5", "keep the model as it is, "),
+    ],
+)
+def test_the_next_steps_follow_from_the_numbers(run_folder, metric, change, said, unsaid):
+    comparison = Comparison.load(run_folder)
+    steps = next_steps(comparison, changed(comparison, metric, change)).steps
+    told = " ".join(f"{step.text} {step.command}" for step in steps)
+    assert said in told
+    assert unsaid not in told
+    assert f"logn thresholds {run_folder}/predictions -a {run_folder}/data/test.json --method logn:balanced" in told
+
+
+def test_boxes_carry_class_and_score_and_after_it_the_score_of_the_old_scale():
+    histogram = ScoreHistogram(np.array([0.01, 0.1, 0.3, 1.0]), np.array([0, 4, 4]), np.array([4, 4, 0]))
+    point = OperatingPoint(0.3, 0.1, (1, 1), (1, 1), (0, 0), (0, 0))
+    box, other = (10.0, 40.0, 60.0, 80.0), (90.0, 40.0, 120.0, 80.0)
+    image = GalleryImage(
+        "Objects lost",
+        1,
+        0,
+        7,
+        before=(Mark("hit", box, 0, 0.5, changed=True), Mark("missed", other, 1, changed=True)),
+        after=(Mark("missed", box, 0, changed=True), Mark("hit", other, 1, 0.1, changed=True)),
+    )
+    details = ReportDetails(1, 1, {"all": histogram}, (point,), point, (image,))
+    names = ["cup", "a class with a long name"]
+    (picture,) = gallery(details, {7: np.zeros((100, 170, 3), np.uint8)}, names).parts[1].pictures
+    before, after = picture.views
+    assert [label.text for label in before.labels] == ["1 cup 0.50"]
+    assert [(label.kind, label.text) for label in after.labels] == [("hit", "2 a class with … 0.30"), ("lost", "cup")]
+    assert [frame.kind for frame in before.frames] == ["missed", "lost"]
+    assert [(key.kind, key.what, key.name, round(key.score, 2)) for key in picture.keys] == [
+        ("lost", "lost", "cup", 0.5),
+        ("hit", "found", "a class with a long name", 0.3),
+    ]
+    assert after.frames[-1].title == "lost: cup"
+
+
+def test_labels_hide_no_other_and_stay_in_the_picture(page, run_folder):
+    details = Comparison.load(run_folder)["logn:balanced"].details
+    pictures = {image.image_id: np.zeros((64, 96, 3), np.uint8) for image in details.gallery}
+    drawn = gallery(details, pictures, [f"a rather long name {place}" for place in range(6)])
+    views = [view for part in drawn.parts for picture in part.pictures for view in picture.views]
+    assert sum(len(view.labels) for view in views) > 10
+    for view in views:
+        for place, one in enumerate(view.labels):
+            assert one.x >= 0
+            assert one.y >= 0
+            assert one.x + one.width <= 96.001
+            assert one.y + one.height <= 64.001
+            for two in view.labels[:place]:
+                apart = abs(one.x - two.x) >= min(one.width, two.width) or abs(one.y - two.y) >= one.height - 1e-6
+                assert apart

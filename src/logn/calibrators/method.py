@@ -187,7 +187,7 @@ class Method:
     def option(self, name: str) -> Option:
         """The option of that name."""
         if name not in self.options:
-            listed = ", ".join(self.options) or "none"
+            listed = ", ".join((*self.options, *self.bare_words)) or "none"
             raise InputError(f"Expected the options of `{self.name}` to be among {listed}, but got `{name}`.")
         return self.options[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,15 +14,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.cli.help_page import PRINTING, VerbGroup
 from logn.strict_json import plain_values
+from logn.text_table import USUAL_WIDTH, TextStyle
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=PRINTING)
+]
+WideOption = Annotated[
+    bool,
+    typer.Option(
+        "--wide", help="Tables of one line a row, however long: for `less -S` or a file.", rich_help_panel=PRINTING
+    ),
+]
 ProgressOption = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", help="Draw a progress bar on stderr; by default on a terminal."),
+    typer.Option(
+        "--progress/--no-progress",
+        help="Draw a progress bar on stderr; by default on a terminal.",
+        rich_help_panel=PRINTING,
+    ),
 ]
 
 
@@ -33,6 +48,7 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 def verb_group(help_line: str) -> typer.Typer:
     """A verb that has verbs of its own, as `logn data`."""
     return typer.Typer(
+        cls=VerbGroup,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -83,13 +99,38 @@ def print_note(message: str) -> None:
     typer.echo(message, err=True)
 
 
+def text_style(*, wide: bool = False) -> TextStyle:
+    """What text on stdout must fit: the terminal, or what COLUMNS says; sentences stay whole where nobody sees them.
+
+    Args:
+        wide: Put no limit to tables.
+    """
+    from rich.console import Console
+
+    console = Console()
+    is_known = console.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
+    return TextStyle(
+        width=None if wide else console.width if is_known else USUAL_WIDTH,
+        prose=min(console.width, USUAL_WIDTH) if is_known else None,
+        colours=console.color_system is not None and not console.no_color,
+        rule="-" if console.options.ascii_only else "─",
+    )
+
+
+def print_text(*sentences: str, indent: str = "") -> None:
+    """Print sentences on stdout, broken where the terminal ends; `indent` stands before the lines after the first."""
+    style = text_style()
+    for sentence in sentences:
+        typer.echo(style.wrap(sentence, indent))
+
+
 def print_fitting(wide: RenderableType, narrow: RenderableType) -> None:
     """Print a table, in its narrow and plain form where the terminal is too small: no number is ever cut."""
     from rich.console import Console
 
     console = Console()
-    if not console.is_terminal:
-        console.width = 100
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
+        console.width = USUAL_WIDTH
     unlimited = console.options.update(max_width=1000)
     # Where only plain letters can be printed, bars are no help.
     roomy = not console.options.ascii_only and console.measure(wide, options=unlimited).maximum <= console.width
@@ -143,3 +184,5 @@ def progress(description: str, total: float | None, *, shown: bool | None = None
     with Progress(*columns, *clock, console=Console(stderr=True)) as bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
+        # All is done, however much was announced: a bar that stays below its end would look like a failure.
+        bar.update(task, total=total or 1, completed=total or 1)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
+from logn.cli.help_page import REQUIRED
 from logn.cli.option_words import spelling
 from logn.errors import InputError
 
@@ -133,7 +134,7 @@ class _Parameter:
         self.in_all = see in self.takers or len(titles) == len(kinds)
         info, own = copy(self.info), self.info.rich_help_panel
         if self.needed_by == self.takers and not self.required:
-            info.help = f"{info.help} Required."
+            info.help = f"{info.help} {REQUIRED}"
         if isinstance(info, OptionInfo):
             title = common if self.in_all else " or ".join(titles)
             info.rich_help_panel = f"{title}: {own[:1].lower()}{own[1:]}" if own and not self.in_all else own or title

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from logn.cli.console import COMMAND_LINE, HELP_OPTIONS, print_error, print_note
+from logn.cli.first_tries import refuse_verb, rewritten, usage_sentence
+from logn.cli.help_page import VerbCommand, VerbGroup
 from logn.cli.option_words import in_options, speak_options_of
 from logn.cli.streams import prepare_streams
 from logn.errors import InputError, MissingExtraError
@@ -30,37 +32,32 @@ class Verb(NamedTuple):
 
 
 START = "Start here"
-LOGITS = "From logits to a correction"
-DATA = "Data and training"
-EVALUATION = "Believe it"
+BELIEVE = "Does it help? With labels"
+STEPS = "Step by step: from logits to a correction"
+RESEARCH = "Data, training and the paper's tables"
 
-# A new verb is one line here and a function in a file of its own.
+# In the order of a user's day. A new verb is one line here and a function in a file of its own.
 VERBS = (
     Verb("demo", "demo:demo", "See the whole story on a detector that is trained here, in minutes.", START),
     Verb("correct", "correct:correct", "Correct a model by one pass over unlabelled training images.", START),
-    Verb("collect", "collect:collect", "Read logits, of files or a model, and write statistics per class.", LOGITS),
-    Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", LOGITS),
-    Verb(
-        "inspect",
-        "inspect:inspect",
-        "Show the statistics per class, and whether they follow the class counts.",
-        LOGITS,
-    ),
-    Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", LOGITS),
-    Verb("prior", "prior:prior", "Estimate the class mix of a deployment, without labels.", LOGITS),
-    Verb("apply", "apply:apply", "Correct a file of logits.", LOGITS),
-    Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", LOGITS),
-    Verb("data", "data:data", "Make and look at long-tailed data, for detectors and classifiers.", DATA),
-    Verb("train", "train:train", "Train a detector or an image classifier, or go on with it.", DATA),
-    Verb("predict", "predict:predict", "Run a trained model once and keep the logits.", EVALUATION),
-    Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", EVALUATION),
-    Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", EVALUATION),
-    Verb("thresholds", "thresholds:thresholds", "Choose a score threshold per class, to fold in.", EVALUATION),
-    Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", EVALUATION),
-    Verb("bench", "bench:bench", "Run the paper's tables on detectors that are trained here.", EVALUATION),
-    Verb("figure", "figure:figure", "Draw a figure of the paper from your own run.", EVALUATION),
-    Verb("train-classifier", "train:train_classifier", "Train an image classifier.", DATA, hidden=True),
-    Verb("predict-classifier", "predict:predict_classifier", "Run an image classifier.", EVALUATION, hidden=True),
+    Verb("predict", "predict:predict", "Run a trained model once and keep its boxes and logits.", BELIEVE),
+    Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", BELIEVE),
+    Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", BELIEVE),
+    Verb("thresholds", "thresholds:thresholds", "Choose a score threshold per class, to fold in.", BELIEVE),
+    Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", BELIEVE),
+    Verb("collect", "collect:collect", "Read logits, from files or a model, and write statistics per class.", STEPS),
+    Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", STEPS),
+    Verb("inspect", "inspect:inspect", "Show the statistics, whether there is a bias, and what to do.", STEPS),
+    Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", STEPS),
+    Verb("apply", "apply:apply", "Correct a file of logits.", STEPS),
+    Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", STEPS),
+    Verb("prior", "prior:prior", "Estimate the class mix of a deployment, without labels.", STEPS),
+    Verb("data", "data:data", "Make and look at long-tailed data, for detectors and classifiers.", RESEARCH),
+    Verb("train", "train:train", "Train a detector or an image classifier, or go on with it.", RESEARCH),
+    Verb("bench", "bench:bench", "Run the paper's tables on detectors that are trained here.", RESEARCH),
+    Verb("figure", "figure:figure", "Draw a figure of the paper from your own run.", RESEARCH),
+    Verb("train-classifier", "train:train_classifier", "Train an image classifier.", RESEARCH, hidden=True),
+    Verb("predict-classifier", "predict:predict_classifier", "Run an image classifier.", BELIEVE, hidden=True),
 )
 
 # Which extra brings a package that is not always there.
@@ -74,7 +71,7 @@ EXTRAS = {
 }
 
 
-class LazyVerbs(TyperGroup):
+class LazyVerbs(VerbGroup):
     """A group that lists its verbs from the table above and imports only the one that is called."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -87,24 +84,14 @@ class LazyVerbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
+        if args[0] not in self.commands:
+            refuse_verb(args[0], [verb.name for verb in VERBS if not verb.hidden])
         name, stand_in, rest = super().resolve_command(ctx, args)
         verb = next((verb for verb in VERBS if verb.name == name), None)
         command = stand_in and verb and load_verb(verb)
         if command:
             speak_options_of(command)
         return name, command, rest
-
-
-class VerbCommand(TyperCommand):
-    """A verb whose `--help` stands in the group of `--json`, not in one of its own."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """The option `--help`, in its group."""
-        option = super().get_help_option(ctx)
-        panels = [getattr(item, "rich_help_panel", None) for item in self.params if "--json" in item.opts]
-        if option is not None and panels:
-            option.rich_help_panel = panels[0]
-        return option
 
 
 def load_verb(verb: Verb) -> Any:
@@ -158,7 +145,7 @@ def execute(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     COMMAND_LINE.set(("logn", *arguments))
     try:
-        code = app(args=list(arguments), prog_name="logn", standalone_mode=False)
+        code = app(args=rewritten(arguments), prog_name="logn", standalone_mode=False)
     except (InputError, MissingExtraError) as error:
         print_error(in_options(str(error)), as_json=as_json)
         return 2
@@ -210,7 +197,7 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     # New versions of Typer carry their own Click, old ones import it: this method is common to both.
     if not hasattr(error, "format_message"):
         raise error
-    message = error.format_message().rstrip()
+    message = usage_sentence(error)
     if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
         if message:
             typer.echo(message, err=True)

@@ -21,9 +21,9 @@ def prepare_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
     # A process without a terminal has None here, and so has one whose stream was closed.
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process
+        sys.stdout = open(os.devnull, "w", encoding="utf-8", newline="")  # noqa: SIM115 - open as long as the process
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = open(os.devnull, "w", encoding="utf-8", newline="")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from logn.annotations import Annotations, read_annotations
 from logn.errors import InputError
-from logn.files import atomic_path
+from logn.files import write_text
 
 _NEGATIVES, _UNFINISHED = "neg_category_ids", "not_exhaustive_category_ids"
 
@@ -122,8 +122,7 @@ def federate_file(
     _check_draw(negatives, seed)
     exhaustive = read_annotations(source, boxes=False, entries=True, outlines=True)
     result = _federate(exhaustive, negatives, seed)
-    with atomic_path(target) as temporary:
-        temporary.write_text(json.dumps(result, separators=(",", ":")))
+    write_text(target, json.dumps(result, separators=(",", ":")))
     return summarise(result, crowds=int(exhaustive.crowd.sum()))
 
 

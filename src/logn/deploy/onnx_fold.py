@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.provenance import Target, asks_for_weights
+from logn.deploy.onnx_clipping import refuse_clipping
 from logn.deploy.onnx_mark import refuse_folded_file, refuse_folded_weights, write_fold
 from logn.deploy.onnx_proof import Proof, prove
 from logn.errors import InputError
@@ -119,6 +120,7 @@ def fold_onnx(
         refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
     _refuse_quantised(logits, file.path, insert)
     whole = _over_all_columns(affine, logits)
+    refuse_clipping(file.model, logits.tensors, whole, file.path)
     way = "nodes" if insert or logits.layout is None else "weights"
     folded = _insert_map(file.model, logits, whole) if way == "nodes" else _fold_weights(file.model, logits, whole)
     write_fold(folded, affine, logits.tensors, way)

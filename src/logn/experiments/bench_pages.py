@@ -13,6 +13,7 @@ from logn.experiments.experiment import NOT_TRAINED, BenchResult, Experiment, Ro
 from logn.experiments.formatting import listed, write_page
 from logn.experiments.paper_tables import DATA, MAIN_FRAMEWORK, PaperRow
 from logn.strict_json import plain_values
+from logn.text_table import USUAL, TextStyle
 
 METRICS = {
     **{f"box {name}": name for name in ("AP", "APr", "APc", "APf")},
@@ -103,10 +104,10 @@ def paper_table(experiment: Experiment) -> Table:
     )
 
 
-def to_text(result: BenchResult) -> str:
+def to_text(result: BenchResult, style: TextStyle = USUAL) -> str:
     """The tables and the findings, for a terminal."""
-    parts = [section_table(result, section).to_text() for section in result.sections]
-    parts.append("\n".join(_findings(result)))
+    parts = [section_table(result, section).to_text(style) for section in result.sections]
+    parts.append("\n".join(map(style.wrap, _findings(result))))
     return "\n\n".join(part for part in parts if part)
 
 

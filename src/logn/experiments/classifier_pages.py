@@ -15,6 +15,7 @@ from logn.experiments.classifier_spec import ClassifierProblem
 from logn.experiments.formatting import half_width, listed, signed, write_page
 from logn.experiments.imagenet_lt import COMPONENTS, MAIN, MORE, PAPER_DATA, PAPER_MODEL, PaperAccuracy
 from logn.strict_json import plain_values
+from logn.text_table import USUAL, TextStyle
 
 NAME = "imagenet-lt"
 COLUMNS = {"many": "many", "medium": "medium", "few": "few", "overall": "top-1"}
@@ -161,9 +162,14 @@ def _mean(row: ClassifierRowResult, metric: str) -> float:
     return statistics.fmean(row.values(metric).values())
 
 
-def to_text(bench: ClassifierBench) -> str:
+def to_text(bench: ClassifierBench, style: TextStyle = USUAL) -> str:
     """The tables and the findings, for a terminal."""
-    return "\n\n".join([*(section_table(bench, each).to_text() for each in bench.sections), "\n".join(findings(bench))])
+    return "\n\n".join(
+        [
+            *(section_table(bench, each).to_text(style) for each in bench.sections),
+            "\n".join(map(style.wrap, findings(bench))),
+        ]
+    )
 
 
 def to_markdown(bench: ClassifierBench, command: str) -> str:

@@ -151,7 +151,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
     def is_trained(self, folders: Folders) -> bool:
         """Whether the run went to its end, and was of this length."""
         try:
-            found = json.loads((folders.run / DONE).read_text())
+            found = json.loads((folders.run / DONE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
         return isinstance(found, dict) and found.get("plan") == _plain(self.training_config(folders))

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_method
+from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.glyphs.scenes import generate_glyph_scenes
 from logn.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.mask_maker import mask_maker
 from logn.evaluate.store.detector_statistics import collect_detector_statistics
@@ -26,8 +27,13 @@ from logn.training.detectors.config import DetectorTrainingConfig
 from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import load_detector
 
-# Label-free forms first, then the rivals, which need class counts, with their published defaults.
-METHODS = (*DEFAULT_METHODS, "norcal", "loga")
+# What `logn correct` does to such a detector, by the labels that it will be measured by: the first is the one that the
+# demonstration recommends, since its labels are federated.
+RECOMMENDED, FOR_EXHAUSTIVE = (recommended_method(0, "softmax", labels) for labels in (FEDERATED, EXHAUSTIVE))
+# Then LogN's own forms, then the rivals, which need class counts, with their published defaults.
+METHODS = (RECOMMENDED, FOR_EXHAUSTIVE, DEFAULT_METHOD, "logn", "norcal", "loga")
+# The comparison by exhaustive labels, in the folder of a run.
+EXHAUSTIVE_FOLDER = "exhaustive"
 
 # A step of the story: given its name and the amount of work, a context that yields the function to report progress.
 Step = Callable[[str, float | None], AbstractContextManager[Callable[[float], None]]]
@@ -67,14 +73,18 @@ class DemoResult:
     """What a demonstration found.
 
     Args:
-        comparison: All methods on the test images.
+        comparison: All methods on the test images, by federated labels.
         folder: Where everything is: data, model, statistics, predictions, comparison.
         correlation: Correlation of the mean logit with the logarithm of the training images, over the classes.
+        exhaustive: The same methods on the same predictions, by exhaustive labels; without masks.
+        recommended: What `logn correct --labels federated` would do to the detector.
     """
 
     comparison: Comparison
     folder: Path
     correlation: float
+    exhaustive: Comparison
+    recommended: str = RECOMMENDED
 
 
 def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step) -> DemoResult:
@@ -98,29 +108,32 @@ def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step)
     moments = _statistics(folder / "statistics.safetensors", detector, training, settings, step)
     test = DetectionDataset(data / "test.json")
     with step("Predicting the test images", len(test)) as progress:
-        predict(detector, test, folder / "predictions", progress=progress)
-    with step("Comparing methods, masks included", len(test)) as progress:
-        comparison = compare(
-            folder / "predictions",
-            data / "test.json",
-            METHODS,
-            settings=CompareSettings(num_bootstrap=settings.num_bootstrap, seed=seed),
-            mask_maker=mask_maker(detector, test, folder / "predictions", progress=progress),
-            moments=moments,
-            counts=_counts(training),
-        )
-    comparison = comparison.made_by(_compare_command(folder, settings, seed))
-    comparison.save(folder)
-    return DemoResult(comparison, folder, _correlation(moments, training))
+        named = {"model": "glyph detector", "data": "test.json"}
+        predict(detector, test, folder / "predictions", metadata=named, progress=progress)
+    chosen = CompareSettings(num_bootstrap=settings.num_bootstrap, seed=seed)
+    known: dict[str, Any] = {"settings": chosen, "moments": moments, "counts": _counts(training)}
+    with step("Comparing methods by federated labels, masks included", len(test)) as progress:
+        masks = mask_maker(detector, test, folder / "predictions", progress=progress)
+        comparison = compare(folder / "predictions", data / "test.json", METHODS, mask_maker=masks, **known)
+        comparison = _saved(comparison, folder, folder, settings, seed)
+    with step("Comparing methods by exhaustive labels", len(test)) as progress:
+        labels = data / "test_exhaustive.json"
+        exhaustive = compare(folder / "predictions", labels, METHODS, progress=progress, **known)
+        exhaustive = _saved(exhaustive, folder, folder / EXHAUSTIVE_FOLDER, settings, seed)
+    return DemoResult(comparison, folder, _correlation(moments, training), exhaustive)
 
 
-def _compare_command(folder: Path, settings: DemoSettings, seed: int) -> tuple[str, ...]:
-    """The command that makes the same comparison again from what the folder holds."""
-    inputs = {"-p": "predictions", "-s": "statistics.safetensors", "-a": "data/test.json"}
-    inputs |= {"--counts": "data/train.json", "--detector": "model"}
+def _saved(comparison: Comparison, folder: Path, output: Path, settings: DemoSettings, seed: int) -> Comparison:
+    """The comparison with all that the page shows, and the command that makes it again; written into `output`."""
+    inputs = {"-p": "predictions", "-s": "statistics.safetensors", "--counts": "data/train.json"}
+    inputs["-a"] = "data/test.json" if output == folder else "data/test_exhaustive.json"
+    inputs |= {"--detector": "model"} if output == folder else {}
     named = [word for option, place in inputs.items() for word in (option, str(folder / place))]
     chosen = ["--methods", ",".join(METHODS), "--bootstrap", str(settings.num_bootstrap), "--seed", str(seed)]
-    return ("logn", "compare", *named, *chosen, "-o", str(folder))
+    command = ("logn", "compare", *named, *chosen, "-o", str(output))
+    comparison = comparison.with_details().made_by(command)
+    comparison.save(output)
+    return comparison
 
 
 def _statistics(

@@ -29,7 +29,7 @@ from logn.experiments.artifact_cache import ArtifactCache
 from logn.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
 from logn.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
 from logn.experiments.training_jobs import single_thread
-from logn.files import atomic_path
+from logn.files import write_text
 from logn.logits.arrays import foreground_columns
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -241,8 +241,7 @@ class RecordFile:
         """Add measurements to a part of the file, and give all of that part."""
         content = self.read()
         content[part].update(plain_values(entries))
-        with atomic_path(self.path) as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(self.path, json.dumps(content, indent=1) + "\n")
         merged: dict[str, Any] = content[part]
         return merged
 

@@ -100,15 +100,20 @@ def label_file(image: str) -> str:
         >>> label_file("coco8/images/val/000000000036.jpg")
         'coco8/labels/val/000000000036.txt'
     """
-    folder, _, name = image.rpartition(os.sep)
+    folder, _, name = _with_one_separator(image).rpartition(os.sep)
     parts = f"{os.sep}{folder}{os.sep}".rpartition(f"{os.sep}images{os.sep}")
     if parts[1]:
         folder = f"{parts[0]}{os.sep}labels{os.sep}{parts[2]}"[1:-1]
-    return f"{folder}{os.sep if folder or image.startswith(os.sep) else ''}{name.rpartition('.')[0]}.txt"
+    return f"{folder}{os.sep if folder or image.startswith((os.sep, '/')) else ''}{name.rpartition('.')[0]}.txt"
 
 
 def _stem(path: str) -> str:
-    return path.rpartition(os.sep)[2].rpartition(".")[0]
+    return _with_one_separator(path).rpartition(os.sep)[2].rpartition(".")[0]
+
+
+def _with_one_separator(path: str) -> str:
+    """The path in the system's own writing: lists of images have `/` on Windows, too."""
+    return path.replace(os.altsep, os.sep) if os.altsep else path
 
 
 def read_yolo_data(file: Path) -> YoloData:

@@ -16,13 +16,16 @@ from logn.evaluate.comparison.comparison import CLASSIFICATION
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.comparison.tables import points
+from logn.evaluate.comparison.verdict import tone
 from logn.files import write_text
 from logn.report.class_changes_data import class_changes
 from logn.report.error_data import known_errors
 from logn.report.page_classes import StatisticsCharts, changed_classes, statistics_charts
 from logn.report.page_classifier import confusion_table, reliability_charts
-from logn.report.page_detections import Gallery, gallery, score_changes
-from logn.report.page_provenance import provenance
+from logn.report.page_gallery import Gallery, gallery
+from logn.report.page_next_steps import next_steps
+from logn.report.page_provenance import provenance, subject
+from logn.report.page_scores import score_changes
 from logn.report.page_summary import (
     ErrorKinds,
     Verdict,
@@ -30,12 +33,12 @@ from logn.report.page_summary import (
     error_kinds,
     group_bars,
     method_table,
-    tone,
     verdict,
 )
 from logn.report.page_thresholds import threshold_curves
 from logn.report.run_folder import Run
 from logn.report.svg_charts import number
+from logn.text_table import unbroken
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -63,14 +66,16 @@ class PageData:
     """All that the page shows.
 
     Args:
-        kicker: Above the title: which run it is.
+        kicker: Above the title: which model, on which data, when.
         verdict: The top of the page.
         sections: What follows, in this order.
+        subject: Model and data, for the title of the window.
     """
 
     kicker: str
     verdict: Verdict
     sections: Sequence[Section]
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,19 +105,20 @@ def write_report(run: Run, output: str | os.PathLike[str], *, method: str | None
     """
     focus = run.comparison.focus(method)
     builder = _Builder(run, focus, Path(output))
-    data = PageData(_kicker(run), verdict(run.comparison, focus), builder.sections())
+    data = PageData(_kicker(run), verdict(run.comparison, focus), builder.sections(), subject(run))
     write_text(output, render_page(data))
     return ReportSummary(Path(output), focus.name, run.comparison.verdict_on(focus), builder.missing)
 
 
 def _kicker(run: Run) -> str:
-    name = run.folder.name or run.folder.resolve().name
     comparison = run.comparison
     if comparison.task == CLASSIFICATION:
         measured = f"{len(comparison.truth.labels):,} rows"
     else:
         measured = comparison.protocol.images or "all images"
-    return f"LogN report · {name} · {len(comparison.classes):,} classes, {measured}"
+    created = comparison.provenance.created
+    parts = [subject(run), f"{len(comparison.classes):,} classes, {measured}", created.partition(" ")[0]]
+    return " · ".join(["LogN report", *filter(None, parts)])
 
 
 def render_page(data: PageData) -> str:
@@ -142,7 +148,12 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        points=points, tone=tone, change_words=change_words, thousands="{:,}".format, sort_key=sort_key
+        points=points,
+        tone=tone,
+        change_words=change_words,
+        thousands="{:,}".format,
+        sort_key=sort_key,
+        unbroken=unbroken,
     )
     # Style sheet and script go into the page as they are; they are no templates, so braces mean nothing in them.
     environment.globals["file"] = lambda name: loader.get_source(environment, name)[0]
@@ -187,6 +198,7 @@ class _Builder:
             self._attempt("Logit statistics by class", self._statistics),
             changed_classes(comparison, focus),
             *of_task(),
+            next_steps(comparison, focus),
             provenance(self.run, focus, self.output),
         ]
         return tuple(section for section in sections if section is not None)

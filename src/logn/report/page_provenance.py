@@ -62,6 +62,16 @@ def provenance(run: Run, focus: MethodResult, output: Path) -> ProvenanceSection
     return ProvenanceSection(tuple(facts), tuple(commands(run, focus.name, output)))
 
 
+def subject(run: Run) -> str:
+    """Which model was measured on which data, as far as the comparison knows; else the folder of the run."""
+    inputs = run.comparison.provenance.inputs
+    model = (inputs.get("predictions") or {}).get("model")
+    labels = inputs.get("annotations")
+    data = Path(str(labels)).name if labels else (inputs.get("logits") or {}).get("name")
+    name = run.folder.name or run.folder.resolve().name
+    return f"{model or name} on {data}" if data not in (None, "", "logits") else str(model or name)
+
+
 def _compare_settings(comparison: Comparison) -> dict[str, Any]:
     """The settings that concern the task."""
     settings = comparison.settings.to_dict()

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from logn.evaluate.comparison.comparison import DETECTION, Comparison, DetectionScope
 from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.verdict import interval_text
+from logn.evaluate.comparison.verdict import interval_text, tone
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.report.svg_charts import Axis, Bar, bar_length, ring_parts
@@ -32,18 +32,6 @@ MEANINGS = {
     "Bkg": "nothing there",
     "Miss": "not found at all",
 }
-
-
-def tone(change: Interval) -> str:
-    """The class of the style sheet for a change: only what the interval makes sure is coloured.
-
-    Example:
-        >>> tone(Interval(0.02, 0.01, 0.03)), tone(Interval(0.02, -0.01, 0.03)), tone(Interval(-0.1, -0.2, -0.05))
-        ('up', 'flat', 'down')
-    """
-    if change.low > 0:
-        return "up"
-    return "down" if change.high < 0 else "flat"
 
 
 def change_words(change: Interval) -> str:
@@ -102,6 +90,17 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class SideEffect:
+    """What else changes, written out; `tone` says whether that is good."""
+
+    title: str
+    before: str
+    after: str
+    remark: str = ""
+    tone: str = "flat"
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The top of the page.
 
@@ -114,6 +113,7 @@ class Verdict:
         draws: How many draws they come from; 0 where there are none.
         others: The verdicts of all other methods.
         words: Of the task.
+        effects: What else changes: calibration, and what is found at the user's threshold.
     """
 
     method: str
@@ -124,6 +124,7 @@ class Verdict:
     draws: int
     others: tuple[str, ...]
     words: TaskWords = WORDS[DETECTION]
+    effects: tuple[SideEffect, ...] = ()
 
 
 def verdict(comparison: Comparison, focus: MethodResult) -> Verdict:
@@ -142,7 +143,48 @@ def verdict(comparison: Comparison, focus: MethodResult) -> Verdict:
         draws=comparison.num_bootstrap,
         others=tuple(comparison.verdict_on(row) for row in comparison.rows[1:] if row.name != focus.name),
         words=words,
+        effects=(*_calibration(comparison, focus), *_at_threshold(comparison, focus)),
     )
+
+
+def _calibration(comparison: Comparison, focus: MethodResult) -> list[SideEffect]:
+    """Whether scores still mean what they say: a calibration error that rises is a loss."""
+    found = []
+    for metric, title in (("ECE", "Calibration error (ECE)"), ("confidence", "Mean confidence")):
+        before, after = metric_of(comparison.baseline, metric), metric_of(focus, metric)
+        if math.isnan(before) or math.isnan(after):
+            continue
+        written = metric_text(metric, before), metric_text(metric, after)
+        tones = {"up": "down", "down": "up"} if metric in SMALL_IS_GOOD else {}
+        change = focus.differences.get(metric, UNKNOWN)
+        found.append(SideEffect(title, *written, change_words(change), tones.get(tone(change), "flat")))
+    return found
+
+
+def _at_threshold(comparison: Comparison, focus: MethodResult) -> list[SideEffect]:
+    """What a user finds who keeps the threshold, and where the best one is now."""
+    before, after = comparison.baseline.thresholds, focus.thresholds
+    if before is None or after is None:
+        return []
+    found = _tone(after.found_at - before.found_at)
+    alarms = _tone(before.false_alarms_at - after.false_alarms_at)
+    return [
+        SideEffect(
+            f"Found at a score of {after.at:g}",
+            f"{before.found_at:,}",
+            f"{after.found_at:,}",
+            f"of {after.objects:,} objects",
+            found,
+        ),
+        SideEffect(
+            f"False alarms at {after.at:g}", f"{before.false_alarms_at:,}", f"{after.false_alarms_at:,}", "", alarms
+        ),
+        SideEffect("Best single threshold", f"{before.best:.2f}", f"{after.best:.2f}", "by F1"),
+    ]
+
+
+def _tone(gain: int) -> str:
+    return "up" if gain > 0 else "down" if gain < 0 else "flat"
 
 
 @dataclass(frozen=True)
@@ -166,10 +208,20 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class MethodTable:
-    """Every method with its main metrics, their differences and the other metrics."""
+    """Every method with its main metrics, their differences and the other metrics.
+
+    Args:
+        columns: All metrics.
+        shown: How many of them stand in the table; the others are folded below it.
+        rows: The methods.
+        protocol: What was measured.
+        notes: What to know before reading the numbers.
+        words: Of the task.
+    """
 
     template: ClassVar[str] = "methods.html.jinja"
     columns: tuple[str, ...]
+    shown: int
     rows: tuple[MethodRow, ...]
     protocol: str
     notes: tuple[str, ...]
@@ -179,7 +231,9 @@ class MethodTable:
 def method_table(comparison: Comparison, focus: MethodResult) -> MethodTable:
     """Put all methods in one table; main metrics say how far they are from the uncorrected model."""
     words = words_of(comparison)
-    columns = tuple(name for name in (*words.main, *words.others) if name in comparison.metric_names)
+    known = [name for name in (*words.main, *words.others) if name in comparison.metric_names]
+    first = [name for name in known if name in (*words.main, *words.beside)]
+    columns = (*first, *(name for name in known if name not in first))
     best = {name: metric_text(name, _best(comparison, name)) for name in columns}
     rows = []
     for place, row in enumerate(comparison.rows):
@@ -198,7 +252,7 @@ def method_table(comparison: Comparison, focus: MethodResult) -> MethodTable:
     protocol = comparison.describe()
     if isinstance(comparison.scope, DetectionScope):
         protocol = f"{protocol}; {comparison.scope.protocol.evaluator}"
-    return MethodTable(columns, tuple(rows), protocol, tuple(dict.fromkeys(notes)), words)
+    return MethodTable(columns, len(first), tuple(rows), protocol, tuple(dict.fromkeys(notes)), words)
 
 
 def _best(comparison: Comparison, name: str) -> float:

@@ -27,6 +27,7 @@ class TaskWords:
         groups: Titles of the metrics by group, the last one of all classes.
         main: Columns of the table with differences.
         others: Columns without.
+        beside: Those of them that stand beside the main ones; the rest is folded.
     """
 
     model: str
@@ -38,6 +39,7 @@ class TaskWords:
     groups: Mapping[str, str]
     main: tuple[str, ...]
     others: tuple[str, ...]
+    beside: tuple[str, ...]
 
 
 WORDS = {
@@ -51,6 +53,7 @@ WORDS = {
         groups={"APr": "Rare classes", "APc": "Common classes", "APf": "Frequent classes", "AP": "All classes"},
         main=MAIN_COLUMNS,
         others=OTHER_COLUMNS,
+        beside=("AP50", "AP75", "ECE"),
     ),
     CLASSIFICATION: TaskWords(
         model="classifier",
@@ -67,6 +70,7 @@ WORDS = {
         },
         main=CLASSIFIER_COLUMNS,
         others=OTHER_CLASSIFIER_COLUMNS,
+        beside=("balanced", "ECE", "confidence"),
     ),
 }
 # Of these the smallest value is the best; of those neither end is.

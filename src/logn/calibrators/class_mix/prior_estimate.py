@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from logn.classes.shares import ClassShares
 from logn.errors import InputError
-from logn.files import atomic_path
+from logn.files import write_text
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.strict_json import parse_json
 
@@ -134,8 +134,7 @@ class PriorEstimate:
             text = json.dumps(self.to_dict(), indent=1) + "\n"
         else:
             raise InputError(f"Expected `{path}` to end in .json or .csv, but it does not.")
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(path, text)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PriorEstimate:

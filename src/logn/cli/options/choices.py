@@ -23,6 +23,8 @@ class Background(StrEnum):
     none = "none"
 
 
+# The group of options on how a model is run.
+RUNNING = "How it is run"
 BACKGROUND_INDEX = {Background.first: 0, Background.last: -1, Background.none: None}
 
 
@@ -95,7 +97,7 @@ EstimatorOption = Annotated[
     Estimator,
     typer.Option(help="Exact; the paper's moving average; of a run, each class's logit over its own samples only."),
 ]
-MomentumOption = Annotated[float | None, typer.Option(help="Of the moving average; default 5e-5.")]
+MomentumOption = Annotated[float | None, typer.Option(help="Momentum of the moving average; default 5e-5.")]
 BiasCorrectionOption = Annotated[
     bool, typer.Option("--debias", help="Correct the moving average for its start."), formerly("--bias-correction")
 ]
@@ -113,7 +115,35 @@ ImageFolderOption = Annotated[
 ]
 TaskOption = Annotated[Task | None, typer.Option(help="Seen from what is given; to be said where that leaves it open.")]
 ListNamesOption = Annotated[Path | None, typer.Option(help="One class name a line, for list files.")]
-DeviceOption = Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")]
+DeviceOption = Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.", rich_help_panel=RUNNING)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """What the shell may put in the place of a method that is half typed, or of the last of several.
+
+    Example:
+        >>> complete_methods("nor"), complete_methods("loga,p")[:2]
+        (['norcal'], ['loga,p2p', 'loga,p2p:extra_margin=-1'])
+    """
+    from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_method
+    from logn.calibrators.methods import METHODS
+
+    before, comma, last = incomplete.rpartition(",")
+    kinds = ((None, "sigmoid", None), (0, "softmax", EXHAUSTIVE), (0, "softmax", FEDERATED), (None, "softmax", None))
+    names = [*(method.name for method in METHODS), *(recommended_method(*kind) for kind in kinds)]
+    return [f"{before}{comma}{name}" for name in dict.fromkeys(names) if name.startswith(last)]
+
+
+def complete_presets(incomplete: str) -> list[str]:
+    """What the shell may put in the place of a preset that is half typed.
+
+    Example:
+        >>> complete_presets("yolo")
+        ['yolov5', 'yolox']
+    """
+    from logn.logits.presets import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
 
 
 def at_least_one(**counts: int | None) -> None:

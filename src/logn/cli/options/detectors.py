@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from logn.cli.options.choices import RUNNING
 from logn.errors import InputError
 
 MODEL = (
@@ -19,7 +20,11 @@ MODEL = (
 )
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Open a `.pt` file: it is a pickle, which runs whatever code its author put there."),
+    typer.Option(
+        "--trust",
+        help="Open a `.pt` file: it is a pickle, which runs whatever code its author put there.",
+        rich_help_panel=RUNNING,
+    ),
 ]
 ImageSizeOption = Annotated[
     int | None, typer.Option(help="Side that images are scaled to, for models of Ultralytics; default: the model's.")

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import COMMAND_LINE, print_json
+from logn.cli.console import COMMAND_LINE, print_json, text_style
+from logn.cli.help_page import PRINTING
 from logn.cli.kinds import formerly
+from logn.cli.options.choices import complete_methods
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ ProtocolOption = Annotated[
         "--protocol",
     ),
 ]
-CocoOption = Annotated[bool, _option(PROTOCOL, "The same as `--protocol coco`.", "--coco")]
+CocoOption = Annotated[bool, _option(PROTOCOL, "Short for `--protocol coco`.", "--coco")]
 MissingClassesOption = Annotated[
     bool,
     _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing"),
@@ -79,8 +81,16 @@ MissingClassesOption = Annotated[
 OnlyPredictedOption = Annotated[
     bool, _option(PROTOCOL, "Leave out annotated images that were not predicted.", "--only-predicted")
 ]
-ThresholdOption = Annotated[float, _option(PROTOCOL, "Scores must be greater.", "--score-threshold")]
-AtOption = Annotated[float, _option(MEASURES, "The score threshold you use, for the verdict.", "--at")]
+MinScoreOption = Annotated[
+    float,
+    _option(PROTOCOL, "Detections with a score of at most this are left out.", "--min-score"),
+    formerly("--score-threshold"),
+]
+ThresholdOption = Annotated[
+    float,
+    _option(MEASURES, "Your score threshold: what is found there, before and after.", "--threshold"),
+    formerly("--at"),
+]
 NmsOption = Annotated[
     str | None,
     _option(
@@ -102,7 +112,7 @@ MultiLabelOption = Annotated[
         "--multi-label/--best-class",
     ),
 ]
-CapOption = Annotated[int, _option(PROTOCOL, "Detections an image over all classes; -1: all.", "--max-detections")]
+CapOption = Annotated[int, _option(PROTOCOL, "Detections per image, over all classes; -1 for all.", "--max-detections")]
 SourceArgument = Annotated[
     Path,
     typer.Argument(
@@ -119,6 +129,7 @@ MethodsOption = Annotated[
         help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6. Default: logn, "
         "logn:balanced, and for detectors what we recommend.",
         rich_help_panel=METHODS,
+        autocompletion=complete_methods,
     ),
 ]
 StatisticsOption = Annotated[
@@ -146,7 +157,8 @@ SplitOption = Annotated[
     ),
 ]
 MethodOption = Annotated[
-    list[str] | None, typer.Option(help="One more method; can be repeated.", rich_help_panel=METHODS)
+    list[str] | None,
+    typer.Option(help="One more method; can be repeated.", rich_help_panel=METHODS, autocompletion=complete_methods),
 ]
 CorrectionsOption = Annotated[
     list[Path] | None,
@@ -174,9 +186,11 @@ ObjectiveOption = Annotated[
         rich_help_panel=METHODS,
     ),
 ]
-BootstrapOption = Annotated[int, typer.Option(help="Draws for the intervals; 0: none.", rich_help_panel=INTERVALS)]
-ConfidenceOption = Annotated[float, typer.Option(help="Of the intervals.", rich_help_panel=INTERVALS)]
-DrawSeedOption = Annotated[int, typer.Option(min=0, help="Of the draws.", rich_help_panel=INTERVALS)]
+BootstrapOption = Annotated[
+    int, typer.Option(help="Bootstrap draws for the intervals; 0 for none.", rich_help_panel=INTERVALS)
+]
+ConfidenceOption = Annotated[float, typer.Option(help="Confidence level of the intervals.", rich_help_panel=INTERVALS)]
+DrawSeedOption = Annotated[int, typer.Option(min=0, help="Seed of the draws.", rich_help_panel=INTERVALS)]
 CountsOption = Annotated[
     Path | None, typer.Option(help="Training counts: annotations in any form, .csv, .tsv, .npy or JSON list.")
 ]
@@ -199,7 +213,9 @@ ErrorsOption = Annotated[bool, _option(MEASURES, "Also the kinds of error (TIDE)
 MaskErrorsOption = Annotated[
     bool, _option(MEASURES, "The kinds of error by the overlap of masks instead of boxes.", "--mask-errors")
 ]
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the tables.")]
+FormatOption = Annotated[
+    Format, typer.Option("--format", "-f", help="How to print the tables.", rich_help_panel=PRINTING)
+]
 FolderOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder for the result as .json, .md, .csv and .tex.")
 ]
@@ -316,7 +332,7 @@ def make_folder(folder: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def present(comparison: Comparison, form: Format, folder: Path | None, *, as_json: bool) -> None:
+def present(comparison: Comparison, form: Format, folder: Path | None, *, as_json: bool, wide: bool = False) -> None:
     """Print a comparison and, where a folder is given, write it there with the command that made it.
 
     Below the tables come verdicts, one for each method.
@@ -330,11 +346,12 @@ def present(comparison: Comparison, form: Format, folder: Path | None, *, as_jso
     if as_json:
         print_json(comparison.to_dict())
         return
-    typer.echo(write_comparison(comparison, form.value))
+    style = text_style(wide=wide)
+    typer.echo(write_comparison(comparison, form.value, style=style))
     if form is Format.table and len(comparison.rows) > 1:
         typer.echo("")
         for row in comparison.rows[1:]:
-            typer.echo(comparison.verdict(row.name))
+            typer.echo(style.wrap(comparison.verdict(row.name), indent="  "))
 
 
 def report_command(folder: Path, images: Path | None = None) -> str:

@@ -16,6 +16,7 @@ from logn.calibrators.logit_normalization import METHOD as LOGN
 from logn.calibrators.method import Method, Options
 from logn.calibrators.method_spec import parse_method
 from logn.calibrators.methods import method_named
+from logn.cli.options.choices import complete_methods
 from logn.errors import InputError
 
 # The file that each field of `FitInputs` is read from: its flag and its help.
@@ -56,7 +57,12 @@ def with_method_options(verb: Callable[..., None]) -> Callable[..., None]:
         verb(**given)
 
     listed = ", ".join(f"{method.name} ({method.summary})" for method in methods.METHODS)
-    spelled = typer.Option("--method", "-m", help=f"{listed}. Options may follow a colon: norcal:gamma=0.6.")
+    spelled = typer.Option(
+        "--method",
+        "-m",
+        help=f"{listed}. Options may follow a colon: norcal:gamma=0.6.",
+        autocompletion=complete_methods,
+    )
     own = [
         item.replace(annotation=Annotated[str | None, spelled]) if item.name == "method" else item
         for item in inspect.signature(verb, eval_str=True).parameters.values()

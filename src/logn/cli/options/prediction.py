@@ -24,7 +24,9 @@ DataOption = Annotated[
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder to write; that of a detector is continued if it is there.")
 ]
-DtypeOption = Annotated[str, typer.Option(help="Of the logits: `float16`, or `float32` for twice the size.")]
+DtypeOption = Annotated[
+    str, typer.Option(help="Type of the stored logits: `float16`, or `float32` for twice the size.")
+]
 BatchOption = Annotated[
     int | None, typer.Option(help="Images per forward pass; default 8 for detectors, 256 for classifiers.")
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.cli.options.choices import complete_presets
 from logn.errors import InputError
 from logn.logits.presets import PRESETS
 
@@ -48,6 +49,7 @@ LikeOption = Annotated[
         f"As the authors of such models do: {', '.join(PRESETS)}. Default: what the file says of itself (Ultralytics' "
         "metadata, a preprocessor_config.json beside it). The options below change single points.",
         metavar="NAME",
+        autocompletion=complete_presets,
     ),
 ]
 SizeOption = Annotated[str | None, _option("HEIGHTxWIDTH; default: the model's.")]

@@ -42,7 +42,9 @@ SamplerOption = Annotated[
         rich_help_panel=RECIPE,
     ),
 ]
-SeedOption = Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.", rich_help_panel=RECIPE)]
+SeedOption = Annotated[
+    int, typer.Option(help="Seed of the weights, the order, augmentation and sampling.", rich_help_panel=RECIPE)
+]
 WeightsOption = Annotated[
     Path | None,
     typer.Option(
@@ -78,7 +80,7 @@ RunOption = Annotated[Path, typer.Option("--output", "-o", help="Folder of the r
 ClassifierOption = Annotated[
     str, typer.Option(help="`linear`, or `cosine` (normalised, as in the paper).", rich_help_panel=MODEL)
 ]
-TemperatureOption = Annotated[float, typer.Option(help="Of the cosine classifier.", rich_help_panel=MODEL)]
+TemperatureOption = Annotated[float, typer.Option(help="Temperature of the cosine classifier.", rich_help_panel=MODEL)]
 PresetOption = Annotated[
     str | None,
     typer.Option(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, verb_group
+from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, text_style, verb_group
+from logn.cli.help_page import VerbCommand
 from logn.cli.options.choices import DeviceOption
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
@@ -58,7 +59,8 @@ QuickOption = Annotated[
 SeedsOption = Annotated[int, typer.Option(help="How many seeds; the table then has mean and range.")]
 JobsOption = Annotated[int, typer.Option(help="Detectors to train side by side, each with one thread.")]
 IterationsOption = Annotated[
-    int | None, typer.Option(help="Of a whole training, by default 800; a second stage has a quarter of them.")
+    int | None,
+    typer.Option(help="Iterations of a whole training, by default 800; a second stage has a quarter of them."),
 ]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as Markdown and JSON.")]
 TrainOption = Annotated[
@@ -74,7 +76,7 @@ ModelOption = Annotated[str, typer.Option("--model", "-m", help="As `logn train 
 WeightsOption = Annotated[Path | None, typer.Option(help="Weights of the backbone, with --data.")]
 EpochsOption = Annotated[
     float | None,
-    typer.Option(help="Of a whole training, with --data; default: the preset's. A second stage has a quarter."),
+    typer.Option(help="Epochs of a whole training, with --data; default: the preset's. A second stage has a quarter."),
 ]
 
 GLYPHS, IMAGENET_LT = "glyphs", "imagenet-lt"
@@ -120,7 +122,7 @@ def table_command(name: str) -> Callable[..., None]:
         words += [] if iterations is None else ["--iterations", str(iterations)]
         text = " ".join([*words, *output_words(output)])
         show_table(
-            to_text(result),
+            to_text(result, text_style()),
             to_dict(result, text),
             write_pages(result, output, text),
             failures=result.failures,
@@ -175,7 +177,7 @@ def imagenet_lt(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the table has mean and interval.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="Classifiers to train side by side, each with one thread.")] = 2,
     epochs: Annotated[
-        float | None, typer.Option(help="Of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
+        float | None, typer.Option(help="Epochs of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
     ] = None,
     device: DeviceOption = "auto",
     train: TrainOption = True,
@@ -189,11 +191,11 @@ def imagenet_lt(
 
     **Examples**
 
-        logn bench imagenet-lt --quick
+    `logn bench imagenet-lt --quick`
 
-        logn bench imagenet-lt --dataset glyphs --jobs 2 -o docs/results
+    `logn bench imagenet-lt --dataset glyphs --jobs 2 -o docs/results`
 
-        logn bench imagenet-lt --dataset imagenet-lt --data ImageNet_LT_train.txt --images imagenet --seeds 1
+    `logn bench imagenet-lt --dataset imagenet-lt --data ImageNet_LT_train.txt --images imagenet --seeds 1`
     """
     from logn.experiments.artifact_cache import ArtifactCache
     from logn.experiments.classifier_measurements import describe_data, run_sections
@@ -209,7 +211,7 @@ def imagenet_lt(
     bench = ClassifierBench(problem, tuple(range(seeds)), found, describe_data(cache, problem, 0))
     command = _command(dataset, quick, seeds, epochs, output)
     show_table(
-        to_text(bench),
+        to_text(bench, text_style()),
         to_dict(bench, command),
         write_pages(bench, output, command),
         failures=bench.failures,
@@ -292,7 +294,6 @@ def show_table(
 
 
 for _name, _help in TABLES.items():
-    bench.command(_name, short_help=_help)(table_command(_name))
-bench.command("imagenet-lt", short_help="Every row of the paper's ImageNet-LT table, and its components of LogN.")(
-    imagenet_lt
-)
+    bench.command(_name, cls=VerbCommand, short_help=_help)(table_command(_name))
+_help = "Every row of the paper's ImageNet-LT table, and its components of LogN."
+bench.command("imagenet-lt", cls=VerbCommand, short_help=_help)(imagenet_lt)

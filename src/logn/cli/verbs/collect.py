@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, print_note, progress
+from logn.cli.first_tries import holds_pictures
 from logn.cli.kinds import Kind, verb_of
 from logn.cli.options.choices import (
     BACKGROUND_INDEX,
@@ -143,6 +144,11 @@ def _check_there(sources: list[str]) -> None:
     from logn.logits.array_files import SUFFIXES
 
     for source in sources:
+        if holds_pictures(Path(source)) and not any(path.suffix in SUFFIXES for path in Path(source).iterdir()):
+            raise InputError(
+                f"Expected logits or a model, but `{source}` is a folder of images: name the model first, as in "
+                f"`logn collect model.onnx --images {source} -o stats.safetensors`."
+            )
         if not glob.has_magic(source) and not Path(source).exists() and Path(source).suffix not in SUFFIXES:
             raise InputError(
                 f"Expected `{source}` to be a file or folder of logits ({', '.join(SUFFIXES)}), an ONNX file or a run "

@@ -60,16 +60,16 @@ def collect_run(
     images: Annotated[Path | None, IMAGES] = None,
     max_images: MaxImagesOption = None,
     batch: BatchOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
     population: PopulationOption = None,
     stages: Annotated[
-        Stages, typer.Option(help="Of a cascade: statistics of the averaged logits, or a file for each stage.")
+        Stages, typer.Option(help="For a cascade: statistics of the averaged logits, or a file for each stage.")
     ] = Stages.average,
     sampler: Annotated[
-        str, typer.Option(help="Of the sampled regions: how often images are shown, as `logn train --sampler`.")
+        str, typer.Option(help="For sampled regions: how often images are shown, as `logn train --sampler`.")
     ] = "random",
     repeat_threshold: Annotated[
-        float, typer.Option(help="Of the sampled regions: as `logn train --repeat-threshold`.")
+        float, typer.Option(help="For sampled regions: as `logn train --repeat-threshold`.")
     ] = 0.001,
     estimator: EstimatorOption = Estimator.exact,
     momentum: MomentumOption = None,

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_note, progress
+from logn.cli.first_tries import refuse_model_as_predictions
 from logn.cli.kinds import Kind, verb_of
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import Task, TaskOption
 from logn.cli.verbs.compare_classification import compare_classification
 from logn.errors import InputError
+from logn.files import format_of
 
 if TYPE_CHECKING:
     from logn.calibrators.method_spec import FitInputs
@@ -50,8 +52,8 @@ def compare_detection(
     coco: options.CocoOption = False,
     allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
-    score_threshold: options.ThresholdOption = 1e-4,
-    at: options.AtOption = 0.5,
+    score_threshold: options.MinScoreOption = 1e-4,
+    at: options.ThresholdOption = 0.5,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
     multi_label: options.MultiLabelOption = None,
@@ -62,6 +64,7 @@ def compare_detection(
     mask_errors: options.MaskErrorsOption = False,
     form: options.FormatOption = options.Format.table,
     output: options.FolderOption = None,
+    wide: WideOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -95,7 +98,7 @@ def compare_detection(
     inputs = replace(inputs, target=options.read_target(target))
     groups = options.group_counts(table, bounds, store.header.class_names)
     mask_maker = None if detector is None else _mask_maker(detector, annotations, images, store)
-    with progress("Decoding", len(store) * (1 + fixed), shown=show_progress) as advance:
+    with progress("Decoding", len(store), shown=show_progress) as advance:
         comparison = run(
             store,
             annotations,
@@ -108,7 +111,7 @@ def compare_detection(
             inputs=inputs,
             **groups,
         )
-    options.present(comparison, form, output, as_json=json)
+    options.present(comparison, form, output, as_json=json, wide=wide)
     if output is not None:
         print_note(f"For one page with charts and images: {options.report_command(output, images)}")
 
@@ -148,15 +151,22 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     `logn compare runs/softmax --data classes --methods logn,logn:balanced,loga`
     """
+    refuse_model_as_predictions(source)
     if task is not None:
         return DETECTION if task is Task.detection else CLASSIFICATION
+    if source.is_file() and format_of(source) == "logn.statistics":
+        raise InputError(
+            f"Expected predictions, but `{source}` holds statistics, which stand behind `-s`: "
+            f"`logn compare predictions -s {source} -a val.json`."
+        )
     if any(source.glob("part-*")):
         return DETECTION
     if source.is_file() or source.suffix in LOGIT_FILES or any(source.glob("*_logits.npy")) or _is_classifier(source):
         return CLASSIFICATION
     raise InputError(
         f"Expected `{source}` to be what `logn predict` wrote, a file of logits or a trained image classifier, but "
-        f"{'it is none of them' if source.exists() else 'there is none'}."
+        f"{'it is none of them' if source.exists() else 'there is none'}; `logn predict MODEL --data val.json -o "
+        "predictions` makes predictions."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, WideOption, print_note, progress
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import LABELLED_IMAGES, ClassNamesOption
 from logn.cli.options.classifier_inputs import ClassifierRun, inputs_of_predictions
@@ -20,7 +20,7 @@ LABELS_HELP = ".npy, .json, .csv with a column `label`, or .txt whose lines end 
 
 def compare_classification(
     source: options.SourceArgument,
-    labels: Annotated[Path | None, typer.Option(help=f"Of a file of test logits: {LABELS_HELP}")] = None,
+    labels: Annotated[Path | None, typer.Option(help=f"Labels of the test logits: {LABELS_HELP}")] = None,
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help=f"With a trained classifier. {LABELLED_IMAGES}")
     ] = None,
@@ -57,6 +57,7 @@ def compare_classification(
     bounds: options.BoundsOption = None,
     form: options.FormatOption = options.Format.table,
     output: options.FolderOption = None,
+    wide: WideOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -97,7 +98,7 @@ def compare_classification(
             allow_mismatch=allow_mismatch,
             **inputs,
         )
-    options.present(comparison, form, output, as_json=json)
+    options.present(comparison, form, output, as_json=json, wide=wide)
     if output is not None:
         print_note(f"For one page with charts: {options.report_command(output)}")
 

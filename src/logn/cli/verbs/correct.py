@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -13,18 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress, text_style
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import (
     ANNOTATIONS,
     BACKGROUND_INDEX,
+    RUNNING,
     Activation,
     Background,
     ClassNamesOption,
     DeviceOption,
     LabelsOption,
     at_least_one,
+    complete_methods,
 )
 from logn.cli.options.detectors import TrustOption
 from logn.cli.options.preprocessing import (
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from logn.evaluate.correction.score_change import ScoreChange
 
 SEARCH = "ONNX: where the logits are, if they are not found"
-SKIP = typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
+SKIP = typer.Option(
+    "--skip-unreadable", help="Leave out images that cannot be read, and say which.", rich_help_panel=RUNNING
+)
 CHECKPOINT = "checkpoint.safetensors"
 # As wide as lines are where nobody sees the terminal.
 WIDTH = 100
@@ -73,7 +75,12 @@ def correct(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option("--method", "-m", help="As for `logn fit`, e.g. logn:balanced; default: as the statistics say."),
+        typer.Option(
+            "--method",
+            "-m",
+            help="As for `logn fit`, e.g. logn:balanced; default: as the statistics say.",
+            autocompletion=complete_methods,
+        ),
     ] = None,
     operating_points: Annotated[
         Path | None,
@@ -87,9 +94,15 @@ def correct(
         float | None,
         typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.05, or 0.25 with --operating-points."),
     ] = None,
-    max_images: Annotated[int | None, typer.Option(help="Only so many images, spread evenly.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images per forward pass; default 1 for ONNX, else 8.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it but write nothing.")] = False,
+    max_images: Annotated[
+        int | None, typer.Option(help="Only so many images, spread evenly.", rich_help_panel=RUNNING)
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Images per forward pass; default 1 for ONNX, else 8.", rich_help_panel=RUNNING)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Do all of it but write nothing.", rich_help_panel=RUNNING)
+    ] = False,
     trust: TrustOption = False,
     device: DeviceOption = "auto",
     skip_unreadable: Annotated[bool, SKIP] = False,
@@ -285,7 +298,7 @@ def _number(value: float) -> str:
 
 def _print(label: str, text: str) -> None:
     """One line of the result, broken where the terminal ends."""
-    width = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    width = text_style().prose or WIDTH
     lines = textwrap.wrap(text, max(width - 9, 30), break_long_words=False, break_on_hyphens=False)
     for number, line in enumerate(lines):
         typer.echo(f"{label if number == 0 else '':8} {line}")

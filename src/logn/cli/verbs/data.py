@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, verb_group
+from logn.cli.help_page import VerbCommand
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.options import choices as glyph_options
 from logn.cli.paths import check_output
@@ -22,7 +23,7 @@ from logn.labels.source import are_labels, with_split
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
 
 
-@data.command()
+@data.command(cls=VerbCommand)
 def glyphs(
     output: glyph_options.FolderOption,
     classes: glyph_options.ClassesOption = 100,
@@ -77,7 +78,7 @@ def glyphs(
         print_note(f"To train a detector on it: {command('logn', 'train', output, '-o', 'run')}")
 
 
-@data.command()
+@data.command(cls=VerbCommand)
 @with_old_spellings
 def inspect(
     source: Annotated[
@@ -120,7 +121,7 @@ def inspect(
     _show(summarise_images(source, split, imbalance, seed, sampler, repeat_threshold), as_json=as_json)
 
 
-@data.command("glyph-classes")
+@data.command("glyph-classes", cls=VerbCommand)
 def glyph_classes(
     output: glyph_options.FolderOption,
     classes: glyph_options.ClassesOption = 100,
@@ -161,7 +162,7 @@ def glyph_classes(
         print_note(f"To train a classifier on it: {command('logn', 'train', output, '-o', 'run')}")
 
 
-@data.command()
+@data.command(cls=VerbCommand)
 def preview(
     annotations: Annotated[Path, typer.Argument(help="As `logn train` takes them: LVIS, COCO, YOLO, VOC.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
@@ -191,7 +192,7 @@ def preview(
     _show({"file": output, "height": sheet.shape[0], "width": sheet.shape[1]}, as_json=as_json)
 
 
-@data.command()
+@data.command(cls=VerbCommand)
 def federate(
     annotations: Annotated[Path, typer.Argument(help="A COCO JSON file, or an LVIS one that is exhaustive.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The LVIS JSON file to write.")],

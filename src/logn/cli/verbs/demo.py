@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json
+from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_json, print_note, text_style
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
 
@@ -31,12 +31,16 @@ def demo(
     ),
     quick: Annotated[bool, typer.Option("--quick", help="90 seconds: does everything run?")] = False,
     full: Annotated[bool, typer.Option("--full", help="A longer training: 2,000 iterations instead of 800.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the data, the weights and the training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the training.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, one after another, from --seed on.")] = 1,
+    wide: WideOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Draw long-tailed scenes, train a detector on them, correct it, and measure all methods.
+
+    The tables have what `logn correct` would do to such a detector, LogN's own forms and rivals: by federated labels,
+    by exhaustive ones, and at a fixed score threshold.
 
     Takes about four minutes on two cores. Everything is kept in the output folder, and a second call goes on where the
     first one stopped. The same seed gives the same result.
@@ -63,48 +67,100 @@ def demo(
         results.append(result)
         page = write_page(result)
         if not json:
-            _tell(result, number)
+            _tell(result, number, wide=wide)
             typer.echo(f"Look at it: {page}")
+            print_note(f"To correct this very detector: {_correct(result.folder)}")
     if json:
         print_json({f"seed {seed + place}": _summary(result) for place, result in enumerate(results)})
     elif seeds > 1:
-        _tell_all(results)
+        _tell_all(results, wide=wide)
+
+
+def _correct(folder: Path) -> str:
+    """The command that does to the detector what the table says."""
+    model, data = folder / "model", folder / "data" / "train.json"
+    return command("logn", "correct", model, "--data", data, "--labels", "federated", "-o", folder / "corrected")
 
 
 def write_page(result: DemoResult) -> Path:
-    """Write the report of a run; it looks closely at the label-free form that keeps the detector's scale."""
-    from logn.calibrators.logit_normalization import DEFAULT_METHOD
+    """Write the report of a run; it looks closely at what `logn correct` would do."""
     from logn.report.page import write_report
     from logn.report.run_folder import open_run
 
-    return write_report(open_run(result.folder), result.folder / "report.html", method=DEFAULT_METHOD).path
+    return write_report(open_run(result.folder), result.folder / "report.html", method=result.recommended).path
 
 
-def _tell(result: DemoResult, seed: int) -> None:
-    from logn.evaluate.comparison.tables import metric_table
+def _tell(result: DemoResult, seed: int, *, wide: bool) -> None:
+    from logn.evaluate.comparison.tables import MAIN_COLUMNS, Table, metric_cells, metric_tones
 
-    typer.echo(f"\nSeed {seed}: test images, boxes and masks\n")
-    typer.echo(metric_table(result.comparison).to_text())
-    typer.echo("")
+    style = text_style(wide=wide)
+    measured = (
+        ("By federated labels, as LVIS has them: a class counts where it was looked for.", result.comparison),
+        ("By exhaustive labels, as COCO has them: every class counts in every image.", result.exhaustive),
+    )
+    typer.echo(f"\nSeed {seed}")
+    for title, comparison in measured:
+        header, rows = metric_cells(comparison, MAIN_COLUMNS, ("ECE",))
+        table = Table(title, header, tuple(rows), tones=metric_tones(comparison, header, MAIN_COLUMNS))
+        typer.echo(f"\n{table.to_text(style)}")
+    header, rows = threshold_cells(result.exhaustive)
+    title = (
+        "At a fixed threshold, by exhaustive labels: what is found at the old one, and at the one that keeps as many "
+        "detections as the uncorrected detector."
+    )
+    typer.echo(f"\n{Table(title, header, tuple(rows)).to_text(style)}\n")
     for sentence in sentences(result):
-        typer.echo(sentence)
-    typer.echo(f"Everything is in {result.folder}.")
+        typer.echo(style.wrap(sentence, indent="  "))
+    typer.echo(style.wrap(f"Everything is in {result.folder}."))
+
+
+def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What each method finds at a fixed score threshold, and at the threshold that keeps as many detections."""
+    rows: list[tuple[str, ...]] = []
+    for row in comparison.rows:
+        curve = row.thresholds
+        if curve is None:
+            continue
+        old = f"{curve.found_at:,}", f"{curve.false_alarms_at:,}"
+        points = () if row.details is None else row.details.thresholds
+        new = [
+            (f"{point.new:.3g}", f"{point.hits[1]:,}", f"{point.false_alarms[1]:,}")
+            for point in points
+            if point.old == curve.at
+        ]
+        same = (f"{curve.at:g}", *old) if row is comparison.baseline else ("–",) * 3
+        rows.append((row.name, *old, *(new[0] if new else same)))
+    first = comparison.baseline.thresholds
+    at, objects = (0.5, 0) if first is None else (first.at, first.objects)
+    titles = (f"found at {at:g} of {objects:,}", "false alarms", "as many at", "found there", "false alarms there")
+    return ("method", *titles), rows
 
 
 def sentences(result: DemoResult) -> list[str]:
     """What happened, in words; nothing here is known before the run."""
+    from logn.calibrators.logit_normalization import DEFAULT_METHOD
     from logn.evaluate.comparison.tables import points
 
     baseline = result.comparison["none"]
     lines = [
         f"The uncorrected detector reaches AP {points(baseline['AP'])}: {points(baseline['APr'])} on rare classes and "
         f"{points(baseline['APf'])} on frequent ones. From class to class, the correlation of its mean logit with the "
-        f"logarithm of the training images is {result.correlation:+.2f}."
+        f"logarithm of the training images is {result.correlation:+.2f}.",
+        f"`logn correct --labels federated` would take {result.recommended}: AP {_both(result, result.recommended)}.",
+        f"LogN in its balanced form ({DEFAULT_METHOD}): AP {_both(result, DEFAULT_METHOD)}.",
     ]
-    lines += [result.comparison.verdict(row.name) for row in result.comparison.rows[1:]]
+    lines += [result.comparison.verdict(name) for name in (result.recommended, DEFAULT_METHOD)]
     best = max(result.comparison.rows, key=lambda row: row["AP"])
-    lines.append(f"The highest AP here is {points(best['AP'])}, by {best.name}.")
+    lines.append(f"The highest AP by federated labels is {points(best['AP'])}, by {best.name}.")
     return lines
+
+
+def _both(result: DemoResult, method: str) -> str:
+    """The change of AP by both kinds of labels."""
+    from logn.evaluate.comparison.tables import change_text
+
+    federated, exhaustive = (found[method].differences["AP"] for found in (result.comparison, result.exhaustive))
+    return f"{change_text(federated)} by federated labels, {change_text(exhaustive)} by exhaustive ones"
 
 
 def _summary(result: DemoResult) -> dict[str, object]:
@@ -112,17 +168,24 @@ def _summary(result: DemoResult) -> dict[str, object]:
         "folder": result.folder,
         "report": result.folder / "report.html",
         "correlation": result.correlation,
+        "recommended": result.recommended,
         **result.comparison.to_dict(),
+        "exhaustive": result.exhaustive.to_dict(),
     }
 
 
-def _tell_all(results: list[DemoResult]) -> None:
-    """Mean and range over the seeds of the differences to the uncorrected detector."""
-    typer.echo(f"\nDifferences to `none` over {len(results)} seeds: mean (lowest to highest)\n")
-    comparisons: list[Comparison] = [result.comparison for result in results]
-    for row in comparisons[0].rows[1:]:
-        cells = []
-        for metric in ("AP", "APr", "APc", "APf"):
-            changes = [100 * (found[row.name][metric] - found["none"][metric]) for found in comparisons]
-            cells.append(f"{metric} {sum(changes) / len(changes):+.1f} ({min(changes):+.1f} to {max(changes):+.1f})")
-        typer.echo(f"{row.name:<16}" + "   ".join(cells))
+def _tell_all(results: list[DemoResult], *, wide: bool) -> None:
+    """Mean and range over the seeds of the differences to the uncorrected detector, by both kinds of labels."""
+    from logn.evaluate.comparison.tables import MAIN_COLUMNS, Table
+
+    for kind in ("federated", "exhaustive"):
+        found = [result.comparison if kind == "federated" else result.exhaustive for result in results]
+        rows = []
+        for row in found[0].rows[1:]:
+            changes = [
+                [100 * (each[row.name][metric] - each["none"][metric]) for each in found] for metric in MAIN_COLUMNS
+            ]
+            cells = [f"{sum(seen) / len(seen):+.1f}\n{min(seen):+.1f} to {max(seen):+.1f}" for seen in changes]
+            rows.append((row.name, *cells))
+        title = f"Differences to `none` over {len(results)} seeds by {kind} labels: mean, lowest to highest."
+        typer.echo(f"\n{Table(title, ('method', *MAIN_COLUMNS), tuple(rows)).to_text(text_style(wide=wide))}")

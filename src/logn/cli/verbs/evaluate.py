@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, progress
+from logn.cli.console import JsonOption, ProgressOption, WideOption, progress
+from logn.cli.first_tries import refuse_model_as_predictions
 from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
 
@@ -28,7 +29,7 @@ def evaluate_store(
     coco: options.CocoOption = False,
     allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
-    score_threshold: options.ThresholdOption = 1e-4,
+    score_threshold: options.MinScoreOption = 1e-4,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
     multi_label: options.MultiLabelOption = None,
@@ -38,6 +39,7 @@ def evaluate_store(
     errors: options.ErrorsOption = False,
     form: options.FormatOption = options.Format.table,
     output: options.FolderOption = None,
+    wide: WideOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -57,7 +59,7 @@ def evaluate_store(
     methods = {} if correction is None else {str(correction): ClassAffine.load(correction)}
     with progress("Decoding", None, shown=show_progress) as advance:
         comparison = compare(store, annotations, methods, settings=settings, progress=advance, counts=table, **groups)
-    options.present(comparison, form, output, as_json=json)
+    options.present(comparison, form, output, as_json=json, wide=wide)
 
 
 def evaluate_file(
@@ -74,6 +76,7 @@ def evaluate_file(
     mask_errors: options.MaskErrorsOption = False,
     form: options.FormatOption = options.Format.table,
     output: options.FolderOption = None,
+    wide: WideOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -89,7 +92,7 @@ def evaluate_file(
     groups = options.group_counts(table, bounds, None)
     with progress("Measuring", None, shown=show_progress):
         comparison = evaluate_results(source, annotations, settings=settings, counts=table, **groups)
-    options.present(comparison, form, output, as_json=json)
+    options.present(comparison, form, output, as_json=json, wide=wide)
 
 
 def _choices(style: str, only_predicted: bool, fixed: bool, errors: bool) -> dict[str, Any]:
@@ -124,4 +127,5 @@ def evaluate(source: SourceArgument) -> Kind:
 
     `logn evaluate store -a data.yaml:test`
     """
+    refuse_model_as_predictions(source)
     return RESULTS if source.suffix.lower() == ".json" or source.is_file() else STORE

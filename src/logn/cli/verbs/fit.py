@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, command, count_of, print_json, print_note
+from logn.cli.first_tries import refuse_model_as_statistics
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background, Labels, LabelsOption
 from logn.cli.options.methods import read_method, with_method_options
@@ -80,6 +81,8 @@ def fit(
     `logn fit stats.safetensors --method fracal --counts classes.csv --dimensions classes.csv --num-images 100170 -o
     affine.safetensors`
     """
+    if statistics is not None:
+        refuse_model_as_statistics(statistics)
     if method is None and statistics is not None and all(value is None for value in chosen.values()):
         method = _recommended(statistics, background, activation, labels)
     elif labels is not None:

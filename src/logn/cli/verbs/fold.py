@@ -83,7 +83,11 @@ def _check_kind(model: Path) -> None:
             f"Expected `{model}` to be an ONNX file, but it ends in {model.suffix}: a PyTorch model is folded in "
             "Python, by logn.fold(model, layer, affine)."
         )
-    raise InputError(f"Expected `{model}` to be an ONNX file, but it ends in {model.suffix or 'no suffix'}.")
+    from logn.deploy.engine_files import engine_file
+
+    engine = engine_file(model)
+    got = f"it ends in {model.suffix or 'no suffix'}" if engine is None else f"it is {engine}"
+    raise InputError(f"Expected `{model}` to be an ONNX file, but {got}.")
 
 
 def _inputs(model: Path, shapes: list[str], file: Path | None) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, command, print_fitting, print_json
+from logn.cli.console import JsonOption, command, print_fitting, print_json, print_text
+from logn.cli.first_tries import refuse_model_as_statistics
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import Activation, LabelsOption
 from logn.cli.options.evaluation import CountsOption
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 def print_forms(effects: FormEffects, advice: Advice, statistics: Path, activation: str | None = None) -> None:
     """Print the table and the advice on the file `statistics`; `activation` is what the user says of it."""
     if effects.before is None:
-        typer.echo(f"\nWhat each form would do: unknown. {in_options(effects.note)}")
+        print_text(f"\nWhat each form would do: unknown. {in_options(effects.note)}")
     else:
         _print_forms_table(effects, effects.before)
-    typer.echo(f"\nAdvice: {advice.form} (confidence {advice.confidence}). {advice.reason}")
+    print_text(f"\nAdvice: {advice.form} (confidence {advice.confidence}). {advice.reason}")
     for caution in advice.cautions:
-        typer.echo(f"Mind: {caution}")
+        print_text(f"Mind: {caution}")
     if advice.form != "none":
         said = () if activation is None else ("--activation", str(activation))
         fit = command("logn", "fit", statistics, "--method", advice.form, *said, "-o", "affine.safetensors")
@@ -48,7 +49,7 @@ def _print_strengths(strengths: Mapping[str, FormEffects]) -> None:
 
 
 def _print_forms_table(effects: FormEffects, before: FormEffect, what: str = "each form") -> None:
-    typer.echo(f"\nWhat {what} would do, on {effects.rows:,} sampled rows:")
+    print_text(f"\nWhat {what} would do, on {effects.rows:,} sampled rows:")
     titles = ("margin", effects.quantity, f"scores > {effects.threshold:g} per 1,000 rows", "other best class")
     lower = (
         "margin",
@@ -117,6 +118,7 @@ def inspect(
 
     `logn inspect train.safetensors deployed.safetensors` (drift, class by class)
     """
+    refuse_model_as_statistics(statistics)
     if deployed is not None:
         if counts is not None or plot is not None:
             raise InputError("Expected `--counts` and `--plot` only with one file of statistics, but got two.")
@@ -156,7 +158,7 @@ def inspect(
         _print_summary(diagnosis, moments.metadata)
         _print_strengths(strengths)
         print_forms(effects, advice, statistics, activation)
-        typer.echo(_FIGURES)
+        print_text(_FIGURES)
 
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:
@@ -230,20 +232,20 @@ def _bar(values: Any, index: int) -> str:
 def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
     known = {name: getattr(metadata, name) for name in _METADATA_FIELDS}
     known["background"] = {0: "first", -1: "last", None: "none"}[metadata.background]  # in the words of --background
-    typer.echo(
+    print_text(
         "\nRecorded: " + ", ".join(f"{name} {value}" for name, value in known.items() if value is not None) + "."
     )
     margins = ", ".join(f"{name} {value:.3f}" for name, value in diagnosis.margins.items())
-    typer.echo(f"Margins of LogN would be: {margins or 'none, since no class is alive'}.")
+    print_text(f"Margins of LogN would be: {margins or 'none, since no class is alive'}.")
     dead = diagnosis.dead
     if dead:
         names = ", ".join(dead[:5]) + (" …" if len(dead) > 5 else "")
-        typer.echo(f"Dead: {len(dead)} of {len(diagnosis.names)} classes, never seen or without spread ({names}).")
+        print_text(f"Dead: {len(dead)} of {len(diagnosis.names)} classes, never seen or without spread ({names}).")
     if diagnosis.skipped:
-        typer.echo(f"Skipped: {diagnosis.skipped:,} values that are not finite.")
+        print_text(f"Skipped: {diagnosis.skipped:,} values that are not finite.")
     for label, link in (("mean", diagnosis.mean_with_count), ("std", diagnosis.std_with_count)):
         if link is not None:
-            typer.echo(
+            print_text(
                 f"Correlation of {label} with log count: Pearson {link.pearson:+.3f}, rank {link.spearman:+.3f}."
             )
-    typer.echo(diagnosis.conclusion)
+    print_text(diagnosis.conclusion)

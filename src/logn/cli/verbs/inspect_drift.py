@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from logn.cli.console import command, print_fitting, print_json, print_note
+from logn.cli.console import command, print_fitting, print_json, print_note, print_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,11 +24,11 @@ def inspect_drift(training: Path, deployed: Path, top: int, *, as_json: bool) ->
         print_json({"training": training, "deployed": deployed, **found.to_dict()})
         return
     before, after = found.rows
-    typer.echo(f"Training: {before:,} rows, deployment: {after:,} rows; largest drift first (*: more than chance).")
+    print_text(f"Training: {before:,} rows, deployment: {after:,} rows; largest drift first (*: more than chance).")
     print_fitting(_table(found, top, probabilities=True), _table(found, top, probabilities=False))
-    typer.echo(f"\n{found.conclusion}")
+    print_text(f"\n{found.conclusion}")
     if first.metadata.background is not None:
-        typer.echo("Mind: the rows are proposals, and those of one image are alike: the errors are larger than shown.")
+        print_text("Mind: the rows are proposals, and those of one image are alike: the errors are larger than shown.")
     print_note(f"How the class mix changed: {command('logn', 'prior', 'DEPLOYED_LOGITS', '-s', training)}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, command, print_fitting, print_json, print_note
+from logn.cli.console import JsonOption, command, print_fitting, print_json, print_note, print_text
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background
 from logn.cli.paths import check_output
@@ -40,7 +40,8 @@ SourcesArgument = Annotated[
 def prior(
     sources: SourcesArgument,
     statistics: Annotated[
-        Path | None, typer.Option("--statistics", "-s", help="Of training images, as `logn collect` wrote them.")
+        Path | None,
+        typer.Option("--statistics", "-s", help="Statistics of training images, as `logn collect` wrote them."),
     ] = None,
     counts: Annotated[Path | None, typer.Option(help="Training counts, where the statistics do not serve.")] = None,
     output: Annotated[
@@ -53,8 +54,8 @@ def prior(
     activation: Annotated[Activation | None, typer.Option(help="Default: as recorded.")] = None,
     key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
     bootstrap: Annotated[int, typer.Option(min=2, help="Draws for intervals and test.")] = 200,
-    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     top: Annotated[int, typer.Option(min=0, help="Classes shown, largest change first; 0 shows all.")] = 10,
     json: JsonOption = False,
 ) -> None:
@@ -105,7 +106,7 @@ def prior(
         return
     _print(found, top)
     if output is not None:
-        typer.echo(f"Written to {output}.")
+        print_text(f"Written to {output}.")
         print_note(f"To aim at it: {command('logn', 'fit', statistics or 'stats.safetensors', '--target', output)}")
 
 
@@ -138,11 +139,11 @@ def _print(found: PriorEstimate, top: int) -> None:
     of = "" if found.rows == found.of_rows else f" of {found.of_rows:,}, drawn"
     tempered = "" if found.temperature == 1.0 else f", temperature {found.temperature:.3g}"
     together = f" of {found.units:,} images" if found.units < found.rows else ""
-    typer.echo(f"{found.rows:,}{of} rows{together}, method {found.method}{tempered}; largest change first.")
+    print_text(f"{found.rows:,}{of} rows{together}, method {found.method}{tempered}; largest change first.")
     print_fitting(_table(found, top, wide=True), _table(found, top, wide=False))
-    typer.echo(f"\n{found.conclusion}")
+    print_text(f"\n{found.conclusion}")
     if found.method == "em" and not found.labelled_rows:
-        typer.echo("Nobody checked the calibration, on which EM relies: --dev and --dev-labels would.")
+        print_text("Nobody checked the calibration, on which EM relies: --dev and --dev-labels would.")
 
 
 def _table(found: PriorEstimate, top: int, *, wide: bool) -> Table:

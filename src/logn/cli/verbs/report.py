@@ -51,6 +51,8 @@ def report(
     from logn.report.page import write_report
     from logn.report.run_folder import open_run
 
+    if run.name == "comparison.json" and run.is_file():
+        run = run.parent
     target = output if output is not None else run / "report.html"
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"Expected `{target}` to end in .html, but it does not.")

@@ -7,10 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
-from logn.cli.kinds import Kind, verb_of
+from logn.cli.console import (
+    JsonOption,
+    ProgressOption,
+    WideOption,
+    command,
+    print_json,
+    print_note,
+    print_text,
+    progress,
+    text_style,
+)
+from logn.cli.first_tries import refuse_model_as_predictions
+from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
-from logn.cli.options.choices import Task, TaskOption
+from logn.cli.options.choices import Task, TaskOption, complete_methods
 from logn.cli.paths import check_output
 from logn.cli.verbs.compare import LOGIT_FILES
 from logn.errors import InputError
@@ -23,8 +34,9 @@ TargetOption = Annotated[
     typer.Option(
         "--target",
         "-t",
-        help="Of each class: f1, f-beta=2, precision=0.9, recall=0.8, keep-counts=0.5 (as many as uncorrected at 0.5). "
-        "Of all together: fppi=1 (false alarms per image), total-precision=0.9.",
+        help="What to aim at. In each class: f1, f-beta=2, precision=0.9, recall=0.8, keep-counts=0.5 (as many as "
+        "uncorrected at 0.5). "
+        "Over all classes: fppi=1 (false alarms per image), total-precision=0.9.",
     ),
 ]
 OutputOption = Annotated[
@@ -33,7 +45,10 @@ OutputOption = Annotated[
 MethodOption = Annotated[
     str | None,
     typer.Option(
-        "--method", help="A correction before the thresholds, such as logn:balanced.", rich_help_panel="Methods"
+        "--method",
+        help="A correction before the thresholds, such as logn:balanced.",
+        rich_help_panel="Methods",
+        autocompletion=complete_methods,
     ),
 ]
 CorrectionOption = Annotated[
@@ -52,10 +67,11 @@ TestOption = Annotated[
 AtOption = Annotated[
     float | None,
     typer.Option(
-        "--at",
+        "--threshold",
         help="The one threshold that shall act as all of them; default 0.25, for a softmax the common threshold.",
         rich_help_panel=FOLD,
     ),
+    formerly("--at"),
 ]
 AffineOption = Annotated[
     Path | None,
@@ -103,6 +119,7 @@ def detector_thresholds(
     bootstrap: DrawsOption = 200,
     confidence: options.ConfidenceOption = 0.95,
     seed: options.DrawSeedOption = 0,
+    wide: WideOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -118,7 +135,7 @@ def detector_thresholds(
     choices = _choices(split, bootstrap, confidence, seed, allow_mismatch)
     other = _test(test, test_annotations, "--test-annotations")
     _run(source, annotations, target, (method, correction), other, {**given, **choices}, show_progress).finish(
-        source, output, affine_output, at, at_least, as_json=json
+        source, output, affine_output, at, at_least, as_json=json, wide=wide
     )
 
 
@@ -126,7 +143,9 @@ def classifier_thresholds(
     source: options.SourceArgument,
     labels: Annotated[
         Path,
-        typer.Option(help="Of each row: .npy, .json, .csv or .txt; a .npy matrix of 1, 0 and -1 for several labels."),
+        typer.Option(
+            help="Labels of the rows: .npy, .json, .csv or .txt; for several labels a .npy matrix of 1, 0 and -1."
+        ),
     ],
     target: TargetOption = "f1",
     output: OutputOption = None,
@@ -144,6 +163,7 @@ def classifier_thresholds(
     bootstrap: DrawsOption = 200,
     confidence: options.ConfidenceOption = 0.95,
     seed: options.DrawSeedOption = 0,
+    wide: WideOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -153,7 +173,7 @@ def classifier_thresholds(
     choices = _choices(split, bootstrap, confidence, seed, allow_mismatch)
     other = _test(test, test_labels, "--test-labels")
     _run(source, labels, target, (method, correction), other, {**given, **choices}, show_progress).finish(
-        source, output, affine_output, at, at_least, as_json=json
+        source, output, affine_output, at, at_least, as_json=json, wide=wide
     )
 
 
@@ -178,10 +198,11 @@ def thresholds(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     `logn thresholds store -a dev.json --target fppi=1 --method logn:balanced -s stats.safetensors --split`
 
-    `logn thresholds store -a dev.json --target precision=0.9 --at 0.25 --affine points.safetensors`
+    `logn thresholds store -a dev.json --target precision=0.9 --threshold 0.25 --affine points.safetensors`
 
     `logn thresholds dev.npy --labels dev_labels.npy --target precision=0.95 --test test.npy --test-labels labels.npy`
     """
+    refuse_model_as_predictions(source)
     if task is not None:
         return DETECTION if task is Task.detection else CLASSIFICATION
     return CLASSIFICATION if source.is_file() or source.suffix in LOGIT_FILES else DETECTION
@@ -255,8 +276,11 @@ class _Result:
         at_least: float | None,
         *,
         as_json: bool,
+        wide: bool,
     ) -> None:
         """Fold, write and print."""
+        from logn.evaluate.operating.tables import write_points
+
         if at is None:
             at = DEFAULT_AT if self.points.activation == "sigmoid" else round(self.points.common, 3)
         folded = self.points.fold(at, source, at_least=at_least) if affine_output is not None else None
@@ -268,9 +292,10 @@ class _Result:
             shares = None if folded is None else {"at": folded.at, "kept": folded.kept, "limited": folded.limited}
             print_json({**self.points.to_dict(), "folded": shares})
             return
-        typer.echo(str(self.points))
+        typer.echo(write_points(self.points, style=text_style(wide=wide)))
         if folded is not None:
-            typer.echo(f"\n{folded.describe()}")
+            typer.echo("")
+            print_text(folded.describe())
             print_note(
                 f"To write it into a model: {command('logn', 'fold', 'model.onnx', str(affine_output))} -o out.onnx"
             )

@@ -32,7 +32,7 @@ def train_detector(
     batch_norm: Annotated[
         str | None,
         typer.Option(
-            help="Of the paper's detectors with --weights: `affine` trains scale and shift of the normalisation, as"
+            help="For the paper's detectors with --weights: `affine` trains scale and shift of the normalisation, as"
             " MMDetection does (default); `frozen` does not.",
             rich_help_panel=options.MODEL,
         ),
@@ -52,7 +52,7 @@ def train_detector(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="Of `light`: `mobilenet-v2` (the default), `mobilenet-v3-large`, `efficientnet-lite0`, `resnet18` or"
+            help="For `light`: `mobilenet-v2` (the default), `mobilenet-v3-large`, `efficientnet-lite0`, `resnet18` or"
             " `resnet34`."
         ),
     ] = None,

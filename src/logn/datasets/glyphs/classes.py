@@ -151,7 +151,7 @@ def read_glyph_classes(folder: str | os.PathLike[str], split: str = "train") -> 
         )
     if not is_complete(root):
         raise InputError(f"Expected `{root}` to be drawn to the end, but it is not; start the drawing again.")
-    classes = json.loads((root / CLASSES_FILE).read_text())["categories"]
+    classes = json.loads((root / CLASSES_FILE).read_text(encoding="utf-8"))["categories"]
     return array_images(
         np.load(_images_file(root, split), mmap_mode="r"),
         np.load(_labels_file(root, split)),

@@ -256,6 +256,6 @@ def _object(label: int, mask: BoolArray, as_polygon: bool) -> DrawnObject:
 
 def _write_annotations(root: Path, split: str, settings: GlyphSettings, plan: GlyphPlan) -> None:
     parts = sorted((root / PARTS).glob(f"{split}-*.json"))
-    objects = [image for part in parts for image in json.loads(part.read_text())]
+    objects = [image for part in parts for image in json.loads(part.read_text(encoding="utf-8"))]
     for name, exhaustive in _annotation_names(split).items():
         write_json(root / name, annotation_file(split, settings, plan, objects, exhaustive=exhaustive))

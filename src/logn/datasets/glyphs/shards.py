@@ -16,7 +16,7 @@ from logn.datasets.glyphs.alphabet import Alphabet, font_folder
 from logn.datasets.glyphs.settings import SPLITS
 from logn.datasets.image_file import import_pillow
 from logn.errors import InputError
-from logn.files import atomic_path
+from logn.files import write_text
 from logn.processes import fresh_processes
 
 SETTINGS_FILE = "settings.json"
@@ -63,7 +63,7 @@ def claim_folder(
 def read_settings_record(root: Path, what: str) -> dict[str, Any] | None:
     """The settings file of a folder with its format, version and settings; None where it is of something else."""
     try:
-        found = json.loads((root / SETTINGS_FILE).read_text())
+        found = json.loads((root / SETTINGS_FILE).read_text(encoding="utf-8"))
     except (ValueError, FileNotFoundError, NotADirectoryError):
         return None
     if not isinstance(found, dict) or found.get("format") != f"logn {what}":
@@ -102,8 +102,7 @@ def draw_in_processes(
 
 def write_json(path: Path, content: Any) -> None:
     """Write a value as compact JSON, in one atomic step."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(content, separators=(",", ":")))
+    write_text(path, json.dumps(content, separators=(",", ":")))
 
 
 #: Where the files of the shards lie until all of them are there.

@@ -17,6 +17,7 @@ from logn.evaluate.comparison.tables import (
     exact,
     full_cells,
     metric_cells,
+    metric_tones,
     points,
     sweep_tables,
     write_comparison,
@@ -40,7 +41,7 @@ def classification_tables(comparison: Comparison) -> list[Table]:
 def metric_table(comparison: Comparison) -> Table:
     """One row per method: the accuracies, below each its difference to the first row, then the others."""
     header, rows = metric_cells(comparison, MAIN_COLUMNS, OTHER_COLUMNS, {"NLL": _nats})
-    return Table(caption(comparison), header, tuple(rows))
+    return Table(caption(comparison), header, tuple(rows), tones=metric_tones(comparison, header, MAIN_COLUMNS))
 
 
 def oltr_table(comparison: Comparison) -> Table:
@@ -66,7 +67,7 @@ def confusion_table(comparison: Comparison) -> Table:
         for pair in pairs
     )
     text = "The pairs that the uncorrected model confuses most: rows of the class that are taken for the other."
-    return Table(text, ("class", "taken for", "rows", *(row.name for row in comparison.rows)), rows)
+    return Table(text, ("class", "taken for", "rows", *(row.name for row in comparison.rows)), rows, keys=2)
 
 
 def full_table(comparison: Comparison) -> Table:

@@ -15,7 +15,7 @@ from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.provenance import Provenance
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import Curve
-from logn.evaluate.comparison.verdict import describe_changes, describe_classifier
+from logn.evaluate.comparison.verdict import describe_calibration, describe_changes, describe_classifier
 from logn.evaluate.detection.class_groups import Groups
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.protocol import EvaluationProtocol
@@ -81,6 +81,19 @@ class Comparison:
         notes: What to know before reading the numbers.
         provenance: How it was made.
         add_details: Adds what the report shows in addition to the metrics; None where that is there or impossible.
+
+    Example:
+        >>> import logn, tempfile
+        >>> labels = np.repeat([0, 1, 2], 20)
+        >>> logits = 2 * np.eye(3)[labels] + [3.0, 1.0, 0.0]
+        >>> settings = logn.CompareSettings(num_bootstrap=0)
+        >>> comparison = logn.compare(logits, labels, ["logn"], train_logits=logits, settings=settings)
+        >>> [(row.name, round(row["top-1"], 2)) for row in comparison.rows]
+        [('none', 0.33), ('logn', 1.0)]
+        >>> folder = tempfile.mkdtemp()
+        >>> comparison.save(folder)
+        >>> bool(logn.Comparison.load(folder)["logn"]["top-1"] == comparison["logn"]["top-1"])
+        True
     """
 
     rows: tuple[MethodResult, ...]
@@ -192,10 +205,12 @@ class Comparison:
     def verdict_on(self, row: MethodResult) -> str:
         """Say in a sentence or two what the method of a row changes."""
         if self.task == DETECTION:
-            changes = describe_changes(row.name, row.differences)
-            if row.thresholds is None or self.baseline.thresholds is None:
-                return changes
-            return f"{changes} {describe_threshold(self.baseline.thresholds, row.thresholds)}"
+            sentences = [describe_changes(row.name, row.differences)]
+            if "ECE" in row.differences:
+                sentences.append(f"{describe_calibration(self.baseline.values, row.values)}.")
+            if row.thresholds is not None and self.baseline.thresholds is not None:
+                sentences.append(describe_threshold(self.baseline.thresholds, row.thresholds))
+            return " ".join(sentences)
         return describe_classifier(row.name, row.differences, self.baseline.values, row.values)
 
     def made_by(self, command: tuple[str, ...]) -> Comparison:

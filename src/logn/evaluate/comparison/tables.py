@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison
 from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.verdict import interval_text
+from logn.evaluate.comparison.verdict import interval_text, tone
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
-
-# Wide enough for every table here: a table is never broken to fit a terminal that is not there.
-TEXT_WIDTH = 250
+from logn.text_table import USUAL, TextStyle, write_table
 
 MAIN_COLUMNS = ("AP", "APr", "APc", "APf")
 FORMATS = ("table", "markdown", "csv", "latex")
@@ -37,6 +35,13 @@ NO_WRITERS: Writers = {}
 class Table:
     """A header, rows of text and what they mean; a cell may have two lines.
 
+    Args:
+        caption: What the numbers are.
+        header: The titles of the columns.
+        rows: The cells.
+        keys: How many columns say what a row is.
+        tones: Of each cell, whether its difference is a clear gain ("up"), a clear loss ("down") or neither.
+
     Example:
         >>> print(Table("Cups", ("method", "AP"), (("none", "25.4"),)).to_markdown())
         | method |   AP |
@@ -49,22 +54,13 @@ class Table:
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    keys: int = 1
+    tones: tuple[tuple[str, ...], ...] = ()
 
-    def to_text(self) -> str:
-        """Write the table with aligned columns."""
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table as RichTable
-
-        table = RichTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for place, name in enumerate(self.header):
-            table.add_column(name, justify="right" if place else "left", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*(cell.replace("[", r"\[") for cell in row))
-        buffer = io.StringIO()
-        Console(file=buffer, width=TEXT_WIDTH, color_system=None).print(table)
-        lines = [line.rstrip() for line in buffer.getvalue().strip("\n").splitlines()]
-        return "\n".join([*lines, self.caption])
+    def to_text(self, style: TextStyle = USUAL) -> str:
+        """Write the table with aligned columns; those that do not fit the width stand below the others."""
+        written = write_table(self.header, self.rows, style, keys=self.keys, tones=self.tones)
+        return f"{written}\n\n{style.wrap(self.caption)}"
 
     def to_markdown(self) -> str:
         """Write the table for a README or a pull request."""
@@ -127,8 +123,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 def metric_table(comparison: Comparison) -> Table:
     """One row per method: the main metrics, below each its difference to the first row, then the others."""
     header, rows = metric_cells(comparison, MAIN_COLUMNS, OTHER_COLUMNS)
-    timed = tuple((*cells, f"{row.seconds:.2f}") for cells, row in zip(rows, comparison.rows, strict=True))
-    return Table(caption(comparison), (*header, "s"), timed)
+    return Table(caption(comparison), header, tuple(rows), tones=metric_tones(comparison, header, MAIN_COLUMNS))
 
 
 def error_table(comparison: Comparison) -> Table:
@@ -140,8 +135,8 @@ def error_table(comparison: Comparison) -> Table:
         for group, values in _error_groups(row).items()
     ]
     overlap = "masks" if comparison.settings.mask_errors else "boxes"
-    text = f"AP50 that mending each kind of error would add (TIDE 1.0.1, {overlap}); FP and FN overlap with the six."
-    return Table(text, ("method", "classes", "AP50", *names), tuple(rows))
+    text = f"AP50 that fixing each kind of error would add (TIDE 1.0.1, {overlap}); FP and FN overlap with the six."
+    return Table(text, ("method", "classes", "AP50", *names), tuple(rows), keys=2)
 
 
 def _error_groups(row: MethodResult) -> dict[str, Mapping[str, float]]:
@@ -167,7 +162,7 @@ def caption(comparison: Comparison) -> str:
     own = []
     if pool is not None and pool.per_class_limit:
         own.append(
-            f"AP-Fixed and AP-Pool: the best {pool.per_class_limit:,} detections of each class, no limit an image"
+            f"AP-Fixed and AP-Pool: the best {pool.per_class_limit:,} detections of each class, no limit per image"
         )
     notes = dict.fromkeys(
         [*comparison.notes, *(f"{row.name}: {note}" for row in comparison.rows for note in row.notes)]
@@ -224,6 +219,14 @@ def metric_cells(
     return ("method", *shown, *extra), rows
 
 
+def metric_tones(comparison: Comparison, header: Sequence[str], main: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Of each cell of `metric_cells`, whether its difference is a clear gain or a clear loss."""
+    others = [
+        tuple(tone(row.differences[name]) if name in main else "" for name in header) for row in comparison.rows[1:]
+    ]
+    return (("",) * len(header), *others)
+
+
 def full_cells(comparison: Comparison, writers: Writers = NO_WRITERS) -> Cells:
     """One row per method: every metric and every difference with its ends."""
     names = comparison.metric_names
@@ -274,10 +277,15 @@ def per_class_table(comparison: Comparison) -> Table:
     return Table(comparison.describe(), header, rows)
 
 
-def write_comparison(comparison: Comparison, form: str = "table") -> str:
+def write_comparison(comparison: Comparison, form: str = "table", *, style: TextStyle = USUAL) -> str:
     """Write a comparison, of a detector or of a classifier, as "table", "markdown", "csv" or "latex".
 
     Text, Markdown and LaTeX show the main metrics in points; CSV has every metric with the ends of every interval.
+
+    Args:
+        comparison: What was measured.
+        form: One of the four.
+        style: What a "table" must fit.
     """
     if form not in FORMATS:
         raise InputError(f"Expected `format` to be one of {', '.join(FORMATS)}, but got {form!r}.")
@@ -288,5 +296,7 @@ def write_comparison(comparison: Comparison, form: str = "table") -> str:
         tables, full = of_classifier.classification_tables, of_classifier.full_table
     if form == "csv":
         return full(comparison).to_csv()
-    write = {"table": Table.to_text, "markdown": Table.to_markdown, "latex": Table.to_latex}[form]
+    if form == "table":
+        return "\n\n".join(table.to_text(style) for table in tables(comparison))
+    write = {"markdown": Table.to_markdown, "latex": Table.to_latex}[form]
     return "\n\n".join(map(write, tables(comparison)))

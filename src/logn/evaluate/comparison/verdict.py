@@ -22,7 +22,9 @@ def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tu
 
     Example:
         >>> describe_changes("logn", {"APr": Interval(0.041, 0.02, 0.063), "APf": Interval(-0.003, -0.009, 0.002)})
-        'logn raises APr by 4.1 [2.0, 6.3]; no clear change of APf (-0.3 [-0.9, 0.2]).'
+        'logn raises APr by 4.1 [2.0, 6.3]; no clear change in APf (-0.3 [-0.9, 0.2]).'
+        >>> describe_changes("logn", {"APf": Interval(-0.028, -0.038, -0.018)})
+        'logn lowers APf by 2.8 [1.8, 3.8].'
         >>> describe_changes("logn", {"AP": Interval(0.01, float("nan"), float("nan"))})
         'logn changes AP by +1.0, without intervals to say how sure that is.'
     """
@@ -44,8 +46,8 @@ def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tu
         if not change.is_clear
     ]
     verbs = [f"{verb} {join_words(amounts)}" for verb, amounts in (("raises", raised), ("lowers", lowered)) if amounts]
-    clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} changes nothing for sure"
-    return f"{clear}; no clear change of {join_words(unclear)}." if unclear else f"{clear}."
+    clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} makes no clear difference"
+    return f"{clear}; no clear change in {join_words(unclear)}." if unclear else f"{clear}."
 
 
 def describe_classifier(
@@ -61,15 +63,41 @@ def describe_classifier(
     """
     called = {title: differences[metric] for metric, title in CLASSIFIER_VERDICTS.items() if metric in differences}
     changes = describe_changes(name, called, tuple(CLASSIFIER_VERDICTS.values()))
-    error, confidence = (f"{100 * before[metric]:.1f} to {100 * after[metric]:.1f}" for metric in ("ECE", "confidence"))
-    change = differences["ECE"].difference
-    verb = "stays at" if math.isclose(change, 0.0, abs_tol=5e-4) else "falls from" if change < 0 else "rises from"
-    error = f"{100 * after['ECE']:.1f}" if verb == "stays at" else error
-    return f"{changes} Its calibration error (ECE) {verb} {error}, its mean confidence goes from {confidence}."
+    confidence = f"{100 * before['confidence']:.1f} to {100 * after['confidence']:.1f}"
+    return f"{changes} {describe_calibration(before, after)}, its mean confidence goes from {confidence}."
+
+
+def describe_calibration(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Say whether scores mean less than before, without the stop.
+
+    Example:
+        >>> describe_calibration({"ECE": 0.062}, {"ECE": 0.19})
+        'Its calibration error (ECE) rises from 6.2 to 19.0'
+    """
+    one, two = before["ECE"], after["ECE"]
+    if math.isnan(one) or math.isnan(two):
+        return "Its calibration error (ECE) could not be measured"
+    if math.isclose(one, two, abs_tol=5e-4):
+        return f"Its calibration error (ECE) stays at {100 * two:.1f}"
+    return f"Its calibration error (ECE) {'falls' if two < one else 'rises'} from {100 * one:.1f} to {100 * two:.1f}"
+
+
+def tone(change: Interval) -> str:
+    """Whether a change is a clear gain or a clear loss: only what the whole interval makes sure is coloured.
+
+    Example:
+        >>> tone(Interval(0.02, 0.01, 0.03)), tone(Interval(0.02, -0.01, 0.03)), tone(Interval(-0.1, -0.2, -0.05))
+        ('up', 'flat', 'down')
+    """
+    if change.low > 0:
+        return "up"
+    return "down" if change.high < 0 else "flat"
 
 
 def _amount(metric: str, change: Interval) -> str:
-    return f"{metric} by {100 * abs(change.difference):.1f} {interval_text(change)}"
+    """By how much, without a sign: the verb has it, and so the ends of the interval have none either."""
+    low, high = sorted((abs(change.low), abs(change.high)))
+    return f"{metric} by {in_points(abs(change.difference))} [{in_points(low)}, {in_points(high)}]"
 
 
 def interval_text(change: Interval) -> str:
@@ -79,7 +107,17 @@ def interval_text(change: Interval) -> str:
         >>> interval_text(Interval(0.02, -0.01, 0.05))
         '[-1.0, 5.0]'
     """
-    return f"[{100 * change.low:.1f}, {100 * change.high:.1f}]"
+    return f"[{in_points(change.low)}, {in_points(change.high)}]"
+
+
+def in_points(value: float) -> str:
+    """A value between -1 and 1 in points, where a zero has no sign.
+
+    Example:
+        >>> in_points(-0.0283), in_points(-0.0002)
+        ('-2.8', '0.0')
+    """
+    return f"{round(100 * value, 1) + 0.0:.1f}"
 
 
 def join_words(words: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from logn.deploy.engine_files import engine_file
 from logn.deploy.transformers_folder import CONFIG
 from logn.errors import InputError, MissingExtraError
 from logn.evaluate.correction.model_kinds import Correctable
@@ -21,8 +22,6 @@ KNOWN = (
 )
 _CHECKPOINT = "checkpoint.safetensors"
 _OTHERS = {
-    ".engine": "an engine of TensorRT, whose weights cannot be changed any more: correct what it was built from",
-    ".tflite": "a TFLite file: correct the model that it was converted from",
     ".safetensors": "weights without a model: name its folder, or a function that returns the model with them",
     ".bin": "weights without a model: name its folder, or a function that returns the model with them",
 }
@@ -46,8 +45,9 @@ def open_model(
         return open_onnx(path, like, given, hints)
     if not path.exists() and not FUNCTION.fullmatch(name):
         raise InputError(f"Expected `{name}` to be {KNOWN}, but there is no such file or folder.")
-    if path.is_file() and path.suffix.lower() in _OTHERS and path.name != _CHECKPOINT:
-        raise InputError(f"Expected `{name}` to be {KNOWN}, but it is {_OTHERS[path.suffix.lower()]}.")
+    other = engine_file(path) or _OTHERS.get(path.suffix.lower())
+    if other is not None and path.is_file() and path.name != _CHECKPOINT:
+        raise InputError(f"Expected `{name}` to be {KNOWN}, but it is {other}.")
     hints.refuse(f"`{name}`")
     return _open_torch(name, path, hints.activation, like, given, trust=trust, device=device)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.decode.class_scores import Float32, Scores
-from logn.evaluate.decode.detections import Detections
+from logn.evaluate.decode.class_scores import Float32, Level, Scores
 from logn.evaluate.decode.nms import Suppression
 
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
@@ -88,37 +86,24 @@ class Candidates:
         boxes: Boxes of the proposals.
         num_classes: Foreground classes.
         min_box_size: Shortest side of a box that is kept.
-        floor: Per class, the score below which candidates are of no use; None for no such bound.
     """
 
-    def __init__(
-        self,
-        scores: Scores,
-        boxes: Float32,
-        num_classes: int,
-        *,
-        min_box_size: float = 0.0,
-        floor: Float32 | None = None,
-    ) -> None:
+    def __init__(self, scores: Scores, boxes: Float32, num_classes: int, *, min_box_size: float = 0.0) -> None:
         self._scores, self._boxes, self._num_classes = scores, boxes, num_classes
-        self._min_box_size, self._floor = np.float32(min_box_size), floor
+        self._min_box_size = np.float32(min_box_size)
 
     def above(self, level: float) -> SortedCandidates:
         """Candidates with a score strictly greater than `level`, sorted."""
         return sort_candidates(*self._unsorted(level), self._num_classes)
 
-    def survivors(self, level: float, suppression: Suppression) -> SortedCandidates:
-        """Candidates with a score strictly greater than `level` that suppression leaves, sorted."""
+    def survivors(self, level: Level, suppression: Suppression) -> tuple[npt.NDArray[np.intp], Float32]:
+        """Candidates with a score strictly greater than `level` that suppression leaves: ascending, and the score."""
         flat, scores = self._unsorted(level)
         kept = suppression.survivors(flat, scores, self._num_classes)
-        return sort_candidates(flat.take(kept), scores.take(kept), self._num_classes)
+        return flat.take(kept), scores.take(kept)
 
-    def _unsorted(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
+    def _unsorted(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
         flat, scores = self._scores.above(level)
-        if self._floor is not None:
-            _, labels = split_candidates(flat, self._num_classes)
-            useful = np.flatnonzero(scores >= self._floor.take(labels))
-            flat, scores = flat.take(useful), scores.take(useful)
         if self._min_box_size > 0:
             boxes = self._boxes.reshape(-1, 4)
             boxes = boxes[flat if self._boxes.ndim == 3 else flat // self._num_classes]
@@ -128,7 +113,7 @@ class Candidates:
 
 
 def best_candidates(
-    candidates: Candidates, suppression: Suppression, guess: float, *, threshold: float, limit: int | None
+    candidates: Candidates, suppression: Suppression, guess: float, *, threshold: float, limit: int
 ) -> tuple[SortedCandidates, float]:
     """The best candidates above `threshold` after suppression, at most `limit`, and a guess for the next image.
 
@@ -137,8 +122,6 @@ def best_candidates(
     thousand. The guess, half of the last score of the image before, is most often such a level; the result does not
     depend on it.
     """
-    if limit is None:
-        return candidates.survivors(threshold, suppression), 0.0
     level = max(threshold, guess)
     while True:
         found = candidates.above(level)
@@ -149,68 +132,3 @@ def best_candidates(
             if level <= threshold:
                 return kept, 0.0
         level = level * 0.25 if level * 0.25 > max(threshold, _LOWEST_GUESS) else threshold
-
-
-class BestPerClass:
-    """Keeps the `limit` best detections of each class; of equal scores, those of earlier images.
-
-    Args:
-        num_classes: How many foreground classes there are.
-        limit: How many detections to keep of each.
-
-    Example:
-        >>> best = BestPerClass(num_classes=2, limit=1)
-        >>> best.add(Detections.empty())
-        >>> len(best.detections())
-        0
-    """
-
-    def __init__(self, num_classes: int, limit: int) -> None:
-        self._limit = limit
-        self._parts: list[Detections] = []
-        self._waiting = 0
-        # No detection of a class below its floor can be among its best any more: it need not even be suppressed.
-        self.floor: npt.NDArray[np.float32] = np.zeros(num_classes, np.float32)
-
-    def add(self, detections: Detections) -> None:
-        """Take in detections of images after those of before."""
-        self._parts.append(detections)
-        self._waiting += len(detections)
-        # Cutting costs a sort of all, so it waits until there is as much again to cut.
-        if self._waiting > len(self._parts[0]) + len(self.floor) * self._limit // 4 + 100_000:
-            self._cut()
-
-    def _cut(self) -> None:
-        found = Detections.concatenate(self._parts)
-        full = np.bincount(found.labels, minlength=len(self.floor)) >= self._limit
-        if full.any():
-            found = found.take(self._best_of(found, full))
-        self._parts = [found]
-        self._waiting = 0
-
-    def _best_of(self, found: Detections, full: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-        """Rows to keep: all of the classes that are not full, of the others the best; raises the floors of these."""
-        kept = ~full.take(found.labels)
-        # Only classes that are full are looked at, and none is sorted by score: its last place is enough.
-        rows = np.flatnonzero(~kept)
-        labels = found.labels.take(rows)
-        by_class = rows.take(np.argsort(_small(labels), kind="stable"))
-        ends = np.cumsum(np.bincount(labels, minlength=len(full)))
-        for label in np.flatnonzero(full):
-            of_class = by_class[ends[label - 1] if label else 0 : ends[label]]
-            scores = found.scores.take(of_class)
-            last = np.partition(scores, -self._limit)[-self._limit]
-            self.floor[label] = last
-            kept[of_class[scores > last]] = True
-            kept[of_class[scores == last][: self._limit - int((scores > last).sum())]] = True
-        return np.flatnonzero(kept)
-
-    def detections(self) -> Detections:
-        """What is kept, sorted by image, then by descending score."""
-        self._cut()
-        return self._parts[0]
-
-
-def _small(labels: npt.NDArray[np.int32]) -> npt.NDArray[np.integer[Any]]:
-    """The labels in 16 bits where they fit: NumPy sorts these by counting."""
-    return labels.astype(np.uint16) if labels.max(initial=0) < 2**16 else labels

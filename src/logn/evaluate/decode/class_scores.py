@@ -18,6 +18,8 @@ from logn.errors import InputError
 from logn.logits.arrays import widen
 
 Float32 = npt.NDArray[np.float32]
+# What scores must exceed: one number, or one for each class.
+Level = float | Float32
 Transform = Callable[[Any], Any]
 
 # Beyond these, exponentials are taken relative to the largest logit of the row.
@@ -25,6 +27,8 @@ _SAFE_EXPONENT = 60.0
 _SAFE_SHIFT_RANGE = 40.0
 # The comparison without division may be off by rounding; it must never lose a candidate, so it is a little lax.
 _LAX = 1e-5
+# Of more candidates than this share of all, all scores are made: picking them one by one would take longer.
+_MANY = 0.125
 # Below this an objectness is none: its division would leave float32.
 _NO_OBJECT = 1e-30
 
@@ -81,7 +85,7 @@ class ImageLogits:
 class Scores(Protocol):
     """The scores of one image under one method."""
 
-    def above(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
+    def above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
         """Candidates with a score strictly greater than `level`: `proposal * F + class`, ascending, and the score."""
         ...
 
@@ -103,17 +107,29 @@ class SoftmaxScores:
         self._first = foreground.indices(self._columns)[0]
         self._scratch = scratch
 
-    def above(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
+    def above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
         """See `Scores.above`."""
         shape = (self._numerators.shape[0], self._numerators.shape[1])
-        lax = np.float32(level * (1.0 - _LAX) if level > 0 else -1.0)
         mask = self._scratch.array("mask", shape, np.bool_)
-        flat = np.flatnonzero(np.greater(self._numerators, (self._totals * lax)[:, None], out=mask))
+        flat = np.flatnonzero(np.greater(self._numerators, self._least(level), out=mask))
+        if len(flat) > _MANY * mask.size:
+            quotients = self._scratch.array("quotients", shape, np.float32)
+            np.divide(self._numerators, self._totals[:, None], out=quotients)
+            return strictly_above(flat, quotients.reshape(-1).take(flat), level)
         rows = flat // max(shape[1], 1)
         # One index into the rows as they lie in memory is several times as fast as a pair of them.
         places = flat + rows * (self._columns - shape[1]) + self._first
         scores: Float32 = self._flat.take(places) / self._totals.take(rows)
-        return _strictly_above(flat, scores, level)
+        return strictly_above(flat, scores, level)
+
+    def _least(self, level: Level) -> Float32:
+        """What numerators must exceed, a little less than it is."""
+        if isinstance(level, np.ndarray):
+            lax = np.where(level > 0, level * np.float32(1.0 - _LAX), np.float32(-1.0))
+            least: Float32 = self._scratch.array("least", (len(self._totals), len(lax)), np.float32)
+            return np.multiply(self._totals[:, None], lax, out=least)
+        share = np.float32(level * (1.0 - _LAX) if level > 0 else -1.0)
+        return (self._totals * share)[:, None]
 
 
 class SigmoidScores:
@@ -123,7 +139,7 @@ class SigmoidScores:
         self._logits = logits[:, foreground]
         self._scratch, self._factors = scratch, factors
 
-    def above(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
+    def above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
         """See `Scores.above`."""
         shape = (self._logits.shape[0], self._logits.shape[1])
         mask = self._scratch.array("mask", shape, np.bool_)
@@ -133,14 +149,17 @@ class SigmoidScores:
         scores = _sigmoid(self._logits[rows, flat - rows * shape[1]])
         if self._factors is not None:
             scores *= self._factors.take(rows)
-        return _strictly_above(flat, scores, level)
+        return strictly_above(flat, scores, level)
 
-    def _lax_logits(self, level: float) -> Any:
+    def _lax_logits(self, level: Level) -> Any:
         """The logit that a class needs for a score of `level`: of each proposal where these have objectness."""
-        if self._factors is None or level <= 0:
-            return np.float32(_lax_logit(level))
+        if self._factors is None:
+            return _lax_logit(level)
+        lowest = float(np.min(level))  # a level for each pair of proposal and class would cost more than it spares
+        if lowest <= 0:
+            return _lax_logit(lowest)
         # Lax here too: near 1 a score has few bits, and a proposal whose objectness is too low is dropped at the end.
-        needed = (1.0 - _LAX) * level / np.maximum(self._factors.astype(np.float64), level)
+        needed = (1.0 - _LAX) * lowest / np.maximum(self._factors.astype(np.float64), lowest)
         exact = np.log(needed) - np.log1p(-needed)
         return (exact - _LAX * np.maximum(1.0, np.abs(exact)))[:, None].astype(np.float32)
 
@@ -152,15 +171,18 @@ def _sigmoid(logits: Float32) -> Float32:
     return scores
 
 
-def _lax_logit(level: float) -> float:
-    if not 0 < level < 1:
-        return float("-inf") if level <= 0 else 60.0
-    exact = float(np.log(level) - np.log1p(-level))
-    return exact - _LAX * max(1.0, abs(exact))
+def _lax_logit(level: Level) -> Any:
+    inside = np.clip(level, np.finfo(np.float64).tiny, 1.0 - 2.0**-53)
+    exact = np.log(inside) - np.log1p(-inside)
+    lax = exact - _LAX * np.maximum(1.0, np.abs(exact))
+    lax = np.where(np.less(level, 1), lax, 60.0)
+    return np.where(np.greater(level, 0), lax, -np.inf).astype(np.float32)
 
 
-def _strictly_above(flat: npt.NDArray[np.intp], scores: Float32, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
-    keep = scores > np.float32(level)
+def strictly_above(flat: npt.NDArray[np.intp], scores: Float32, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+    """Those of the candidates `proposal * F + class` whose score is strictly greater than `level`."""
+    least = level.take(flat % len(level)) if isinstance(level, np.ndarray) else np.float32(level)
+    keep = scores > least
     return (flat, scores) if keep.all() else (flat[keep], scores[keep])
 
 

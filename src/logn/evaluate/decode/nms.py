@@ -8,8 +8,9 @@ makes an early stop exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,8 @@ _MANY_PROPOSALS = 2048
 _BLOCK = 256
 # How many times the wanted candidates are looked at first, and by how much the part grows.
 _FIRST_PART = 4
-# Comparisons of scores that take about as long as one candidate of the greedy loop.
-_COMPARISONS_PER_CANDIDATE = 100
+# Comparisons of scores, for all classes of two proposals together, that take about as long as one pair of candidates.
+_COMPARISONS_PER_PAIR = 16
 
 
 class Suppression(Protocol):
@@ -129,11 +130,39 @@ class AgnosticSuppression:
                 break
         return np.array(kept[:wanted], dtype=np.intp)
 
+    @cached_property
+    def _num_overlapping(self) -> int:
+        """How many pairs of proposals overlap."""
+        return int(np.triu(self._overlaps, 1).sum())
+
     def survivors(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
         """See `Suppression.survivors`."""
-        if self._across or self._graph.pairs * num_classes > _COMPARISONS_PER_CANDIDATE * len(flat):
+        if self._across:
             return _keep_without_limit(self, flat, scores, num_classes)
+        comparisons = self._num_overlapping * num_classes
+        # Pairs of candidates are fewest when all classes have as many of them.
+        if comparisons > _COMPARISONS_PER_PAIR * len(flat) * (len(flat) / num_classes - 1) / 2:
+            per_class = np.bincount(flat % num_classes, minlength=num_classes)
+            if comparisons > _COMPARISONS_PER_PAIR * (per_class * (per_class - 1)).sum() / 2:
+                return self._survivors_by_pairs(flat, scores, num_classes)
         return self._graph.survivors(flat, scores, num_classes)
+
+    def _survivors_by_pairs(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
+        """Look at all pairs of candidates of one class, where these are few."""
+        proposals = flat // num_classes
+        labels = flat - proposals * num_classes
+        by_class = np.argsort(labels.astype(np.uint16) if num_classes <= 2**16 else labels, kind="stable")
+        proposals, scores = proposals.take(by_class), scores.take(by_class)
+        kept = np.empty(len(flat), dtype=bool)
+        found: list[tuple[Indices, Indices]] = [(np.empty(0, np.intp), np.empty(0, np.intp))]
+        for first, second in _pairs_in_groups(labels.take(by_class)):
+            close = self._overlaps[proposals.take(first), proposals.take(second)]
+            first, second = first[close], second[close]
+            ahead = scores.take(first) >= scores.take(second)  # of equal ones the proposal that stands first
+            found.append((np.where(ahead, first, second), np.where(ahead, second, first)))
+        winners, losers = (np.concatenate(column) for column in zip(*found, strict=True))
+        kept[by_class] = _settle(len(flat), winners, losers)
+        return np.flatnonzero(kept)
 
 
 class ClassBoxSuppression:
@@ -185,10 +214,19 @@ def _keep_without_limit(suppression: Suppression, flat: Indices, scores: Float32
 
 def _overlapping_pairs(boxes: Float32, groups: Indices, threshold: np.float32) -> tuple[Indices, Indices]:
     """Pairs `first < second` of one group whose boxes overlap by more than `threshold`; `groups` is sorted."""
+    found: list[tuple[Indices, Indices]] = [(np.empty(0, np.intp), np.empty(0, np.intp))]
+    for first, second in _pairs_in_groups(groups):
+        overlapping = iou_of_pairs(boxes[first], boxes[second]) > threshold
+        found.append((first[overlapping], second[overlapping]))
+    first, second = (np.concatenate(column) for column in zip(*found, strict=True))
+    return first, second
+
+
+def _pairs_in_groups(groups: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[Indices, Indices]]:
+    """All pairs `first < second` of one group, some at a time; `groups` is sorted."""
     starts = np.searchsorted(groups, groups, side="left")
-    before = np.arange(len(groups)) - starts  # each is compared with those before it in its group
+    before = np.arange(len(groups)) - starts  # each is paired with those before it in its group
     pairs_up_to = np.cumsum(before)
-    found: list[tuple[Indices, Indices]] = []
     begin = 0
     while begin < len(groups):
         done = int(pairs_up_to[begin - 1]) if begin else 0
@@ -196,14 +234,8 @@ def _overlapping_pairs(boxes: Float32, groups: Indices, threshold: np.float32) -
         second = np.repeat(np.arange(begin, end), before[begin:end])
         first = np.arange(len(second)) - np.repeat(pairs_up_to[begin:end] - before[begin:end] - done, before[begin:end])
         first += starts[second]
-        overlapping = iou_of_pairs(boxes[first], boxes[second]) > threshold
-        found.append((first[overlapping], second[overlapping]))
+        yield first, second
         begin = end
-    empty = np.empty(0, np.intp)
-    return (
-        np.concatenate([empty, *(pair[0] for pair in found)]),
-        np.concatenate([empty, *(pair[1] for pair in found)]),
-    )
 
 
 def _settle(count: int, first: Indices, second: Indices) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.decode.class_scores import Float32, Scores
+from logn.evaluate.decode.class_scores import Float32, Level, Scores, strictly_above
 
 Found = tuple[npt.NDArray[np.intp], Float32]
 # A level that is turned back from a power may be off by rounding; it must never lose a candidate.
@@ -22,12 +22,16 @@ class PowerScores:
     def __init__(self, scores: Scores, power: float) -> None:
         self._scores, self._power = scores, power
 
-    def above(self, level: float) -> Found:
+    def above(self, level: Level) -> Found:
         """See `Scores.above`."""
-        flat, scores = self._scores.above(level if level <= 0 else level ** (1 / self._power) * (1.0 - _LAX))
-        raised: Float32 = np.power(scores, np.float32(self._power))
-        keep = raised > np.float32(level)
-        return flat[keep], raised[keep]
+        flat, scores = self._scores.above(self._before(level))
+        return strictly_above(flat, np.power(scores, np.float32(self._power)), level)
+
+    def _before(self, level: Level) -> Level:
+        if isinstance(level, np.ndarray):
+            turned = np.maximum(level, 0) ** np.float32(1 / self._power) * np.float32(1.0 - _LAX)
+            return np.where(level > 0, turned, level)
+        return level if level <= 0 else level ** (1 / self._power) * (1.0 - _LAX)
 
 
 class LateFactorScores:
@@ -44,7 +48,7 @@ class LateFactorScores:
         self._scores, self._num_classes = scores, num_classes
         self._least = factors * np.float32(max(threshold, 0.0))
 
-    def above(self, level: float) -> Found:
+    def above(self, level: Level) -> Found:
         """See `Scores.above`."""
         flat, scores = self._scores.above(level)
         keep = scores > self._least.take(flat // self._num_classes)
@@ -57,9 +61,10 @@ class BestClassScores:
     def __init__(self, scores: Scores, num_classes: int) -> None:
         self._scores, self._num_classes = scores, num_classes
 
-    def above(self, level: float) -> Found:
+    def above(self, level: Level) -> Found:
         """See `Scores.above`."""
-        flat, scores = self._scores.above(level)
+        # The best class may be one that is below its own level: the lowest one finds it.
+        flat, scores = self._scores.above(float(np.min(level)))
         if not len(flat):
             return flat, scores
         rows = flat // self._num_classes
@@ -67,7 +72,7 @@ class BestClassScores:
         counts = np.diff(starts, append=len(rows))
         best = np.flatnonzero(scores == np.repeat(np.maximum.reduceat(scores, starts), counts))
         first = best[np.diff(rows[best], prepend=-1) > 0]
-        return flat[first], scores[first]
+        return strictly_above(flat[first], scores[first], level)
 
 
 class ChosenClassScores:
@@ -82,8 +87,11 @@ class ChosenClassScores:
     def __init__(self, scores: Scores, class_of: npt.NDArray[np.intp], num_classes: int) -> None:
         self._scores, self._class_of, self._num_classes = scores, class_of, num_classes
 
-    def above(self, level: float) -> Found:
+    def above(self, level: Level) -> Found:
         """See `Scores.above`."""
+        if isinstance(level, np.ndarray):
+            # Columns without a class are taken out below; where they compete, the lowest level of all counts.
+            level = np.where(self._class_of >= 0, level.take(self._class_of, mode="clip"), np.float32(np.inf))
         flat, scores = self._scores.above(level)
         rows = flat // len(self._class_of)
         classes = self._class_of[flat - rows * len(self._class_of)]

@@ -50,6 +50,22 @@ class ScoreHistogram:
     before: npt.NDArray[np.int64]
     after: npt.NDArray[np.int64]
 
+    def old_score(self, score: float) -> float:
+        """The score that as many detections reached before as reach `score` after; between the bins interpolated.
+
+        Example:
+            >>> edges = np.array([0.01, 0.1, 0.5, 1.0])
+            >>> counts = ScoreHistogram(edges, np.array([0, 4, 4]), np.array([4, 4, 0]))
+            >>> round(counts.old_score(0.1), 3), round(counts.old_score(0.5), 3)
+            (0.5, 1.0)
+        """
+        places = np.log(self.edges)
+        before, after = (np.append(np.cumsum(side[::-1])[::-1], 0) for side in (self.before, self.after))
+        reached = np.interp(np.log(np.clip(score, self.edges[0], 1.0)), places, after)
+        # Where no detection lies between two edges the lower one is as good, and claims less.
+        counts, first = np.unique(before, return_index=True)
+        return float(np.exp(np.interp(reached, counts, places[first])))
+
 
 def score_histogram(
     before: npt.ArrayLike, after: npt.ArrayLike, *, lowest: float = 1e-4, bins: int = 32

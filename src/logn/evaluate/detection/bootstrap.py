@@ -1,11 +1,13 @@
 """How sure a difference is: images are drawn with repetition many times, the same for every method.
 
 The matching of detections to boxes does not depend on which images are drawn, so it is done once; a draw is a weight
-per image. AP is then computed for many draws at once, from the hits alone: precision can only peak at a hit.
+per image. AP is then computed class by class for all draws at once, from the hits alone: precision can only peak at a
+hit.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.detection.average_precision import RECALL_THRESHOLDS, envelope_per_class
+from logn.evaluate.detection.average_precision import RECALL_THRESHOLDS
 from logn.evaluate.detection.class_groups import GROUPS, Groups
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.matching import MatchedDetections
@@ -21,8 +23,12 @@ from logn.strict_json import number_or_nan
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int32]
-# Numbers in one array of many draws: enough to be quick, little enough for several threads at once.
-NUMBERS_AT_ONCE = 1_000_000
+# Ranked detections whose weights are gathered at once, and hits whose precision is computed at once: what is done to
+# them should stay in the cache.
+ROWS_AT_ONCE = 1024
+HITS_AT_ONCE = 64
+# What the recall points of the evaluators are multiples of, to the last bit.
+RECALL_STEP = 0.01
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,8 @@ def draw_weights(num_images: int, num_bootstrap: int, seed: int = 0) -> npt.NDAr
         [5, 5]
     """
     generator = np.random.default_rng(seed)
-    weights = np.empty((num_bootstrap, num_images), np.int32)
+    # The draws of an image lie next to each other: that is how they are read.
+    weights = np.empty((num_images, num_bootstrap), np.int32).T
     for row in weights:
         row[:] = np.bincount(generator.integers(0, num_images, num_images), minlength=num_images)
     return weights
@@ -96,12 +103,18 @@ def bootstrap_metrics(
         weights: `(draws, I)` how often each image was drawn; the same for all methods makes the draws paired.
         groups: `(F,)` "r", "c" or "f" for each class.
     """
-    at_once = max(1, NUMBERS_AT_ONCE // (len(matched.rows) + truth.num_classes))
-    parts = [
-        _metrics_of_draws(matched, truth, weights[first : first + at_once], groups)
-        for first in range(0, len(weights), at_once)
-    ]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    by_image = np.ascontiguousarray(weights.T)
+    boxes = _boxes_per_class(truth, by_image)
+    mean, first = np.zeros(boxes.shape), np.zeros(boxes.shape)
+    for label in np.unique(matched.labels).tolist():
+        ranked = _RankedClass.of(matched, label)
+        if ranked is not None:
+            mean[label], first[label] = ranked.precision(by_image, boxes[label])
+    members: dict[str, Any] = {"AP": slice(None)}
+    if groups is not None:
+        members |= {f"AP{group}": np.flatnonzero(groups == group) for group in GROUPS}
+    result = {name: _mean_of_annotated(mean[rows], boxes[rows]) for name, rows in members.items()}
+    return {**result, "AP50": _mean_of_annotated(first, boxes)}
 
 
 def paired_interval(baseline: Floats, other: Floats, difference: float, confidence: float = 0.95) -> Interval:
@@ -149,21 +162,6 @@ def paired_differences(
     }
 
 
-def _metrics_of_draws(
-    matched: MatchedDetections, truth: GroundTruth, weights: npt.NDArray[np.int32], groups: Groups | None
-) -> dict[str, Floats]:
-    # Draws are the last axis from here on: picking the rows of images then copies whole runs of memory.
-    by_image = np.ascontiguousarray(weights.T)
-    boxes = _boxes_per_class(truth, by_image)
-    precision = _class_precision(matched, by_image, boxes)  # (thresholds, classes, draws)
-    members: dict[str, Any] = {"AP": slice(None)}
-    if groups is not None:
-        members |= {f"AP{group}": np.flatnonzero(groups == group) for group in GROUPS}
-    mean = precision.mean(axis=0)
-    result = {name: _mean_of_annotated(mean[rows], boxes[rows]) for name, rows in members.items()}
-    return {**result, "AP50": _mean_of_annotated(precision[0], boxes)}
-
-
 def _mean_of_annotated(values: Floats, boxes: Counts) -> Floats:
     """Mean over the classes that have a box in the draw; NaN for none."""
     annotated = boxes > 0
@@ -184,79 +182,88 @@ def _boxes_per_class(truth: GroundTruth, weights: Counts) -> Counts:
     return boxes
 
 
-def _class_precision(matched: MatchedDetections, weights: Counts, boxes: Counts) -> Floats:
-    """AP of each class per threshold and draw: `(T, F, draws)`, 0 for a class without a hit."""
-    always: npt.NDArray[np.bool_] = np.all(matched.counted, axis=0)
-    running = _Running.of(weights, matched.image_index, always)
-    result = np.zeros((len(matched.correct), *boxes.shape))
-    for place, (correct, counted) in enumerate(zip(matched.correct, matched.counted, strict=True)):
-        hits = np.flatnonzero(correct & counted)
-        if len(hits):
-            ranked = _Ranked.of(matched, hits)
-            total = running.within_class(ranked)
-            sometimes = counted & ~always
-            if sometimes.any():
-                total += _Running.of(weights, matched.image_index, sometimes).within_class(ranked)
-            result[place, ranked.classes] = _precision_of_hits(matched, ranked, weights, boxes, total)
-    return result
-
-
 @dataclass(frozen=True, eq=False)
-class _Ranked:
-    """The hits at one threshold, sorted by class, and where each class begins among them."""
+class _RankedClass:
+    """The ranked detections of one class, up to its last hit: what comes after it has no say."""
 
-    hits: npt.NDArray[np.intp]
-    labels: npt.NDArray[np.int64]
-    classes: npt.NDArray[np.int64]
-    start: npt.NDArray[np.intp]  # of each class, among the hits
-    first_row: npt.NDArray[np.intp]  # of each class, among all ranked detections
+    images: npt.NDArray[np.int64]
+    correct: npt.NDArray[np.bool_]  # (T, R), those that count
+    counted: npt.NDArray[np.bool_]  # (T, R)
+    hits: npt.NDArray[np.intp]  # rows that are correct at any threshold
 
     @classmethod
-    def of(cls, matched: MatchedDetections, hits: npt.NDArray[np.intp]) -> _Ranked:
-        labels = matched.labels[hits]
-        classes, start = np.unique(labels, return_index=True)
-        return cls(hits, labels, classes, start, np.searchsorted(matched.labels, classes))
+    def of(cls, matched: MatchedDetections, label: int) -> _RankedClass | None:
+        """The detections of a class; None where it has no hit."""
+        first, last = np.searchsorted(matched.labels, [label, label + 1])
+        correct = matched.correct[:, first:last] & matched.counted[:, first:last]
+        hits = np.flatnonzero(correct.any(axis=0))
+        if not len(hits):
+            return None
+        stop = int(hits[-1]) + 1
+        counted = matched.counted[:, first : first + stop]
+        return cls(matched.image_index[first : first + stop], correct[:, :stop], counted, hits)
 
-    def spread(self, per_class: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Repeat what each class has for each of its hits."""
-        return np.repeat(per_class, np.diff(np.append(self.start, len(self.hits))), axis=0)
+    def precision(self, weights: Counts, boxes: Counts) -> tuple[Floats, Floats]:
+        """AP of every draw: the mean over the thresholds, and at the first of them."""
+        always: npt.NDArray[np.bool_] = np.all(self.counted, axis=0)
+        total = self._running_total(weights, always)
+        annotated = np.maximum(boxes, 1).astype(np.float64)
+        results: list[Floats] = []
+        for place, (correct, counted) in enumerate(zip(self.correct, self.counted, strict=True)):
+            if place and self._is_as_before(place):
+                results.append(results[-1])
+                continue
+            hits = np.flatnonzero(correct)
+            of_hits = total.take(np.searchsorted(self.hits, hits), axis=0)
+            sometimes = np.flatnonzero(counted & ~always)
+            if len(sometimes):
+                extra = _running(weights.take(self.images[sometimes], axis=0))
+                extra = np.concatenate([np.zeros_like(extra[:1]), extra])
+                of_hits += extra.take(np.searchsorted(sometimes, hits, side="right"), axis=0)
+            found = _running(weights.take(self.images[hits], axis=0))
+            results.append(_area(found, of_hits, annotated))
+        return np.mean(results, axis=0), results[0]
+
+    def _is_as_before(self, place: int) -> bool:
+        same_hits = np.array_equal(self.correct[place], self.correct[place - 1])
+        return same_hits and np.array_equal(self.counted[place], self.counted[place - 1])
+
+    def _running_total(self, weights: Counts, rows: npt.NDArray[np.bool_]) -> Counts:
+        """At each hit, the weights of some of the rows up to it: `(hits, draws)`."""
+        between = np.zeros((len(self.hits), weights.shape[1]), np.int32)
+        chosen = np.flatnonzero(rows)
+        next_hit = np.searchsorted(self.hits, chosen)
+        for first in range(0, len(chosen), ROWS_AT_ONCE):
+            block = slice(first, first + ROWS_AT_ONCE)
+            starts = np.flatnonzero(np.diff(next_hit[block], prepend=-1))
+            sums = np.add.reduceat(weights.take(self.images[chosen[block]], axis=0), starts, axis=0)
+            between[next_hit[block][starts]] += sums
+        return _running(between)
 
 
-@dataclass(frozen=True, eq=False)
-class _Running:
-    """Running sum of the weights of some ranked detections."""
-
-    total: Counts  # after a leading zero
-    before: npt.NDArray[np.intp]  # how many of them stand before each ranked detection
-
-    @classmethod
-    def of(cls, weights: Counts, images: npt.NDArray[np.int64], rows: npt.NDArray[np.bool_]) -> _Running:
-        total = np.zeros((int(rows.sum()) + 1, weights.shape[1]), np.int32)
-        np.cumsum(weights[images[rows]], axis=0, out=total[1:])
-        return cls(total, np.concatenate([[0], np.cumsum(rows)]))
-
-    def within_class(self, ranked: _Ranked) -> Counts:
-        """Sum from the first detection of a hit's class up to the hit."""
-        result: Counts = self.total[self.before[ranked.hits + 1]]
-        result -= ranked.spread(self.total[self.before[ranked.first_row]])
-        return result
+def _running(rows: Counts) -> Counts:
+    """Running sum over the rows, in place; row by row since `numpy.cumsum` takes three times as long."""
+    for before, row in itertools.pairwise(rows):
+        np.add(row, before, out=row)
+    return rows
 
 
-def _precision_of_hits(
-    matched: MatchedDetections, ranked: _Ranked, weights: Counts, boxes: Counts, total: Counts
-) -> Floats:
-    every_hit = np.zeros(len(matched.rows), bool)
-    every_hit[ranked.hits] = True
-    true_positives = _Running.of(weights, matched.image_index, every_hit).within_class(ranked)
-    precision = envelope_per_class(true_positives / np.maximum(total, 1), len(boxes) - ranked.labels)
-    # Of the 101 recall points, those reached with this hit and not before it.
-    recall = true_positives / ranked.spread(np.maximum(boxes[ranked.classes], 1))
-    covered = (100 * recall + 1e-9).astype(np.int32)
-    # At equality the last bit of the recall points decides, here as in the evaluators.
-    covered += RECALL_THRESHOLDS[covered] <= recall
-    reached = covered.copy()
-    reached[1:] -= covered[:-1]
-    reached[ranked.start] = covered[ranked.start]
-    precision *= reached
-    area: Floats = np.add.reduceat(precision, ranked.start, axis=0) / len(RECALL_THRESHOLDS)
-    return area
+def _area(found: Counts, total: Counts, boxes: Floats) -> Floats:
+    """AP of every draw from the running weights of hits and of all that counts, `(hits, draws)`; from the last hit on.
+
+    The area is the sum over hits of the recall points reached, times what the best precision falls by behind the hit.
+    """
+    area = np.zeros(found.shape[1])
+    best = np.zeros((1, found.shape[1]))  # precision at the hits behind those that are looked at
+    for stop in range(len(found), 0, -HITS_AT_ONCE):
+        block = slice(max(stop - HITS_AT_ONCE, 0), stop)
+        precision = np.concatenate([found[block] / np.maximum(total[block], 1), best])
+        for behind, row in itertools.pairwise(precision[::-1]):
+            np.maximum(row, behind, out=row)
+        recall = found[block] / boxes
+        reached = np.floor(100 * recall + 1e-9)
+        # At equality the last bit of the recall points decides, here as in the evaluators.
+        reached += RECALL_STEP * reached <= recall
+        area += np.einsum("ij,ij->j", reached, precision[:-1] - precision[1:])
+        best = precision[:1].copy()
+    return area / len(RECALL_THRESHOLDS)

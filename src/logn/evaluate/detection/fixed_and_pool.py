@@ -28,7 +28,7 @@ def fixed_protocol(protocol: EvaluationProtocol, limit: int = FIXED_LIMIT) -> Ev
 
     Example:
         >>> fixed_protocol(EvaluationProtocol(score_threshold=1e-4)).describe()
-        'LVIS box AP, federated, no limit of detections an image, the best 10,000 of each class over the set, score \
+        'LVIS box AP, federated, no limit of detections per image, the best 10,000 of each class over the set, score \
 threshold 1e-07'
     """
     decoded = protocol.score_threshold

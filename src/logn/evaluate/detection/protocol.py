@@ -39,7 +39,7 @@ class EvaluationProtocol:
 
     Example:
         >>> EvaluationProtocol(score_threshold=1e-4, nms_iou=0.5, images="100 images").describe()
-        'LVIS box AP, federated, at most 300 detections an image, score threshold 0.0001, NMS 0.5, 100 images'
+        'LVIS box AP, federated, at most 300 detections per image, score threshold 0.0001, NMS 0.5, 100 images'
     """
 
     style: str = "lvis"
@@ -62,7 +62,7 @@ class EvaluationProtocol:
     def describe(self) -> str:
         """Say the protocol in one line, for the caption of a table."""
         kind = "mask" if self.iou_type == "segm" else "box"
-        unit = "an image" if self.federated else "an image and class"
+        unit = "per image" if self.federated else "per image and class"
         limit = "no limit of detections" if self.max_detections is None else f"at most {self.max_detections} detections"
         parts = [
             f"{self.style.upper()} {kind} AP",

@@ -24,7 +24,7 @@ from logn.evaluate.comparison.provenance import Provenance, describe_statistics
 from logn.evaluate.comparison.report_details import ReportDetails, evenly_spaced
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import choosing_half
-from logn.evaluate.decode.decoder import available_processors, decode_chunks, decode_many
+from logn.evaluate.decode.decoder import Purpose, available_processors, decode_for
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.assignment import labelled_proposals
 from logn.evaluate.detection.before_after import BeforeAfter
@@ -96,23 +96,21 @@ class DetectionTask:
         return labelled_proposals(self.store, self.truth, choosing_half(self.unit_ids, self.unit))
 
     def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> dict[str, MethodDetections]:
-        """Decode all images in one pass; a second one for AP-Fixed."""
+        """Decode all images in one pass, for AP and, where it is asked for, for AP-Fixed."""
         transforms, settings = list(maps.values()), self.settings
         looked_at = evenly_spaced(self._reported(), settings.report_images)
-        parts: list[list[Detections]] = [[] for _ in transforms]
-        looks: list[list[Detections]] = [[] for _ in transforms]
-        for chunk in decode_chunks(self.store, transforms, settings.decode, progress=progress):
-            for part, look, found in zip(parts, looks, chunk, strict=True):
-                # Limits have been applied, so what is not evaluated can go at once; only the errors need it.
-                rows = verified_rows(found.image_index, found.labels, self.truth)
-                part.append(found if settings.errors else found.take(rows))
-                look.append(found.take(looked_at[found.image_index]))
-        capped = [Detections.concatenate(part) for part in parts]
-        fixed: Sequence[Detections | None] = [None] * len(capped)
+        verified = self.truth.verified
+        # What is not evaluated goes at once; only the errors, and the images that the report looks at, need it.
+        kept = None if settings.errors or verified is None else verified | looked_at[:, None]
+        purposes = [Purpose(settings.decode, kept)]
         if settings.fixed:
             lowest = min(settings.decode.score_threshold, FIXED_THRESHOLD)
             limits = replace(settings.decode, max_detections=None, max_per_class=FIXED_LIMIT, score_threshold=lowest)
-            fixed = decode_many(self.store, transforms, limits, progress=progress)
+            purposes.append(Purpose(limits, verified))
+        decoded = decode_for(self.store, transforms, purposes, progress=progress)
+        looks = [found.take(looked_at[found.image_index]) for found in decoded[0]]
+        capped = decoded[0] if settings.errors else [self._verified(found) for found in decoded[0]]
+        fixed: Sequence[Detections | None] = decoded[1] if settings.fixed else [None] * len(capped)
         masks: Sequence[Any] = self.mask_maker(capped) if self.mask_maker else [None] * len(capped)
         return {
             name: MethodDetections(
@@ -120,12 +118,15 @@ class DetectionTask:
                 capped[place],
                 fixed[place],
                 masks[place],
-                Detections.concatenate(looks[place]) if settings.report_images else None,
+                looks[place] if settings.report_images else None,
                 transform,
                 self._method_notes(transform) if settings.fixed else (),
             )
             for place, (name, transform) in enumerate(maps.items())
         }
+
+    def _verified(self, found: Detections) -> Detections:
+        return found.take(verified_rows(found.image_index, found.labels, self.truth))
 
     def _reported(self) -> Mask:
         if not self.settings.split:
@@ -229,6 +230,7 @@ class DetectionTask:
                     "images": len(store),
                     "proposals": store.num_proposals,
                     "columns": store.num_columns,
+                    "model": store.header.metadata.get("model"),
                 },
                 "annotations": self.truth.source,
                 "image_root": str(source.root.absolute()) if source.path.exists() else None,

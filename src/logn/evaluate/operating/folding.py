@@ -98,8 +98,9 @@ def fold_points(points: OperatingPoints, at: float, predictions: Any, *, at_leas
     if folded.kept < level:
         raise InputError(
             f"Expected one threshold to keep at least {100 * level:.1f} % of what the thresholds per class keep, but "
-            f"with {_kind(points)} it keeps {100 * folded.kept:.1f} %: use the thresholds per class, an `at` (`--at`) "
-            f"nearer to the common threshold, {points.common:.3f}, or a lower `at_least` (`--at-least`)."
+            f"with {_kind(points)} it keeps {100 * folded.kept:.1f} %: use the thresholds per class, a threshold "
+            f"(`at`, `--threshold`) nearer to the common one, {points.common:.3f}, or a lower `at_least` "
+            "(`--at-least`)."
         )
     return folded
 

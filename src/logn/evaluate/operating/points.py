@@ -108,6 +108,14 @@ class OperatingPoints:
         stability: The share of decisions that stay when thresholds are chosen on another draw of the images.
         settings: How they were chosen: overlap, decoding, draws and so on.
         notes: What to know about them.
+
+    Example:
+        >>> import logn
+        >>> labels = np.repeat([[1, 0], [0, 1]], 50, axis=0)
+        >>> logits = 4 * labels - [2.0, 4.0]
+        >>> points = logn.operating_points(logits, labels, "f1", num_bootstrap=0)
+        >>> bool(((points.affine(at=0.5)(logits) >= 0) == labels).all())
+        True
     """
 
     target: str

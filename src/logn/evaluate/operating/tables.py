@@ -8,19 +8,20 @@ import numpy as np
 
 from logn.evaluate.operating.measured import METRICS, Estimates
 from logn.evaluate.operating.points import ClassPoint, OperatingPoints
+from logn.text_table import USUAL, TextStyle, write_table
 
 # More classes than this are shown by the ones that moved farthest.
 MOST_ROWS = 20
 
 
-def write_points(points: OperatingPoints, most: int = MOST_ROWS) -> str:
+def write_points(points: OperatingPoints, most: int = MOST_ROWS, style: TextStyle = USUAL) -> str:
     """The summary and the table of classes, as text."""
     head = f"Thresholds for {points.target}; correction before them: {points.method}"
-    parts = [head, *_summary(points), "", *_classes(points, most)]
-    return "\n".join([*parts, *(f"\n{note}" for note in points.notes)])
+    parts = [style.wrap(head), *_summary(points, style), "", *_classes(points, most, style)]
+    return "\n".join([*parts, *(f"\n{style.wrap(note)}" for note in points.notes)])
 
 
-def _summary(points: OperatingPoints) -> list[str]:
+def _summary(points: OperatingPoints, style: TextStyle) -> list[str]:
     columns: list[tuple[str, Estimates]] = []
     if points.expected:
         columns += [("expected on new ones", points.expected), ("with one threshold", points.expected_common)]
@@ -28,23 +29,21 @@ def _summary(points: OperatingPoints) -> list[str]:
         columns += [(f"on {points.measured.on}", points.measured.values), ("with one", points.measured.common)]
     if not columns:
         return []
-    rows = [["", *(title for title, _ in columns)]]
-    rows += [[name, *(str(values[name]) for _, values in columns)] for name in METRICS if name in columns[0][1]]
-    return ["", *_aligned(rows)]
+    rows = [[name, *(str(values[name]) for _, values in columns)] for name in METRICS if name in columns[0][1]]
+    return ["", write_table(["", *(title for title, _ in columns)], rows, style)]
 
 
-def _classes(points: OperatingPoints, most: int) -> list[str]:
+def _classes(points: OperatingPoints, most: int, style: TextStyle) -> list[str]:
     order = np.argsort(-np.abs(points.thresholds - points.common), kind="stable")
     shown = sorted(order[:most].tolist())
-    rows = [["class", "threshold", "interval", "own", "weight", "objects", "found", "false alarms"]]
-    rows += [_row(points.points[place]) for place in shown]
-    lines = _aligned(rows)
+    header = ["class", "threshold", "interval", "own", "weight", "objects", "found", "false alarms"]
+    table = write_table(header, [_row(points.points[place]) for place in shown], style)
     left = len(points.points) - len(shown)
     if left:
-        lines.append(f"{left} more classes, whose thresholds are nearer to the common one, {points.common:.3f}")
+        last = f"{left} more classes, whose thresholds are nearer to the common one, {points.common:.3f}"
     else:
-        lines.append(f"The common threshold is {points.common:.3f}")
-    return lines
+        last = f"The common threshold is {points.common:.3f}"
+    return [table, style.wrap(last)]
 
 
 def _row(point: ClassPoint) -> list[str]:
@@ -52,12 +51,3 @@ def _row(point: ClassPoint) -> list[str]:
     own = "–" if math.isnan(point.own) else f"{point.own:.3f}"
     counts = (str(point.objects), str(point.found), str(point.false_alarms))
     return [point.name, f"{point.threshold:.3f}", ends, own, f"{point.weight:.2f}", *counts]
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """Columns one under the other, the first to the left, the others to the right."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in columns).rstrip()
-        for columns in (list(enumerate(zip(row, widths, strict=True))) for row in rows)
-    ]

@@ -124,11 +124,12 @@ def describe_threshold(before: ThresholdCurve, after: ThresholdCurve) -> str:
         >>> curve = ThresholdCurve(0.5, (0.5,), (417,), (90,), 600, 417, 90, 0.4, (600,), (417,), (90,), (0.4,))
         >>> from dataclasses import replace
         >>> describe_threshold(curve, replace(curve, found_at=383, false_alarms_at=60, best=0.31))
-        'At a score of 0.5 it finds 383 of 600 objects instead of 417, with 60 false alarms instead of 90; the one \
+        'At a score of 0.5 it finds 383 of 600 objects instead of 417, with 60 false alarms instead of 90; the single \
 threshold with the best F1 moves from 0.40 to 0.31.'
     """
     return (
         f"At a score of {after.at:g} it finds {after.found_at:,} of {after.objects:,} objects instead of "
-        f"{before.found_at:,}, with {after.false_alarms_at:,} false alarms instead of {before.false_alarms_at:,}; the "
-        f"one threshold with the best F1 moves from {before.best:.2f} to {after.best:.2f}."
+        f"{before.found_at:,}, with {after.false_alarms_at:,} false alarm{'' if after.false_alarms_at == 1 else 's'} "
+        f"instead of {before.false_alarms_at:,}; the single threshold with the best F1 moves from {before.best:.2f} to "
+        f"{after.best:.2f}."
     )

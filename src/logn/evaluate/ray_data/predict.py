@@ -92,7 +92,6 @@ def image_rows(dataset: DetectionDataset, order: npt.ArrayLike | None = None) ->
     """Some images of a data set (all for None) as rows of Ray Data, in blocks of `BLOCK_IMAGES`."""
     import_ray()
     import pyarrow
-
     import ray
 
     chosen = np.arange(len(dataset)) if order is None else np.asarray(order)

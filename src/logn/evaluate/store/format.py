@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.files import atomic_path
+from logn.files import write_text
 from logn.logits.arrays import check_background, foreground_columns
 from logn.logits.proposals import Postprocessing
 from logn.strict_json import parse_json
@@ -160,8 +160,7 @@ class StoreHeader:
     def write(self, folder: Path) -> None:
         """Write the header of the part in `folder`, in one atomic step."""
         content = {"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)}
-        with atomic_path(folder / HEADER_NAME) as temporary:
-            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(folder / HEADER_NAME, json.dumps(content, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> StoreHeader:

@@ -76,6 +76,12 @@ def predict(
 
     Returns:
         How many images this call has run.
+
+    Example:
+        >>> import logn
+        >>> detector = logn.detector("runs/glyphs")  # doctest: +SKIP
+        >>> logn.predict(detector, DetectionDataset("glyphs/test.json"), "predictions")  # doctest: +SKIP
+        480
     """
     report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     match = match_detector(detector, dataset.class_names)

@@ -56,6 +56,7 @@ class PredictionStore:
         folders = sorted(folder for folder in self.path.glob("part-*") if not _is_unborn(folder))
         if not folders:
             raise InputError(f"Expected `{path}` to be a prediction store, but it holds no `part-00000`.")
+        self._folders = tuple(folders)
         self._parts = [_open_part(folder) for folder in folders]
         self.header = self._parts[0].header
         for part, folder in zip(self._parts, folders, strict=True):
@@ -64,6 +65,14 @@ class PredictionStore:
         records = np.concatenate([part.records for part in self._parts])
         order = _sorted_without_repeats(records, self.path)
         self._part_of, self._records = parts[order], records[order]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: it maps the same files."""
+        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._parts = [_open_part(folder) for folder in self._folders]
 
     def __len__(self) -> int:
         return len(self._records)

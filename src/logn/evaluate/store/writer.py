@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from pathlib import Path
 from types import TracebackType
@@ -173,11 +174,14 @@ def _lock(folder: Path) -> BinaryIO:
     """Hold the part for this process; the system lets go of it however the process ends."""
     file = (folder / ".lock").open("ab")
     try:
-        import fcntl
-    except ImportError:  # not a POSIX system: nothing to lock with in the standard library
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
         raise InputError(f"Expected `{folder}` to have one writer, but another process is writing to it.") from error

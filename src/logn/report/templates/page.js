@@ -42,6 +42,12 @@ for (const field of document.querySelectorAll("input[data-filter]")) {
   });
 }
 
+// Paper cannot be unfolded.
+const folded = () => [...document.querySelectorAll("details:not([open])")];
+let opened = [];
+window.addEventListener("beforeprint", () => { opened = folded(); opened.forEach((part) => { part.open = true; }); });
+window.addEventListener("afterprint", () => { opened.forEach((part) => { part.open = false; }); });
+
 const source = document.getElementById("class-data");
 const charts = [...document.querySelectorAll("svg[data-points]")];
 if (source && charts.length) {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from logn.files import atomic_path
+from logn.files import write_text
 
 FILE_NAME = "log.jsonl"
 
@@ -32,8 +32,7 @@ class TrainingLog:
         kept = [line for line in read_log(folder) if line["iteration"] <= start] if start else []
         self.seconds_before = float(kept[-1]["seconds"]) if kept else 0.0
         if self.path.exists():  # no empty file, in case the first iteration fails
-            with atomic_path(self.path) as temporary:
-                temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def add(self, losses: Mapping[str, float]) -> None:
         """Take in the losses of one iteration."""
@@ -51,7 +50,7 @@ class TrainingLog:
             "learning_rate": learning_rate,
             "seconds": round(self.seconds_before + seconds, 3),
         }
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(json.dumps(line) + "\n")
         self._sums, self._count = {}, 0
         return means
@@ -65,7 +64,7 @@ class TrainingLog:
 def read_log(folder: str | Path) -> list[dict[str, Any]]:
     """Read the log of a run; a last line that a kill cut short is left out."""
     path = Path(folder) / FILE_NAME
-    lines = path.read_text().splitlines() if path.is_file() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     entries = []
     for line in lines:
         try:

@@ -1,0 +1,151 @@
+"""What building the site adds to the pages: files of the repository, the real help, summaries; and a last look."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import posixpath
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+# Pages that lie beside docs/ and belong to the site; links to them and from them are turned accordingly.
+OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+SHIM, SHIM_ELSEWHERE = "assets/iframe-worker.js", "https://unpkg.com/iframe-worker/shim"
+LIST_ITEM = re.compile(r"(?:[-*]|\d+\.) ")
+LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that lie outside docs/, and every other file of the repository that a page links to."""
+    texts = {f"docs/{file.src_uri}": file.content_string for file in files if file.src_uri.endswith(".md")}
+    texts |= {name: (ROOT / name).read_text(encoding="utf-8") for name in OUTSIDE}
+    linked = {_in_repository(page, link) for page, text in texts.items() for link in LINK.findall(text)}
+    for path in sorted({*OUTSIDE, *linked}):
+        if not path.startswith("docs/") and (ROOT / path).is_file():
+            files.append(File.generated(config, f"repository/{path}", abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn links that leave docs/, and fill in what is kept elsewhere."""
+    source = page.file.src_uri
+    if source == "reference/commands.md":
+        markdown = markdown.replace("<!-- commands -->", _all_help())
+    if source == "reference/errors.md":
+        markdown = markdown.replace("<!-- errors -->", _error_texts())
+    if source in (kept := _summaries()):
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n{_box(kept[source])}\n{rest}"
+    markdown = re.sub(r"^\[!\[.*actions/.*\n", "", markdown, flags=re.M)  # badges are for where the repository is
+    return LINK.sub(lambda link: _on_site(source, link[1]), _with_lists_apart(markdown))
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Take the script that lets search work from a disk from the site itself, not from the network."""
+    up = posixpath.relpath(".", posixpath.dirname(page.file.dest_uri) or ".")
+    return output.replace(SHIM_ELSEWHERE, f"{up}/{SHIM}")
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The same for the page that says that there is no such page."""
+    return output_content.replace(SHIM_ELSEWHERE, SHIM)
+
+
+def on_post_build(config: Any) -> None:
+    """Refuse a site that would fetch anything from elsewhere, or that lacks a heading for a public name."""
+    site = Path(config["site_dir"])
+    for file in site.rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        for tag in re.findall(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//[^>]*>", text):
+            raise PluginError(f"{file.name} would fetch from the network: {tag}")
+        for tag in re.findall(r"<link\b[^>]*>", text):
+            if re.search(r'href="(?:https?:)?//', tag) and "canonical" not in tag:
+                raise PluginError(f"{file.name} would fetch from the network: {tag}")
+    import logn
+
+    written = (site / "reference" / "api.html").read_text(encoding="utf-8")
+    missing = [name for name in logn.__all__ if name != "__version__" and f'id="logn.{name}"' not in written]
+    if missing:
+        raise PluginError(f"docs/reference/api.md has no {', '.join(missing)}")
+
+
+def _with_lists_apart(text: str) -> str:
+    """An empty line before each list: GitHub needs none behind a paragraph, the site does."""
+    lines: list[str] = []
+    in_block, before = False, ""
+    for line in text.splitlines():
+        in_block ^= line.lstrip().startswith("```")
+        if not in_block and LIST_ITEM.match(line) and before.strip() and not LIST_ITEM.match(before):
+            lines += [""] * (before == before.lstrip())  # an indented line goes on with the item above
+        lines.append(line)
+        before = line
+    return "\n".join(lines) + "\n"
+
+
+def _in_repository(page: str, link: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
+
+
+def _on_site(source: str, link: str) -> str:
+    """The link as the page has it on the site, where what lies beside docs/ is below repository/."""
+    outside = source.startswith("repository/")
+    target = _in_repository(source.removeprefix("repository/") if outside else f"docs/{source}", link)
+    if not outside and target.startswith("docs/"):
+        return link
+    place = target.removeprefix("docs/") if target.startswith("docs/") else f"repository/{target}"
+    return posixpath.relpath(place, posixpath.dirname(source))
+
+
+def _summaries() -> dict[str, str]:
+    """What docs/research.md says of each log, by the path of its page."""
+    text = (ROOT / "docs" / "research.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^## \[[^\]]+\]\(([^)]+)\)\n\n(.+?)(?=\n\n|\Z)", text, flags=re.M | re.S))
+
+
+def _box(text: str) -> str:
+    return '!!! abstract "In short"\n\n' + "".join(f"    {line}\n" for line in text.strip().splitlines())
+
+
+def _error_texts() -> str:
+    spec = importlib.util.spec_from_file_location("error_texts", ROOT / "docs" / "error_texts.py")
+    if spec is None or spec.loader is None:
+        raise PluginError("docs/error_texts.py is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.page())
+
+
+def _all_help() -> str:
+    """A section for each command with its help, as the program prints it to whoever has no terminal."""
+    import typer
+
+    from logn.cli.main import VERBS, app
+
+    command = typer.main.get_command(app)
+    context = command.make_context("logn", ["x"], resilient_parsing=True)
+    calls = []
+    for verb in VERBS:
+        if not verb.hidden:
+            _, found, _ = command.resolve_command(context, [verb.name])
+            calls += [verb.name, *(f"{verb.name} {name}" for name in getattr(found, "commands", ()))]
+    return "\n".join(map(_help_of, calls))
+
+
+def _help_of(verb: str) -> str:
+    # A process of its own, for the width and for colours that nothing else has touched.
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-m", "logn", *verb.split(), "--help"],
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+    )
+    return f"## logn {verb}\n\n```text\n{done.stdout.strip()}\n```\n"

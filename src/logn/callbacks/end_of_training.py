@@ -1,0 +1,114 @@
+"""What the callbacks share: correct a copy of the model over the trainer's own batches, and never lose a training."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from logn.calibrators.advice import NONE, Advice, advise
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.method_spec import fit_method
+from logn.errors import InputError, LogNWarning, MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from logn.deploy.calibrate import Forward
+    from logn.logits.layer import LogitLayer
+
+SUFFIX = "-corrected"
+
+
+@dataclass(frozen=True)
+class FoldedCopy:
+    """What `correct_in_place` did.
+
+    Attributes:
+        method: The method of the correction; None where there was nothing to correct.
+        maps: The maps, one per stage.
+        advice: What the statistics speak for.
+    """
+
+    method: str | None
+    maps: tuple[ClassAffine, ...]
+    advice: Advice
+
+
+def correct_in_place(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    method: str | None = None,
+    layer: LogitLayer | None = None,
+    labels: str | None = None,
+    forward: Forward | None = None,
+    device: Any = None,
+) -> FoldedCopy:
+    """Run `model` once over the batches, judge as `logn.advise` does, and fold the correction into its weights.
+
+    Args:
+        model: A copy that is the caller's own.
+        loader: Batches, as for `logn.calibrate`.
+        method: As for `logn.fit_method`; as the advice says by default.
+        layer: Where the logits are; found by default.
+        labels: "federated" or "exhaustive", for the advice.
+        forward: Runs the model on a batch; as in `logn.calibrate` by default.
+        device: Where the batches go.
+
+    Example:
+        >>> import torch
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 5))
+        >>> batches = [torch.rand(16, 8) for _ in range(4)]
+        >>> done = correct_in_place(model, batches, method="logn:balanced")
+        >>> done.method, done.maps[0].num_classes
+        ('logn:balanced', 5)
+    """
+    from logn.deploy.calibrate import calibrate
+    from logn.deploy.fold import fold
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)  # of the map that is taken off again below
+        found = calibrate(model, loader, layer=layer, forward=forward, device=device)
+    assert found.handle is not None  # noqa: S101 - not folded
+    found.handle.remove()
+    stages = found.moments if isinstance(found.moments, tuple) else (found.moments,)
+    judged = [advise(moments, labels=labels) for moments in stages]
+    advice = next((part for part in judged if part.form != NONE), judged[0])
+    if method is None and advice.form == NONE:
+        return FoldedCopy(None, (), advice)
+    chosen = method or advice.form
+    maps = tuple(fit_method(chosen, moments=moments) for moments in stages)
+    fold(model, found.layer, list(maps) if found.layer.stages else maps[0])
+    return FoldedCopy(chosen, maps, advice)
+
+
+@contextmanager
+def told_not_raised() -> Iterator[None]:
+    """Warn where a correction is refused: an error would take the results of the training with it.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as told:
+        ...     warnings.simplefilter("always")
+        ...     with told_not_raised():
+        ...         raise InputError("Expected a class layer, but found none.")
+        >>> print(told[0].message)
+        No corrected checkpoint was written: Expected a class layer, but found none.
+    """
+    try:
+        yield
+    except (InputError, MissingExtraError) as error:
+        warnings.warn(f"No corrected checkpoint was written: {error}", LogNWarning, stacklevel=3)
+
+
+def before_and_after(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """The numbers that both have, in one line.
+
+    Example:
+        >>> before_and_after({"loss": 0.5, "AP": 0.25}, {"loss": 0.75, "AP": 0.3, "speed": 3.0})
+        'loss 0.5 -> 0.75, AP 0.25 -> 0.3'
+    """
+    return ", ".join(f"{name} {before[name]:.4g} -> {after[name]:.4g}" for name in before if name in after)

@@ -1,0 +1,63 @@
+"""How scores move under a correction, and which thresholds stand in for the old ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from logn.evaluate.comparison.report_details import GALLERY_THRESHOLD, ReportDetails
+from logn.evaluate.detection.before_after import OperatingPoint, ScoreHistogram
+from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, step_path
+
+HISTOGRAMS = {"all": "All detections", "rare": "Detections of rare classes"}
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many detections have which score: outlines before and after, and how many there are in all."""
+
+    title: str
+    x: Axis
+    y: Axis
+    before: str
+    after: str
+    totals: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores move under a correction: how, and which thresholds stand in for the old ones.
+
+    Args:
+        histograms: Of all detections and of those of rare classes.
+        points: Thresholds before and after.
+        typical: The one of them to recommend in a sentence.
+        images: How many were looked at.
+        of_images: How many the run has.
+    """
+
+    template: ClassVar[str] = "scores.html.jinja"
+    histograms: tuple[Histogram, ...]
+    points: tuple[OperatingPoint, ...]
+    typical: OperatingPoint
+    images: int
+    of_images: int
+
+
+def score_changes(details: ReportDetails) -> Scores:
+    """Draw histograms of the scores next to a table of thresholds."""
+    histograms = (
+        _histogram(title, details.histograms[name]) for name, title in HISTOGRAMS.items() if name in details.histograms
+    )
+    # The threshold of the gallery is the one of them to recommend in a sentence.
+    typical = min(details.thresholds, key=lambda point: abs(point.old - GALLERY_THRESHOLD))
+    return Scores(tuple(histograms), details.thresholds, typical, details.images, details.of_images)
+
+
+def _histogram(title: str, counts: ScoreHistogram) -> Histogram:
+    top = max(int(counts.before.max(initial=1)), int(counts.after.max(initial=1)), 10)
+    x = Axis(float(counts.edges[0]), 1.0, LEFT, WIDTH - RIGHT, logarithmic=True)
+    y = Axis(0.7, top * 1.3, HEIGHT - BOTTOM, TOP + 8, logarithmic=True)
+    edges = counts.edges.tolist()
+    before, after = (step_path(x, y, edges, side.tolist()) for side in (counts.before, counts.after))
+    return Histogram(title, x, y, before, after, (int(counts.before.sum()), int(counts.after.sum())))

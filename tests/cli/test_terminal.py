@@ -1,0 +1,235 @@
+"""What is printed fits the terminal: tables at 80, 100 and 140 columns, colours, progress, help, completion."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from logn.cli import main
+from logn.cli.console import progress
+from logn.evaluate.comparison.tables import Table
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.writer import PredictionWriter
+from logn.logits.proposals import Proposals
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+from logn.text_table import TextStyle, cell_width, write_table
+
+NAMES = ("aeroplane", "a class with quite a long name of its own", "猫")
+COUNTS = [500, 40, 3]
+METHODS = "logn,logn:balanced,p2p:extra_margin=-2,logn:margin=0,use_std=false,loga:tau=1"
+ANSI = re.compile(r"\x1b\[[\d;]*m")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A store, its labels, statistics of training and of a deployment, logits and labels of a classifier."""
+    folder = tmp_path_factory.mktemp("terminal")
+    rng = np.random.default_rng(0)
+    images, annotations = [], []
+    metadata = StatisticsMetadata(class_names=(*NAMES, "background"), background=-1, activation="softmax")
+    moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
+    deployed = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
+    header = StoreHeader(num_columns=4, background=-1, class_names=NAMES)
+    with PredictionWriter(folder / "store", header) as writer:
+        for image in range(1, 13):
+            labels = rng.integers(0, 3, 2)
+            boxes = np.array([[0, 0, 20, 20], [40, 40, 80, 70]])[rng.integers(0, 2, 8)] + rng.normal(0, 1, (8, 4))
+            logits = rng.normal(0, 1, (8, 4)) + np.log([*COUNTS, 100])
+            moments.update(logits)
+            deployed.update(logits + rng.normal(0, 1, (8, 4)))
+            writer.append(image, Proposals(boxes.astype(np.float32), logits.astype(np.float32), 100, 100))
+            images.append({"id": image, "neg_category_ids": [1, 2, 3], "not_exhaustive_category_ids": []})
+            for label, box in zip(labels.tolist(), [[0, 0, 20, 20], [40, 40, 40, 30]], strict=True):
+                annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1}
+                annotations.append(annotation | {"bbox": box, "area": box[2] * box[3]})
+    categories = [{"id": n + 1, "name": name, "frequency": "fcr"[n]} for n, name in enumerate(NAMES)]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (folder / "gt.json").write_text(json.dumps(content))
+    results = [{**{key: one[key] for key in ("image_id", "category_id", "bbox")}, "score": 0.5} for one in annotations]
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "counts.json").write_text(json.dumps(COUNTS))
+    moments.save(folder / "stats.safetensors")
+    deployed.save(folder / "deployed.safetensors")
+    labels = rng.integers(0, 3, 90)
+    np.save(folder / "test.npy", 2 * np.eye(3)[labels] + rng.normal(size=(90, 3)) + 0.7 * np.log(COUNTS))
+    np.save(folder / "labels.npy", labels)
+    return folder
+
+
+COMMANDS = {
+    "compare": "compare {f}/store -a {f}/gt.json -s {f}/stats.safetensors --counts {f}/counts.json --methods {m} "
+    "--fixed --errors --bootstrap 20",
+    "compare, a sweep": "compare {f}/store -a {f}/gt.json -s {f}/stats.safetensors --methods logn "
+    "--sweep margin=-2:2:1 --bootstrap 0",
+    "compare, a classifier": "compare {f}/test.npy --labels {f}/labels.npy --train-logits {f}/test.npy "
+    "--counts {f}/counts.json --methods logn,logn:margin=0,use_std=false,loga:tau=1 --bootstrap 20",
+    "evaluate": "evaluate {f}/store -a {f}/gt.json --fixed --errors",
+    "evaluate, a file": "evaluate {f}/results.json -a {f}/gt.json",
+    "thresholds": "thresholds {f}/store -a {f}/gt.json --bootstrap 20 --split",
+    "inspect": "inspect {f}/stats.safetensors --counts {f}/counts.json",
+    "inspect, drift": "inspect {f}/stats.safetensors {f}/deployed.safetensors",
+    "prior": "prior {f}/test.npy --counts {f}/counts.json --activation softmax --background none --bootstrap 20",
+}
+# A command to paste is not broken: the terminal wraps it, and the shell gets it whole.
+TO_PASTE = "To do so: logn "
+
+
+def printed(run, files, name):
+    words = [word.format(f=files, m=METHODS) for word in COMMANDS[name].split()]
+    result = run(*words)
+    assert result.code == 0, result.err
+    return result.out
+
+
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+@pytest.mark.parametrize("columns", [80, 100, 140])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_line_is_wider_than_the_terminal(run, files, monkeypatch, name, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = [line for line in printed(run, files, name).splitlines() if not line.startswith(TO_PASTE)]
+    assert [line for line in lines if cell_width(line) > columns] == []
+
+
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+@pytest.mark.parametrize("name", ["compare", "compare, a classifier", "evaluate", "thresholds"])
+def test_a_narrow_table_has_every_number_of_a_wide_one(run, files, monkeypatch, name):
+    numbers = re.compile(r"(?<![\w.])[+-]?\d+\.\d+")
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = printed(run, files, name)
+    monkeypatch.setenv("COLUMNS", "400")
+    wide = printed(run, files, name)
+    assert sorted(numbers.findall(narrow)) == sorted(numbers.findall(wide))
+
+
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+def test_wide_gives_one_line_a_row(run, files, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [word.format(f=files, m=METHODS) for word in COMMANDS["compare"].split()]
+    header = run(*words, "--wide").out.splitlines()[0]
+    assert header.split() == ["method", "AP", "APr", "APc", "APf", "AP50", "AP75", "AP-Fixed", "APr-Fixed", "AP-Pool",
+                              "APr-Pool", "ECE"]  # fmt: skip
+
+
+ROWS = (("none", "3.9"), ("better", "4.9\n+1.0 [0.5, 1.5]"), ("worse", "2.9\n-1.0 [-1.5, -0.5]"), ("same", "3.9\n0.0"))
+TONES = (("", ""), ("", "up"), ("", "down"), ("", "flat"))
+
+
+def test_gains_are_green_losses_orange_and_what_is_unclear_is_neither():
+    text = Table("", ("method", "AP"), ROWS, tones=TONES).to_text(TextStyle(colours=True))
+    assert "\x1b[32m+1.0 [0.5, 1.5]\x1b[0m" in text
+    assert "\x1b[33m-1.0 [-1.5, -0.5]\x1b[0m" in text
+    assert text.count("\x1b[32m") == text.count("\x1b[33m") == 1
+    plain = Table("", ("method", "AP"), ROWS, tones=TONES).to_text(TextStyle(colours=False))
+    assert ANSI.sub("", text) == plain
+
+
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_colours_are_for_terminals_and_not_where_nobody_wants_them(run, files, monkeypatch, environment, coloured):
+    from logn.cli.console import text_style
+
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert text_style().colours is coloured
+    if not coloured:
+        assert not ANSI.search(printed(run, files, "compare, a classifier"))
+
+
+def test_names_and_titles_are_folded_not_cut():
+    name = "logn:margin=0,use_std=false,relative_std=true"
+    text = write_table(("method", "a title of several words"), [(name, "1.0")], TextStyle(width=40))
+    assert max(map(len, text.splitlines())) <= 40
+    below = text.split("─\n")[1].splitlines()
+    assert "".join(line.replace("1.0", "").strip() for line in below) == name
+    assert [word for word in ["a", "title", "of", "several", "words"] if word not in text] == []
+
+
+@pytest.mark.parametrize(("total", "amount"), [(10, 3), (None, 3), (10, 25)])
+def test_a_bar_ends_at_100_percent(capsys, total, amount):
+    with progress("Reading", total, shown=True) as advance:
+        advance(amount)
+    assert re.sub(r"\s+", " ", ANSI.sub("", capsys.readouterr().err)).rstrip().count("100%") >= 1
+
+
+def test_a_bar_that_was_stopped_does_not_say_that_it_is_done(capsys):
+    def stop():
+        with progress("Reading", 10, shown=True) as advance:
+            advance(3)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        stop()
+    assert "100%" not in capsys.readouterr().err
+
+
+def pages(run):
+    for verb in main.VERBS:
+        command = main.load_verb(verb)
+        for name in getattr(command, "commands", {None: None}):
+            yield verb.name, run(*filter(None, (verb.name, name)), "--help").out
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_help_has_no_types_behind_flags_and_fits(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for verb, page in pages(run):
+        assert "<bool>" not in page, verb
+        assert "<" not in page.split("Examples")[-1], verb
+        assert max(map(cell_width, page.splitlines())) <= columns, verb
+        assert f"Usage: logn {verb}" in page
+
+
+def test_examples_in_help_can_be_pasted(run, monkeypatch):
+    import shlex
+
+    monkeypatch.setenv("COLUMNS", "80")
+    for verb, page in pages(run):
+        part = page.split(" Examples\n")[1].split("╭")[0] if " Examples\n" in page else ""
+        joined = part.replace(" \\\n", " ")
+        examples = [line for line in joined.splitlines() if line.strip() and not line.strip().startswith("#")]
+        assert all(shlex.split(line)[0] in ("logn", "torchrun") for line in examples), verb
+
+
+def test_the_verbs_stand_in_the_order_of_a_day(run):
+    page = run("--help").out
+    order = ["demo", "correct", "predict", "compare", "report", "collect", "inspect", "fit", "fold", "train", "bench"]
+    places = [page.index(f"│ {verb} ") for verb in order]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("logn f", ["fit", "fold", "figure"]),
+        ("logn fit --method no", ["none", "norcal"]),
+        ("logn compare store --methods loga,nor", ["loga,norcal"]),
+        ("logn correct model.onnx --like yolo", ["yolov5", "yolox"]),
+        ("logn correct --im", ["--images"]),
+        ("logn data gl", ["glyphs", "glyph-classes"]),
+    ],
+)
+def test_the_shell_completes_verbs_options_and_methods(monkeypatch, capsys, typed, offered):
+    monkeypatch.setenv("_LOGN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    with pytest.raises(SystemExit) as left:
+        main.app(args=[], prog_name="logn", standalone_mode=False)
+    assert left.value.code == 0
+    assert capsys.readouterr().out.split() == offered
+
+
+@pytest.mark.parametrize(("old", "new"), [("--score-threshold", "--min-score"), ("--at", "--threshold")])
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+def test_thresholds_have_one_name_and_the_old_one_works(run, files, old, new):
+    words = [word.format(f=files, m="logn") for word in COMMANDS["compare"].split()]
+    first, second = (run(*words, name, "0.2", "--json").json for name in (old, new))
+    assert first["settings"] == second["settings"]
+    assert first["methods"][1]["metrics"] == second["methods"][1]["metrics"]

@@ -1,0 +1,57 @@
+"""What the site rests on, checked without building it: every page has its place, every name and log its words."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import logn
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+pytestmark = pytest.mark.skipif(not (ROOT / "mkdocs.yml").exists(), reason="the site is not beside the tests")
+
+
+def navigation():
+    """The pages of each section of mkdocs.yml."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    sections = re.split(r"^  - (\w[\w ]*):\n", text, flags=re.M)[1:]
+    pairs = zip(sections[::2], sections[1::2], strict=True)
+    return {name: re.findall(r"([\w/.-]+\.md)$", lines, flags=re.M) for name, lines in pairs}
+
+
+def test_every_page_has_one_place():
+    placed = [page for pages in navigation().values() for page in pages]
+    inside = sorted(page for page in placed if not page.startswith("repository/"))
+    assert inside == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+    assert all((ROOT / page.removeprefix("repository/")).exists() for page in placed if page.startswith("repository/"))
+
+
+def test_every_public_name_is_in_the_reference():
+    listed = re.findall(r"^::: logn\.(\w+)$", (DOCS / "reference" / "api.md").read_text(encoding="utf-8"), flags=re.M)
+    assert sorted(listed) == sorted(set(logn.__all__) - {"__version__"})
+
+
+def test_every_public_name_has_an_example():
+    without = []
+    for name in sorted(set(logn.__all__) - {"__version__", "losses"}):
+        thing = getattr(logn, name)
+        members = vars(thing).values() if isinstance(thing, type) else ()
+        texts = [thing.__doc__ or "", *(getattr(member, "__doc__", None) or "" for member in members)]
+        if not any(">>>" in text or "Example" in text for text in texts):
+            without.append(name)
+    assert without == []
+
+
+def test_every_log_has_a_summary_of_some_lines():
+    text = (DOCS / "research.md").read_text(encoding="utf-8")
+    summaries = dict(re.findall(r"^## \[[^\]]+\]\(([^)]+)\)\n\n(.+?)(?=\n\n|\Z)", text, flags=re.M | re.S))
+    # Two pages of commands, and the list itself.
+    assert {*summaries} == {*navigation()["Research"]} - {"research.md", "reproducing.md", "bench.md"}
+    assert all(3 <= len(summary.strip().splitlines()) <= 6 for summary in summaries.values())
+
+
+def test_nothing_is_fetched_from_elsewhere():
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "font: false" in settings
+    assert "http" not in settings
