@@ -68,7 +68,7 @@ def run_blocks(
     there = ray.cluster_resources()
     count = pool_size(there, workers, gpus)
     with warnings.catch_warnings():
-        # Retries without end are Ray's default, and there is no other way to end them; hence the bound in pyproject.toml.
+        # Ray's default is to retry without end, and this the only way to end it; hence the bound in pyproject.toml.
         warnings.simplefilter("ignore", DeprecationWarning)
         said = dataset.map_batches(
             worker,
