@@ -100,10 +100,11 @@ test-engines: $(ENGINES)/.installed  ## the tests on inference engines and train
 # Ray brings pandas, pyarrow and a cluster of its own, which nothing else here needs. Its parts wait 15 seconds for each
 # other to start, which they may need where nothing is compiled.
 RAY := .venv-ray
-RAY_PIP := VIRTUAL_ENV=$(RAY) $(BIN)/uv pip install --quiet --compile-bytecode
+RAY_PIP := VIRTUAL_ENV=$(RAY) $(RAY)/bin/uv pip install --quiet --compile-bytecode
 
-$(RAY)/.installed: $(INSTALLED)
+$(RAY)/.installed: pyproject.toml
 	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(RAY_PIP) 'ray[data]==2.60.0' -e '.[torchvision,ray]' pytest hypothesis
 	touch $@
 

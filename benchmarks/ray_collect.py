@@ -1,6 +1,6 @@
 """Collecting over Ray on local workers against one process, for a load that is the model's.
 
-    .venv-ray/bin/python benchmarks/ray_collect.py --images 512 --workers 2
+    .venv-ray/bin/python benchmarks/ray_collect.py --images 2048 --workers 2
     .venv-ray/bin/python benchmarks/ray_collect.py --driver-memory 2000 16000
 
 A ResNet-18 of torchvision with 1,203 classes on random pictures of 224 x 224, one thread per process, so that two
@@ -118,7 +118,7 @@ def drive(images: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--images", type=int, default=2048)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--driver-memory", type=int, nargs="+")

@@ -1,4 +1,4 @@
-"""`examples/many_machines.py`: as a script on a Ray of its own, and its Spark recipe on a stand-in for a DataFrame."""
+"""`examples/many_machines.py`: as a script on a Ray of its own; its recipe for Spark on a stand-in for a DataFrame."""
 
 import functools
 import importlib.util

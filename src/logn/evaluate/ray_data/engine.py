@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -66,21 +67,24 @@ def run_blocks(
         raise InputError(f"Expected `dataset` to be a ray.data.Dataset, but got {type(dataset).__name__}.")
     there = ray.cluster_resources()
     count = pool_size(there, workers, gpus)
-    said = dataset.map_batches(
-        worker,
-        fn_constructor_kwargs={"settings": dict(settings)},
-        batch_size=None,  # a whole block at a time
-        batch_format="numpy",
-        zero_copy_batch=True,
-        compute=ray.data.ActorPoolStrategy(
-            size=count,
-            max_concurrent_calls_per_actor=1,
-            enable_true_multi_threading=True,  # in the thread of the task, by which a block gets its key
-        ),
-        num_cpus=cores_each(there.get("CPU", 1), count),
-        num_gpus=gpus or None,
-        ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
-    )
+    with warnings.catch_warnings():
+        # Ray's default is to retry without end, and this the only way to end it; hence the bound in pyproject.toml.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        said = dataset.map_batches(
+            worker,
+            fn_constructor_kwargs={"settings": dict(settings)},
+            batch_size=None,  # a whole block at a time
+            batch_format="numpy",
+            zero_copy_batch=True,
+            compute=ray.data.ActorPoolStrategy(
+                size=count,
+                max_concurrent_calls_per_actor=1,
+                enable_true_multi_threading=True,  # in the thread of the task, by which a block gets its key
+            ),
+            num_cpus=cores_each(there.get("CPU", 1), count),
+            num_gpus=gpus or None,
+            ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
+        )
     try:
         yield from each_once(said.iter_rows())
     except ray.exceptions.RayActorError as error:
