@@ -347,7 +347,7 @@ def present(comparison: Comparison, form: Format, folder: Path | None, *, as_jso
         print_json(comparison.to_dict())
         return
     style = text_style(wide=wide)
-    typer.echo(write_comparison(comparison, form.value, style=style))
+    typer.echo(write_comparison(comparison, form.value, style=style), color=style.colours or None)
     if form is Format.table and len(comparison.rows) > 1:
         typer.echo("")
         for row in comparison.rows[1:]:

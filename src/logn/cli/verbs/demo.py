@@ -102,7 +102,7 @@ def _tell(result: DemoResult, seed: int, *, quick: bool, wide: bool) -> None:
     for title, comparison in measured.items():
         header, rows = metric_cells(comparison, MAIN_COLUMNS, ())
         table = write_table(header, rows, style, tones=metric_tones(comparison, header, MAIN_COLUMNS))
-        typer.echo(f"\n{style.wrap(f'Seed {seed}. {title}')}\n\n{table}")
+        typer.echo(f"\n{style.wrap(f'Seed {seed}. {title}')}\n\n{table}", color=style.colours or None)
     title = (
         "At a fixed threshold, by exhaustive labels: what is found at the old one, and at the one that keeps as many "
         "detections as the uncorrected detector has."
