@@ -50,7 +50,8 @@ CORE := .venv-core
 
 $(CORE)/.installed: pyproject.toml
 	test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
-	$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest hypothesis pyyaml
+	$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	VIRTUAL_ENV=$(CORE) $(CORE)/bin/uv pip install --quiet -e . pytest hypothesis pyyaml
 	touch $@
 
 test-core: $(CORE)/.installed  ## the tests of what needs NumPy only, in an environment that has nothing else
@@ -140,8 +141,9 @@ DOCS := .venv-docs
 
 $(DOCS)/.installed: requirements-docs.txt pyproject.toml
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet -r requirements-docs.txt
+	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --no-deps -e .
 	touch $@
 
 docs: $(DOCS)/.installed  ## the documentation as a site in site/; links, names and workflows are checked

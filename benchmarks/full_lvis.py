@@ -6,7 +6,7 @@ Predictions are made: 300 proposals of 1,204 columns in float16 for each image, 
 those of `--classes` (a table with the column image_count), else from a formula. Each step runs in a process of its own
 and is left out if its result is in `--results` already, so a run that was stopped goes on where it was. Seconds are by
 the clock and of all processors; on a machine with other work only the latter mean something. Memory is that of the
-process at its peak and, for each process that it started, of the largest.
+process at its peak and, for each process that it started, of the largest. `--table` prints what is there.
 """
 
 from __future__ import annotations
@@ -246,15 +246,38 @@ def run_step(split: Split, step: str, images: int) -> dict[str, Any]:
     return {**costs, "load": os.getloadavg()[0], **found}
 
 
+def table(done: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Seconds of processor of each step and size, what doubling the size multiplies them by, and the memory."""
+    sizes = sorted(done, key=int)
+    lines = ["| step | " + " | ".join(f"{int(size):,} images" for size in sizes) + " | growth | peak MB |"]
+    lines.append("|:--|" + "--:|" * (len(sizes) + 2))
+    for step in STEPS:
+        costs = [done[size].get(step) for size in sizes]
+        known = [(int(size), cost) for size, cost in zip(sizes, costs, strict=True) if cost]
+        if not known or step in ("write", "peers"):
+            continue
+        (least, first), (most, last) = known[0], known[-1]
+        power = np.log(last["processor"] / first["processor"]) / np.log(most / least) if most > least else np.nan
+        growth = f"{2**power:.2f}" if most > least else ""
+        memory = max(cost["peak MB"] + cost["workers"] * cost["peak MB of each worker"] for _, cost in known)
+        cells = [f"{cost['processor']:,.0f} ({cost['wall']:,.0f})" if cost else "" for cost in costs]
+        lines.append(f"| {step} | {' | '.join(cells)} | {growth} | {memory:,.0f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True, help="a folder with 20 GB to spare")
+    parser.add_argument("--root", type=Path, default=Path("full-lvis"), help="a folder with 20 GB to spare")
     parser.add_argument("--classes", help="a table with the column image_count")
     parser.add_argument("--results", type=Path, default=Path("docs/results/full-lvis.json"))
     parser.add_argument("--shares", type=int, nargs="+", default=list(SHARES), help="1/8, 1/4 … of the images")
     parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--table", action="store_true", help="only print the results as a table")
     parser.add_argument("--one", nargs=2, metavar=("STEP", "IMAGES"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.table:
+        print(table(json.loads(arguments.results.read_text())))
+        return
     arguments.root.mkdir(parents=True, exist_ok=True)
     split = Split(arguments.root, arguments.classes)
     if arguments.one:

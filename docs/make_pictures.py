@@ -36,7 +36,7 @@ SHOTS = (
     ("report-statistics", 1240, "light", "#statistics", "#statistics"),
     ("report-errors", 1240, "dark", "#errors", "#errors"),
     ("report-gallery", 1240, "light", "#gallery", "#gallery .gallery"),
-    ("report-phone", 380, "dark", "header", "#methods"),
+    ("report-phone", 380, "dark", "header", "header"),
 )
 MOST_BYTES = 200_000
 # The figure that needs a second run, of a model that was trained with LogN.

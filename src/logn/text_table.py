@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 GAP = 2
+# A title is broken into words where it is wider than its column, but not into less than this.
+NARROWEST_TITLE = 12
 # As wide as tables are where nobody sees the terminal.
 USUAL_WIDTH = 100
 # The colours of gains and losses, as the report page has them: green, and orange (the nearest of sixteen colours).
@@ -17,7 +19,7 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 # What must stay on one line: an interval, and the difference before it.
 _INTERVAL = re.compile(r" ?\[[^\[\]]*\]")
 # Where the name of a method may be broken.
-_PIECES = re.compile(r"[^:,/ =]*[:,/ =]?")
+_PIECES = re.compile(r"[^:,/ ]*[:,/ ]?")
 
 Lines = list[str]
 # The lines of every cell of a column, the header first.
@@ -181,9 +183,8 @@ def _folded(cell: Lines, width: int) -> Lines:
 def _title(column: Column) -> Lines:
     """Break a title at its spaces where it is wider than what stands below it."""
     (text,) = column[0]
-    return textwrap.wrap(
-        text, max(_column_width(column[1:]) if column[1:] else 0, *map(len, text.split() or [""]), 1)
-    ) or [""]
+    below = _column_width(column[1:]) if column[1:] else 0
+    return textwrap.wrap(text, max(below, NARROWEST_TITLE), break_long_words=False) or [""]
 
 
 def _interval_below(cell: Lines) -> Lines:

@@ -223,7 +223,9 @@ def test_the_source_says_the_task(files, run, refused, tmp_path):
     sentence = refused("compare", files / "store", "--labels", files / "gt.json", *options[:2])
     assert sentence.startswith("Expected `--labels` only with a classifier, but got predictions of a detector (`")
     assert f"`{files}` to be what `logn predict` wrote" in refused("compare", files, *options[:2])
-    assert refused("compare", files / "stor", *options[:2]).endswith("trained image classifier, but there is none.")
+    assert refused("compare", files / "stor", *options[:2]).endswith(
+        "there is none; `logn predict MODEL --data val.json -o predictions` makes predictions."
+    )
 
 
 def test_groups_by_counts_with_own_bounds(files, capsys):

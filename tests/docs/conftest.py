@@ -112,6 +112,6 @@ def assert_options_exist(capsys):
             words = shlex.split(line, comments=True)
             assert execute([*words, "--help"]) == 0
             shown = capsys.readouterr().out
-            assert all(re.search(rf"(?<!\S){word}(?!\S)", shown) for word in words if word.startswith("-")), line
+            assert all(re.search(rf"(?<![\w-]){word}(?![\w-])", shown) for word in words if word.startswith("-")), line
 
     return check

@@ -123,10 +123,14 @@ HEADERS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "limit", "cap"),
-    [*((name, 9, None) for name in HEADERS), ("softmax", 1, None), ("softmax", 60, None), ("softmax", 9, 12)],
+    ("name", "limit", "cap", "sampled"),
+    [
+        *((name, 9, None, 4) for name in HEADERS),
+        *(("softmax", limit, None, sampled) for limit in (1, 60) for sampled in (4, 100)),
+        ("softmax", 9, 12, 4),
+    ],
 )
-def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, limit, cap, monkeypatch):
+def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, limit, cap, sampled, monkeypatch):
     """One pass for two purposes, floors raised after every image, against everything decoded and sorted."""
     header = HEADERS[name]
     store = made_store(tmp_path, header, seed=len(name))
@@ -140,6 +144,8 @@ def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, 
     monkeypatch.setattr(decoder, "_IMAGES_AT_ONCE", 1)
     for constant in ("_NEW_SHARE", "_LEFTOVER_SHARE", "_FEW"):
         monkeypatch.setattr(best_per_class, constant, 0)
+    monkeypatch.setattr(decoder, "_IMAGES_PER_SAMPLED", sampled)
+    monkeypatch.setattr(decoder, "_FEWEST_SAMPLED", 2)
     purposes = [Purpose(capped, looked_at), Purpose(ranked, looked_at), Purpose(ranked)]
     found = decode_for(store, methods, purposes, threads=1)
     for method, whole in enumerate(everything):
@@ -163,3 +169,29 @@ def test_floors_spare_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(decoder, "_IMAGES_AT_ONCE", 1)
     decode_many(store, [None], DecodeSettings(max_detections=None, score_threshold=1e-7, max_per_class=10), threads=1)
     assert sum(sizes[-20:]) < 0.2 * sum(sizes[:3]) * 20 / 3
+
+
+@pytest.mark.parametrize("surer", ["sampled", "others"])
+def test_a_guess_that_was_too_high_is_taken_back(tmp_path, surer, monkeypatch):
+    """The images from which floors are guessed are nothing like the others."""
+    header, rng = HEADERS["softmax"], np.random.default_rng(0)
+    sampled = np.linspace(0, 39, 10).astype(int)
+    with PredictionWriter(tmp_path, header) as writer:
+        for image in range(40):
+            logits = rng.normal(0, 3 if (image in sampled) == (surer == "sampled") else 0.2, (25, header.num_columns))
+            corner = rng.uniform(0, 90, (25, 2))
+            writer.append(image, Proposals(np.hstack([corner, corner + 5]), logits, height=100, width=100))
+    store = PredictionStore(tmp_path)
+    monkeypatch.setattr(decoder, "_IMAGES_PER_SAMPLED", 4)
+    again: list[bool] = []
+    too_high = BestPerClass.guessed_too_high
+
+    def watch(self):
+        again.append(too_high(self))
+        return again[-1]
+
+    monkeypatch.setattr(BestPerClass, "guessed_too_high", watch)
+    whole = decode_many(store, [None], DecodeSettings(max_detections=None, score_threshold=1e-7))[0]
+    limits = DecodeSettings(max_detections=None, score_threshold=1e-7, max_per_class=100)
+    assert_same(decode_many(store, [None], limits)[0], plain_best(whole, 100, None))
+    assert again == [surer == "sampled"]

@@ -69,7 +69,6 @@ def test_how_much_is_computed_at_once_does_not_show(monkeypatch):
     truth, detections = made(1)
     matched, weights = match_detections(detections, truth), draw_weights(IMAGES, 50)
     expected = bootstrap_metrics(matched, truth, weights, groups=truth.frequency)
-    monkeypatch.setattr(bootstrap, "ROWS_AT_ONCE", 3)
     monkeypatch.setattr(bootstrap, "HITS_AT_ONCE", 2)
     found = bootstrap_metrics(matched, truth, np.ascontiguousarray(weights), groups=truth.frequency)
     for name, values in expected.items():

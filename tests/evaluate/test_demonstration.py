@@ -80,7 +80,8 @@ def test_both_protocols_and_a_fixed_threshold_are_told(folder, monkeypatch, caps
     header, rows = threshold_cells(result.exhaustive)
     assert [row[0] for row in rows] == ["none", *METHODS]
     assert rows[0][1:3] == rows[0][4:6]
-    assert header[1] == f"found at 0.5 of {result.exhaustive.baseline.thresholds.objects:,}"
+    assert header[1] == "found at 0.5"
+    assert rows[1][1] == f"{result.exhaustive.rows[1].thresholds.found_at:,}"
     assert execute(["demo", "--quick", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["seed 0"]
     assert said["recommended"] == RECOMMENDED
@@ -118,6 +119,23 @@ def test_collecting_from_the_command_line(folder, tmp_path, capsys):
     np.testing.assert_array_equal(
         logn.ClassMoments.load(output).mean, logn.ClassMoments.load(folder / "statistics.safetensors").mean
     )
+
+
+def test_a_folder_of_images_without_labels_gives_the_same_statistics(folder, tmp_path, capsys):
+    labelled, unlabelled = tmp_path / "labelled.safetensors", tmp_path / "unlabelled.safetensors"
+    assert execute(["collect", str(folder / "model"), "--data", str(folder / "data"), "-o", str(labelled)]) == 0
+    pictures = folder / "data" / "images" / "train"
+    assert execute(["collect", str(folder / "model"), "--images", str(pictures), "-o", str(unlabelled)]) == 0
+    one, two = ClassMoments.load(labelled), ClassMoments.load(unlabelled)
+    np.testing.assert_array_equal(one.count, two.count)
+    np.testing.assert_allclose(one.mean, two.mean)
+    np.testing.assert_allclose(one.variance, two.variance)
+    assert one.metadata == two.metadata
+    capsys.readouterr()
+    for more in (["--estimator", "positives"], ["--population", "sampled-regions"]):
+        words = ["collect", str(folder / "model"), "--images", str(pictures), "-o", str(tmp_path / "no"), *more]
+        assert execute(words) == 2
+        assert "Expected `--data`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--batch", "--most"])

@@ -15,6 +15,7 @@ from logn.experiments.detector_spec import DetectionProblem
 from logn.experiments.experiment import BenchResult, BenchSection, RowResult, SectionResult
 from logn.experiments.model_spec import Folders
 from logn.experiments.run_experiment import detectors_of
+from logn.text_table import TextStyle
 from logn.training.detectors.config import DetectorTrainingConfig
 
 EXPERIMENTS = [module.EXPERIMENT for module in (table1, components, margins, online_table, sampler_table)]
@@ -177,6 +178,13 @@ def test_a_row_has_the_numbers_of_its_metrics():
     assert (row["training s"], row["inference"], row["LVIS: box AP"]) == ("2", "2.00", "27.6")
     logn = dict(zip(table.header, next(row for row in table.rows if row[0] == "LogN"), strict=True))
     assert (logn["training s"], logn["inference"]) == ("0", "folds, none")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=NAMES)
+def test_the_tables_fit_a_terminal(experiment, columns):
+    text = to_text(made_up(experiment, seeds=(0, 1)), TextStyle(width=columns, prose=columns))
+    assert [line for line in text.splitlines() if len(line) > columns] == []
 
 
 def test_several_seeds_give_mean_and_range():

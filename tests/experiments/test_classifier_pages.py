@@ -11,11 +11,13 @@ from logn.experiments.classifier_pages import (
     findings,
     section_table,
     to_markdown,
+    to_text,
     write_pages,
 )
 from logn.experiments.classifier_spec import ClassifierProblem
 from logn.experiments.formatting import half_width, student_quantile
 from logn.experiments.imagenet_lt import COMPONENTS, MAIN, PAPER_DATA, sections
+from logn.text_table import TextStyle
 
 FACTS = {
     "classes": 100,
@@ -46,6 +48,12 @@ def made_bench(seeds=(0, 1, 2), failed=()):
         ]
         found.append(ClassifierSectionResult(section.title, tuple(rows)))
     return ClassifierBench(ClassifierProblem("glyph classes", GlyphClassSettings()), tuple(seeds), tuple(found), FACTS)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_the_tables_fit_a_terminal(columns):
+    text = to_text(made_bench(), TextStyle(width=columns, prose=columns))
+    assert [line for line in text.splitlines() if len(line) > columns] == []
 
 
 def test_every_row_of_the_paper_stands_beside_ours():

@@ -178,6 +178,9 @@ class Method:
             name, equals, value = part.partition("=")
             if not equals and part in self.bare_words:
                 name, equals, value = self.bare_words[part], "=", part
+            elif not equals and self.bare_words and part not in self.options:
+                words = ", ".join(self.bare_words)
+                raise InputError(f"Expected {words} or NAME=VALUE behind `{self.name}:`, but got {part!r}.")
             option = self.option(name)
             if not equals:
                 raise InputError(f"Expected the option `{name}` of `{self.name}` as {name}=VALUE, but got {part!r}.")
@@ -187,7 +190,7 @@ class Method:
     def option(self, name: str) -> Option:
         """The option of that name."""
         if name not in self.options:
-            listed = ", ".join((*self.options, *self.bare_words)) or "none"
+            listed = ", ".join(self.options) or "none"
             raise InputError(f"Expected the options of `{self.name}` to be among {listed}, but got `{name}`.")
         return self.options[name]
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from logn.cli.console import COMMAND_LINE
 from logn.cli.option_words import spelling
 from logn.errors import InputError
 
@@ -111,14 +110,12 @@ def refuse_model_as_predictions(source: Path) -> None:
 
 
 def refuse_model_as_statistics(path: Path) -> None:
-    """Say how to get statistics where a model, or a folder of images, was named."""
+    """Say how to get statistics where a model was named."""
     if path.suffix.lower() in MODEL_FILES:
         raise InputError(
             f"Expected statistics that `logn collect` wrote, but `{path}` looks like a model; to see what would "
             f"be done to it, and nothing written, type `{correct_command(path)} --dry-run`."
         )
-    if path.is_dir():
-        raise InputError(f"Expected statistics that `logn collect` wrote, a file, but `{path}` is a folder.")
 
 
 def holds_pictures(folder: Path) -> bool:
@@ -159,9 +156,6 @@ def _unknown_option(word: str, command: Any, path: str) -> str:
 def _missing(parameter: Any, path: str) -> str:
     help_line = str(getattr(parameter, "help", "") or "").replace("`", "")
     what = f": {help_line[:1].lower()}{help_line[1:]}" if help_line else "."
-    model = next((Path(word) for word in COMMAND_LINE.get() if word.lower().endswith(PICKLES)), None)
-    if path.endswith(" collect") and model is not None:
-        return f"Expected files of logits, an ONNX file or a run, but got `{model}`: type `{correct_command(model)}`."
     example = OUTPUTS.get(path.split()[-1]) if parameter.name == "output" else None
     typed = f" Add `-o {example}`, or another name." if example else ""
     return f"Expected `{spelling(parameter)}`, but got none{what}{typed}"

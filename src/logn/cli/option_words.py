@@ -22,7 +22,10 @@ _OTHER_NAMES = {
     "affine": "correction",
 }
 # Where a name in backticks is a parameter; elsewhere it may be a tensor, a class or an array of that name.
-_PARAMETER = re.compile(r"((?:^|; )Expected (?:no |one of )?|\b(?:its|their|give|other) |--[\w-]+` (?:and|or) )`(\w+)`")
+_PARAMETER = re.compile(
+    r"((?:^|; )Expected (?:no |one of |statistics \()?"
+    r"|\b(?:its|their|give|other|another) |--[\w-]+` (?:and|or) )`(\w+)`"
+)
 _SETTING = re.compile(r"(?<=[\s(])(\w+)=(True|\d+)\b(?![:\d])")
 # Sentences that tell both ways say only the one that counts here.
 _BOTH = re.compile(r"(?:`(\w+)`|`?(\w+)=True`?) \(`(--[\w-]+)`\)|\(`(\w+)`, `(--[\w-]+)`\)")
@@ -59,6 +62,10 @@ def in_options(sentence: str, words: Mapping[str, str] | None = None) -> str:
         'Put the map behind the layer with `--insert`, or collect with `--sample-rows 4096`.'
         >>> in_options("Expected the input `tensor` to be a tensor, but it is of another kind.", words)
         'Expected the input `tensor` to be a tensor, but it is of another kind.'
+        >>> in_options("It does: choose another `output`, or delete it.", {"output": "--output"})
+        'It does: choose another `--output`, or delete it.'
+        >>> in_options("Expected statistics (`moments`) for the method `logn`.", {"statistics": "--statistics"})
+        'Expected statistics (`--statistics`) for the method `logn`.'
     """
     known = _words.get() if words is None else words
     if not known:

@@ -24,6 +24,7 @@ from logn.logits.layer import (
 from logn.logits.shared_modules import give_own_slots
 from logn.logits.trace import OutputCheck
 from logn.statistics.across_processes import merge_across_processes, process_count
+from logn.statistics.device_rows import DeviceRows
 from logn.statistics.estimators import MOVING_AVERAGE, Estimator, Statistics, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
@@ -86,8 +87,9 @@ def record(
         row_labels: For positives: called after each pass for the column of the class of each of its rows, -1 for none.
 
     Yields:
-        ClassMoments: filled as the model runs, with another estimator than "exact" when the block ends; for a layer
-            with `stages=True` a tuple with one per stage.
+        ClassMoments: filled as the model runs, some batches behind it on a GPU, which never waits for them; with
+            another estimator than "exact" when the block ends; for a layer with `stages=True` a tuple with one per
+            stage.
 
     Example:
         >>> import torch
@@ -122,6 +124,7 @@ def record(
         for name in _stage_names(layer)
     )
     recorded = tuple(part if isinstance(part, ClassMoments) else finished(part) for part in running)
+    unused: list[DeviceRows] = []
     with contextlib.ExitStack() as hooks:
         hooks.callback(recompile)
         for slot in give_own_slots(model, layer):
@@ -130,7 +133,8 @@ def record(
         if passes is not None:
             hooks.callback(passes.remove)
         for index, module in _distinct(find_modules(model, layer)):
-            hook = _recorder(layer, index, running[layer.stage_of[index]], passes, row_labels)
+            hook, rest = _recorder(layer, index, running[layer.stage_of[index]], passes, row_labels)
+            unused.append(rest)
             # First of all hooks, so that a map attached to the layer is not recorded.
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
@@ -138,6 +142,8 @@ def record(
             hooks.enter_context(OutputCheck(model, layer, on_activation=partial(_note_activation, running)))
         recompile()
         yield recorded if layer.stages else recorded[0]
+        for rest in unused:
+            rest.finish()
     for given, part in zip(recorded, running, strict=True):
         if part is not given:
             vars(given).update(vars(finished(part)))  # the object that the caller holds is filled
@@ -162,13 +168,16 @@ def _recorder(
     statistics: Statistics,
     passes: ForwardPasses | None,
     labels: Callable[[], Any] | None,
-) -> Callable[..., None]:
+) -> tuple[Callable[..., None], DeviceRows]:
     lock = threading.Lock()
+    on_the_way = DeviceRows(lambda rows: add_batch(statistics, rows, labels or _no_labels))
 
     def update(rows: Any) -> None:
         # Replicas of a data-parallel model run in threads.
         with lock:
-            add_batch(statistics, rows, labels or _no_labels)
+            on_the_way.add(rows)
+            if labels is not None:  # they are those of this pass
+                on_the_way.finish()
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         rows = layer.rows(output[-1] if layer.final_only == "slice" else output, index)
@@ -177,7 +186,7 @@ def _recorder(
         else:
             passes.at_the_end(index, lambda: update(rows))
 
-    return never_compiled(hook)
+    return never_compiled(hook), on_the_way
 
 
 def _no_labels() -> Any:

@@ -113,7 +113,7 @@ ImageFolderOption = Annotated[
     typer.Option(help="Folder that the image paths start from; by default that of the annotations or the list."),
     formerly("--root"),
 ]
-TaskOption = Annotated[Task | None, typer.Option(help="Seen from what is given; to be said where that leaves it open.")]
+TaskOption = Annotated[Task | None, typer.Option(help="Told from the input; needed only where that leaves it open.")]
 ListNamesOption = Annotated[Path | None, typer.Option(help="One class name a line, for list files.")]
 DeviceOption = Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.", rich_help_panel=RUNNING)]
 

@@ -73,7 +73,7 @@ ProtocolOption = Annotated[
         "--protocol",
     ),
 ]
-CocoOption = Annotated[bool, _option(PROTOCOL, "Short for `--protocol coco`.", "--coco")]
+CocoOption = Annotated[bool, _option(PROTOCOL, "Every class counts in every image, as COCO has it.", "--coco")]
 MissingClassesOption = Annotated[
     bool,
     _option(PROTOCOL, "Leave out objects of classes that the model does not have.", "--allow-missing"),

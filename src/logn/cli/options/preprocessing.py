@@ -46,14 +46,15 @@ def _option(text: str, *names: str, **more: Any) -> Any:
 LikeOption = Annotated[
     str | None,
     _option(
-        f"As the authors of such models do: {', '.join(PRESETS)}. Default: what the file says of itself (Ultralytics' "
-        "metadata, a preprocessor_config.json beside it). The options below change single points.",
+        f"Prepare images as the authors of such models do: {', '.join(PRESETS)}. Default: what the file says of "
+        "itself (Ultralytics' metadata, a preprocessor_config.json beside it). The options below override "
+        "single settings.",
         metavar="NAME",
         autocompletion=complete_presets,
     ),
 ]
 SizeOption = Annotated[str | None, _option("HEIGHTxWIDTH; default: the model's.")]
-ResizeOption = Annotated[Resize | None, _option("How to get there; default: stretch.")]
+ResizeOption = Annotated[Resize | None, _option("How images are brought to that size; default: stretch.")]
 MeanOption = Annotated[str | None, _option("One or three numbers; default: 0.")]
 StdOption = Annotated[str | None, _option("One or three numbers; default: 1.")]
 MaxValueOption = Annotated[float | None, _option("White before the mean is subtracted: 1 (default) or 255.")]

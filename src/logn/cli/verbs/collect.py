@@ -101,8 +101,8 @@ def collect(sources: SourcesArgument) -> Kind:
     """Read logits once and write their count, mean and variance per class. No label is read.
 
     What SOURCES are is seen from them: files of logits, an ONNX file (run over `--images`; the logits are read where
-    `logn fold` will correct them), a run of `logn train` or another detector (run over the training images of
-    `--data`).
+    `logn fold` will correct them), a run of `logn train` or another detector (run over the images of a folder,
+    `--images`, or of labels, `--data`).
 
     Files of logits are read in bounded memory; the result has the same bits for any number of threads. A killed run
     goes on where it stopped when the same command is given again: its progress is in OUTPUT.partial until the end.

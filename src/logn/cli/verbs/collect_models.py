@@ -72,14 +72,14 @@ SourcesArgument = Annotated[
     ),
 ]
 IMAGES = typer.Option(
-    help="ONNX: folder of training images, all of them; with --data, and for a run: folder that the image paths start "
-    "from, by default that of the annotations or the list."
+    help="Folder of training images, all of them; with --data the folder that its image paths start from, by default "
+    "that of the annotations or the list."
 )
 DATA = typer.Option(
     "--data",
     "-d",
-    help=f"Training images, required for a run. Detectors: {ANNOTATIONS} Classifiers: {LABELLED_IMAGES} ONNX: only the "
-    "images that annotations list.",
+    help=f"Instead of a folder, the image list of labels; required for a trained classifier. Detectors: {ANNOTATIONS} "
+    f"Classifiers: {LABELLED_IMAGES}",
 )
 MaxImagesOption = Annotated[
     int | None,

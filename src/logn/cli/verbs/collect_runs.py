@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -88,7 +89,7 @@ def collect_run(
 
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
-    if data is None:
+    if data is None and (images is None or not _needs_no_labels(model, population, estimator)):
         raise _without_data(model, images, trust=trust)
     check_output(output, holds="logn.statistics")
     how = Estimation(estimator.value, momentum, bias_correction)
@@ -226,6 +227,41 @@ def _save_stages(found: tuple[ClassMoments, ...], output: Path, images: int, *, 
         print_next(path)
 
 
+def _needs_no_labels(model: Path, population: str | None, estimator: Estimator) -> bool:
+    """Whether a folder of images is enough: labels name what a classifier held out, sampled regions and positives."""
+    labelled = population == SAMPLED_REGIONS or estimator in (Estimator.positives, Estimator.positives_correct)
+    return not labelled and not is_classifier(model)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """The images of a folder, which nobody labelled: the classes are those that the detector names."""
+
+    annotation_file: Path
+    paths: tuple[Path, ...]
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read_image(self, index: int) -> Any:
+        """The pixels of an image."""
+        from logn.datasets.image_file import read_image
+
+        return read_image(self.paths[index])
+
+
+def _unlabelled(folder: Path, detector: Any) -> _Folder:
+    from logn.logits.image_folder import find_images
+
+    names = getattr(detector, "class_names", None)
+    if names is None:
+        raise InputError(
+            "Expected `--data`, labels that name the classes, with a model that does not name them, but got none."
+        )
+    return _Folder(folder, tuple(find_images(folder)), tuple(names))
+
+
 def _without_data(model: Path, images: Path | None, *, trust: bool) -> InputError:
     """What to type for a model that is to see a folder of images."""
     pickle = model.suffix.lower() in (".pt", ".pth")
@@ -242,7 +278,7 @@ def _prepare_detector(
     trust: bool,
     image_size: int | None,
     model: Path,
-    data: Path,
+    data: Path | None,
     images: Path | None,
     device: str,
     *,
@@ -253,8 +289,9 @@ def _prepare_detector(
     from logn.datasets.training_annotations import find_annotations
     from logn.evaluate.store.detector_statistics import collect_detector_statistics, collect_stage_statistics
 
-    dataset = DetectionDataset(find_annotations(data), images)
+    labelled = None if data is None else DetectionDataset(find_annotations(data), images)
     detector = open_detector(model, trust=trust, image_size=image_size, device=device)
+    dataset: Any = labelled if images is None or labelled is not None else _unlabelled(images, detector)
     collect: Any = collect_detector_statistics if stages is Stages.average else collect_stage_statistics
     return partial(collect, detector, dataset, batch=batch), len(dataset)
 

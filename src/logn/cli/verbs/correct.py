@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress, text_style
+from logn.cli.first_tries import PICKLES
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import (
@@ -308,7 +309,8 @@ def _print_next(done: Correction) -> None:
     statistics = next((path for path in done.files if ".statistics" in path.name), None)
     if statistics is None and done.output is not None:
         statistics = done.output / "logn-statistics.safetensors"
-    predict = command("logn", "predict", done.model, "--data", "val.json", "-o", "predictions")
+    trust = ["--trust"] if Path(done.model).suffix.lower() in PICKLES else []
+    predict = command("logn", "predict", done.model, "--data", "val.json", "-o", "predictions", *trust)
     compare = command("logn", "compare", "predictions", "-s", str(statistics), "-a", "val.json", "-o", "comparison")
     print_note(f"Does it help? With labels, before and after: {predict}")
     print_note(f"then {compare} and logn report comparison -o report.html")

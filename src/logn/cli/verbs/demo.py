@@ -11,6 +11,7 @@ import typer
 from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_json, print_note, text_style
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
+from logn.text_table import write_table
 
 if TYPE_CHECKING:
     from logn.evaluate.comparison.comparison import Comparison
@@ -67,7 +68,7 @@ def demo(
         results.append(result)
         page = write_page(result)
         if not json:
-            _tell(result, number, wide=wide)
+            _tell(result, number, quick=quick, wide=wide)
             typer.echo(f"Look at it: {page}")
             print_note(f"To correct this very detector: {_correct(result.folder)}")
     if json:
@@ -90,28 +91,29 @@ def write_page(result: DemoResult) -> Path:
     return write_report(open_run(result.folder), result.folder / "report.html", method=result.recommended).path
 
 
-def _tell(result: DemoResult, seed: int, *, wide: bool) -> None:
-    from logn.evaluate.comparison.tables import MAIN_COLUMNS, Table, metric_cells, metric_tones
+def _tell(result: DemoResult, seed: int, *, quick: bool, wide: bool) -> None:
+    from logn.evaluate.comparison.tables import MAIN_COLUMNS, metric_cells, metric_tones
 
     style = text_style(wide=wide)
-    measured = (
-        ("By federated labels, as LVIS has them: a class counts where it was looked for.", result.comparison),
-        ("By exhaustive labels, as COCO has them: every class counts in every image.", result.exhaustive),
-    )
-    typer.echo(f"\nSeed {seed}")
-    for title, comparison in measured:
-        header, rows = metric_cells(comparison, MAIN_COLUMNS, ("ECE",))
-        table = Table(title, header, tuple(rows), tones=metric_tones(comparison, header, MAIN_COLUMNS))
-        typer.echo(f"\n{table.to_text(style)}")
-    header, rows = threshold_cells(result.exhaustive)
+    measured = {
+        "By federated labels, as LVIS has them: a class counts where it was looked for.": result.comparison,
+        "By exhaustive labels, as COCO has them: every class counts in every image.": result.exhaustive,
+    }
+    for title, comparison in measured.items():
+        header, rows = metric_cells(comparison, MAIN_COLUMNS, ())
+        table = write_table(header, rows, style, tones=metric_tones(comparison, header, MAIN_COLUMNS))
+        typer.echo(f"\n{style.wrap(f'Seed {seed}. {title}')}\n\n{table}")
     title = (
         "At a fixed threshold, by exhaustive labels: what is found at the old one, and at the one that keeps as many "
-        "detections as the uncorrected detector."
+        "detections as the uncorrected detector has."
     )
-    typer.echo(f"\n{Table(title, header, tuple(rows)).to_text(style)}\n")
+    typer.echo(f"\n{style.wrap(title)}\n\n{write_table(*threshold_cells(result.exhaustive), style)}\n")
     for sentence in sentences(result):
         typer.echo(style.wrap(sentence, indent="  "))
-    typer.echo(style.wrap(f"Everything is in {result.folder}."))
+    if quick:
+        told = "This was the quick form: everything runs, but nothing is learnt of rare classes. For numbers: logn demo"
+        typer.echo(style.wrap(told, indent="  "))
+    typer.echo(f"Everything is in {result.folder}.")
 
 
 def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -128,12 +130,12 @@ def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple
             for point in points
             if point.old == curve.at
         ]
-        same = (f"{curve.at:g}", *old) if row is comparison.baseline else ("–",) * 3
-        rows.append((row.name, *old, *(new[0] if new else same)))
+        if row is comparison.baseline:
+            new = [(f"{curve.at:g}", *old)]
+        rows.append((row.name, *old, *(new[0] if new else ("–",) * 3)))
     first = comparison.baseline.thresholds
-    at, objects = (0.5, 0) if first is None else (first.at, first.objects)
-    titles = (f"found at {at:g} of {objects:,}", "false alarms", "as many at", "found there", "false alarms there")
-    return ("method", *titles), rows
+    at = "it" if first is None else f"{first.at:g}"
+    return ("method", f"found at {at}", "false alarms", "as many at", "found", "false alarms"), rows
 
 
 def sentences(result: DemoResult) -> list[str]:
@@ -176,8 +178,9 @@ def _summary(result: DemoResult) -> dict[str, object]:
 
 def _tell_all(results: list[DemoResult], *, wide: bool) -> None:
     """Mean and range over the seeds of the differences to the uncorrected detector, by both kinds of labels."""
-    from logn.evaluate.comparison.tables import MAIN_COLUMNS, Table
+    from logn.evaluate.comparison.tables import MAIN_COLUMNS
 
+    style = text_style(wide=wide)
     for kind in ("federated", "exhaustive"):
         found = [result.comparison if kind == "federated" else result.exhaustive for result in results]
         rows = []
@@ -188,4 +191,4 @@ def _tell_all(results: list[DemoResult], *, wide: bool) -> None:
             cells = [f"{sum(seen) / len(seen):+.1f}\n{min(seen):+.1f} to {max(seen):+.1f}" for seen in changes]
             rows.append((row.name, *cells))
         title = f"Differences to `none` over {len(results)} seeds by {kind} labels: mean, lowest to highest."
-        typer.echo(f"\n{Table(title, ('method', *MAIN_COLUMNS), tuple(rows)).to_text(text_style(wide=wide))}")
+        typer.echo(f"\n{style.wrap(title)}\n\n{write_table(('method', *MAIN_COLUMNS), rows, style)}")

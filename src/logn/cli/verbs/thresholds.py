@@ -68,7 +68,7 @@ AtOption = Annotated[
     float | None,
     typer.Option(
         "--threshold",
-        help="The one threshold that shall act as all of them; default 0.25, for a softmax the common threshold.",
+        help="The one threshold that acts as all of them; default 0.25, for a softmax the common threshold.",
         rich_help_panel=FOLD,
     ),
     formerly("--at"),
@@ -109,7 +109,7 @@ def detector_thresholds(
     at: AtOption = None,
     affine_output: AffineOption = None,
     at_least: LeastOption = None,
-    iou: Annotated[float, typer.Option(help="Overlap from which on a detection is right.")] = 0.5,
+    iou: Annotated[float, typer.Option(help="Overlap (IoU) at which a detection counts as right.")] = 0.5,
     coco: options.CocoOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     nms: options.NmsOption = None,

@@ -28,7 +28,7 @@ class CompareSettings:
         confidence: Of the intervals.
         seed: Of the bootstrap.
         split: Report on one half of the images or rows only, and make choices on the other.
-        fixed: Also compute AP-Fixed, and AP-Pool over its detections: a second decoding. For detectors.
+        fixed: Also compute AP-Fixed, and AP-Pool over its detections. For detectors.
         errors: Also find the kinds of error (TIDE) over all images. For detectors.
         mask_errors: Find them by the overlap of masks instead of boxes; needs masks.
         bounds: The last rare and the last common training count, when groups come from counts; by default 10 and 100

@@ -80,6 +80,7 @@ class BestPerClass:
     Args:
         num_classes: How many foreground classes there are.
         limit: How many detections to keep of each.
+        guess: Floors to begin with, which may turn out to be too high (`guessed_too_high`); where bins begin.
 
     Example:
         >>> best = BestPerClass(num_classes=2, limit=1)
@@ -88,8 +89,9 @@ class BestPerClass:
         0
     """
 
-    def __init__(self, num_classes: int, limit: int) -> None:
+    def __init__(self, num_classes: int, limit: int, guess: Float32 | None = None) -> None:
         self._limit = limit
+        self._guess: Float32 = np.zeros(num_classes, np.float32) if guess is None else guess
         self._parts: list[Detections] = []
         self._holders: list[PlaceHolders] = []
         # How many scores of each class fell into each bin.
@@ -98,7 +100,7 @@ class BestPerClass:
         self._num_new = self._num_stored = 0
         # No detection of a class below its floor can be among its best any more: it need not even be suppressed. The
         # floor is where the bin begins that the last of the best is in.
-        self.floor: Float32 = np.zeros(num_classes, np.float32)
+        self.floor: Float32 = self._guess.copy()
 
     def add(self, detections: Detections, holders: PlaceHolders | None = None) -> None:
         """Take in detections of images after those of before, and others of the same images that are only counted."""
@@ -123,7 +125,7 @@ class BestPerClass:
         full = at_least >= self._limit
         last = np.maximum(full.sum(axis=1) - 1, 0)  # the highest bin that has enough in it and above
         edges = ((last + _FIRST_BIN).astype(np.uint32) << np.uint32(_BIN_BITS)).view(np.float32)
-        self.floor[:] = np.where((last > 0) & full[:, 0], edges, np.float32(0))
+        np.maximum(np.where((last > 0) & full[:, 0], edges, np.float32(0)), self._guess, out=self.floor)
         above = int(at_least[np.arange(len(last)), last].sum())
         if self._num_stored > (1 + _LEFTOVER_SHARE) * above + _FEW:
             self._cut()
@@ -135,6 +137,20 @@ class BestPerClass:
         holders = holders.take(np.flatnonzero(holders.scores >= self.floor.take(holders.labels)))
         self._parts, self._holders = [found], [holders]
         self._num_stored = len(found) + len(holders)
+
+    def settled_floor(self) -> Float32:
+        """The floors by all that was added."""
+        self._raise_floors()
+        return self.floor
+
+    def guessed_too_high(self) -> bool:
+        """Whether fewer detections of any class than are wanted reached its guess, so that some may be missing."""
+        if not self._guess.any():
+            return False
+        self._raise_floors()
+        first = _places(np.zeros(len(self._guess), np.uint16), self._guess)
+        reached = np.where(np.arange(_NUM_BINS) >= first[:, None], self._counts, 0).sum(axis=1)
+        return bool(((reached < self._limit) & (self._guess > 0)).any())
 
     def detections(self) -> Detections:
         """What is kept, sorted by image, then by descending score."""

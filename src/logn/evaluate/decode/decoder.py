@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.decode.best_per_class import BestPerClass
+from logn.evaluate.decode.class_scores import Float32
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.image_decoder import Decoded, Floors, ImageDecoder, ImageTask, Method
 from logn.evaluate.decode.settings import DecodeSettings as DecodeSettings
 from logn.evaluate.decode.workers import available_processors as available_processors
-from logn.evaluate.decode.workers import decode_tasks
+from logn.evaluate.decode.workers import decode_tasks, worthwhile_processes
 from logn.evaluate.store.prediction_store import PredictionStore
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]
 # Images that are decoded at a time, and of which memory is let go together.
 _IMAGES_AT_ONCE = 16
+# One of so many images is decoded beforehand, to guess floors, but never more than the most; where there would be fewer
+# than the fewest, none is.
+_IMAGES_PER_SAMPLED, _FEWEST_SAMPLED, _MOST_SAMPLED = 32, 8, 128
+# How many times the wanted detections should exceed a guess: so many that too few hardly ever do.
+_ENOUGH_TIMES = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,19 +114,78 @@ def decode_for(
     Purposes differ in threshold, limits and what they look at; the rest of their settings is the same. The other
     arguments are those of `decode_many`.
     """
+    how = _How(threads, processes)
+    guesses = [_guessed_floors(store, transforms, purpose, how) for purpose in purposes]
+    collected = _collect(store, transforms, purposes, guesses, how, progress)
+    for purpose, of_purpose in zip(purposes, collected, strict=True):
+        for method, found in enumerate(of_purpose):
+            if found.guessed_too_high():
+                (of_purpose[method],) = _collect(store, [transforms[method]], [purpose], [[None]], how)[0]
+    return [[of_method.detections() for of_method in of_purpose] for of_purpose in collected]
+
+
+@dataclass(frozen=True)
+class _How:
+    """On how many threads or processes to decode."""
+
+    threads: int | None
+    processes: int | None
+
+    def for_sample_of(self, decoder: ImageDecoder) -> _How:
+        """As many for a few images as for all: of them each takes longer."""
+        if self.threads is not None or self.processes is not None:
+            return self
+        number = worthwhile_processes(decoder)
+        return _How(None, number) if number > 1 else self
+
+
+def _collect(
+    store: PredictionStore,
+    transforms: Sequence[Method],
+    purposes: Sequence[Purpose],
+    guesses: Sequence[Floors],
+    how: _How,
+    progress: Progress | None = None,
+) -> list[list[_AllOf | BestPerClass]]:
+    """Decode all images once."""
     settings = [purpose.settings for purpose in purposes]
     decoder = ImageDecoder(store, transforms, settings)
-    collected = [[_collector(decoder.num_classes, limits.max_per_class) for _ in transforms] for limits in settings]
+    collected = [
+        [_collector(decoder.num_classes, limits.max_per_class, guess) for guess in of_purpose]
+        for limits, of_purpose in zip(settings, guesses, strict=True)
+    ]
     floors = [[of_method.floor for of_method in of_purpose] for of_purpose in collected]
     tasks = _tasks(store, purposes, floors)
-    with contextlib.closing(decode_tasks(decoder, tasks, threads=threads, processes=processes)) as chunks:
+    with contextlib.closing(decode_tasks(decoder, tasks, threads=how.threads, processes=how.processes)) as chunks:
         for task, chunk in chunks:
             for of_purpose, decoded in zip(collected, chunk, strict=True):
                 for of_method, found in zip(of_purpose, decoded, strict=True):
                     of_method.add(found.detections, found.holders)
             if progress:
                 progress(task.stop - task.start)
-    return [[of_method.detections() for of_method in of_purpose] for of_purpose in collected]
+    return collected
+
+
+def _guessed_floors(
+    store: PredictionStore, transforms: Sequence[Method], purpose: Purpose, how: _How
+) -> list[Float32 | None]:
+    """Floors that a few images suggest: of each class a score that about twice as many as are wanted should exceed.
+
+    Without them the first images would be decoded in full, before enough is known to skip anything. They are only
+    guesses: where too few exceed one in the end, all is decoded again without it.
+    """
+    limits, number = purpose.settings, len(store) // _IMAGES_PER_SAMPLED
+    if limits.max_per_class is None or limits.max_detections is not None or number < _FEWEST_SAMPLED:
+        return [None] * len(transforms)
+    number = min(number, _MOST_SAMPLED)
+    rank = int(_ENOUGH_TIMES * limits.max_per_class * number / len(store)) + _FEWEST_SAMPLED
+    sample = store.part(np.linspace(0, len(store) - 1, number).astype(np.intp))
+    # None of it is looked at: only scores are wanted.
+    nothing = np.zeros((number, 1), np.bool_).repeat(ImageDecoder(store, [], [limits]).num_classes, axis=1)
+    counting = Purpose(replace(limits, max_per_class=rank), nothing)
+    how = how.for_sample_of(ImageDecoder(store, transforms, [limits]))
+    (found,) = _collect(sample, transforms, [counting], [[None] * len(transforms)], how)
+    return [None if isinstance(of_method, _AllOf) else of_method.settled_floor() for of_method in found]
 
 
 def decode_chunks(
@@ -173,9 +238,12 @@ class _AllOf:
     def add(self, detections: Detections, holders: object) -> None:
         self._parts.append(detections)
 
+    def guessed_too_high(self) -> bool:
+        return False
+
     def detections(self) -> Detections:
         return Detections.concatenate(self._parts)
 
 
-def _collector(num_classes: int, limit: int | None) -> _AllOf | BestPerClass:
-    return _AllOf() if limit is None else BestPerClass(num_classes, limit)
+def _collector(num_classes: int, limit: int | None, guess: Float32 | None) -> _AllOf | BestPerClass:
+    return _AllOf() if limit is None else BestPerClass(num_classes, limit, guess)

@@ -60,7 +60,7 @@ def decode_tasks(
     for name, number in (("threads", threads), ("processes", processes)):
         if number is not None and number < 1:
             raise InputError(f"Expected `{name}` to be at least 1, but got {number}.")
-    number = processes if processes is not None else 1 if threads is not None else _worthwhile_processes(decoder)
+    number = processes if processes is not None else 1 if threads is not None else worthwhile_processes(decoder)
     with ExitStack() as stack:
         if number > 1 and (pool := _process_pool(stack, decoder, number)) is not None:
             yield from _in_processes(pool, decoder, tasks, number)
@@ -104,7 +104,7 @@ def _in_processes(
             yield task, decoder.decode(task)
 
 
-def _worthwhile_processes(decoder: ImageDecoder) -> int:
+def worthwhile_processes(decoder: ImageDecoder) -> int:
     """As many processes as there are processors, or one where starting them would take longer than it spares."""
     store = decoder.store
     logits = store.num_proposals * store.num_columns * len(decoder.transforms)

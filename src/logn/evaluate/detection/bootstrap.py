@@ -23,10 +23,8 @@ from logn.strict_json import number_or_nan
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int32]
-# Ranked detections whose weights are gathered at once, and hits whose precision is computed at once: what is done to
-# them should stay in the cache.
-ROWS_AT_ONCE = 1024
-HITS_AT_ONCE = 64
+# Hits whose precision is computed at once: what is done to them should stay in the cache.
+HITS_AT_ONCE = 32
 # What the recall points of the evaluators are multiples of, to the last bit.
 RECALL_STEP = 0.01
 
@@ -106,10 +104,11 @@ def bootstrap_metrics(
     by_image = np.ascontiguousarray(weights.T)
     boxes = _boxes_per_class(truth, by_image)
     mean, first = np.zeros(boxes.shape), np.zeros(boxes.shape)
+    area = _Area(len(weights))
     for label in np.unique(matched.labels).tolist():
         ranked = _RankedClass.of(matched, label)
         if ranked is not None:
-            mean[label], first[label] = ranked.precision(by_image, boxes[label])
+            mean[label], first[label] = ranked.precision(by_image, boxes[label], area)
     members: dict[str, Any] = {"AP": slice(None)}
     if groups is not None:
         members |= {f"AP{group}": np.flatnonzero(groups == group) for group in GROUPS}
@@ -176,9 +175,9 @@ def _boxes_per_class(truth: GroundTruth, weights: Counts) -> Counts:
     rows = np.flatnonzero(~truth.crowd)
     rows = rows[np.argsort(truth.labels[rows], kind="stable")]
     boxes = np.zeros((truth.num_classes, weights.shape[1]), np.int32)
-    present, start = np.unique(truth.labels[rows], return_index=True)
-    if len(present):
-        boxes[present] = np.add.reduceat(weights[truth.image_index[rows]], start, axis=0)
+    present, starts = np.unique(truth.labels[rows], return_index=True)
+    for label, of_class in zip(present.tolist(), np.split(truth.image_index[rows], starts[1:]), strict=True):
+        np.add.reduce(weights.take(of_class, axis=0), axis=0, out=boxes[label])
     return boxes
 
 
@@ -203,7 +202,7 @@ class _RankedClass:
         counted = matched.counted[:, first : first + stop]
         return cls(matched.image_index[first : first + stop], correct[:, :stop], counted, hits)
 
-    def precision(self, weights: Counts, boxes: Counts) -> tuple[Floats, Floats]:
+    def precision(self, weights: Counts, boxes: Counts, area: _Area) -> tuple[Floats, Floats]:
         """AP of every draw: the mean over the thresholds, and at the first of them."""
         always: npt.NDArray[np.bool_] = np.all(self.counted, axis=0)
         total = self._running_total(weights, always)
@@ -221,7 +220,7 @@ class _RankedClass:
                 extra = np.concatenate([np.zeros_like(extra[:1]), extra])
                 of_hits += extra.take(np.searchsorted(sometimes, hits, side="right"), axis=0)
             found = _running(weights.take(self.images[hits], axis=0))
-            results.append(_area(found, of_hits, annotated))
+            results.append(area.of(found, of_hits, annotated))
         return np.mean(results, axis=0), results[0]
 
     def _is_as_before(self, place: int) -> bool:
@@ -230,15 +229,17 @@ class _RankedClass:
 
     def _running_total(self, weights: Counts, rows: npt.NDArray[np.bool_]) -> Counts:
         """At each hit, the weights of some of the rows up to it: `(hits, draws)`."""
-        between = np.zeros((len(self.hits), weights.shape[1]), np.int32)
+        result = np.empty((len(self.hits), weights.shape[1]), np.int32)
+        total = np.zeros_like(result[0])
         chosen = np.flatnonzero(rows)
-        next_hit = np.searchsorted(self.hits, chosen)
-        for first in range(0, len(chosen), ROWS_AT_ONCE):
-            block = slice(first, first + ROWS_AT_ONCE)
-            starts = np.flatnonzero(np.diff(next_hit[block], prepend=-1))
-            sums = np.add.reduceat(weights.take(self.images[chosen[block]], axis=0), starts, axis=0)
-            between[next_hit[block][starts]] += sums
-        return _running(between)
+        stops = np.searchsorted(chosen, self.hits, side="right").tolist()
+        images = self.images[chosen].tolist()
+        # Row by row: `numpy.add.reduceat` takes ten times as long for sums of a few rows.
+        for place, (start, stop) in enumerate(itertools.pairwise([0, *stops])):
+            for image in images[start:stop]:
+                np.add(total, weights[image], out=total)
+            result[place] = total
+        return result
 
 
 def _running(rows: Counts) -> Counts:
@@ -248,22 +249,38 @@ def _running(rows: Counts) -> Counts:
     return rows
 
 
-def _area(found: Counts, total: Counts, boxes: Floats) -> Floats:
-    """AP of every draw from the running weights of hits and of all that counts, `(hits, draws)`; from the last hit on.
+class _Area:
+    """AP of many draws, from the hits of a class; memory is used again, since fresh memory costs more than the work."""
 
-    The area is the sum over hits of the recall points reached, times what the best precision falls by behind the hit.
-    """
-    area = np.zeros(found.shape[1])
-    best = np.zeros((1, found.shape[1]))  # precision at the hits behind those that are looked at
-    for stop in range(len(found), 0, -HITS_AT_ONCE):
-        block = slice(max(stop - HITS_AT_ONCE, 0), stop)
-        precision = np.concatenate([found[block] / np.maximum(total[block], 1), best])
-        for behind, row in itertools.pairwise(precision[::-1]):
-            np.maximum(row, behind, out=row)
-        recall = found[block] / boxes
-        reached = np.floor(100 * recall + 1e-9)
-        # At equality the last bit of the recall points decides, here as in the evaluators.
-        reached += RECALL_STEP * reached <= recall
-        area += np.einsum("ij,ij->j", reached, precision[:-1] - precision[1:])
-        best = precision[:1].copy()
-    return area / len(RECALL_THRESHOLDS)
+    def __init__(self, draws: int) -> None:
+        self._arrays = [np.empty((HITS_AT_ONCE + 1, draws)) for _ in range(3)]
+        self._mask = np.empty((HITS_AT_ONCE, draws), np.bool_)
+
+    def of(self, found: Counts, total: Counts, boxes: Floats) -> Floats:
+        """The area of each draw from the running weights of hits and of all that counts, `(hits, draws)`.
+
+        It is the sum over hits of the recall points reached, times what the best precision falls by behind the hit; so
+        the last hits come first.
+        """
+        area = np.zeros(found.shape[1])
+        best: Floats = np.zeros(found.shape[1])  # precision at the hits behind those that are looked at
+        for stop in range(len(found), 0, -HITS_AT_ONCE):
+            block = slice(max(stop - HITS_AT_ONCE, 0), stop)
+            size = block.stop - block.start
+            precision, recall, reached = (array[: size + 1] for array in self._arrays)
+            np.divide(found[block], np.maximum(total[block], 1), out=precision[:-1])
+            precision[-1] = best
+            for behind, row in itertools.pairwise(precision[::-1]):
+                np.maximum(row, behind, out=row)
+            best = precision[0].copy()
+            recall, reached, falls = recall[:-1], reached[:-1], precision[:-1]
+            np.divide(found[block], boxes, out=recall)
+            np.multiply(recall, 100.0, out=reached)
+            reached += 1e-9
+            np.floor(reached, out=reached)
+            falls -= precision[1:]
+            # At equality the last bit of the recall points decides, here as in the evaluators.
+            area += np.einsum("ij,ij->j", reached, falls)
+            reached *= RECALL_STEP
+            area += np.einsum("ij,ij->j", np.less_equal(reached, recall, out=self._mask[:size]), falls)
+        return area / len(RECALL_THRESHOLDS)
