@@ -171,7 +171,7 @@ def labels(tmp_path):
             ("--ray", "--population", "sampled-regions"),
             "Expected `--population test-proposals` with `--ray`, but got sampled-regions.",
         ),
-        (("--ray",), 'Expected the package `ray` to be installed: run pip install "logn[ray]".'),
+        (("--ray",), 'Expected the package `ray` to be installed: run pip install "logn[ray]"'),
     ],
 )
 def test_what_does_not_go_with_ray_is_refused(tmp_path, labels, capsys, monkeypatch, options, sentence):
