@@ -142,7 +142,7 @@ def _help_of(verb: str) -> str:
     # A process of its own, for the width and for colours that nothing else has touched.
     done = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-m", "logn", *verb.split(), "--help"],
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"},
         capture_output=True,
         text=True,
         encoding="utf-8",
