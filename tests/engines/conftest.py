@@ -92,7 +92,7 @@ def pair(request):
     """A network, the same with a map folded in, the map, and images."""
     torch.manual_seed(0)
     model, size, network_of = {"classifier": classifier, "ssdlite": ssdlite, "yolo": yolo}[request.param]()
-    network = network_of(model.eval())
+    network = network_of(model).eval()
     images = torch.nn.functional.interpolate(torch.rand(4, 3, 8, 8), size, mode="bilinear")
     settle(network, images)
     layer = locate_logits(model)
@@ -105,7 +105,7 @@ def pair(request):
     affine = ClassAffine(scale, shift, layer.background)
     copied = copy.deepcopy(model)
     fold(copied, layer, affine)
-    corrected = network_of(copied.eval())
+    corrected = network_of(copied).eval()
     with torch.no_grad():  # a YOLO makes its anchors in the first run at a size, which is no part of what is exported
         network(images[:1])
         corrected(images[:1])
