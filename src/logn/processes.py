@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
 from typing import Any, TypeVar
@@ -147,5 +149,14 @@ def fresh_processes(
 
 def _first_steps(prepare: Callable[[], object] | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems where this cannot be inherited
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
     if prepare is not None:
         prepare()
+
+
+def _end_with_the_first() -> None:
+    """End when the process that started this one has ended, however: nobody would give it work any more."""
+    first = parent_process()
+    if first is not None:
+        first.join()
+        os._exit(1)

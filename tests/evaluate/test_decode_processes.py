@@ -79,6 +79,20 @@ def test_a_process_that_is_killed_is_said_and_the_rest_is_decoded(store):
         assert_same(Detections.concatenate([chunk[number] for chunk in found]), of_method)
 
 
+def test_no_process_outlives_one_that_was_killed(store):
+    """What they print to is closed when the last of them has ended: until then the call below does not come back."""
+    script = f"""
+import os, signal
+from logn.evaluate.decode.decoder import decode_chunks
+from logn.evaluate.store.prediction_store import PredictionStore
+chunks = decode_chunks(PredictionStore({str(store.path)!r}), [None], processes=2)
+next(chunks)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False)
+    assert done.returncode == -9
+
+
 def test_maps_of_the_caller_and_systems_without_processes_stay_in_this_one(store, monkeypatch):
     started: list[int] = []
 
