@@ -76,6 +76,6 @@ def _ordered_copy(rows: Any) -> tuple[Any, _Arrival]:
     with torch.cuda.device(rows.device):
         host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
         host.copy_(rows.detach(), non_blocking=True)
-        arrival: _Arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrival.record()
     return host, arrival

@@ -70,6 +70,7 @@ def decode(
         >>> import tempfile
         >>> from logn.evaluate.store.format import StoreHeader
         >>> from logn.evaluate.store.writer import PredictionWriter
+        >>> from logn.logits.proposals import Proposals
         >>> folder = tempfile.mkdtemp()
         >>> with PredictionWriter(folder, StoreHeader(num_columns=2, activation="sigmoid")) as writer:
         ...     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]])
