@@ -42,6 +42,8 @@ def untouched_by_other_packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     """Undo what some frameworks change for the whole process when they are imported, as ultralytics does."""
     for owner, name, value in PLAIN_PILLOW:
         monkeypatch.setattr(owner, name, value)
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):  # whoever starts the tests may have a terminal; they have none
+        monkeypatch.delenv(name, raising=False)
     with np.printoptions(**PLAIN_PRINTING):
         yield
 

@@ -81,7 +81,7 @@ def test_a_second_fold_is_refused_unless_asked_for(run, refused, tmp_path, model
 def test_other_files_than_onnx_are_refused(refused, tmp_path, affine):
     sentence = refused("fold", tmp_path / "model.pt", affine, "-o", tmp_path / "out.onnx")
     assert "a PyTorch model is folded in Python, by logn.fold(model, layer, affine)" in sentence
-    assert "to be an ONNX file, but it ends in .engine" in refused(
+    assert "to be an ONNX file, but it is an engine of TensorRT" in refused(
         "fold", tmp_path / "model.engine", affine, "-o", tmp_path / "out.onnx"
     )
 
