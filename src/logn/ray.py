@@ -1,5 +1,7 @@
 """Ray Data under one public name: `logn.ray.collect` and `logn.ray.predict`.
 
+Example::
+
     images = ray.data.read_parquet("s3://lake/train")
     moments = logn.ray.collect(images, make_model)
 
