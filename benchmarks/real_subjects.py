@@ -88,15 +88,15 @@ def photo_detectors(folder: Path, weights: Path | None) -> list[PhotoDetector]:
 
 
 def drawn_detectors(seeds: Sequence[int]) -> list[DetectorSpec]:
-    """The same heads and samplers on glyph scenes, well trained and hardly trained.
+    """The same heads and samplers on glyph scenes.
 
     Example:
         >>> [spec.name for spec in drawn_detectors([0])][:2]
         ['families-linear-random-ce-s0', 'families-cosine20-random-ce-s0']
     """
     return [
-        DetectorSpec(classifier=head, sampler=sampler, iterations=length, seed=seed)
-        for seed, length, sampler, head in itertools.product(seeds, (800, 200), ("random", "rfs"), HEADS)
+        DetectorSpec(classifier=head, sampler=sampler, seed=seed)
+        for seed, sampler, head in itertools.product(seeds, ("random", "rfs"), HEADS)
     ]
 
 
