@@ -33,7 +33,8 @@ def test_what_is_recommended_lowers_no_detector_of_the_dev_sets(records, labels)
     recommended, best = found[f"prior {EXTRA_MARGINS[labels]:+d}"], next(iter(found.values()))
     assert recommended.harmed == ()
     assert recommended.mean > 0
-    assert best.mean - recommended.mean < 0.1  # where it is not the very first, the page says so
+    # Where it is not the rule's very first, that one is ahead on drawn scenes alone: the page says so.
+    assert recommended.by_kind["photographs"] >= best.by_kind["photographs"]
 
 
 def test_harm_is_what_lies_below_nothing_for_sure():
