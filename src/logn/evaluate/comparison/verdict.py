@@ -25,6 +25,8 @@ def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tu
         'logn raises APr by 4.1 [2.0, 6.3]; no clear change in APf (-0.3 [-0.9, 0.2]).'
         >>> describe_changes("logn", {"APf": Interval(-0.028, -0.038, -0.018)})
         'logn lowers APf by 2.8 [1.8, 3.8].'
+        >>> describe_changes("logn", {"AP": Interval(0.0002, 0.0001, 0.0003)})
+        'logn makes no clear difference; no clear change in AP (+0.0 [0.0, 0.0]).'
         >>> describe_changes("logn", {"AP": Interval(0.01, float("nan"), float("nan"))})
         'logn changes AP by +1.0, without intervals to say how sure that is.'
     """
@@ -38,12 +40,14 @@ def describe_changes(name: str, differences: Mapping[str, Interval], metrics: tu
     if all(math.isnan(change.low) for change in changes.values()):
         listed = join_words(f"{metric} by {100 * change.difference:+.1f}" for metric, change in changes.items())
         return f"{name} changes {listed}, without intervals to say how sure that is."
-    raised = [_amount(metric, change) for metric, change in changes.items() if change.low > 0]
-    lowered = [_amount(metric, change) for metric, change in changes.items() if change.high < 0]
+    # What is sure, and yet 0.0 when it is written, is no change to speak of.
+    told = {metric for metric, change in changes.items() if change.is_clear and abs(change.difference) >= 0.0005}
+    raised = [_amount(metric, change) for metric, change in changes.items() if metric in told and change.low > 0]
+    lowered = [_amount(metric, change) for metric, change in changes.items() if metric in told and change.high < 0]
     unclear = [
         f"{metric} ({100 * change.difference:+.1f} {interval_text(change)})"
         for metric, change in changes.items()
-        if not change.is_clear
+        if metric not in told
     ]
     verbs = [f"{verb} {join_words(amounts)}" for verb, amounts in (("raises", raised), ("lowers", lowered)) if amounts]
     clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} makes no clear difference"
