@@ -185,7 +185,12 @@ class BlockWorker:
         return self._model
 
     def unpacked(self, name: str) -> Any:
-        """A function of the settings, which came as bytes."""
+        """A function of the settings, which came as bytes.
+
+        The bytes are those that the driver of this very run made of the caller's function, sent by Ray to its own
+        actor: what Ray does with any function, done here so that a failed import is one sentence. Nothing that was
+        stored or came from elsewhere is opened in this way.
+        """
         import ray
 
         try:
