@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import logit_normalization
-from logn.calibrators.prior2posterior import prior2posterior
+from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.methods.prior2posterior import prior2posterior
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode_many
 from logn.evaluate.detection.class_groups import groups_of_classes

@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine as ClassAffine
     from logn.calibrators.class_mix.estimate import estimate_prior as estimate_prior
     from logn.calibrators.class_mix.prior_estimate import PriorEstimate as PriorEstimate
-    from logn.calibrators.fracal import FracalSigmoid as FracalSigmoid
-    from logn.calibrators.fracal import fracal as fracal
-    from logn.calibrators.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
     from logn.calibrators.labelled_rows import LabelledRows as LabelledRows
-    from logn.calibrators.logit_adjustment import logit_adjustment as logit_adjustment
-    from logn.calibrators.logit_normalization import logit_normalization as logit_normalization
     from logn.calibrators.logit_normalizer import LogitNormalizer as LogitNormalizer
     from logn.calibrators.match_confidence import keep_confidence as keep_confidence
     from logn.calibrators.method_spec import FitInputs as FitInputs
     from logn.calibrators.method_spec import fit_method as fit_method
-    from logn.calibrators.norcal import norcal as norcal
-    from logn.calibrators.offsets import offsets as offsets
-    from logn.calibrators.offsets import vector_scaling as vector_scaling
-    from logn.calibrators.prior2posterior import prior2posterior as prior2posterior
-    from logn.calibrators.tau_norm import tau_norm as tau_norm
-    from logn.calibrators.temperature import temperature as temperature
+    from logn.calibrators.methods.fracal import FracalSigmoid as FracalSigmoid
+    from logn.calibrators.methods.fracal import fracal as fracal
+    from logn.calibrators.methods.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
+    from logn.calibrators.methods.logit_adjustment import logit_adjustment as logit_adjustment
+    from logn.calibrators.methods.logit_normalization import logit_normalization as logit_normalization
+    from logn.calibrators.methods.norcal import norcal as norcal
+    from logn.calibrators.methods.offsets import offsets as offsets
+    from logn.calibrators.methods.offsets import vector_scaling as vector_scaling
+    from logn.calibrators.methods.prior2posterior import prior2posterior as prior2posterior
+    from logn.calibrators.methods.tau_norm import tau_norm as tau_norm
+    from logn.calibrators.methods.temperature import temperature as temperature
     from logn.classes.counts import ClassCounts as ClassCounts
     from logn.classes.dimensions import fractal_dimension as fractal_dimension
     from logn.classes.shares import ClassShares as ClassShares
@@ -86,7 +86,7 @@ _HOME = {
     "CompareSettings": "evaluate.comparison.settings",
     "Comparison": "evaluate.comparison.comparison",
     "FitInputs": "calibrators.method_spec",
-    "FracalSigmoid": "calibrators.fracal",
+    "FracalSigmoid": "calibrators.methods.fracal",
     "InputError": "errors",
     "LabelledRows": "calibrators.labelled_rows",
     "LogNWarning": "errors",
@@ -115,23 +115,23 @@ _HOME = {
     "fit_method": "calibrators.method_spec",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
-    "fracal": "calibrators.fracal",
+    "fracal": "calibrators.methods.fracal",
     "fractal_dimension": "classes.dimensions",
-    "inverse_image_frequency": "calibrators.inverse_image_frequency",
+    "inverse_image_frequency": "calibrators.methods.inverse_image_frequency",
     "keep_confidence": "calibrators.match_confidence",
     "locate_logits": "logits.locate",
-    "logit_adjustment": "calibrators.logit_adjustment",
-    "logit_normalization": "calibrators.logit_normalization",
-    "norcal": "calibrators.norcal",
+    "logit_adjustment": "calibrators.methods.logit_adjustment",
+    "logit_normalization": "calibrators.methods.logit_normalization",
+    "norcal": "calibrators.methods.norcal",
     "operating_points": "evaluate.operating.operating_points",
-    "offsets": "calibrators.offsets",
+    "offsets": "calibrators.methods.offsets",
     "predict": "evaluate.store.predict",
-    "prior2posterior": "calibrators.prior2posterior",
+    "prior2posterior": "calibrators.methods.prior2posterior",
     "record": "statistics.record",
     "record_onnx": "statistics.record_onnx",
-    "tau_norm": "calibrators.tau_norm",
-    "temperature": "calibrators.temperature",
-    "vector_scaling": "calibrators.offsets",
+    "tau_norm": "calibrators.methods.tau_norm",
+    "temperature": "calibrators.methods.temperature",
+    "vector_scaling": "calibrators.methods.offsets",
 }
 
 # Several names under one.

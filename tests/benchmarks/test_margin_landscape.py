@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from margin_landscape import FORMS, foreground_mass, margin_forms, measure_maps, plateau
 
-from logn.calibrators.logit_normalization import logit_normalization
+from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.settings import CompareSettings

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import logn
-from logn.calibrators import methods
+from logn.calibrators import all_methods
 from logn.calibrators.method_spec import parse_method
 from logn.cli.main import execute
 from logn.cli.options.methods import INPUT_FILES, with_method_options
@@ -56,7 +56,7 @@ def raising(tmp_path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "raise_rare", module)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(methods, "METHODS", (*methods.METHODS, module.METHOD))
+    monkeypatch.setattr(all_methods, "METHODS", (*all_methods.METHODS, module.METHOD))
     monkeypatch.setattr(fit_verb, "fit", with_method_options(fit_verb.fit.__wrapped__))
     return module.METHOD
 
@@ -123,7 +123,7 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("method", methods.METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", all_methods.METHODS, ids=lambda method: method.name)
 def test_descriptions_say_what_methods_need(method):
     rows = np.random.default_rng(0).normal(size=(20, 3))
     moments = logn.ClassMoments(3, sample_rows=20)
@@ -141,7 +141,7 @@ def test_descriptions_say_what_methods_need(method):
 
 
 def test_a_flag_is_of_one_kind_for_all_methods():
-    described = [option for method in methods.METHODS for option in method.options.values() if option.flag]
+    described = [option for method in all_methods.METHODS for option in method.options.values() if option.flag]
     for flag in {option.flag for option in described}:
         assert len({(option.kind, option.choices) for option in described if option.flag == flag}) == 1
-    assert not methods.bare_words() & {method.name for method in methods.METHODS}
+    assert not all_methods.bare_words() & {method.name for method in all_methods.METHODS}

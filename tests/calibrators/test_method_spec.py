@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
+from logn.calibrators.all_methods import METHODS
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.fracal import fracal
-from logn.calibrators.inverse_image_frequency import inverse_image_frequency
 from logn.calibrators.labelled_rows import LabelledRows
-from logn.calibrators.logit_adjustment import logit_adjustment
-from logn.calibrators.logit_normalization import logit_normalization
 from logn.calibrators.method_spec import fit_method, parse_method
-from logn.calibrators.methods import METHODS
-from logn.calibrators.norcal import norcal
-from logn.calibrators.offsets import offsets, vector_scaling
-from logn.calibrators.prior2posterior import prior2posterior
-from logn.calibrators.tau_norm import tau_norm
-from logn.calibrators.temperature import temperature
+from logn.calibrators.methods.fracal import fracal
+from logn.calibrators.methods.inverse_image_frequency import inverse_image_frequency
+from logn.calibrators.methods.logit_adjustment import logit_adjustment
+from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.methods.norcal import norcal
+from logn.calibrators.methods.offsets import offsets, vector_scaling
+from logn.calibrators.methods.prior2posterior import prior2posterior
+from logn.calibrators.methods.tau_norm import tau_norm
+from logn.calibrators.methods.temperature import temperature
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.statistics.metadata import StatisticsMetadata

@@ -7,7 +7,7 @@ import pytest
 
 import logn
 from logn.calibrators.advice import recommended_method
-from logn.calibrators.logit_normalization import DEFAULT_FORM, DEFAULT_METHOD, FORMS, form_settings
+from logn.calibrators.methods.logit_normalization import DEFAULT_FORM, DEFAULT_METHOD, FORMS, form_settings
 from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, DEFAULT_METHODS
 
 

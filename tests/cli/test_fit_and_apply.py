@@ -9,12 +9,12 @@ from safetensors.numpy import load_file, save_file
 
 from logn.calibrators.advice import recommended_for
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.fracal import fracal
-from logn.calibrators.logit_normalization import logit_normalization
 from logn.calibrators.method_spec import fit_method
-from logn.calibrators.norcal import norcal
-from logn.calibrators.prior2posterior import prior2posterior
-from logn.calibrators.tau_norm import tau_norm
+from logn.calibrators.methods.fracal import fracal
+from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.methods.norcal import norcal
+from logn.calibrators.methods.prior2posterior import prior2posterior
+from logn.calibrators.methods.tau_norm import tau_norm
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.methods.fracal import FracalSigmoid
 from logn.deploy.attach import attach
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer

@@ -17,7 +17,7 @@ from torch.nn.utils.fusion import fuse_linear_bn_eval
 from torch.nn.utils.parametrizations import weight_norm
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.methods.fracal import FracalSigmoid
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.errors import InputError, LogNWarning

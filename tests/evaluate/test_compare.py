@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import logn
+from logn.calibrators.all_methods import swept_parameters
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import FitInputs, parse_method
-from logn.calibrators.methods import swept_parameters
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.files import save_comparison

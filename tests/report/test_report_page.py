@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jinja2 import UndefinedError
 
-from logn.calibrators.fracal import fracal
+from logn.calibrators.methods.fracal import fracal
 from logn.cli.main import execute
 from logn.cli.verbs.demo import write_page
 from logn.errors import InputError, LogNWarning

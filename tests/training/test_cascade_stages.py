@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from logn.calibrators.logit_normalization import logit_normalization
+from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.cli.main import execute
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.transforms import SMALL_TRAIN

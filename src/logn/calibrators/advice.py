@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy.typing as npt
 
-from logn.calibrators import no_correction
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.form_preview import (
     CONFIDENCE,
@@ -23,8 +22,9 @@ from logn.calibrators.form_preview import (
     form_effects,
 )
 from logn.calibrators.known_activation import known_activation
-from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import fit_method
+from logn.calibrators.methods import no_correction
+from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.score_shift_warning import change_in_words
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError

@@ -11,8 +11,8 @@ import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import assumed_activation, known_activation
-from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import fit_method
+from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
 from logn.statistics.moments import ClassMoments

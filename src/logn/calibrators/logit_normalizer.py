@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import DEFAULT_FORM, Margin, VarianceName, logit_normalization
+from logn.calibrators.methods.logit_normalization import DEFAULT_FORM, Margin, VarianceName, logit_normalization
 from logn.errors import InputError
 from logn.logits.arrays import is_torch_tensor
 from logn.statistics.metadata import StatisticsMetadata

@@ -1,6 +1,6 @@
 """How a method of correction describes itself, so that everything that knows methods reads it in one place.
 
-Each method's own module has a constant `METHOD`; `logn.calibrators.methods` lists them. The command line takes its
+Each method's own module has a constant `METHOD`; `logn.calibrators.all_methods` lists them. The command line takes its
 options, their help and the files of each method from there, and so do specifications, sweeps and error messages.
 """
 

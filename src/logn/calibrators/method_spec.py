@@ -3,7 +3,7 @@
 A specification is a method, then options after a colon, separated by commas. Every option has the name of the argument
 of the method's own function; `logn:balanced` is short for `logn:form=balanced`, and `counts=images` or
 `counts=instances` says which class counts a method takes. What methods and options there are, their own modules say
-(`logn.calibrators.methods`).
+(`logn.calibrators.all_methods`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.all_methods import method_named
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import known_activation
 from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method import MethodInputs, Options
-from logn.calibrators.methods import method_named
 from logn.calibrators.provenance import with_background_name
 from logn.classes.counts import ClassCounts
 from logn.classes.shares import ClassShares

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.methods.fracal import FracalSigmoid
 from logn.calibrators.provenance import Target, asks_for_weights, check_width
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from logn.calibrators.advice import recommended_for, recommended_method
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import FormSettings, Margin, form_settings, logit_normalization
 from logn.calibrators.match_confidence import keep_confidence
 from logn.calibrators.method_spec import fit_method
+from logn.calibrators.methods.logit_normalization import FormSettings, Margin, form_settings, logit_normalization
 from logn.calibrators.score_shift_warning import form_warning
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into

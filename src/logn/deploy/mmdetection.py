@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import Margin
+from logn.calibrators.methods.logit_normalization import Margin
 from logn.deploy.attach import AttachedMap, attach
 from logn.deploy.calibrate import calibrate
 from logn.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_method
-from logn.calibrators.logit_normalization import DEFAULT_METHOD
+from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.glyphs.scenes import generate_glyph_scenes

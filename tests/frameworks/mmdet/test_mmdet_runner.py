@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import logit_normalization
+from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.datasets.glyphs.scenes import generate_glyph_scenes
 from logn.datasets.glyphs.settings import GlyphSettings
 from logn.logits.layer import find_modules

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.logit_normalization import logit_normalization
+from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.deploy.attach import attach

@@ -126,7 +126,7 @@ def complete_methods(incomplete: str) -> list[str]:
         (['norcal'], ['loga,p2p', 'loga,p2p:extra_margin=-1'])
     """
     from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_method
-    from logn.calibrators.methods import METHODS
+    from logn.calibrators.all_methods import METHODS
 
     before, comma, last = incomplete.rpartition(",")
     kinds = ((None, "sigmoid", None), (0, "softmax", EXHAUSTIVE), (0, "softmax", FEDERATED), (None, "softmax", None))

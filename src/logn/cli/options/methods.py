@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from logn.calibrators import methods
-from logn.calibrators.logit_normalization import METHOD as LOGN
+from logn.calibrators import all_methods
+from logn.calibrators.all_methods import method_named
 from logn.calibrators.method import Method, Options
 from logn.calibrators.method_spec import parse_method
-from logn.calibrators.methods import method_named
+from logn.calibrators.methods.logit_normalization import METHOD as LOGN
 from logn.cli.options.choices import complete_methods
 from logn.errors import InputError
 
@@ -56,7 +56,7 @@ def with_method_options(verb: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         verb(**given)
 
-    listed = ", ".join(f"{method.name} ({method.summary})" for method in methods.METHODS)
+    listed = ", ".join(f"{method.name} ({method.summary})" for method in all_methods.METHODS)
     spelled = typer.Option(
         "--method",
         "-m",
@@ -104,7 +104,7 @@ def read_method(spec: str | None, chosen: Mapping[str, Any]) -> tuple[str, Optio
 def _flags() -> list[_Flag]:
     """All flags, each once."""
     found: dict[str, _Flag] = {}
-    for method in methods.METHODS:
+    for method in all_methods.METHODS:
         for name, option in method.options.items():
             if option.flag is not None:
                 # `counts` is an option and a file; the file keeps the name.
@@ -117,8 +117,8 @@ def _flags() -> list[_Flag]:
 
 def _file_flag(name: str) -> _Flag:
     flag, text = INPUT_FILES[name]
-    needing = [method.name for method in methods.METHODS if name in method.needs]
-    taking = [method.name for method in methods.METHODS if name in method.takes]
+    needing = [method.name for method in all_methods.METHODS if name in method.needs]
+    taking = [method.name for method in all_methods.METHODS if name in method.takes]
     return _Flag(flag, name, Path, dict.fromkeys([*needing, *taking]), dict.fromkeys(needing or taking, text))
 
 
@@ -134,7 +134,9 @@ def _parameter(flag: _Flag) -> inspect.Parameter:
 
 def _panel(method: Method) -> list[str]:
     """The methods whose options stand in one panel: those that are fitted from the same."""
-    return [other.name for other in methods.METHODS if other.needs == method.needs and (other.options or other.needs)]
+    return [
+        other.name for other in all_methods.METHODS if other.needs == method.needs and (other.options or other.needs)
+    ]
 
 
 def _help(helps: Mapping[str, str], panel: list[str]) -> str:

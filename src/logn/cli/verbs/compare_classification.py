@@ -105,8 +105,8 @@ def compare_classification(
 
 def _asks_for_dev(spec: Any) -> bool:
     """Whether a method is fitted to rows that the model was not trained on."""
+    from logn.calibrators.all_methods import method_named
     from logn.calibrators.method_spec import parse_method
-    from logn.calibrators.methods import method_named
 
     if not isinstance(spec, str):
         return False

@@ -140,7 +140,7 @@ def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple
 
 def sentences(result: DemoResult) -> list[str]:
     """What happened, in words; nothing here is known before the run."""
-    from logn.calibrators.logit_normalization import DEFAULT_METHOD
+    from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
     from logn.evaluate.comparison.tables import points
 
     baseline = result.comparison["none"]

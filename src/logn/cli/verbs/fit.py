@@ -112,7 +112,7 @@ def _recommended(
 ) -> str | None:
     """The method for such statistics; None, LogN's balanced form, where it is that."""
     from logn.calibrators.advice import recommended_for
-    from logn.calibrators.logit_normalization import DEFAULT_METHOD
+    from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
     from logn.statistics.moments import ClassMoments
 
     found = recommended_for(
@@ -126,7 +126,7 @@ def _recommended(
 
 def _check_counts_are_used(name: str, options: Options, files: Mapping[str, Path]) -> None:
     """Refuse counts that would change nothing: methods that are made from statistics only aim at them."""
-    from logn.calibrators.methods import METHODS, method_named
+    from logn.calibrators.all_methods import METHODS, method_named
     from logn.calibrators.target import COUNTS, TRAINING
 
     made_from_statistics = "moments" in method_named(name).needs
@@ -161,7 +161,7 @@ def _read_inputs(
 
 def read_labelled(method: str, dev: Path | None, labels: Path | None) -> LabelledRows | None:
     """Labelled rows from the files of --dev and --dev-labels."""
-    from logn.calibrators.methods import method_named
+    from logn.calibrators.all_methods import method_named
 
     wanted = "labelled" in method_named(method).needs
     if not wanted and (dev or labels):
@@ -213,7 +213,7 @@ def read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any
 
 def _notes(name: str, options: Options, inputs: FitInputs, affine: ClassAffine) -> list[str]:
     """What was done with the inputs that one may not expect."""
-    from logn.calibrators.methods import method_named
+    from logn.calibrators.all_methods import method_named
     from logn.classes.counts import ClassCounts
 
     unseen = int((inputs.counts.image_counts < 1).sum()) if isinstance(inputs.counts, ClassCounts) else 0

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from logn.calibrators.all_methods import method_named
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.match_confidence import keep_confidence
 from logn.calibrators.method_spec import FitInputs, parse_method
-from logn.calibrators.methods import method_named
 from logn.calibrators.provenance import Target
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError

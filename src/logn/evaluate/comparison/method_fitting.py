@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.advice import recommended_method
+from logn.calibrators.all_methods import bare_words, method_named
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.fracal import FracalSigmoid
 from logn.calibrators.labelled_rows import LabelledRows
-from logn.calibrators.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.method_spec import FitInputs, parse_method
-from logn.calibrators.methods import bare_words, method_named
+from logn.calibrators.methods.fracal import FracalSigmoid
+from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.provenance import Target, check_background_place, check_source, check_width
 from logn.classes.counts import ClassCounts
 from logn.classes.shares import ClassShares

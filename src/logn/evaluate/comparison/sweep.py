@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.methods import method_named, swept_parameters
+from logn.calibrators.all_methods import method_named, swept_parameters
 from logn.errors import InputError
 from logn.strict_json import number_or_nan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method import Method, MethodInputs, Options
-from logn.calibrators.offsets import LABELLED_OPTIONS, fit_labelled
+from logn.calibrators.methods.offsets import LABELLED_OPTIONS, fit_labelled
 
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:

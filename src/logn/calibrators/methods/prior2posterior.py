@@ -12,8 +12,8 @@ from logn.calibrators.balanced_margin import margin_that_balances, needed_sample
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.class_frequencies import checked_number, checked_target
 from logn.calibrators.known_activation import known_activation
-from logn.calibrators.logit_normalization import logit_normalization
 from logn.calibrators.method import Method, MethodInputs, Option, Options
+from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, foreground_columns

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from logn.calibrators import (
+from logn.calibrators.method import Method
+from logn.calibrators.methods import (
     fracal,
     inverse_image_frequency,
     logit_adjustment,
@@ -15,7 +16,6 @@ from logn.calibrators import (
     temperature,
     vector_scaling,
 )
-from logn.calibrators.method import Method
 from logn.errors import InputError
 
 METHODS: tuple[Method, ...] = (

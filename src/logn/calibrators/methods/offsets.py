@@ -139,7 +139,7 @@ def _chosen_rows(labelled: LabelledRows, number: float | None) -> LabelledRows:
 
 
 def _base(inputs: MethodInputs, name: str | None, target: Any, columns: int) -> ClassAffine:
-    from logn.calibrators.methods import method_named
+    from logn.calibrators.all_methods import method_named
 
     if name is None:
         has_prior = inputs.moments is not None and inputs.moments.mean_probability is not None

@@ -1,0 +1,1 @@
+"""The post-hoc methods, one file each; `calibrators/all_methods.py` lists them."""
