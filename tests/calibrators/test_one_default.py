@@ -8,7 +8,8 @@ import pytest
 import logn
 from logn.calibrators.advice import recommended_method
 from logn.calibrators.methods.logit_normalization import DEFAULT_FORM, DEFAULT_METHOD, FORMS, form_settings
-from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, DEFAULT_METHODS
+from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, RECOMMENDED, recommended_for_store
+from logn.evaluate.store.format import StoreHeader
 
 
 @pytest.fixture
@@ -70,14 +71,17 @@ def test_one_constant_is_the_default_everywhere(moments):
     assert logn.logit_normalization(moments) == expected
     assert logn.fit_method(DEFAULT_METHOD, moments=moments) == expected
     assert DEFAULT_METHOD in DEFAULT_METHODS
-    assert DEFAULT_METHOD in CLASSIFIER_METHODS
     assert inspect.signature(logn.LogitNormalizer).parameters["form"].default == DEFAULT_FORM
 
 
 def test_what_is_recommended_is_compared_by_default(moments):
     advice = logn.advise(moments)
     assert advice.form == recommended_method(-1, "softmax")
-    assert advice.form in DEFAULT_METHODS
+    header = StoreHeader(num_columns=moments.num_classes, background=-1)
+    assert DEFAULT_METHODS[0] == RECOMMENDED
+    assert recommended_for_store(header, moments, federated=False) == advice.form
+    federated = logn.advise(moments, labels="federated").form
+    assert recommended_for_store(header, moments, federated=True) == federated != advice.form
     assert advice.fit(moments) == logn.fit_method(advice.form, moments=moments)
 
 

@@ -9,7 +9,6 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
 from logn.datasets.annotation_columns import fingerprint_images
 from logn.errors import LogNWarning
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
@@ -67,13 +66,30 @@ def test_compare_as_json_and_as_files(files, capsys):
     output = files / "result"
     assert execute(compare(files, "--json", "-o", str(output), "--fixed", "--errors")) == 0
     content = json.loads(capsys.readouterr().out)
-    assert [method["method"] for method in content["methods"]] == ["none", *DEFAULT_METHODS]
+    assert [method["method"] for method in content["methods"]] == [
+        "none",
+        "p2p:extra_margin=-2",
+        "logn:balanced",
+        "logn",
+    ]
     assert content["methods"][1]["errors"]["gains"].keys() >= {"Cls", "Miss", "FP", "FN"}
     assert content["protocols"]["AP-Fixed"]["per_class_limit"] == 10_000
     assert (
         json.loads((output / "comparison.json").read_text())["methods"][1]["metrics"]
         == content["methods"][1]["metrics"]
     )
+
+
+def test_what_is_recommended_depends_on_the_labels_and_the_statistics(files, capsys):
+    assert execute(compare(files, "--methods", "recommended,logn", "--json", "--protocol", "coco")) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in content["methods"]] == ["none", "p2p:extra_margin=-1", "logn"]
+    plain = ClassMoments(4, sample_rows=8, metadata=StatisticsMetadata(background=-1, activation="softmax"))
+    plain.update(np.random.default_rng(1).normal(0, 1, (50, 4)))
+    plain.save(files / "stats.safetensors")
+    assert execute(compare(files, "--json")) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in content["methods"]] == ["none", "logn:balanced", "logn"]
 
 
 def test_methods_that_need_other_files(files, capsys):

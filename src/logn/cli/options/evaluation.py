@@ -126,8 +126,8 @@ SourceArgument = Annotated[
 MethodsOption = Annotated[
     str | None,
     typer.Option(
-        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6. Default: logn, "
-        "logn:balanced, and for detectors what we recommend.",
+        help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6. Default: recommended (what "
+        "`logn correct` would take), logn:balanced, logn.",
         rich_help_panel=METHODS,
         autocompletion=complete_methods,
     ),
@@ -315,12 +315,12 @@ def check_numbers(bootstrap: int, confidence: float) -> None:
         raise InputError(f"Expected `--confidence` to lie between 0 and 1, but got {confidence:g}.")
 
 
-def read_methods(listed: str, more: list[str], corrections: list[Path]) -> dict[str, Any]:
-    """All methods by name: specifications, and corrections read from files."""
+def read_methods(listed: str | None, more: list[str], corrections: list[Path]) -> dict[str, Any]:
+    """All methods by name: specifications, the default ones where none are listed, and corrections read from files."""
     from logn.calibrators.class_affine import ClassAffine
-    from logn.evaluate.comparison.method_fitting import split_methods
+    from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, split_methods
 
-    specs = {spec: spec for spec in (*split_methods(listed), *more)}
+    specs = {spec: spec for spec in (*(split_methods(listed) if listed else DEFAULT_METHODS), *more)}
     return {**specs, **{str(path): ClassAffine.load(path) for path in corrections}}
 
 

@@ -70,7 +70,6 @@ def compare_detection(
 ) -> None:
     """Score methods on the very same proposals, without running the detector again."""
     from logn.evaluate.comparison.compare import compare as run
-    from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
     from logn.evaluate.store.prediction_store import PredictionStore
 
     options.check_numbers(bootstrap, confidence)
@@ -93,7 +92,7 @@ def compare_detection(
     options.make_folder(output)
     store = PredictionStore(source)
     table = options.read_counts(counts)
-    chosen = options.read_methods(methods or ",".join(DEFAULT_METHODS), method or [], correction or [])
+    chosen = options.read_methods(methods, method or [], correction or [])
     inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
     inputs = replace(inputs, target=options.read_target(target))
     groups = options.group_counts(table, bounds, store.header.class_names)

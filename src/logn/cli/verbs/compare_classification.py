@@ -63,7 +63,6 @@ def compare_classification(
 ) -> None:
     """Score methods on the logits of a classifier: a file of them, what `logn predict` wrote, or a trained run."""
     from logn.evaluate.classification.compare import compare_classification as run
-    from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS
     from logn.evaluate.comparison.settings import CompareSettings
 
     options.check_numbers(bootstrap, confidence)
@@ -76,7 +75,7 @@ def compare_classification(
         objective="top-1" if objective is None else objective,
     )
     options.make_folder(output)
-    chosen = options.read_methods(methods or ",".join(CLASSIFIER_METHODS), method or [], correction or [])
+    chosen = options.read_methods(methods, method or [], correction or [])
     logits = None if source.is_dir() else source
     files = {"logits": logits, "labels": labels, "moments": statistics, "train_logits": train_logits}
     names = {"counts": counts, "families": families, "class_names": class_names}
@@ -107,8 +106,9 @@ def _asks_for_dev(spec: Any) -> bool:
     """Whether a method is fitted to rows that the model was not trained on."""
     from logn.calibrators.all_methods import method_named
     from logn.calibrators.method_spec import parse_method
+    from logn.evaluate.comparison.method_fitting import RECOMMENDED
 
-    if not isinstance(spec, str):
+    if not isinstance(spec, str) or spec == RECOMMENDED:
         return False
     return "keep_confidence" in spec or "labelled" in method_named(parse_method(spec)[0]).needs
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.advice import recommended_for
 from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs
+from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.logits import ClassifierLogits, open_logits
@@ -20,7 +22,7 @@ from logn.evaluate.classification.task import ClassificationTask
 from logn.evaluate.classification.truth import PAPER_BOUNDS, Labels, checked_labels, classification_truth
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.engine import StepClock, run_comparison
-from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, LogitMap
+from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, Methods, named_methods
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import Sweep, choosing_half
 from logn.statistics.moments import ClassMoments
@@ -29,7 +31,7 @@ from logn.statistics.moments import ClassMoments
 def compare_classification(
     logits: Any,
     labels: Labels,
-    methods: Sequence[str] | Mapping[str, str | LogitMap] = CLASSIFIER_METHODS,
+    methods: Methods = DEFAULT_METHODS,
     *,
     moments: ClassMoments | str | os.PathLike[str] | None = None,
     train_logits: Any = None,
@@ -62,6 +64,8 @@ def compare_classification(
         labels: The class of each row, from 0; or a `.npy`, `.json`, `.csv` or `.txt` file with them.
         methods: Specifications such as "logn", "logn:balanced" or "loga:tau=0.5", or a mapping from a name to a
             specification or to a map of logits made elsewhere. The uncorrected model, "none", is always measured.
+            "recommended" is what `logn correct` would take for such a classifier; by default it is compared, LogN's
+            balanced form and the paper's.
         moments: Statistics of the training images' logits, or their file; or give `train_logits`.
         train_logits: Logits of training images, in the same forms as `logits`; their labels are not needed.
         counts: Training samples of each class: for many, medium and few, and for methods that use them.
@@ -128,7 +132,11 @@ def compare_classification(
     labelled = _labelled_rows(opened, classes, dev, settings)
     fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), held_out, allow_mismatch, labelled)
     task = ClassificationTask(opened, truth, fitter, settings, dev)
-    return run_comparison(task, methods, settings, sweeps=sweeps, clock=clock, progress=progress)
+    # Without statistics nothing is known of the activation.
+    recommended = DEFAULT_METHOD if statistics is None else recommended_for(statistics, background=None)
+    return run_comparison(
+        task, named_methods(methods, recommended), settings, sweeps=sweeps, clock=clock, progress=progress
+    )
 
 
 def _labelled_rows(

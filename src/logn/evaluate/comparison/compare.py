@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,13 @@ from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.engine import StepClock, run_comparison
-from logn.evaluate.comparison.method_fitting import CLASSIFIER_METHODS, DEFAULT_METHODS, LogitMap, aligned_counts
+from logn.evaluate.comparison.method_fitting import (
+    DEFAULT_METHODS,
+    Methods,
+    aligned_counts,
+    named_methods,
+    recommended_for_store,
+)
 from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
 from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.detection.class_groups import groups_of_classes
@@ -26,7 +32,7 @@ from logn.evaluate.store.prediction_store import PredictionStore, is_store
 def compare(
     store: Any,
     annotations: Any,
-    methods: Sequence[str] | Mapping[str, str | LogitMap] = DEFAULT_METHODS,
+    methods: Methods = DEFAULT_METHODS,
     *,
     settings: CompareSettings | None = None,
     sweeps: Sequence[Sweep | str] = (),
@@ -46,7 +52,8 @@ def compare(
         annotations: Ground truth of the same images: LVIS, COCO, YOLO or VOC annotations, or the content of a file.
         methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a
             specification or to a map of logits made elsewhere. The uncorrected model, "none", is always
-            measured.
+            measured. "recommended" is what `logn correct` would take for such a model and such labels; by default it
+            is compared, LogN's balanced form and the paper's.
         settings: What is measured, and how.
         sweeps: Parameters to vary, such as "margin=-12:4:1". With `split` the best value by the first half of
             the images is reported on the second half; without it all values are reported, none is chosen.
@@ -71,7 +78,6 @@ def compare(
             raise InputError("Expected `group_counts` and `mask_maker` only with the predictions of a detector.")
         from logn.evaluate.classification.compare import compare_classification
 
-        methods = CLASSIFIER_METHODS if methods is DEFAULT_METHODS else methods
         choices: dict[str, Any] = {"settings": settings, "sweeps": sweeps, "progress": progress, "inputs": inputs}
         return compare_classification(
             store, annotations, methods, allow_mismatch=allow_mismatch, **choices, **fit_inputs
@@ -83,6 +89,8 @@ def compare(
     settings = replace(settings, decode=settings.decode.resolved(store.header))
     truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
     settings = replace(settings, style=truth.style)
+    recommended = recommended_for_store(store.header, fitted_from.moments, federated=truth.style == "lvis")
+    named = named_methods(methods, recommended)
     if doubt := other_images(store, truth):
         warnings.warn(doubt, LogNWarning, stacklevel=2)
     counts = None if fitted_from.counts is None else aligned_counts(fitted_from.counts, store.header).image_counts
@@ -104,4 +112,4 @@ def compare(
         (doubt,) if doubt else (),
         allow_mismatch,
     )
-    return run_comparison(task, methods, settings, sweeps=sweeps, clock=clock, progress=progress)
+    return run_comparison(task, named, settings, sweeps=sweeps, clock=clock, progress=progress)

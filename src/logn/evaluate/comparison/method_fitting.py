@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.advice import recommended_method
+from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_for, recommended_method
 from logn.calibrators.all_methods import bare_words, method_named
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.labelled_rows import LabelledRows
@@ -26,10 +26,12 @@ from logn.statistics.moments import ClassMoments
 
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
 LogitMap = Any
+# What a comparison takes: specifications, or specifications and maps by name.
+Methods = Sequence[str] | Mapping[str, str | LogitMap]
+# In a list of methods: what `logn correct` would take for the model and the labels at hand.
+RECOMMENDED = "recommended"
 # What is compared where nothing is named.
-DEFAULT_METHODS = ("logn", DEFAULT_METHOD, recommended_method(0, "softmax"))
-# Without what needs to know the activation: files of logits hardly ever say it.
-CLASSIFIER_METHODS = ("logn", DEFAULT_METHOD)
+DEFAULT_METHODS = (RECOMMENDED, DEFAULT_METHOD, "logn")
 # The uncorrected model: always the first method.
 BASELINE = "none"
 
@@ -54,18 +56,50 @@ def split_methods(text: str) -> list[str]:
     return specs
 
 
-def named_methods(methods: Sequence[str] | Mapping[str, str | LogitMap]) -> dict[str, str | LogitMap]:
+def named_methods(methods: Methods, recommended: str | None = None) -> dict[str, str | LogitMap]:
     """Methods by name, the uncorrected model first.
+
+    Args:
+        methods: A list of specifications, or specifications and maps by name.
+        recommended: What "recommended" stands for.
 
     Example:
         >>> named_methods(["logn", "none"])
         {'none': None, 'logn': 'logn'}
+        >>> list(named_methods(["recommended", "logn:balanced"], recommended="p2p:extra_margin=-2"))
+        ['none', 'p2p:extra_margin=-2', 'logn:balanced']
     """
     if isinstance(methods, str):
         raise InputError(f"Expected `methods` to be a list of specifications, but got the text {methods!r}.")
     given = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
     given.pop(BASELINE, None)
-    return {BASELINE: None, **given}
+    named: dict[str, str | LogitMap] = {BASELINE: None}
+    for name, method in given.items():
+        if recommended is not None and isinstance(method, str) and method == RECOMMENDED:
+            named[recommended if name == RECOMMENDED else name] = recommended
+        else:
+            named[name] = method
+    return named
+
+
+def recommended_for_store(header: StoreHeader, moments: ClassMoments | None, *, federated: bool) -> str:
+    """What `logn correct` would take for the detector of a store, where such labels measure it.
+
+    Args:
+        header: What the store says of its logits.
+        moments: The statistics, if there are any.
+        federated: Whether the labels are.
+
+    Example:
+        >>> recommended_for_store(StoreHeader(num_columns=4, background=0), None, federated=True)
+        'p2p:extra_margin=-2'
+        >>> recommended_for_store(StoreHeader(num_columns=4, activation="sigmoid"), None, federated=True)
+        'logn:balanced'
+    """
+    labels = FEDERATED if federated else EXHAUSTIVE
+    if moments is None:
+        return recommended_method(header.background, header.activation, labels)
+    return recommended_for(moments, background=header.background, activation=header.activation, labels=labels)
 
 
 def map_for_store(
