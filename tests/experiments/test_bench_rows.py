@@ -77,7 +77,7 @@ def test_every_row_can_be_trained_and_fitted(experiment, length, tmp_path):
 def test_table1_has_every_rival_under_both_samplers():
     wanted = {"CE", "CE, normalised", "EQL", "EQL v2", "Seesaw", "BAGS", "LOCE", "LOCE + MFS", "LogA", "LogN"}
     wanted |= {"focal", "cRT", "LWS", "tau-norm", "LogN balanced", "online LogN", "Seesaw, linear", "LogA, linear"}
-    wanted |= {"LogA with priors, linear", "LogN, linear", "LogN balanced, linear"}
+    wanted |= {"LogA with priors, linear", "LogN, linear", "LogN balanced, linear", "recommended", "recommended, linear"}
     wanted |= {f"{name}, linear" for name in ("NorCal", "FRACAL", "IIF")}
     for section in table1.sections(BENCHMARK, 0):
         assert {row.label for row in section.rows} == wanted
@@ -96,7 +96,7 @@ def test_table1_has_every_rival_under_both_samplers():
 def test_table1_has_the_heads_of_the_paper():
     for section in table1.sections(BENCHMARK, 0):
         heads = {row.label: row.detector.classifier for row in section.rows}
-        normalised = {"CE, normalised", "Seesaw", "online LogN", "LogA", "LogN", "LogN balanced"}
+        normalised = {"CE, normalised", "Seesaw", "online LogN", "LogA", "LogN", "LogN balanced", "recommended"}
         assert {label for label, head in heads.items() if head == "cosine"} == normalised
 
 

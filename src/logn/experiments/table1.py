@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from logn.calibrators.advice import FEDERATED, recommended_method
 from logn.experiments.bench_detectors import SECOND_STAGES, BenchLength
 from logn.experiments.experiment import BenchRow, BenchSection, Correction, Experiment, SectionResult
 from logn.experiments.formatting import best_row, signed
@@ -14,9 +15,16 @@ SAMPLERS = {"random": "Random sampling", "rfs": "Repeat factor sampling (RFS)"}
 NORMALISED = "CE, normalised"
 #: Rows that train a whole detector, with the class layer that the paper gives each.
 TRAINED = {"EQL": "linear", "EQL v2": "linear", "Seesaw": "cosine", "focal": "linear", "online LogN": "cosine"}
+#: What `logn correct` takes for such a detector and federated labels.
+RECOMMENDED = recommended_method(0, "softmax", FEDERATED)
 #: Corrections of the normalised detector. The paper's LogA keeps the score of the background, as NorCal does with raw
 #: counts; with priors every class gains the logarithm of the number of all objects on it.
-CORRECTIONS = {"LogA": "loga:priors=false", "LogN": "logn", "LogN balanced": "logn:balanced"}
+CORRECTIONS = {
+    "LogA": "loga:priors=false",
+    "LogN": "logn",
+    "LogN balanced": "logn:balanced",
+    "recommended": RECOMMENDED,
+}
 #: The same and others on the linear detector, each with its published default; these rows are ours.
 LINEAR_CORRECTIONS = {
     "tau-norm": "tau-norm:tau=0.7",
@@ -27,6 +35,7 @@ LINEAR_CORRECTIONS = {
     "IIF, linear": "iif",
     "LogN, linear": "logn",
     "LogN balanced, linear": "logn:balanced",
+    "recommended, linear": RECOMMENDED,
 }
 
 
@@ -102,7 +111,8 @@ EXPERIMENT = Experiment(
         "part of the CE detector for a quarter of the iterations; LogA and the rows from it on correct a CE detector "
         "after training, with the default that their authors published. The paper's LogA keeps the score of the "
         "background, so it stands beside the form with raw counts. LogN is the paper's; LogN balanced keeps the "
-        "detector's scale and its share of foreground. The numbers of the paper stand next to ours: another detector "
+        "detector's scale and its share of foreground; recommended is what `logn correct --labels federated` takes "
+        f"({RECOMMENDED}). The numbers of the paper stand next to ours: another detector "
         "on other data, so compare differences to CE, not heights."
     ),
     sections=sections,
