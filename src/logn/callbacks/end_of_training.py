@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logn.calibrators.advice import NONE, Advice, advise
@@ -35,6 +36,39 @@ class FoldedCopy:
     method: str | None
     maps: tuple[ClassAffine, ...]
     advice: Advice
+
+
+class FoldingCallback:
+    """What callbacks that fold into a copy of the model share: their options, and what a training leaves in them.
+
+    Args:
+        dataloader: Batches of training images; by default those of the training loader, augmented as they are there.
+        method: As for `logn.fit_method`; by default as the statistics speak for.
+        layer: Where the logits are; found by `logn.locate_logits` by default.
+        labels: "federated" or "exhaustive": the labels by which you will measure a detector.
+        forward: Runs the model on a batch, `forward(model, batch)`.
+    """
+
+    def __init__(
+        self,
+        dataloader: Iterable[Any] | None = None,
+        *,
+        method: str | None = None,
+        layer: LogitLayer | None = None,
+        labels: str | None = None,
+        forward: Forward | None = None,
+    ) -> None:
+        super().__init__()
+        self.dataloader = dataloader
+        self.options: dict[str, Any] = {"method": method, "layer": layer, "labels": labels, "forward": forward}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Be as before a training."""
+        self.output: Path | None = None
+        self.folded: FoldedCopy | None = None
+        self.before: dict[str, float] = {}
+        self.after: dict[str, float] = {}
 
 
 def correct_in_place(

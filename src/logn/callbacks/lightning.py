@@ -11,22 +11,20 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logn.callbacks.end_of_training import SUFFIX, FoldedCopy, before_and_after, correct_in_place, told_not_raised
+from logn.callbacks.end_of_training import SUFFIX, FoldingCallback, before_and_after, correct_in_place, told_not_raised
 from logn.errors import InputError
 from logn.files import atomic_path
 
 if TYPE_CHECKING:
-    from logn.deploy.calibrate import Forward
-    from logn.logits.layer import LogitLayer
+    pass
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-class CorrectBestCheckpoint:
+class CorrectBestCheckpoint(FoldingCallback):
     """What LogNCallback does: correct the best checkpoint of a fit, and log its metrics before and after.
 
     A copy of the module gets the weights of the best checkpoint, runs once over the batches of the training loader, and
@@ -48,26 +46,6 @@ class CorrectBestCheckpoint:
         before: What `validation_step` logs for the best checkpoint.
         after: The same for the corrected one.
     """
-
-    def __init__(
-        self,
-        dataloader: Iterable[Any] | None = None,
-        *,
-        method: str | None = None,
-        layer: LogitLayer | None = None,
-        labels: str | None = None,
-        forward: Forward | None = None,
-    ) -> None:
-        super().__init__()
-        self.dataloader = dataloader
-        self.options: dict[str, Any] = {"method": method, "layer": layer, "labels": labels, "forward": forward}
-        self._forget()
-
-    def _forget(self) -> None:
-        self.output: Path | None = None
-        self.folded: FoldedCopy | None = None
-        self.before: dict[str, float] = {}
-        self.after: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Refuse before the training what would only be noticed after it."""

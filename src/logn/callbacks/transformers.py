@@ -17,17 +17,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logn.callbacks.end_of_training import SUFFIX, FoldedCopy, before_and_after, correct_in_place, told_not_raised
+from logn.callbacks.end_of_training import SUFFIX, FoldingCallback, before_and_after, correct_in_place, told_not_raised
 from logn.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from logn.deploy.calibrate import Forward
-    from logn.logits.layer import LogitLayer
 
-
-class CorrectBestModel:
+class CorrectBestModel(FoldingCallback):
     """What LogNCallback does: correct the best model of a training, and log its metrics before and after.
 
     A copy of the best model (that of the best checkpoint, where the training kept one, else the model as it is at the
@@ -52,29 +49,11 @@ class CorrectBestModel:
         after: The same for the corrected one.
     """
 
-    def __init__(
-        self,
-        trainer: Any,
-        dataloader: Iterable[Any] | None = None,
-        *,
-        method: str | None = None,
-        layer: LogitLayer | None = None,
-        labels: str | None = None,
-        forward: Forward | None = None,
-    ) -> None:
-        super().__init__()
+    def __init__(self, trainer: Any, dataloader: Iterable[Any] | None = None, **options: Any) -> None:
+        super().__init__(dataloader, **options)
         if not callable(getattr(trainer, "evaluate", None)):
             raise InputError(f"Expected `trainer` to be a Trainer of transformers, but got {type(trainer).__name__}.")
         self.trainer = trainer
-        self.dataloader = dataloader
-        self.options: dict[str, Any] = {"method": method, "layer": layer, "labels": labels, "forward": forward}
-        self._forget()
-
-    def _forget(self) -> None:
-        self.output: Path | None = None
-        self.folded: FoldedCopy | None = None
-        self.before: dict[str, float] = {}
-        self.after: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Refuse before the training what would only be noticed after it."""
