@@ -10,7 +10,6 @@ import base64
 import io
 import shutil
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ SHOTS = (
 )
 MOST_BYTES = 200_000
 # The figure that needs a second run, of a model that was trained with LogN.
-FROM_TWO_RUNS = "online"
+FROM_OTHER_RUNS = "online"
 
 
 def save_small(picture: Image.Image, path: Path, most_bytes: int = MOST_BYTES) -> None:
@@ -58,14 +57,14 @@ def save_small(picture: Image.Image, path: Path, most_bytes: int = MOST_BYTES) -
     print(f"{path}: {size[0]} x {size[1]}, {buffer.tell() / 1000:.0f} kB")
 
 
-def draw_figures(run: Run, method: str, online: Path | None = None) -> None:
-    """Every figure of the paper; the one on training with LogN only where there is such a run."""
+def draw_figures(run: Run, method: str) -> None:
+    """Every figure of the paper but the one on training with LogN, which docs/report.md has the commands of."""
     with tempfile.TemporaryDirectory() as folder:
         for name in FIGURES:
-            if name == FROM_TWO_RUNS and online is None:
+            if name == FROM_OTHER_RUNS:
                 continue
             path = Path(folder) / "figure.png"
-            draw_figure(name, run, path, FigureOptions(method, online=online, rfs_threshold=0.01))
+            draw_figure(name, run, path, FigureOptions(method, rfs_threshold=0.01))
             save_small(Image.open(path), IMAGES / f"figure-{name}.png")
 
 
@@ -164,13 +163,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run, as `logn demo` makes it")
     parser.add_argument("--method", default="logn:balanced", help="the method to look at")
-    parser.add_argument("--online", type=Path, help="folder of a run that was trained with LogN, for its figure")
     parser.add_argument("--only", choices=["figures", "problem", "screenshots"], help="one kind of picture only")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
     IMAGES.mkdir(exist_ok=True)
-    figures = partial(draw_figures, online=arguments.online)
-    for name, make in (("problem", draw_problem), ("figures", figures), ("screenshots", take_screenshots)):
+    for name, make in (("problem", draw_problem), ("figures", draw_figures), ("screenshots", take_screenshots)):
         if arguments.only in (None, name):
             make(run, arguments.method)
 

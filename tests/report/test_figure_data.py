@@ -31,7 +31,8 @@ from logn.report.figure_data import (
     shift_between,
     statistics_of_run,
 )
-from logn.report.figures import FIGURES, FigureOptions, draw_figure
+from logn.report.figure_style import paper_style
+from logn.report.figures import FIGURES, FigureOptions, draw_figure, draw_online
 from logn.report.run_folder import open_run
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -202,6 +203,16 @@ def test_both_margins_stand_in_one_figure(run_folder, tmp_path):
     assert (tmp_path / "online.svg").exists()
     assert execute([*arguments[:3], *[f"--online={folders[0]}"] * 2, "-o", str(tmp_path / "again.svg")]) == 2
     assert not (tmp_path / "again.svg").exists()
+
+
+def test_long_names_stay_inside_the_figure(run_folder):
+    run = Comparison.load(run_folder)
+    others = {f"Online ({'a-rather-long-name-of-a-folder-' * 2}{margin})": run for margin in ("0", "min")}
+    with paper_style() as make:
+        figure = draw_online(online_comparison(run, others, "logn"), make)
+        (legend,) = figure.legends
+        assert legend.get_window_extent().width <= figure.bbox.width
+        assert [text.get_text() for text in legend.get_texts()] == ["Baseline", *others, "Post-hoc (logn)"]
 
 
 def test_online_refuses_another_protocol(run_folder):

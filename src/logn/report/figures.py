@@ -192,7 +192,11 @@ def draw_online(data: OnlineComparison, make: Callable[..., Any]) -> Any:
     axes.set_xticks(np.arange(len(data.metrics)), data.metrics)
     axes.set_ylabel("AP")
     axes.grid(axis="y")
-    figure.legend(loc="outside upper center", ncols=min(len(data.series), 3), handlelength=1.2, columnspacing=1)
+    for columns in (3, 2, 1):  # the names are those of folders, and may be long
+        legend = figure.legend(loc="outside upper center", ncols=columns, handlelength=1.2, columnspacing=1)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
     return figure
 
 
