@@ -176,17 +176,17 @@ def test_a_settled_threshold_stands_clear_of_every_score(values, threshold):
     ("target", "metric"), [("precision=0.85", "precision"), ("recall=0.6", "recall"), ("fppi=1", "false alarms")]
 )
 def test_targets_hold_on_held_out_images_within_their_intervals(target, metric):
-    """500 times: choose on 60 images, look at 60 others; the stated interval is of 95 %."""
+    """250 times: choose on 60 images, look at 60 others; the stated interval is of 95 %."""
     rng, wanted = np.random.default_rng(11), Target.parse(target)
     inside, values = 0, []
-    for draw in range(500):
+    for draw in range(250):
         dev, test = simulated(rng, 60), simulated(rng, 60)
         chosen = choose_points(dev, wanted, Bootstrap(40, 0.95, draw))
         value = measure(Draws.once(test), chosen.thresholds[:, None])[metric][0]
         inside += chosen.expected[metric].low <= value <= chosen.expected[metric].high
         values.append(value)
-    # 40 draws make the ends of an interval unsure themselves, so a little less than 95 % of 500 will do.
-    assert inside >= 0.92 * 500
+    # 40 draws make the ends of an interval unsure themselves, so a little less than 95 % of 250 will do.
+    assert inside >= 0.92 * 250
     assert np.mean(values) == pytest.approx(wanted.value, rel=0.12)
 
 

@@ -167,6 +167,7 @@ def _usable() -> tuple[tuple[str, ...], FloatArray]:
     return characters, template_correlation(characters)
 
 
+@lru_cache(maxsize=8192)  # which characters have one is asked first, and how they correlate then
 def _template(character: str) -> FloatArray | None:
     pillow = import_pillow()
     from PIL import ImageFilter
