@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from logn.calibrators.all_methods import method_named
+from logn.calibrators.method_spec import parse_method
 from logn.classes.dimensions import read_dimensions
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.errors import InputError
@@ -289,17 +291,17 @@ class _FitInputs:
         self.cache, self.spec, self.store = cache, spec, store
 
     def fit(self, correction: Correction) -> Any:
-        method = correction.method.partition(":")[0]
-        inputs: dict[str, Any] = {}
-        if method == "none":
+        method = method_named(parse_method(correction.method)[0])
+        if method.name == "none":
             return None
-        if method == "logn":
+        inputs: dict[str, Any] = {}
+        if "moments" in method.needs:
             inputs["moments"] = self.moments(correction.statistics)
-        elif method == "tau-norm":
+        if "weight" in method.needs:
             inputs["weight"], inputs["bias"] = self.cache.class_layer(self.spec)
-        else:
+        if "counts" in method.needs:
             inputs["counts"] = training_counts(self.cache.dataset(self.spec, "train"))
-        if method == "fracal":
+        if "dimensions" in method.takes:
             training = self.cache.dataset(self.spec, "train")
             inputs["dimensions"] = read_dimensions(training.annotation_file, self.store.header.class_names)
         return fit_for_store(correction.method, self.store.header, **inputs)
