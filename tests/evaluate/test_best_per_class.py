@@ -61,6 +61,13 @@ def test_the_best_of_each_class_are_those_of_a_sort_of_all(seed, limit, levels, 
     check_best(np.random.default_rng(seed), 4, limit, levels, sizes, share, often)
 
 
+def test_how_many_classes_are_looked_up_at_once_does_not_show(monkeypatch):
+    monkeypatch.setattr(best_per_class, "_CLASSES_AT_ONCE", 3)
+    monkeypatch.setattr(best_per_class, "_LABELS_AT_ONCE", 7)
+    for seed in range(5):
+        check_best(np.random.default_rng(seed), 5, 4, 3, [60, 60, 0, 60], 0.3, seed % 2 == 0)
+
+
 def test_classes_may_be_more_than_16_bits_can_tell():
     check_best(np.random.default_rng(0), 70_000, 5, 3, [40, 60], 0.3, True)
 

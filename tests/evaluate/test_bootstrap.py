@@ -1,5 +1,7 @@
 """The bootstrap: exact where a draw can be checked, and paired."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,10 +9,11 @@ from hypothesis import strategies as st
 
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection import bootstrap
-from logn.evaluate.detection.average_precision import RECALL_THRESHOLDS, average_precision_per_class
+from logn.evaluate.detection import drawn_precision as drawn
+from logn.evaluate.detection.average_precision import average_precision_per_class
 from logn.evaluate.detection.bootstrap import bootstrap_metrics, draw_weights, paired_interval
 from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.matching import match_detections
+from logn.evaluate.detection.matching import MatchedDetections, match_detections
 from logn.evaluate.detection.metrics import evaluate_detections
 
 IMAGES, CLASSES, BOXES, FOUND = 14, 5, 4, 12
@@ -65,14 +68,17 @@ def test_a_weight_is_a_repeated_image(seed):
         np.testing.assert_allclose(values[0], expected[name], atol=1e-9, err_msg=name)
 
 
-def test_how_much_is_computed_at_once_does_not_show(monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "name"), [(drawn, "ROWS_OF_GROUP"), (drawn, "ENDS_AT_ONCE"), (bootstrap, "DRAWS_AT_ONCE")]
+)
+def test_how_much_is_computed_at_once_does_not_show(monkeypatch, module, name):
     truth, detections = made(1)
     matched, weights = match_detections(detections, truth), draw_weights(IMAGES, 50)
     expected = bootstrap_metrics(matched, truth, weights, groups=truth.frequency)
-    monkeypatch.setattr(bootstrap, "HITS_AT_ONCE", 2)
+    monkeypatch.setattr(module, name, 2)
     found = bootstrap_metrics(matched, truth, np.ascontiguousarray(weights), groups=truth.frequency)
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, atol=1e-12, err_msg=name)
+    for metric, values in expected.items():
+        np.testing.assert_allclose(found[metric], values, atol=1e-12, err_msg=metric)
 
 
 def plain_draw(matched, truth, weights):
@@ -97,8 +103,60 @@ def test_every_draw_is_its_definition(seed, draw_seed):
     np.testing.assert_allclose(found, [plain_draw(matched, truth, row) for row in weights], atol=1e-12)
 
 
-def test_the_recall_points_are_multiples_of_their_step():
-    np.testing.assert_array_equal(RECALL_THRESHOLDS, np.arange(101) * bootstrap.RECALL_STEP)
+@pytest.mark.parametrize("boxes", [10, 20, 50, 100, 200])
+def test_a_recall_that_is_just_as_much_as_a_point_is_judged_as_the_evaluators_do(boxes):
+    """Of 0.35 boxes the floats say more, of 0.25 they do not; every number of hits up to all boxes is looked at."""
+    rng = np.random.default_rng(boxes)
+    correct = rng.permutation(np.repeat([True, False], boxes))[None]
+    size = correct.shape[1]
+    matched = MatchedDetections(
+        np.arange(size), np.zeros(size, int), np.zeros(size, int), np.ones(size), correct, np.ones((1, size), bool)
+    )
+    ones = np.ones((1, 2), np.uint8)  # one image, drawn once in both draws
+    ((label, mean, first),) = drawn.drawn_precision(matched, ones, np.full((1, 2), boxes, np.int32))
+    expected = average_precision_per_class(matched.labels, correct[0], matched.counted[0], np.array([boxes]))
+    assert label == 0
+    np.testing.assert_allclose([mean, first], np.full((2, 2), expected[0]), rtol=1e-14)
+    # The case is there: hits over boxes alone, without the floats of the points, would give more.
+    reached = np.floor(100 * np.cumsum(correct[0])[correct[0]] / boxes + 1e-9).astype(int)
+    assert drawn.MISSED_POINTS[reached].any()
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_outcomes_of_any_kind_are_their_definition(seed):
+    """Hits that are lost and found again over the thresholds, and what counts at some of them only."""
+    rng = np.random.default_rng(seed)
+    size, classes, images, thresholds = int(rng.integers(1, 200)), 4, 6, 3
+    labels = np.sort(rng.integers(0, classes, size))
+    correct = rng.random((thresholds, size)) < rng.random()
+    correct[2] = np.where(rng.random() < 0.5, correct[1], correct[2])
+    counted = rng.random((thresholds, size)) < rng.choice([0.5, 1.0])
+    matched = MatchedDetections(np.arange(size), rng.integers(0, images, size), labels, np.ones(size), correct, counted)
+    weights = rng.multinomial(images, np.full(images, 1 / images), 5)
+    boxes = np.stack([np.bincount(labels, draw[matched.image_index], classes) for draw in weights], axis=1)
+    found = {label: values for label, *values in drawn.drawn_precision(matched, weights.T, boxes.astype(np.int32))}
+    for place, draw in enumerate(weights):
+        repeats = draw[matched.image_index]
+        expected = [
+            average_precision_per_class(
+                np.repeat(labels, repeats), *np.repeat([right & seen, seen], repeats, axis=1), boxes[:, place]
+            )
+            for right, seen in zip(correct, counted, strict=True)
+        ]
+        for label in np.flatnonzero(boxes[:, place]):
+            mean, first = found[label] if label in found else np.zeros((2, len(weights)))
+            np.testing.assert_allclose(mean[place], np.mean(expected, axis=0)[label], atol=1e-12)
+            np.testing.assert_allclose(first[place], expected[0][label], atol=1e-12)
+
+
+def test_a_method_that_finds_nothing_has_no_precision():
+    truth, detections = made(0)
+    nothing = match_detections(detections.take(np.zeros(len(detections), bool)), truth)
+    assert (bootstrap_metrics(nothing, truth, draw_weights(IMAGES, 3))["AP"] == 0).all()
+    missed = match_detections(detections, truth)
+    missed = replace(missed, correct=np.zeros_like(missed.correct))
+    assert (bootstrap_metrics(missed, truth, draw_weights(IMAGES, 3))["AP"] == 0).all()
 
 
 def test_draws_are_the_same_for_one_seed_and_cover_all_images():

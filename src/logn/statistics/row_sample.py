@@ -131,8 +131,10 @@ class RowSample:
         """Hash each row by itself: some of its columns, or all of it where those hold one number only."""
         bits = _bits(rows[:, self._columns])
         keys = _mixed(bits, self._multipliers)
-        # Where most columns have been filled up with a number, these rows would all be one.
-        filled = np.flatnonzero((bits == bits[:, :1]).all(axis=1))
+        # Where most columns have been filled up with a number, these rows would all be one; hardly any row comes into
+        # question, and comparing all columns of all of them would take as long as the hashing.
+        filled = np.flatnonzero(bits[:, 0] == bits[:, -1])
+        filled = filled[(bits[filled] == bits[filled, :1]).all(axis=1)]
         if len(filled) and len(self._all_multipliers) > len(self._multipliers):
             keys[filled] = _mixed(_bits(rows[filled]), self._all_multipliers)
         return keys

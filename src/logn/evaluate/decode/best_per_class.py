@@ -29,6 +29,9 @@ _NEW_SHARE = 1 / 16
 # What may lie around below the floors, as a share of what is above them, before it is let go of.
 _LEFTOVER_SHARE = 1 / 3
 _FEW = 100_000
+# Classes whose rows are looked up together, and labels that are counted together: there are millions of them, and NumPy
+# wants eight bytes for each.
+_CLASSES_AT_ONCE, _LABELS_AT_ONCE = 256, 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +56,15 @@ class PlaceHolders:
         ends = np.searchsorted(rows, np.cumsum(self.per_image))
         return PlaceHolders(self.labels.take(rows), self.scores.take(rows), np.diff(ends, prepend=0))
 
-    def images(self) -> npt.NDArray[np.int32]:
-        """The image of each, counted from the first.
+    def images(self, rows: Indices) -> Indices:
+        """The images of some of them, counted from the first.
 
         Example:
-            >>> PlaceHolders(np.zeros(2, np.uint16), np.ones(2, np.float32), np.array([0, 2])).images()
-            array([1, 1], dtype=int32)
+            >>> holders = PlaceHolders(np.zeros(3, np.uint16), np.ones(3, np.float32), np.array([1, 0, 2]))
+            >>> holders.images(np.array([0, 2])).tolist()
+            [0, 2]
         """
-        return np.repeat(np.arange(len(self.per_image), dtype=np.int32), self.per_image)
+        return np.searchsorted(np.cumsum(self.per_image), rows, side="right")
 
     @staticmethod
     def concatenate(parts: Sequence[PlaceHolders]) -> PlaceHolders:
@@ -131,12 +135,13 @@ class BestPerClass:
             self._cut()
 
     def _cut(self) -> None:
-        """Let go of what is below the floors."""
-        found, holders = Detections.concatenate(self._parts), PlaceHolders.concatenate(self._holders)
-        found = found.take(np.flatnonzero(found.scores >= self.floor.take(found.labels)))
-        holders = holders.take(np.flatnonzero(holders.scores >= self.floor.take(holders.labels)))
-        self._parts, self._holders = [found], [holders]
-        self._num_stored = len(found) + len(holders)
+        """Let go of what is below the floors, part by part: never is all of it there twice."""
+        for parts in (self._parts, self._holders):
+            for place, part in enumerate(parts):
+                kept = np.flatnonzero(part.scores >= self.floor.take(part.labels))
+                if len(kept) < len(part):
+                    parts[place] = part.take(kept)
+        self._num_stored = sum(map(len, [*self._parts, *self._holders]))
 
     def settled_floor(self) -> Float32:
         """The floors by all that was added."""
@@ -156,29 +161,30 @@ class BestPerClass:
         """What is kept, sorted by image, then by descending score."""
         self._raise_floors()
         self._cut()
-        found, holders = self._parts[0], self._holders[0]
-        number = np.bincount(found.labels, minlength=len(self.floor))
-        number += np.bincount(holders.labels, minlength=len(self.floor))
+        found, holders = Detections.concatenate(self._parts), PlaceHolders.concatenate(self._holders)
+        self._parts, self._holders = [found], [holders]
+        number = _number_of_each(found.labels, len(self.floor)) + _number_of_each(holders.labels, len(self.floor))
         full = number > self._limit
-        if not full.any():
-            return found
         kept = ~full.take(found.labels)
-        own, others = _RowsByClass(found.labels, full), _RowsByClass(holders.labels, full)
-        images = holders.images()
-        for label in np.flatnonzero(full).tolist():
-            rows, other_rows = own.of(label), others.of(label)
-            chosen = self._best_of(found, rows, holders.scores.take(other_rows), images.take(other_rows))
-            kept[rows[chosen]] = True
-        return found.take(np.flatnonzero(kept))
+        for first in range(0, len(full), _CLASSES_AT_ONCE):
+            some = slice(first, first + _CLASSES_AT_ONCE)
+            if not full[some].any():
+                continue
+            own, others = _RowsByClass(found.labels, some), _RowsByClass(holders.labels, some)
+            for label in (first + np.flatnonzero(full[some])).tolist():
+                rows = own.of(label)
+                kept[rows[self._best_of(found, rows, holders, others.of(label))]] = True
+        return found if kept.all() else found.take(np.flatnonzero(kept))
 
-    def _best_of(self, found: Detections, rows: Indices, others: Float32, images: npt.NDArray[np.int32]) -> Any:
+    def _best_of(self, found: Detections, rows: Indices, holders: PlaceHolders, other_rows: Indices) -> Any:
         """Which rows of a class are among its best, those included that only use up places."""
-        scores = found.scores.take(rows)
+        scores, others = found.scores.take(rows), holders.scores.take(other_rows)
         last = np.partition(np.concatenate([scores, others]), -self._limit)[-self._limit]
         places = self._limit - int((scores > last).sum()) - int((others > last).sum())
         # Equal scores go in the order of the images; one image has no others of a class beside those looked at.
         tied = np.flatnonzero(scores == last)
-        before = np.searchsorted(images[others == last], found.image_index.take(rows.take(tied)))
+        images = holders.images(other_rows[others == last])
+        before = np.searchsorted(images, found.image_index.take(rows.take(tied)))
         chosen = scores > last
         chosen[tied[np.arange(len(tied)) + before < places]] = True
         return chosen
@@ -193,16 +199,24 @@ def _places(labels: npt.NDArray[np.integer[Any]], scores: Float32) -> npt.NDArra
     return places
 
 
-class _RowsByClass:
-    """The rows of each class, ascending, of those classes that are asked for."""
+def _number_of_each(labels: npt.NDArray[np.integer[Any]], num_classes: int) -> npt.NDArray[np.int64]:
+    number = np.zeros(num_classes, np.int64)
+    for start in range(0, len(labels), _LABELS_AT_ONCE):
+        number += np.bincount(labels[start : start + _LABELS_AT_ONCE], minlength=num_classes)
+    return number
 
-    def __init__(self, labels: npt.NDArray[np.integer[Any]], wanted: npt.NDArray[np.bool_]) -> None:
-        rows = np.flatnonzero(wanted.take(labels))
-        chosen = labels.take(rows)
+
+class _RowsByClass:
+    """The rows of each of some classes that follow each other, ascending."""
+
+    def __init__(self, labels: npt.NDArray[np.integer[Any]], classes: slice) -> None:
+        rows = np.flatnonzero((labels >= classes.start) & (labels < classes.stop))
         # NumPy sorts 16 bits by counting.
-        small = chosen.astype(np.uint16) if len(wanted) <= 2**16 else chosen
-        self._rows = rows.take(np.argsort(small, kind="stable"))
-        self._ends = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=len(wanted)))])
+        chosen = (labels.take(rows) - labels.dtype.type(classes.start)).astype(np.uint16)
+        self._first = classes.start
+        self._rows = rows.take(np.argsort(chosen, kind="stable"))
+        self._ends = np.concatenate([[0], np.cumsum(np.bincount(chosen, minlength=classes.stop - classes.start))])
 
     def of(self, label: int) -> Indices:
-        return self._rows[self._ends[label] : self._ends[label + 1]]
+        place = label - self._first
+        return self._rows[self._ends[place] : self._ends[place + 1]]

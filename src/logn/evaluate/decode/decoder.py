@@ -25,8 +25,9 @@ from logn.evaluate.store.prediction_store import PredictionStore
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]
-# Images that are decoded at a time, and of which memory is let go together.
-_IMAGES_AT_ONCE = 16
+# Images that are decoded at a time, and of which memory is let go together; of those that are decoded beforehand, in
+# full and for all methods, a few are much.
+_IMAGES_AT_ONCE, _SAMPLED_AT_ONCE = 16, 1
 # One of so many images is decoded beforehand, to guess floors, but never more than the most; where there would be fewer
 # than the fewest, none is.
 _IMAGES_PER_SAMPLED, _FEWEST_SAMPLED, _MOST_SAMPLED = 32, 8, 128
@@ -122,7 +123,8 @@ def decode_for(
         for method, found in enumerate(of_purpose):
             if found.guessed_too_high():
                 (of_purpose[method],) = _collect(store, [transforms[method]], [purpose], [[None]], how)[0]
-    return [[of_method.detections() for of_method in of_purpose] for of_purpose in collected]
+    # One by one: what was kept for a method is let go of before that of the next one is sorted out.
+    return [[of_purpose.pop(0).detections() for _ in transforms] for of_purpose in collected]
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,9 @@ def _collect(
     guesses: Sequence[Floors],
     how: _How,
     progress: Progress | None = None,
+    at_once: int | None = None,
 ) -> list[list[_AllOf | BestPerClass]]:
-    """Decode all images once."""
+    """Decode all images once, some of them at a time."""
     settings = [purpose.settings for purpose in purposes]
     decoder = ImageDecoder(store, transforms, settings)
     collected = [
@@ -156,7 +159,7 @@ def _collect(
         for limits, of_purpose in zip(settings, guesses, strict=True)
     ]
     floors = [[of_method.floor for of_method in of_purpose] for of_purpose in collected]
-    tasks = _tasks(store, purposes, floors)
+    tasks = _tasks(store, purposes, floors, at_once or _IMAGES_AT_ONCE)
     with contextlib.closing(decode_tasks(decoder, tasks, threads=how.threads, processes=how.processes)) as chunks:
         for task, chunk in chunks:
             for of_purpose, decoded in zip(collected, chunk, strict=True):
@@ -185,7 +188,7 @@ def _guessed_floors(
     nothing = np.zeros((number, 1), np.bool_).repeat(ImageDecoder(store, [], [limits]).num_classes, axis=1)
     counting = Purpose(replace(limits, max_per_class=rank), nothing)
     how = how.for_sample_of(ImageDecoder(store, transforms, [limits]))
-    (found,) = _collect(sample, transforms, [counting], [[None] * len(transforms)], how)
+    (found,) = _collect(sample, transforms, [counting], [[None] * len(transforms)], how, at_once=_SAMPLED_AT_ONCE)
     return [None if isinstance(of_method, _AllOf) else of_method.settled_floor() for of_method in found]
 
 
@@ -206,7 +209,7 @@ def decode_chunks(
     if purpose.settings.max_per_class is not None:
         raise InputError("Expected `max_per_class` to be None for decoding by chunks, since it needs all images.")
     decoder = ImageDecoder(store, transforms, [purpose.settings])
-    tasks = _tasks(store, [purpose], [[None] * len(transforms)])
+    tasks = _tasks(store, [purpose], [[None] * len(transforms)], _IMAGES_AT_ONCE)
     return _chunks(decode_tasks(decoder, tasks, threads=threads, processes=processes), progress)
 
 
@@ -220,9 +223,11 @@ def _chunks(
                 progress(task.stop - task.start)
 
 
-def _tasks(store: PredictionStore, purposes: Sequence[Purpose], floors: Sequence[Floors]) -> Iterator[ImageTask]:
-    for start in range(0, len(store), _IMAGES_AT_ONCE):
-        stop = min(start + _IMAGES_AT_ONCE, len(store))
+def _tasks(
+    store: PredictionStore, purposes: Sequence[Purpose], floors: Sequence[Floors], at_once: int
+) -> Iterator[ImageTask]:
+    for start in range(0, len(store), at_once):
+        stop = min(start + at_once, len(store))
         masks = (purpose.looked_at for purpose in purposes)
         # The floors are those of the moment in which the task is given away.
         yield ImageTask(start, stop, tuple(None if mask is None else mask[start:stop] for mask in masks), tuple(floors))
