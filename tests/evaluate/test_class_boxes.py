@@ -6,6 +6,7 @@ import json
 import shutil
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from logn.evaluate.comparison.compare import CompareSettings, compare
 from logn.evaluate.decode.borrowed_boxes import count_borrowed
 from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode, decode_chunks, decode_for, decode_many
 from logn.evaluate.detection.assignment import one_box_each
+from logn.evaluate.store import size
 from logn.evaluate.store.box_candidates import candidate_boxes
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.predict import predict
@@ -401,11 +403,31 @@ def test_the_size_is_said_before_anything_is_written(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+def test_predict_says_the_size_once(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(size, "_WORTH_A_WORD", 1)
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=1), MadeData(), tmp_path / "new", class_boxes=2, batch=1, announce=said.append)
+    predict(MadeDetector(), MadeData(), tmp_path / "new", class_boxes=2, announce=said.append)
+    assert len(said) == 1
+    assert said[0].startswith("The predictions will take at most 0.0 MB (3 images of 0.0 MB)")
+
+
+def test_a_disk_that_is_too_small_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(size, "_WORTH_A_WORD", 1)
+    monkeypatch.setattr(size.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    header = StoreHeader(num_columns=4, num_images=5)
+    said: list[str] = []
+    say_size(header, [Proposals(np.zeros((3, 4)), np.zeros((3, 4)), 9, 9)], tmp_path / "new" / "store", said.append)
+    assert said == ["The predictions will take about 0.0 MB (5 images of 0.0 MB); 0.0 MB are free there."]
+
+
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6), kept=st.integers(1, 7), rows=st.integers(0, 30))
 def test_a_store_is_at_most_as_large_as_was_said(tmp_path_factory, seed, kept, rows):
     header = header_with(kept)
     path = tmp_path_factory.mktemp("store")
     write(path, header, {1: made(seed, rows, header)})
-    size = sum(file.stat().st_size for file in path.glob("part-*/*.bin"))
-    assert size <= image_bytes(header, rows)
+    written = sum(file.stat().st_size for file in path.glob("part-*/*.bin"))
+    assert written <= image_bytes(header, rows)
