@@ -274,7 +274,7 @@ def test_completeness_is_known(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 3}, "to have schema 2, but it has 3"),
+        ({"schema": 4}, "to have schema 3, but it has 4"),
         ({"format": "other"}, "to say format 'logn.predictions'"),
         ({"activation": "tanh"}, "Expected `activation`"),
         ({"dtype": "int8"}, "Expected `dtype`"),

@@ -287,6 +287,7 @@ def test_data_that_is_read_takes_the_place_of_scenes(tmp_path):
     [
         (["--test", "val.json"], "Expected `--test` only with `--data`, but got no `--data`."),
         (["--epochs", "2"], "Expected `--epochs` only with `--data`, but got no `--data`."),
+        (["--class-boxes", "40"], "Expected `--class-boxes` only with `--data`, but got no `--data`."),
         (
             ["--data", "train.json"],
             "Expected `--test` to name the annotations to test on, with `--data`, but got none.",

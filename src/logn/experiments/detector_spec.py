@@ -50,6 +50,8 @@ class DetectionProblem:
         images: Folder that the image paths start from.
         weights: Of the backbone.
         epochs: Of a whole training; by default the preset's. A second stage has a quarter of them.
+        class_boxes: Boxes that predictions keep of each proposal and of each class, as `logn.predict` takes it; by
+            default all.
     """
 
     train: Path
@@ -57,6 +59,7 @@ class DetectionProblem:
     images: Path | None = None
     weights: Path | None = None
     epochs: float | None = None
+    class_boxes: int | None = None
 
     @property
     def name(self) -> str:
@@ -274,7 +277,14 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
         store = folders.run / f"predictions-{split}"
         data, detector = self.dataset(folders.data, split), self.load(folders)
         with step(f"Predicting {split} of {self.name}", len(data)) as progress:
-            predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, progress=progress)
+            predict(
+                detector,
+                data,
+                store,
+                class_boxes=None if self.problem is None else self.problem.class_boxes,
+                metadata={"fingerprint": fingerprint(detector)},
+                progress=progress,
+            )
         return store
 
     def class_layer(self, folders: Folders) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import is_torch_tensor
+from logn.logits.class_boxes import ClassBoxes
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Proposals:
         objectness: `(N,)` logits of whether there is any object, where the model says so beside the classes (YOLOv5,
             YOLOX, centerness of FCOS): its sigmoid multiplies the score of each class, unless the `Postprocessing`
             says otherwise. A correction of classes leaves it alone. None where there is none.
+        class_boxes: Where each class has a box of its own and a store kept those of some pairs of proposal and class:
+            these, while `boxes` of shape `(N, 4)` has that of each proposal's strongest class. None otherwise.
 
     Example:
         >>> Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=10, width=20).num_columns
@@ -44,6 +47,7 @@ class Proposals:
     height: int
     width: int
     objectness: npt.NDArray[np.floating[Any]] | None = None
+    class_boxes: ClassBoxes | None = None
 
     def __post_init__(self) -> None:
         for name in ("boxes", "logits", "objectness"):
@@ -51,6 +55,8 @@ class Proposals:
                 object.__setattr__(self, name, _as_numbers(name, getattr(self, name)))
         if self.boxes.ndim not in (2, 3) or self.boxes.shape[-1] != 4:
             raise InputError(f"Expected `boxes` to have shape (N, 4) or (N, F, 4), but got {self.boxes.shape}.")
+        if self.class_boxes is not None and self.boxes.ndim != 2:
+            raise InputError(f"Expected `boxes` beside `class_boxes` to have shape (N, 4), but got {self.boxes.shape}.")
         if self.logits.ndim != 2:
             raise InputError(f"Expected `logits` to have shape (N, C), but got {self.logits.shape}.")
         if len(self.boxes) != len(self.logits):

@@ -14,6 +14,7 @@ import typer
 from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, text_style, verb_group
 from logn.cli.help_page import VerbCommand
 from logn.cli.options.choices import DeviceOption
+from logn.cli.options.prediction import ClassBoxesOption, parse_class_boxes
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
 
@@ -100,6 +101,7 @@ def table_command(name: str) -> Callable[..., None]:
         model: ModelOption = "small",
         weights: WeightsOption = None,
         epochs: EpochsOption = None,
+        class_boxes: ClassBoxesOption = "all",
         device: DeviceOption = "auto",
         train: TrainOption = True,
         show_progress: ProgressOption = None,
@@ -111,7 +113,14 @@ def table_command(name: str) -> Callable[..., None]:
 
         if seeds < 1:
             raise InputError(f"Expected `--seeds` to be at least 1, but got {seeds}.")
-        files = {"--data": data, "--test": test, "--images": images, "--weights": weights, "--epochs": epochs}
+        files: dict[str, Any] = {
+            "--data": data,
+            "--test": test,
+            "--images": images,
+            "--weights": weights,
+            "--epochs": epochs,
+        }
+        files["--class-boxes"] = parse_class_boxes(class_boxes)
         length = replace(_length(files, iterations, quick=quick), model=model, device=device)
         experiment = import_module(f"logn.experiments.{MODULES[name]}").EXPERIMENT
         cache = ArtifactCache(root, jobs=jobs, step=step_reporter(show_progress))
@@ -119,6 +128,7 @@ def table_command(name: str) -> Callable[..., None]:
         words = ["logn bench", name, *(["--quick"] if quick else []), "--seeds", str(seeds)]
         words += [] if model == "small" else ["--model", model]
         words += [] if data is None or test is None else ["--data", data.name, "--test", test.name]
+        words += [] if class_boxes == "all" else ["--class-boxes", class_boxes]
         words += [] if iterations is None else ["--iterations", str(iterations)]
         text = " ".join([*words, *output_words(output)])
         show_table(
@@ -156,7 +166,8 @@ def _length(files: Mapping[str, Any], iterations: int | None, *, quick: bool) ->
     for path in (data, test):
         if not path.is_file():
             raise InputError(f"Expected `{path}` to be an annotation file, but there is none.")
-    problem = DetectionProblem(data, test, files["--images"], files["--weights"], files["--epochs"])
+    names = ("--images", "--weights", "--epochs", "--class-boxes")
+    problem = DetectionProblem(data, test, *(files[name] for name in names))
     return BenchLength(iterations=iterations, problem=problem)
 
 

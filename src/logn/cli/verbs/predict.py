@@ -27,7 +27,16 @@ from logn.cli.options.detectors import (
     open_detector,
     ray_settings,
 )
-from logn.cli.options.prediction import BatchOption, DataOption, DtypeOption, ModelArgument, NamesOption, OutputOption
+from logn.cli.options.prediction import (
+    BatchOption,
+    ClassBoxesOption,
+    DataOption,
+    DtypeOption,
+    ModelArgument,
+    NamesOption,
+    OutputOption,
+    parse_class_boxes,
+)
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -57,6 +66,7 @@ def predict_detector(
     output: OutputOption,
     images: ImageFolderOption = None,
     dtype: DtypeOption = "float16",
+    class_boxes: ClassBoxesOption = "all",
     stage_correction: Annotated[
         list[Path] | None,
         typer.Option(
@@ -77,13 +87,15 @@ def predict_detector(
     from logn.datasets.detection_dataset import DetectionDataset
 
     at_least_one(batch=batch)
+    kept_boxes = parse_class_boxes(class_boxes)
     if use_ray and stage_correction:
         raise InputError("Expected `--stage-correction` in one process or under torchrun, but got it with `--ray`.")
     cluster = ray_settings(use_ray, workers, model, trust=trust, image_size=image_size, device=device)
     dataset = DetectionDataset(_annotations(data), images)
     detector = open_detector(model, trust=trust, image_size=image_size, device="cpu" if cluster else device)
     changed = _correct_stages(detector, stage_correction)
-    if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json, changed, cluster):
+    how_much = {"dtype": dtype, "class_boxes": kept_boxes, "batch": batch}
+    if store_predictions(detector, model, dataset, output, how_much, show_progress, json, changed, cluster):
         how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
         where = () if images is None else ("--images", images)
         options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
@@ -149,7 +161,8 @@ def predict_onnx(
         anchors=anchors,
         provider=provider,
     )
-    if store_predictions(detector, model, dataset, output, dtype, batch, show_progress, json):
+    how_much = {"dtype": dtype, "batch": batch}
+    if store_predictions(detector, model, dataset, output, how_much, show_progress, json):
         for sentence in assumptions(model, given, settled, description, size_found=False):
             print_note(f"Warning: {sentence}")
         options = () if like is None else ("--like", like)

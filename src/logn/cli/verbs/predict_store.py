@@ -23,8 +23,7 @@ def store_predictions(
     model: Path,
     dataset: DetectionDataset,
     output: Path,
-    dtype: str,
-    batch: int | None,
+    how_much: Mapping[str, Any],
     show_progress: bool | None,
     as_json: bool,
     changed: Mapping[str, Any] | None = None,
@@ -45,9 +44,12 @@ def store_predictions(
         **(changed or {}),
     }
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
-    run = partial(run_detector, detector, dataset) if cluster is None else partial(_over_ray, dataset, cluster)
+    run = partial(run_detector, detector, dataset, announce=print_note)
+    if cluster is not None:
+        run = partial(_over_ray, dataset, cluster)
+    given = {name: value for name, value in how_much.items() if value is not None}
     with progress("Predicting", total=share, shown=show_progress) as advance:
-        written = run(output, dtype=dtype, batch=8 if batch is None else batch, metadata=metadata, progress=advance)
+        written = run(output, metadata=metadata, progress=advance, **given)
     if int(os.environ.get("RANK", 0)) > 0:
         return False  # one process speaks for all
     store = PredictionStore(output)

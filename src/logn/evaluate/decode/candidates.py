@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from logn.evaluate.decode.candidate_boxes import BorrowedBoxes, Boxes, borrows, boxes_at
 from logn.evaluate.decode.class_scores import Float32, Level, Scores
 from logn.evaluate.decode.nms import Suppression
 
@@ -31,6 +32,10 @@ class SortedCandidates:
         """Keep the candidates at `positions`."""
         proposals, labels = self.proposals.take(positions), self.labels.take(positions)
         return SortedCandidates(proposals, labels, self.scores.take(positions))
+
+    def head(self, number: int) -> SortedCandidates:
+        """The first `number` candidates, as views."""
+        return SortedCandidates(self.proposals[:number], self.labels[:number], self.scores[:number])
 
 
 def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: int) -> SortedCandidates:
@@ -61,13 +66,6 @@ def split_candidates(flat: npt.NDArray[np.intp], num_classes: int) -> tuple[npt.
     return proposals, flat - proposals * num_classes
 
 
-def boxes_of(boxes: Float32, candidates: SortedCandidates) -> Float32:
-    """The box of each candidate, from boxes `(N, 4)` or `(N, F, 4)`."""
-    if boxes.ndim == 2:
-        return boxes.take(candidates.proposals, axis=0)
-    return boxes[candidates.proposals, candidates.labels]
-
-
 def has_small_boxes(boxes: Float32, size: float) -> bool:
     """Whether any box `(N, 4)` has a side below `size`.
 
@@ -88,34 +86,52 @@ class Candidates:
         min_box_size: Shortest side of a box that is kept.
     """
 
-    def __init__(self, scores: Scores, boxes: Float32, num_classes: int, *, min_box_size: float = 0.0) -> None:
+    def __init__(self, scores: Scores, boxes: Boxes, num_classes: int, *, min_box_size: float = 0.0) -> None:
         self._scores, self._boxes, self._num_classes = scores, boxes, num_classes
         self._min_box_size = np.float32(min_box_size)
 
     def above(self, level: float) -> SortedCandidates:
         """Candidates with a score strictly greater than `level`, sorted."""
-        return sort_candidates(*self._unsorted(level), self._num_classes)
+        return sort_candidates(*self.unsorted(level), self._num_classes)
 
-    def survivors(self, level: Level, suppression: Suppression) -> tuple[npt.NDArray[np.intp], Float32]:
-        """Candidates with a score strictly greater than `level` that suppression leaves: ascending, and the score."""
-        flat, scores = self._unsorted(level)
-        kept = suppression.survivors(flat, scores, self._num_classes)
-        return flat.take(kept), scores.take(kept)
-
-    def _unsorted(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+    def unsorted(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+        """Candidates with a score strictly greater than `level`, ascending, and the score of each."""
         flat, scores = self._scores.above(level)
         if self._min_box_size > 0:
-            boxes = self._boxes.reshape(-1, 4)
-            boxes = boxes[flat if self._boxes.ndim == 3 else flat // self._num_classes]
+            proposals, labels = split_candidates(flat, self._num_classes)
+            boxes = boxes_at(self._boxes, proposals, labels)
             large = (boxes[:, 2:] - boxes[:, :2] >= self._min_box_size).all(axis=1)
+            # How large a box is that the store does not keep is not known; so its candidate stays, and is counted.
+            large |= borrows(self._boxes, proposals, labels)
             flat, scores = flat[large], scores[large]
         return flat, scores
+
+    def number_borrowing(self, flat: npt.NDArray[np.intp]) -> int:
+        """How many of the candidates have no box of their own, where each should."""
+        if not isinstance(self._boxes, BorrowedBoxes):
+            return 0
+        return int(borrows(self._boxes, *split_candidates(flat, self._num_classes)).sum())
+
+
+@dataclass(frozen=True)
+class BestCandidates:
+    """The best candidates of an image after suppression.
+
+    Args:
+        kept: Those that are left.
+        looked_at: All that decided it, those that were suppressed among them: to the last one that is kept.
+        guess: A level for the next image.
+    """
+
+    kept: SortedCandidates
+    looked_at: SortedCandidates
+    guess: float
 
 
 def best_candidates(
     candidates: Candidates, suppression: Suppression, guess: float, *, threshold: float, limit: int
-) -> tuple[SortedCandidates, float]:
-    """The best candidates above `threshold` after suppression, at most `limit`, and a guess for the next image.
+) -> BestCandidates:
+    """The best candidates above `threshold` after suppression, at most `limit`.
 
     Of the candidates above any level, those that suppression keeps are the leading part of all that it keeps. So
     any level will do that leaves as many as are wanted: the work is that of some hundred candidates instead of ten
@@ -126,9 +142,10 @@ def best_candidates(
     while True:
         found = candidates.above(level)
         if level <= threshold or len(found) >= limit:
-            kept = found.take(suppression.keep(found.proposals, found.labels, limit))
+            places = suppression.keep(found.proposals, found.labels, limit)
+            kept = found.take(places)
             if len(kept) >= limit:
-                return kept, 0.5 * float(kept.scores[-1])
+                return BestCandidates(kept, found.head(int(places[-1]) + 1), 0.5 * float(kept.scores[-1]))
             if level <= threshold:
-                return kept, 0.0
+                return BestCandidates(kept, found, 0.0)
         level = level * 0.25 if level * 0.25 > max(threshold, _LOWEST_GUESS) else threshold

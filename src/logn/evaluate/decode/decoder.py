@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.decode.best_per_class import BestPerClass
+from logn.evaluate.decode.borrowed_boxes import count_borrowed, warn_of_borrowed
 from logn.evaluate.decode.class_scores import Float32
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.image_decoder import Decoded, Floors, ImageDecoder, ImageTask, Method
@@ -110,21 +111,44 @@ def decode_for(
     threads: int | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
+    names: Sequence[str] | None = None,
 ) -> list[list[Detections]]:
     """Decode under several methods for several purposes in one pass: for each purpose what each method found.
 
-    Purposes differ in threshold, limits and what they look at; the rest of their settings is the same. The other
-    arguments are those of `decode_many`.
+    Purposes differ in threshold, limits and what they look at; the rest of their settings is the same. `names` are
+    those under which a warning speaks of the methods. The other arguments are those of `decode_many`.
     """
     how = _How(threads, processes)
     guesses = [_guessed_floors(store, transforms, purpose, how) for purpose in purposes]
     collected = _collect(store, transforms, purposes, guesses, how, progress)
     for purpose, of_purpose in zip(purposes, collected, strict=True):
-        for method, found in enumerate(of_purpose):
-            if found.guessed_too_high():
+        for method, of_method in enumerate(of_purpose):
+            if of_method.best.guessed_too_high():
                 (of_purpose[method],) = _collect(store, [transforms[method]], [purpose], [[None]], how)[0]
-    # One by one: what was kept for a method is let go of before that of the next one is sorted out.
-    return [[of_purpose.pop(0).detections() for _ in transforms] for of_purpose in collected]
+    found: list[list[Detections]] = []
+    for purpose, of_purpose in zip(purposes, collected, strict=True):
+        borrowing = [of_method.borrowing for of_method in of_purpose]
+        # One by one: what was kept for a method is let go of before that of the next one is sorted out.
+        kept = [of_purpose.pop(0).best.detections() for _ in transforms]
+        _say_borrowed(store, purpose.settings, names or _names(transforms), borrowing, kept)
+        found.append(kept)
+    return found
+
+
+def _say_borrowed(
+    store: PredictionStore,
+    settings: DecodeSettings,
+    names: Sequence[str],
+    borrowing: Sequence[int],
+    found: Sequence[Detections],
+) -> None:
+    if any(borrowing):
+        counts = [(count_borrowed(store, kept), len(kept)) for kept in found]
+        warn_of_borrowed(store, settings, names, counts, borrowing)
+
+
+def _names(transforms: Sequence[Method]) -> list[str]:
+    return ["no correction" if one is None else getattr(one, "method", "") or "a correction" for one in transforms]
 
 
 @dataclass(frozen=True)
@@ -150,21 +174,22 @@ def _collect(
     how: _How,
     progress: Progress | None = None,
     at_once: int | None = None,
-) -> list[list[_AllOf | BestPerClass]]:
+) -> list[list[_OfMethod]]:
     """Decode all images once, some of them at a time."""
     settings = [purpose.settings for purpose in purposes]
     decoder = ImageDecoder(store, transforms, settings)
     collected = [
-        [_collector(decoder.num_classes, limits.max_per_class, guess) for guess in of_purpose]
+        [_OfMethod(_collector(decoder.num_classes, limits.max_per_class, guess)) for guess in of_purpose]
         for limits, of_purpose in zip(settings, guesses, strict=True)
     ]
-    floors = [[of_method.floor for of_method in of_purpose] for of_purpose in collected]
+    floors = [[of_method.best.floor for of_method in of_purpose] for of_purpose in collected]
     tasks = _tasks(store, purposes, floors, at_once or _IMAGES_AT_ONCE)
     with contextlib.closing(decode_tasks(decoder, tasks, threads=how.threads, processes=how.processes)) as chunks:
         for task, chunk in chunks:
             for of_purpose, decoded in zip(collected, chunk, strict=True):
                 for of_method, found in zip(of_purpose, decoded, strict=True):
-                    of_method.add(found.detections, found.holders)
+                    of_method.best.add(found.detections, found.holders)
+                    of_method.borrowing += found.borrowing
             if progress:
                 progress(task.stop - task.start)
     return collected
@@ -189,7 +214,7 @@ def _guessed_floors(
     counting = Purpose(replace(limits, max_per_class=rank), nothing)
     how = how.for_sample_of(ImageDecoder(store, transforms, [limits]))
     (found,) = _collect(sample, transforms, [counting], [[None] * len(transforms)], how, at_once=_SAMPLED_AT_ONCE)
-    return [None if isinstance(of_method, _AllOf) else of_method.settled_floor() for of_method in found]
+    return [None if isinstance(one.best, _AllOf) else one.best.settled_floor() for one in found]
 
 
 def decode_chunks(
@@ -210,17 +235,24 @@ def decode_chunks(
         raise InputError("Expected `max_per_class` to be None for decoding by chunks, since it needs all images.")
     decoder = ImageDecoder(store, transforms, [purpose.settings])
     tasks = _tasks(store, [purpose], [[None] * len(transforms)], _IMAGES_AT_ONCE)
-    return _chunks(decode_tasks(decoder, tasks, threads=threads, processes=processes), progress)
+    return _chunks(decoder, decode_tasks(decoder, tasks, threads=threads, processes=processes), progress)
 
 
 def _chunks(
-    decoded: Generator[tuple[ImageTask, list[list[Decoded]]]], progress: Progress | None
+    decoder: ImageDecoder, decoded: Generator[tuple[ImageTask, list[list[Decoded]]]], progress: Progress | None
 ) -> Iterator[list[Detections]]:
+    counts = np.zeros((len(decoder.transforms), 2), np.int64)
+    borrowing = np.zeros(len(decoder.transforms), np.int64)
     with contextlib.closing(decoded) as chunks:
         for task, (found,) in chunks:
-            yield [of_method.detections for of_method in found]
+            borrowing += [of_method.borrowing for of_method in found]
+            kept = [of_method.detections for of_method in found]
+            counts += [(count_borrowed(decoder.store, one), len(one)) for one in kept]
+            yield kept
             if progress:
                 progress(task.stop - task.start)
+    pairs = [(borrowed, number) for borrowed, number in counts.tolist()]
+    warn_of_borrowed(decoder.store, decoder.purposes[0], _names(decoder.transforms), pairs, borrowing.tolist())
 
 
 def _tasks(
@@ -231,6 +263,14 @@ def _tasks(
         masks = (purpose.looked_at for purpose in purposes)
         # The floors are those of the moment in which the task is given away.
         yield ImageTask(start, stop, tuple(None if mask is None else mask[start:stop] for mask in masks), tuple(floors))
+
+
+@dataclass
+class _OfMethod:
+    """What one method found for one purpose so far, and how many candidates had no box of their own."""
+
+    best: _AllOf | BestPerClass
+    borrowing: int = 0
 
 
 class _AllOf:

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.decode.best_per_class import PlaceHolders
+from logn.evaluate.decode.candidate_boxes import Boxes, boxes_at, boxes_in, has_one_each
 from logn.evaluate.decode.candidates import (
     Candidates,
     SortedCandidates,
     best_candidates,
-    boxes_of,
     has_small_boxes,
     sort_candidates,
 )
@@ -37,7 +37,9 @@ Mask = npt.NDArray[np.bool_]
 Floors = Sequence[Float32 | None]
 # Class and score of detections that only use up places.
 _Holders = tuple[npt.NDArray[np.integer[Any]], Float32]
-_FoundInImage = tuple[Detections, _Holders | None]
+# What is kept, what only uses up places, and how many candidates that decided it had no box of their own.
+_FoundInImage = tuple[Detections, _Holders | None, int]
+_Chosen = tuple[SortedCandidates, _Holders, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +67,13 @@ class Decoded:
     Args:
         detections: Those that are looked at.
         holders: Those that only use up places of their class; None where no class has a limit.
+        borrowing: How many candidates had no box of their own in the store, where each class has one, of all that
+            decided what is kept, those that were suppressed among them: without any, the result is that of all boxes.
     """
 
     detections: Detections
     holders: PlaceHolders | None = None
+    borrowing: int = 0
 
 
 class ImageDecoder:
@@ -122,11 +127,11 @@ class ImageDecoder:
         self, task: ImageTask, index: int, proposals: Proposals
     ) -> Iterator[tuple[int, int, _FoundInImage]]:
         scratch = self._local.__dict__.setdefault("scratch", Scratch())
-        boxes: Float32 = proposals.boxes
+        boxes = boxes_in(proposals)
         suppression = make_suppression(self._settings.nms or "", boxes, self._settings.nms_iou or 0.0)
         image = ImageLogits(proposals.logits, scratch, proposals.objectness, added=self._said.objectness == "added")
         smallest = self._settings.min_box_size or 0.0
-        if boxes.ndim == 2 and not has_small_boxes(boxes, smallest):
+        if has_one_each(boxes) and not has_small_boxes(proposals.boxes, smallest):
             smallest = 0.0  # looked at once instead of for each candidate of each method
         for method, function in enumerate(self._functions):
             scores = function(image)
@@ -142,24 +147,26 @@ class ImageDecoder:
                     self._num_classes,
                 )
                 if limits.max_detections is None:
-                    kept, holders = choice.all(floor_first=self._settings.nms != "class-agnostic")
+                    kept, holders, borrowing = choice.all(floor_first=self._settings.nms != "class-agnostic")
                 else:
-                    kept, holders = self._best(choice, limits.max_detections, (purpose, method))
+                    kept, holders, borrowing = self._best(choice, limits.max_detections, (purpose, method))
                 found = _detections(index, kept, boxes)
                 if self._said.clip_boxes:
                     np.clip(found.boxes, 0, np.tile([proposals.width, proposals.height], 2), out=found.boxes)
-                yield purpose, method, (found, holders if limits.max_per_class is not None else None)
+                yield purpose, method, (found, holders if limits.max_per_class is not None else None, borrowing)
 
-    def _best(self, choice: _Choice, limit: int, place: tuple[int, int]) -> tuple[SortedCandidates, _Holders]:
+    def _best(self, choice: _Choice, limit: int, place: tuple[int, int]) -> _Chosen:
         guesses: dict[tuple[int, int], float] = self._local.__dict__.setdefault("guesses", {})
-        found, guesses[place] = best_candidates(
+        best = best_candidates(
             choice.candidates,
             choice.suppression,
             guesses.get(place, 0.0),
             threshold=choice.threshold,
             limit=limit,
         )
-        return choice.looked_at(found)
+        guesses[place] = best.guess
+        decided = best.looked_at.proposals * choice.num_classes + best.looked_at.labels
+        return *choice.looked_at(best.kept), choice.candidates.number_borrowing(decided)
 
     def _filtered(self, scores: Scores, factors: Float32 | None, threshold: float) -> tuple[Scores, float]:
         """The scores as the framework makes them, and what they must exceed."""
@@ -186,7 +193,7 @@ class _Choice:
     classes: Mask | None  # those that are looked at, None for all
     num_classes: int
 
-    def all(self, *, floor_first: bool) -> tuple[SortedCandidates, _Holders]:
+    def all(self, *, floor_first: bool) -> _Chosen:
         """Every candidate that suppression leaves and that is not below the floor of its class.
 
         Where classes suppress each other, what is too low for its own class may still suppress another: then the
@@ -196,17 +203,20 @@ class _Choice:
         if self.floor is not None and floor_first and self.floor.any():
             at_floor = np.nextafter(self.floor, np.float32(-np.inf))
             level = np.maximum(at_floor, np.float32(self.threshold))
-        flat, scores = self.candidates.survivors(level, self.suppression)
+        flat, scores = self.candidates.unsorted(level)
+        borrowing = self.candidates.number_borrowing(flat)
+        survivors = self.suppression.survivors(flat, scores, self.num_classes)
+        flat, scores = flat.take(survivors), scores.take(survivors)
         labels = flat % self.num_classes
         if self.floor is not None and not floor_first:
             useful = np.flatnonzero(scores >= self.floor.take(labels))
             flat, scores, labels = flat.take(useful), scores.take(useful), labels.take(useful)
         if self.classes is None:
-            return sort_candidates(flat, scores, self.num_classes), _NO_HOLDERS
+            return sort_candidates(flat, scores, self.num_classes), _NO_HOLDERS, borrowing
         looked_at = self.classes.take(labels)
         rows, others = np.flatnonzero(looked_at), np.flatnonzero(~looked_at)
         kept = sort_candidates(flat.take(rows), scores.take(rows), self.num_classes)
-        return kept, (_small(labels.take(others), self.num_classes), scores.take(others))
+        return kept, (_small(labels.take(others), self.num_classes), scores.take(others)), borrowing
 
     def looked_at(self, found: SortedCandidates) -> tuple[SortedCandidates, _Holders]:
         """Those of the candidates whose class is looked at, and what is left of the others."""
@@ -228,12 +238,14 @@ def _small(labels: npt.NDArray[np.intp], num_classes: int) -> npt.NDArray[np.int
 
 def _together(parts: Sequence[_FoundInImage]) -> Decoded:
     """What was found in images that follow each other."""
-    detections = Detections.concatenate([found for found, _ in parts])
-    holders = [held for _, held in parts if held is not None]
+    found, held, borrowing = zip(*parts, strict=True)
+    detections = Detections.concatenate(found)
+    holders = [of_image for of_image in held if of_image is not None]
     if not holders:
-        return Decoded(detections)
+        return Decoded(detections, None, sum(borrowing))
     labels, scores = (np.concatenate(column) for column in zip(*holders, strict=True))
-    return Decoded(detections, PlaceHolders(labels, scores, np.array([len(of_image[1]) for of_image in holders])))
+    numbers = np.array([len(of_image[1]) for of_image in holders])
+    return Decoded(detections, PlaceHolders(labels, scores, numbers), sum(borrowing))
 
 
 def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.intp] | None:
@@ -245,11 +257,11 @@ def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.int
     return class_of[columns.start : columns.stop]
 
 
-def _detections(index: int, kept: SortedCandidates, boxes: Float32) -> Detections:
+def _detections(index: int, kept: SortedCandidates, boxes: Boxes) -> Detections:
     return Detections(
         image_index=np.full(len(kept.scores), index, np.int32),
         labels=kept.labels.astype(np.int32),
         scores=kept.scores,
-        boxes=boxes_of(boxes, kept),
+        boxes=boxes_at(boxes, kept.proposals, kept.labels),
         proposal=kept.proposals.astype(np.int32),
     )

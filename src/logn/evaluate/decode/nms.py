@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from logn.evaluate.decode.candidate_boxes import Boxes, boxes_at
 from logn.evaluate.decode.overlap_graph import OverlapGraph
 
 Float32 = npt.NDArray[np.float32]
@@ -47,8 +48,8 @@ class Suppression(Protocol):
         ...
 
 
-def make_suppression(kind: str, boxes: Float32, threshold: float) -> Suppression:
-    """The suppression of a kind, "class-wise", "class-agnostic" or "none", for boxes `(N, 4)` or `(N, F, 4)`.
+def make_suppression(kind: str, boxes: Boxes, threshold: float) -> Suppression:
+    """The suppression of a kind, "class-wise", "class-agnostic" or "none", for boxes of any form.
 
     Example:
         >>> boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]], np.float32)
@@ -58,7 +59,7 @@ def make_suppression(kind: str, boxes: Float32, threshold: float) -> Suppression
     if kind == "none":
         return NoSuppression()
     across = kind == "class-agnostic"
-    if boxes.ndim == 2 and len(boxes) <= _MANY_PROPOSALS:
+    if isinstance(boxes, np.ndarray) and boxes.ndim == 2 and len(boxes) <= _MANY_PROPOSALS:
         return AgnosticSuppression(boxes, threshold, across_classes=across)
     return ClassBoxSuppression(boxes, threshold, across_classes=across)
 
@@ -166,7 +167,7 @@ class AgnosticSuppression:
 
 
 class ClassBoxSuppression:
-    """Suppression that compares the boxes of candidates: one per class `(N, F, 4)`, or one of very many `(N, 4)`.
+    """Suppression that compares the boxes of candidates: one per class, all or some, or one of very many proposals.
 
     Example:
         >>> boxes = np.zeros((2, 1, 4), np.float32)
@@ -175,7 +176,7 @@ class ClassBoxSuppression:
         array([0])
     """
 
-    def __init__(self, boxes: Float32, threshold: float, *, across_classes: bool = False) -> None:
+    def __init__(self, boxes: Boxes, threshold: float, *, across_classes: bool = False) -> None:
         self._boxes, self._threshold, self._across = boxes, floor_float32(threshold), across_classes
 
     def keep(self, proposals: Indices, labels: Indices, limit: int | None) -> Indices:
@@ -193,8 +194,7 @@ class ClassBoxSuppression:
     def _keep_all(self, proposals: Indices, labels: Indices) -> Indices:
         groups = np.zeros_like(labels) if self._across else labels
         by_class = np.argsort(groups, kind="stable")
-        chosen = proposals[by_class]
-        boxes = self._boxes[chosen] if self._boxes.ndim == 2 else self._boxes[chosen, labels[by_class]]
+        boxes = boxes_at(self._boxes, proposals[by_class], labels[by_class])
         first, second = _overlapping_pairs(boxes, groups[by_class], self._threshold)
         kept = np.ones(len(labels), dtype=bool)
         kept[by_class] = _settle(len(labels), first, second)

@@ -24,6 +24,7 @@ from logn.evaluate.comparison.provenance import Provenance, describe_statistics
 from logn.evaluate.comparison.report_details import ReportDetails, evenly_spaced
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import choosing_half
+from logn.evaluate.decode.borrowed_boxes import borrowed_note
 from logn.evaluate.decode.decoder import Purpose, available_processors, decode_for
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.assignment import labelled_proposals
@@ -107,7 +108,7 @@ class DetectionTask:
             lowest = min(settings.decode.score_threshold, FIXED_THRESHOLD)
             limits = replace(settings.decode, max_detections=None, max_per_class=FIXED_LIMIT, score_threshold=lowest)
             purposes.append(Purpose(limits, verified))
-        decoded = decode_for(self.store, transforms, purposes, progress=progress)
+        decoded = decode_for(self.store, transforms, purposes, progress=progress, names=list(maps))
         looks = [found.take(looked_at[found.image_index]) for found in decoded[0]]
         capped = decoded[0] if settings.errors else [self._verified(found) for found in decoded[0]]
         fixed: Sequence[Detections | None] = decoded[1] if settings.fixed else [None] * len(capped)
@@ -120,7 +121,7 @@ class DetectionTask:
                 masks[place],
                 looks[place] if settings.report_images else None,
                 transform,
-                self._method_notes(transform) if settings.fixed else (),
+                (*self._method_notes(transform), *borrowed_note(self.store, capped[place])),
             )
             for place, (name, transform) in enumerate(maps.items())
         }
@@ -134,6 +135,8 @@ class DetectionTask:
         return ~choosing_half(self.unit_ids, self.unit)
 
     def _method_notes(self, transform: LogitMap) -> tuple[str, ...]:
+        if not self.settings.fixed:
+            return ()
         activation = self.settings.decode.activation
         activation = self.store.header.activation if activation == "recorded" else activation
         reason = why_fixed_cannot_move(activation, transform)

@@ -30,6 +30,7 @@ def predict(
     class_names: Sequence[str] | None = None,
     image_column: str | None = None,
     dtype: str = "float16",
+    class_boxes: int | None = None,
     batch: int = 8,
     workers: int | None = None,
     gpus_per_worker: float = 0,
@@ -50,6 +51,7 @@ def predict(
         class_names: Foreground classes of the labels; by default those of the data set, or else of the detector.
         image_column: Where the images are, if not under a usual name.
         dtype: Of the logits: "float16", or "float32" for twice the size.
+        class_boxes: As in `logn.predict`.
         batch: Images per forward pass.
         workers: How many; by default one per GPU, or one per core but one.
         gpus_per_worker: GPUs that each of them has; 0 runs on the processor.
@@ -60,15 +62,16 @@ def predict(
         How many images this call has run.
     """
     make = shipped(make_detector, "make_detector")
-    if batch < 1:
-        raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
+    for name, number in (("batch", batch), ("class_boxes", class_boxes)):
+        if number is not None and number < 1:
+            raise InputError(f"Expected `{name}` to be at least 1, but got {number}.")
     ids, rows = None, dataset
     category_ids: tuple[int, ...] | None = None
     if isinstance(dataset, DetectionDataset):
         ids, rows = dataset.image_ids.tolist(), image_rows(dataset)
         category_ids = tuple(dataset.category_ids.tolist())
         class_names = dataset.class_names if class_names is None else class_names
-    images_there(path, metadata or {}, ids, dtype)  # refused here, before any worker starts
+    images_there(path, metadata or {}, ids, dtype, class_boxes)  # refused here, before any worker starts
     settings = {
         "make_detector": make,
         "path": os.path.abspath(path),
@@ -77,6 +80,7 @@ def predict(
         "image_column": image_column,
         "num_images": rows.count() if ids is None else len(ids),
         "dtype": dtype,
+        "class_boxes": class_boxes,
         "batch": batch,
         "gpus": gpus_per_worker,
         "metadata": dict(metadata or {}),
@@ -121,7 +125,8 @@ class PredictWorker(BlockWorker):
         match = match_detector(detector, images.names_or(detector))
         metadata = {**settings["metadata"], "fingerprint": fingerprint_of(detector)}
         if self._known is None:
-            self._known = images_there(settings["path"], metadata, None, settings["dtype"])
+            kinds = settings["dtype"], settings["class_boxes"]
+            self._known = images_there(settings["path"], metadata, None, *kinds)
         todo = [index for index, number in enumerate(images.image_ids.tolist()) if number not in self._known]
         if todo:
             header = partial(
@@ -130,6 +135,7 @@ class PredictWorker(BlockWorker):
                 images,
                 match,
                 dtype=settings["dtype"],
+                class_boxes=settings["class_boxes"],
                 num_images=settings["num_images"],
                 metadata=metadata,
             )

@@ -19,29 +19,34 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.files import write_text
 from logn.logits.arrays import check_background, foreground_columns
+from logn.logits.class_boxes import PAIR_DTYPE, ClassBoxes
 from logn.logits.proposals import Postprocessing
 from logn.strict_json import parse_json
 
 FILE_FORMAT = "logn.predictions"
-FILE_SCHEMA = 2
-# Schema 1 had no objectness, no columns of classes and no post-processing; what it has means the same.
-READABLE_SCHEMAS = (1, 2)
+FILE_SCHEMA = 3
+# Schema 1 had no objectness, no columns of classes and no post-processing, schema 2 no boxes of candidates alone; what
+# they have means the same.
+READABLE_SCHEMAS = (1, 2, 3)
 HEADER_NAME, LOGITS_NAME, BOXES_NAME, INDEX_NAME = "header.json", "logits.bin", "boxes.bin", "index.bin"
 OBJECTNESS_NAME = "objectness.bin"
+# Only with `kept_class_boxes`: which pairs of proposal and class have a box of their own, and these.
+PAIRS_NAME, CLASS_BOXES_NAME = "pairs.bin", "class_boxes.bin"
 
 # One record per image. It is written after the rows it speaks of, so a record that is there vouches for them.
-RECORD = np.dtype(
-    [
-        ("image_id", "<i8"),
-        ("first_row", "<i8"),
-        ("rows", "<u4"),
-        ("height", "<u4"),
-        ("width", "<u4"),
-        ("logits_crc", "<u4"),
-        ("boxes_crc", "<u4"),
-        ("record_crc", "<u4"),  # of the bytes before it
-    ]
-)
+_FIELDS = [
+    ("image_id", "<i8"),
+    ("first_row", "<i8"),
+    ("rows", "<u4"),
+    ("height", "<u4"),
+    ("width", "<u4"),
+    ("logits_crc", "<u4"),
+    ("boxes_crc", "<u4"),
+]
+_PAIR_FIELDS = [("first_pair", "<i8"), ("pairs", "<u4")]
+_CHECKSUM = [("record_crc", "<u4")]  # of the bytes before it
+RECORD = np.dtype([*_FIELDS, *_CHECKSUM])
+PAIR_RECORD = np.dtype([*_FIELDS, *_PAIR_FIELDS, *_CHECKSUM])
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class StoreHeader:
         class_columns: The column of the logits of each class, where that is not every column but the background, in
             order: a model may know more classes than the labels, or count them in another order. None where it is.
         postprocessing: How the framework of the model makes detections of these proposals; None where unknown.
+        kept_class_boxes: With `class_boxes`, how many boxes are kept of each proposal, of each class and so on
+            (`logn.evaluate.store.box_candidates`); None for all.
 
     Example:
         >>> StoreHeader(num_columns=4, background=0).num_classes
@@ -80,6 +87,7 @@ class StoreHeader:
     objectness: bool = False
     class_columns: tuple[int, ...] | None = None
     postprocessing: Postprocessing | None = None
+    kept_class_boxes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "background", check_background(self.background))
@@ -95,9 +103,20 @@ class StoreHeader:
             raise InputError(f"Expected `metadata` to be a mapping, but got {self.metadata!r}.")
         if self.postprocessing is not None and not isinstance(self.postprocessing, Postprocessing):
             raise InputError(f"Expected `postprocessing` to be a Postprocessing, but got {self.postprocessing!r}.")
+        self._check_kept_boxes()
         self._take_columns()
         self._take_entries("class_names", "name", str)
         self._take_entries("category_ids", "whole number", index)
+
+    def _check_kept_boxes(self) -> None:
+        kept = self.kept_class_boxes
+        if kept is not None and (not isinstance(kept, int) or kept < 1):
+            raise InputError(f"Expected `kept_class_boxes` to be at least 1, or None for all, but got {kept!r}.")
+        if kept is not None and not self.class_boxes:
+            raise InputError(
+                f"Expected `kept_class_boxes` only where each class has a box of its own, but got {kept} where all "
+                "classes of a proposal share one."
+            )
 
     def _take_entries(self, name: str, what: str, convert: Callable[[Any], object]) -> None:
         """Make a tuple of a list, an array or a tensor, that can be written as JSON and compared with what was."""
@@ -149,13 +168,31 @@ class StoreHeader:
 
     @property
     def boxes_row_bytes(self) -> int:
-        """Bytes of the boxes of one proposal."""
-        return 16 * (self.num_classes if self.class_boxes else 1)
+        """Bytes of the boxes of one proposal; of those of candidates alone its own one."""
+        return 16 * (self.num_classes if self.class_boxes and self.kept_class_boxes is None else 1)
 
     @property
     def objectness_row_bytes(self) -> int:
         """Bytes of the objectness of one proposal."""
         return np.dtype(self.dtype).itemsize if self.objectness else 0
+
+    @property
+    def row_files(self) -> dict[str, int]:
+        """The files that have a row for each proposal, and the bytes of a row."""
+        files = {LOGITS_NAME: self.logits_row_bytes, BOXES_NAME: self.boxes_row_bytes}
+        return files | ({OBJECTNESS_NAME: self.objectness_row_bytes} if self.objectness else {})
+
+    @property
+    def pair_files(self) -> dict[str, int]:
+        """The files that have a row for each pair of proposal and class whose box is kept, and the bytes of a row."""
+        if self.kept_class_boxes is None:
+            return {}
+        return {PAIRS_NAME: PAIR_DTYPE.itemsize, CLASS_BOXES_NAME: 16}
+
+    @property
+    def record(self) -> np.dtype[Any]:
+        """The record of an image in the index."""
+        return RECORD if self.kept_class_boxes is None else PAIR_RECORD
 
     def write(self, folder: Path) -> None:
         """Write the header of the part in `folder`, in one atomic step."""
@@ -204,13 +241,17 @@ def make_record(
     logits: npt.NDArray[Any],
     boxes: npt.NDArray[Any],
     objectness: npt.NDArray[Any] | None = None,
+    class_boxes: ClassBoxes | None = None,
+    first_pair: int = 0,
 ) -> bytes:
     """Make the index record of one image from the rows as they were written."""
-    record = np.zeros((), RECORD)
+    record = np.zeros((), RECORD if class_boxes is None else PAIR_RECORD)
     record["image_id"], record["first_row"], record["rows"] = image_id, first_row, len(logits)
     record["height"], record["width"] = size
     record["logits_crc"] = checksum(logits, objectness)
-    record["boxes_crc"] = checksum(boxes)
+    record["boxes_crc"] = boxes_checksum(boxes, class_boxes)
+    if class_boxes is not None:
+        record["first_pair"], record["pairs"] = first_pair, len(class_boxes.pairs)
     record["record_crc"] = zlib.crc32(record.tobytes()[:-4])
     return record.tobytes()
 
@@ -229,6 +270,16 @@ def checksum(*arrays: npt.NDArray[Any] | None) -> int:
     return total
 
 
+def boxes_checksum(boxes: npt.NDArray[Any], class_boxes: ClassBoxes | None) -> int:
+    """CRC-32 of the boxes of an image, then of the pairs and boxes of its candidates where there are any.
+
+    Example:
+        >>> boxes_checksum(np.zeros((0, 4)), None)
+        0
+    """
+    return checksum(boxes) if class_boxes is None else checksum(boxes, class_boxes.pairs, class_boxes.boxes)
+
+
 def read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
     """Read the records of the images that are complete, in the order of writing.
 
@@ -237,21 +288,27 @@ def read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
     """
     path = folder / INDEX_NAME
     content = path.read_bytes() if path.exists() else b""
-    records = np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
+    kind = header.record
+    records = np.frombuffer(content[: len(content) // kind.itemsize * kind.itemsize], kind)
     for number, record in enumerate(records):
         if zlib.crc32(record.tobytes()[:-4]) != record["record_crc"]:
             raise InputError(
                 f"Expected `{path}` to be whole, but record {number + 1} of {len(records)} is damaged; "
                 f"remove the folder `{folder}` and predict its images again."
             )
-    ends = np.cumsum(records["rows"], dtype=np.int64)
-    if not np.array_equal(ends - records["rows"], records["first_row"]):
-        raise InputError(f"Expected `{path}` to list rows that follow each other, but it does not.")
-    sizes = {LOGITS_NAME: header.logits_row_bytes, BOXES_NAME: header.boxes_row_bytes}
-    if header.objectness:
-        sizes[OBJECTNESS_NAME] = header.objectness_row_bytes
-    present = min(file_size(folder / name) // row_bytes for name, row_bytes in sizes.items())
-    return records[: int(np.searchsorted(ends, present, side="right"))]
+    complete = _complete(folder, records, "rows", "first_row", header.row_files)
+    if header.pair_files:
+        complete = min(complete, _complete(folder, records, "pairs", "first_pair", header.pair_files))
+    return records[:complete]
+
+
+def _complete(folder: Path, records: npt.NDArray[Any], number: str, first: str, files: Mapping[str, int]) -> int:
+    """How many images have all their rows in `files`, given the bytes of a row in each."""
+    ends = np.cumsum(records[number], dtype=np.int64)
+    if not np.array_equal(ends - records[number], records[first]):
+        raise InputError(f"Expected `{folder / INDEX_NAME}` to list {number} that follow each other, but it does not.")
+    present = min(file_size(folder / name) // row_bytes for name, row_bytes in files.items())
+    return int(np.searchsorted(ends, present, side="right"))
 
 
 def file_size(path: Path) -> int:

@@ -16,6 +16,7 @@ from logn.classes.matching import ClassMatch, match_classes
 from logn.errors import InputError, MissingExtraError, renamed_argument
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.size import say_size
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals, ProposingDetector
 
@@ -49,12 +50,14 @@ def predict(
     path: str | os.PathLike[str],
     *,
     dtype: str = "float16",
+    class_boxes: int | None = None,
     batch: int = 8,
     rank: int | None = None,
     world_size: int | None = None,
     metadata: Mapping[str, Any] | None = None,
     progress: Callable[[int], object] | None = None,
     advance: Callable[[int], object] | None = None,
+    announce: Callable[[str], object] | None = None,
 ) -> int:
     """Write the proposals of all images to a store; images that it holds already are not run again.
 
@@ -66,6 +69,8 @@ def predict(
         dataset: The images.
         path: Folder of the store.
         dtype: Of the logits: "float16", or "float32" for twice the size.
+        class_boxes: Of a detector that has a box for each class: how many boxes to keep of each proposal, of each class
+            and so on (`docs/predictions-store.md` has sizes and effects); by default all.
         batch: Images per forward pass.
         rank: Number of this process; by default what torchrun says, else 0.
         world_size: Number of processes; by default what torchrun says, else 1.
@@ -73,6 +78,8 @@ def predict(
             same when a store is continued.
         progress: Called with the number of images whenever some are done, those of an earlier run included.
         advance: An older name of `progress`.
+        announce: Called with a sentence on the size that the store will have, before it is written; by default a
+            warning says it where boxes of each class make it very large.
 
     Returns:
         How many images this call has run.
@@ -85,18 +92,27 @@ def predict(
     """
     report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     match = match_detector(detector, dataset.class_names)
-    if batch < 1:
-        raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
+    for name, number in (("batch", batch), ("class_boxes", class_boxes)):
+        if number is not None and number < 1:
+            raise InputError(f"Expected `{name}` to be at least 1, but got {number}.")
     rank = int(os.environ.get("RANK", 0)) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size
-    known = images_there(path, metadata or {}, dataset.image_ids.tolist(), dtype)
+    known = images_there(path, metadata or {}, dataset.image_ids.tolist(), dtype, class_boxes)
     mine = range(rank, len(dataset.image_ids), world_size)
     todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
     report(len(mine) - len(todo))
     header = partial(
-        header_of, detector, dataset, match, dtype=dtype, num_images=len(dataset.image_ids), metadata=metadata or {}
+        header_of,
+        detector,
+        dataset,
+        match,
+        dtype=dtype,
+        class_boxes=class_boxes,
+        num_images=len(dataset.image_ids),
+        metadata=metadata or {},
     )
-    write_images(detector, dataset, todo, path, header, part=rank, batch=batch, report=report)
+    say = None if rank or known else partial(say_size, path=path, announce=announce)
+    write_images(detector, dataset, todo, path, header, part=rank, batch=batch, report=report, before=say)
     return len(todo)
 
 
@@ -110,6 +126,7 @@ def write_images(
     part: int,
     batch: int,
     report: Callable[[int], object],
+    before: Callable[[StoreHeader, Sequence[Proposals]], object] | None = None,
 ) -> None:
     """Run some images of a data set and write them to one part of a store.
 
@@ -122,6 +139,7 @@ def write_images(
         part: Number of the part.
         batch: Images per forward pass.
         report: Called with the number of images whenever some are done.
+        before: Called with the header and the first images before anything is written.
     """
     writer: PredictionWriter | None = None
 
@@ -135,7 +153,11 @@ def write_images(
     waiting: Future[int] | None = None
     try:
         for indices, found in _proposals(detector, dataset, todo, batch):
-            writer = writer or PredictionWriter(path, header(found[0]), part=part)
+            if writer is None:
+                first = header(found[0])
+                if before is not None:
+                    before(first, found)
+                writer = PredictionWriter(path, first, part=part)
             report(waiting.result() if waiting else 0)
             waiting = pen.submit(write, indices, found)  # while the detector works on the next
         report(waiting.result() if waiting else 0)
@@ -184,7 +206,11 @@ def match_detector(detector: ProposingDetector, label_names: Sequence[str]) -> C
 
 
 def images_there(
-    path: str | os.PathLike[str], metadata: Mapping[str, Any], image_ids: Iterable[int] | None, dtype: str
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, Any],
+    image_ids: Iterable[int] | None,
+    dtype: str,
+    class_boxes: int | None = None,
 ) -> frozenset[int]:
     """The images that the store holds; one of other weights or images is refused, since ids alone would mix them.
 
@@ -193,6 +219,7 @@ def images_there(
         metadata: What its header should say.
         image_ids: All images that it may hold; None where they are not known.
         dtype: Of its logits.
+        class_boxes: How many boxes of each class it keeps; None for all.
     """
     if not any(Path(path).glob("part-*/header.json")):
         return frozenset()
@@ -201,6 +228,12 @@ def images_there(
     if store.header.dtype != dtype:  # checked here, since a complete store gets no writer that would notice
         raise InputError(
             f"Expected `{path}` to be continued with dtype {store.header.dtype!r}, but got {dtype!r}; use a new folder."
+        )
+    kept, wanted = store.header.kept_class_boxes, _fewer(class_boxes, store.num_classes)
+    if kept != wanted:
+        raise InputError(
+            f"Expected `class_boxes` to be {kept or 'all'}, as in `{path}`, which is continued, but got "
+            f"{wanted or 'all'}; use a new folder."
         )
     for entry, what in (("fingerprint", "weights"), ("images", "images")):
         ours, theirs = metadata.get(entry), store.header.metadata.get(entry)
@@ -245,8 +278,14 @@ def header_of(
     dtype: str,
     num_images: int,
     metadata: Mapping[str, Any],
+    class_boxes: int | None = None,
 ) -> StoreHeader:
     """The header of a store of this detector's proposals, of which `example` is one image's."""
+    if class_boxes is not None and example.boxes.ndim != 3:
+        raise InputError(
+            f"Expected `class_boxes` only for a detector with a box for each class, but got {class_boxes} for one "
+            "whose classes share the box of a proposal; leave it out."
+        )
     return StoreHeader(
         num_columns=example.num_columns,
         background=detector.background,
@@ -260,4 +299,10 @@ def header_of(
         objectness=example.objectness is not None,
         class_columns=getattr(detector, "class_columns", None),
         postprocessing=getattr(detector, "postprocessing", None),
+        kept_class_boxes=_fewer(class_boxes, example.boxes.shape[1]),
     )
+
+
+def _fewer(class_boxes: int | None, num_classes: int) -> int | None:
+    """How many boxes to keep; None for all, which so many of each proposal are."""
+    return None if class_boxes is None or class_boxes >= num_classes else class_boxes

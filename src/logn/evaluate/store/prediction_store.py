@@ -16,16 +16,20 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.evaluate.store.format import (
     BOXES_NAME,
+    CLASS_BOXES_NAME,
     HEADER_NAME,
     INDEX_NAME,
     LOGITS_NAME,
     OBJECTNESS_NAME,
+    PAIRS_NAME,
     StoreHeader,
+    boxes_checksum,
     check_same_predictions,
     checksum,
     file_size,
     read_index,
 )
+from logn.logits.class_boxes import PAIR_DTYPE, ClassBoxes
 from logn.logits.proposals import Proposals
 
 
@@ -118,7 +122,14 @@ class PredictionStore:
             height=int(record["height"]),
             width=int(record["width"]),
             objectness=None if part.objectness is None else part.objectness[rows],
+            class_boxes=self._class_boxes(record, part),
         )
+
+    def _class_boxes(self, record: Any, part: _Part) -> ClassBoxes | None:
+        if part.pairs is None or part.class_boxes is None:
+            return None
+        kept = slice(int(record["first_pair"]), int(record["first_pair"]) + int(record["pairs"]))
+        return ClassBoxes(part.pairs[kept], part.class_boxes[kept], self.num_classes)
 
     def __iter__(self) -> Iterator[Proposals]:
         """All images in order; pages that were read are let go of, so memory stays bounded."""
@@ -130,11 +141,10 @@ class PredictionStore:
         """Let the system take back the memory of images `start` to `stop - 1`; views on them stay valid."""
         for index in range(start, min(stop, len(self))):
             record, part = self._records[index], self._parts[self._part_of[index]]
-            first, rows = int(record["first_row"]), int(record["rows"])
-            header = self.header
-            row_bytes = (header.logits_row_bytes, header.boxes_row_bytes, header.objectness_row_bytes)
-            for mapped, size in zip(part.maps, row_bytes, strict=False):  # the last only where there is objectness
-                mapped.release(first * size, rows * size)
+            spans = {name: ("first_row", "rows", size) for name, size in self.header.row_files.items()}
+            spans |= {name: ("first_pair", "pairs", size) for name, size in self.header.pair_files.items()}
+            for name, (first, number, size) in spans.items():
+                part.maps[name].release(int(record[first]) * size, int(record[number]) * size)
 
     def part(self, rows: npt.NDArray[np.intp]) -> PredictionStore:
         """A store of some of the images, by position, in that order: for a look at a few of very many."""
@@ -146,7 +156,8 @@ class PredictionStore:
         """Read every row and refuse a store whose bytes changed since they were written."""
         for index, proposals in enumerate(self):
             record = self._records[index]
-            found = (checksum(proposals.logits, proposals.objectness), checksum(proposals.boxes))
+            of_boxes = boxes_checksum(proposals.boxes, proposals.class_boxes)
+            found = (checksum(proposals.logits, proposals.objectness), of_boxes)
             if found != (record["logits_crc"], record["boxes_crc"]):
                 image_id = record["image_id"]
                 raise InputError(f"Expected `{self.path}` to be as written, but image {image_id} is damaged.")
@@ -188,10 +199,12 @@ class _MappedFile:
 class _Part:
     header: StoreHeader
     records: npt.NDArray[Any]
-    maps: tuple[_MappedFile, ...]
+    maps: dict[str, _MappedFile]
     logits: npt.NDArray[Any]
     boxes: npt.NDArray[Any]
     objectness: npt.NDArray[Any] | None
+    pairs: npt.NDArray[Any] | None
+    class_boxes: npt.NDArray[Any] | None
 
 
 def _is_unborn(folder: Path) -> bool:
@@ -203,18 +216,22 @@ def _open_part(folder: Path) -> _Part:
     header = StoreHeader.read(folder)
     records = read_index(folder, header)
     rows = int(records["rows"].sum(dtype=np.int64))
+    pairs = int(records["pairs"].sum(dtype=np.int64)) if header.pair_files else 0
     # A part whose first image was never finished may lack its data files.
-    names = (LOGITS_NAME, BOXES_NAME, *((OBJECTNESS_NAME,) if header.objectness else ()))
-    maps = tuple(_MappedFile(folder / name if rows else Path(os.devnull)) for name in names)
-    box_shape = (rows, header.num_classes, 4) if header.class_boxes else (rows, 4)
+    maps = {name: _MappedFile(folder / name if rows else Path(os.devnull)) for name in header.row_files}
+    maps |= {name: _MappedFile(folder / name if pairs else Path(os.devnull)) for name in header.pair_files}
+    of_all_classes = header.class_boxes and header.kept_class_boxes is None
+    box_shape = (rows, header.num_classes, 4) if of_all_classes else (rows, 4)
     dtype = np.dtype(header.dtype).newbyteorder("<").str
     return _Part(
         header=header,
         records=records,
         maps=maps,
-        logits=maps[0].rows(dtype, (rows, header.num_columns)),
-        boxes=maps[1].rows("<f4", box_shape),
-        objectness=maps[2].rows(dtype, (rows,)) if header.objectness else None,
+        logits=maps[LOGITS_NAME].rows(dtype, (rows, header.num_columns)),
+        boxes=maps[BOXES_NAME].rows("<f4", box_shape),
+        objectness=maps[OBJECTNESS_NAME].rows(dtype, (rows,)) if header.objectness else None,
+        pairs=maps[PAIRS_NAME].rows(PAIR_DTYPE.str, (pairs,)) if header.pair_files else None,
+        class_boxes=maps[CLASS_BOXES_NAME].rows("<f4", (pairs, 4)) if header.pair_files else None,
     )
 
 

@@ -13,19 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
+from logn.evaluate.store.box_candidates import candidate_boxes
 from logn.evaluate.store.format import (
     BOXES_NAME,
+    CLASS_BOXES_NAME,
     HEADER_NAME,
     INDEX_NAME,
     LOGITS_NAME,
     OBJECTNESS_NAME,
-    RECORD,
+    PAIRS_NAME,
     StoreHeader,
     check_same_predictions,
     file_size,
     make_record,
     read_index,
 )
+from logn.logits.class_boxes import ClassBoxes
 from logn.logits.proposals import Proposals
 
 
@@ -68,13 +71,12 @@ class PredictionWriter:
             self.header.write(self._folder)
         records = read_index(self._folder, self.header)
         self._next_row = int(records["rows"].sum(dtype=np.int64))
+        self._next_pair = int(records["pairs"].sum(dtype=np.int64)) if self.header.pair_files else 0
         self._done = set(records["image_id"].tolist())
-        self._logits = self._open(LOGITS_NAME, self._next_row * self.header.logits_row_bytes)
-        self._boxes = self._open(BOXES_NAME, self._next_row * self.header.boxes_row_bytes)
-        self._objectness: BinaryIO | None = None
-        if self.header.objectness:
-            self._objectness = self._open(OBJECTNESS_NAME, self._next_row * self.header.objectness_row_bytes)
-        self._index = self._open(INDEX_NAME, len(records) * RECORD.itemsize)
+        sizes = {name: self._next_row * row_bytes for name, row_bytes in self.header.row_files.items()}
+        sizes |= {name: self._next_pair * row_bytes for name, row_bytes in self.header.pair_files.items()}
+        self._files = {name: self._open(name, size) for name, size in sizes.items()}
+        self._index = self._open(INDEX_NAME, len(records) * self.header.record.itemsize)
 
     def _open(self, name: str, size: int) -> BinaryIO:
         """Open a file for appending after its first `size` bytes; what a killed run left behind them goes."""
@@ -93,17 +95,22 @@ class PredictionWriter:
         _check_kinds(image_id, proposals)
         logits = self._checked_logits(image_id, proposals)
         objectness = self._checked_objectness(image_id, proposals)
-        boxes = self._checked_boxes(image_id, proposals)
+        boxes, class_boxes = self._checked_boxes(image_id, proposals, logits)
         if int(image_id) in self._done:
             raise InputError(f"Expected each image once, but `{self._folder}` has image {image_id} already.")
-        for file, rows in ((self._logits, logits), (self._boxes, boxes), (self._objectness, objectness)):
-            if file is not None and rows is not None:
-                file.write(rows.tobytes())
-                file.flush()
+        content = {LOGITS_NAME: logits, BOXES_NAME: boxes, OBJECTNESS_NAME: objectness}
+        if class_boxes is not None:
+            content |= {PAIRS_NAME: class_boxes.pairs, CLASS_BOXES_NAME: class_boxes.boxes}
+        for name, file in self._files.items():
+            rows = content[name]
+            file.write(b"" if rows is None else rows.tobytes())
+            file.flush()
         size = (proposals.height, proposals.width)
-        self._index.write(make_record(int(image_id), self._next_row, size, logits, boxes, objectness))
+        place = (int(image_id), self._next_row, size)
+        self._index.write(make_record(*place, logits, boxes, objectness, class_boxes, self._next_pair))
         self._index.flush()
         self._next_row += len(logits)
+        self._next_pair += 0 if class_boxes is None else len(class_boxes.pairs)
         self._done.add(int(image_id))
 
     def _checked_logits(self, image_id: int, proposals: Proposals) -> npt.NDArray[Any]:
@@ -131,8 +138,17 @@ class PredictionWriter:
         rows: npt.NDArray[Any] = np.clip(numbers, -limit, limit).astype(self.header.dtype)
         return rows
 
-    def _checked_boxes(self, image_id: int, proposals: Proposals) -> npt.NDArray[np.float32]:
+    def _checked_boxes(
+        self, image_id: int, proposals: Proposals, logits: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.float32], ClassBoxes | None]:
+        """The boxes as they are stored: one row each, and those of candidates where only these are kept."""
         expected = (self.header.num_classes, 4) if self.header.class_boxes else (4,)
+        kept = self.header.kept_class_boxes
+        if proposals.class_boxes is not None:
+            raise InputError(
+                f"Expected image {image_id} with all its boxes, but it comes from a store that keeps those of some "
+                "pairs of proposal and class alone; run the model again."
+            )
         if proposals.boxes.shape[1:] != expected:
             raise InputError(
                 f"Expected the boxes of image {image_id} to have shape (N, {', '.join(map(str, expected))}), "
@@ -150,12 +166,14 @@ class PredictionWriter:
                 LogNWarning,
                 stacklevel=3,
             )
-        return proposals.boxes.astype(np.float32, copy=False)
+        if kept is not None:
+            proposals = candidate_boxes(proposals, self.header, logits)
+        return proposals.boxes.astype(np.float32, copy=False), proposals.class_boxes
 
     def close(self) -> None:
         """Bring everything to the disk and let go of the part."""
-        for file in (self._logits, self._boxes, self._objectness, self._index):
-            if file is not None and not file.closed:
+        for file in (*self._files.values(), self._index):
+            if not file.closed:
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()
