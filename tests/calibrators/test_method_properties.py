@@ -342,12 +342,14 @@ def test_bad_counts_are_refused(make, counts, words):
 
 
 def test_other_bad_arguments_are_refused():
-    with pytest.raises(logn.InputError, match="`gamma` to be between 0 and 1"):
-        logn.norcal([1, 2], 1.5, weights="effective-number")
+    for base in (0.0, 1.0, 1.5):
+        with pytest.raises(logn.InputError, match="`gamma` to be between 0 and 1"):
+            logn.norcal([1, 2], base, weights="effective-number")
     with pytest.raises(logn.InputError, match="`weights` to be one of"):
         logn.norcal([1, 2], weights="other")
     with pytest.raises(logn.InputError, match="`image_counts` to be at most"):
         logn.fracal([5, 200], 100, None)
+    assert logn.fracal([5, 100], 100, None).num_classes == 2  # a class in every image
     with pytest.raises(logn.InputError, match="`dimensions` to have 2 numbers"):
         logn.fracal([5, 20], 100, [1.0])
     with pytest.raises(logn.InputError, match="`value` to be above 0"):
