@@ -79,6 +79,23 @@ def test_aiming_at_the_training_mix_changes_nothing(moments, spec):
     np.testing.assert_allclose(inputs.fit(spec).shift, 0.0, atol=1e-6)
 
 
+def test_the_share_of_a_dead_class_counts_nowhere(moments):
+    rows = np.hstack([moments.sample.astype(float), np.full((len(moments.sample), 1), -9.0)])
+    plain = logn.logit_normalization(moments_of(rows), form="paper")
+    assert plain.settings["inactive"] == 1
+    for share in (0.01, 100.0):
+        aimed = logn.logit_normalization(moments_of(rows), form="paper", target=[6.0, 3.0, 1.5, share])
+        expected = plain.shift[1:4] + np.log(np.array([6.0, 3.0, 1.5]) / 3.5)  # over their mean
+        np.testing.assert_allclose(aimed.shift, [0.0, *expected, 0.0], rtol=1e-12)
+
+
+def test_the_mix_of_training_is_that_of_its_objects():
+    counts = logn.ClassCounts([9.0, 5.0, 1.0], instance_counts=COUNTS)
+    for target in ("counts", "training"):
+        aimed = logn.fit_method(f"loga:target={target}", counts=counts)
+        np.testing.assert_allclose(aimed.shift, 0.0, atol=1e-12)
+
+
 def test_norcal_aimed_at_its_counts_moves_no_class_against_another():
     shift = logn.fit_method("norcal:target=counts", counts=COUNTS, background=-1).shift
     np.testing.assert_allclose(shift[:3], shift[0])
