@@ -67,6 +67,16 @@ def test_label_distribution_is_that_of_the_shown_objects(labels, kind):
     np.testing.assert_allclose(sampler.label_distribution(), np.bincount(shown, minlength=5) / len(shown))
 
 
+def test_a_class_counts_once_in_an_image_however_many_objects_it_has():
+    labels = [[0, 0, 0, 1], [0], [0], [1, 1]]
+    sampler = RepeatFactorSampler(labels, 2, threshold=0.75)
+    assert sampler.image_counts.tolist() == [3, 2]
+    np.testing.assert_allclose(sampler.repeats, np.sqrt([1.5, 1, 1, 1.5]))
+    # Class 0 is one of three images, class 1 one of two; an epoch draws four.
+    chances = ClassBalancedSampler(labels, 2).expected_repeats()
+    np.testing.assert_allclose(chances, 4 * np.array([1 / 6 + 1 / 4, 1 / 6, 1 / 6, 1 / 4]))
+
+
 def test_label_distribution_shifts_from_head_to_tail():
     labels = [[0, 0]] * 98 + [[0, 1], [2]]
     plain = RandomSampler(labels, 3).label_distribution()

@@ -292,6 +292,19 @@ def test_no_gradient_through_weights_and_statistics():
     torch.testing.assert_close(logits.grad, (wanted * scale / 2).float())
 
 
+@pytest.mark.parametrize("name", ["focal", "focal-softmax"])
+def test_the_gradient_of_focal_passes_through_its_weights_too(name):
+    loss = build(name)
+    logits, labels = batch(loss, rows=4, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda values: loss(values, labels), logits.detach().requires_grad_())
+
+
+def test_a_weight_multiplies_the_whole_focal_loss():
+    plain, heavy = build("focal"), make_loss("focal:weight=3", COUNTS)
+    logits, labels = batch(plain)
+    torch.testing.assert_close(heavy(logits, labels), 3 * plain(logits, labels))
+
+
 @pytest.mark.parametrize("logits", [[1.0, -0.5, 0.5], [6.0, 0.0, -2.0]])
 def test_seesaw_weighs_by_scores_above_a_floor_and_passes_no_gradient_through_them(logits):
     loss = losses.SeesawLoss(3, background=None).eval()
