@@ -57,6 +57,8 @@ def test_processes_share_an_epoch(labels, world_size, kind):
     padded = [sampler.indices(3, 11, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert len({len(share) for share in padded}) == 1
     assert len(padded[0]) == -(-len(whole) // world_size)
+    # They go through it in step: together they are where one process would be.
+    np.testing.assert_array_equal(np.stack(padded, axis=1).ravel()[: len(whole)], whole)
     np.testing.assert_array_equal(sampler.indices(3, 11), whole)
 
 
@@ -93,6 +95,7 @@ def test_class_balanced_draws_classes_equally():
     shares = np.bincount([labels[index][0] for index in drawn], minlength=4) / len(drawn)
     np.testing.assert_allclose(shares, [1 / 3, 1 / 3, 1 / 3, 0], atol=0.02)
     np.testing.assert_allclose(sampler.label_distribution(), [1 / 3, 1 / 3, 1 / 3, 0])
+    np.testing.assert_allclose(sampler.expected_repeats(), [100 / 3 / 90] * 90 + [100 / 3 / 9] * 9 + [100 / 3])
 
 
 def test_seed_and_epoch_change_the_order():
