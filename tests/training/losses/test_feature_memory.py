@@ -42,6 +42,12 @@ def test_features_are_drawn_with_repetition():
     assert drawn.features.shape == (8, 1)  # four of three that there are
     assert set(drawn.features[:, 0].tolist()) <= {0.0, 1.0, 2.0}
     assert drawn.offsets is None
+    torch.manual_seed(0)
+    memory.add(torch.tensor([[3.0]]), torch.zeros(1, dtype=torch.int64))
+    rows = memory.draw(torch.tensor([1e-4, 1e4]), classes=2000, features_each=4).features.reshape(2000, 4)
+    # Four draws of four features are all different in 4! of 4^4 cases.
+    different = sum(len(set(row)) == 4 for row in rows.tolist())
+    assert different / 2000 == pytest.approx(24 / 256, abs=0.03)
 
 
 def test_a_class_brings_one_value_however_often_it_is_drawn():
