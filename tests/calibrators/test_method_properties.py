@@ -285,10 +285,23 @@ def test_dead_classes_keep_their_mass_in_the_balanced_form_and_do_not_scale_the_
     np.testing.assert_allclose(affine.scale[living], without.scale)
 
 
-@pytest.mark.parametrize(("share", "alive"), [(1e-4, False), (1e-2, True)])
+@pytest.mark.parametrize(("share", "alive"), [(1e-4, False), (8e-4, False), (1.25e-3, True), (1e-2, True)])
 def test_a_class_that_hardly_varies_is_dead(share, alive):
     rows = np.random.default_rng(0).normal(size=(300, 4)) * [1.0, 1.0, share, 1.0]
     assert logn.logit_normalization(moments_of(rows)).settings["inactive"] == (not alive)
+
+
+def test_a_background_that_varies_much_more_kills_no_class():
+    rows = np.random.default_rng(0).normal(size=(300, 2)) * [1e4, 1.0]
+    assert logn.logit_normalization(moments_of(rows), form="paper", background=0).settings["inactive"] == 0
+
+
+def test_columns_that_are_recorded_as_unused_are_dead():
+    rows = np.random.default_rng(0).normal([0.0, -1.0, -9.0, -2.0], 1.0, size=(100, 4))
+    moments = moments_of(rows, metadata=logn.StatisticsMetadata(background=0, unused=(2,)))
+    affine = logn.logit_normalization(moments, form="paper")
+    assert (affine.scale[2], affine.shift[2]) == (1.0, 0.0)
+    assert affine.settings["margin_value"] == pytest.approx(rows[:, 3].mean())
 
 
 def test_a_recorded_background_is_the_default():

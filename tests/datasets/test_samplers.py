@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logn.datasets.samplers import ClassBalancedSampler, RandomSampler, RepeatFactorSampler, repeat_factors
+from logn.datasets.samplers import (
+    SAMPLERS,
+    ClassBalancedSampler,
+    RandomSampler,
+    RepeatFactorSampler,
+    make_sampler,
+    repeat_factors,
+)
 from logn.errors import InputError
 
 TEN_IMAGES = [[0], [0, 1], [0], [0, 2], *([0] for _ in range(6))]
@@ -102,6 +111,20 @@ def test_seed_and_epoch_change_the_order():
     sampler = RandomSampler([[0]] * 50, 1)
     orders = {tuple(sampler.indices(epoch, seed).tolist()) for epoch in range(3) for seed in range(3)}
     assert len(orders) == 9
+
+
+def test_samplers_by_their_names():
+    data = SimpleNamespace(labels_per_image=lambda: [*TEN_IMAGES, []], num_classes=3)
+    rounded, drawn = (make_sampler(f"repeat-factor-{form}", data, threshold=0.5) for form in ("ceil", "stochastic"))
+    for sampler, rounding in ((rounded, "ceil"), (drawn, "stochastic")):
+        assert sampler.rounding == rounding
+        np.testing.assert_array_equal(sampler.repeats, RepeatFactorSampler(TEN_IMAGES, 3, threshold=0.5).repeats)
+    assert isinstance(make_sampler("class-balanced", data), ClassBalancedSampler)
+    assert len(make_sampler("random", data).images) == 10
+    for name in SAMPLERS:
+        assert len(make_sampler(name, data, skip_empty=False).images) == 11
+    with pytest.raises(InputError, match="Expected `name` to be one of"):
+        make_sampler("sorted", data)
 
 
 @pytest.mark.parametrize(
