@@ -6,6 +6,7 @@ import torch
 from logn.errors import InputError
 from logn.training.classifiers.scaled_classifier import ScaledLinear
 from logn.training.detectors.feature_memory import FeatureMemory, jittered_boxes
+from logn.training.detectors.memory_sampling import PLAIN, keep_true_regions
 from logn.training.losses.equilibrium import EquilibriumLoss
 
 
@@ -84,6 +85,21 @@ def test_every_pattern_of_directions_occurs_once_and_boxes_stay_inside():
     assert (moved >= 0).all()
     assert (moved <= torch.tensor([100.0, 80.0, 100.0, 80.0])).all()
     assert jittered_boxes(torch.zeros(0, 4), (8, 8)).shape == (0, 16, 4)
+
+
+def test_sixteen_regions_around_each_true_box_are_kept_under_its_class():
+    memory = FeatureMemory(3)
+    targets = [
+        {"boxes": torch.tensor([[10.0, 10.0, 40.0, 30.0]]), "labels": torch.tensor([3])},
+        {"boxes": torch.tensor([[5.0, 8.0, 25.0, 28.0], [30.0, 30.0, 60.0, 70.0]]), "labels": torch.tensor([1, 1])},
+    ]
+    # The regions themselves stand in for their features.
+    keep_true_regions(memory, lambda features, boxes, shapes: torch.cat(boxes), {}, [(50, 50), (80, 80)], targets)
+    assert [len(memory.features_of(place)) for place in range(3)] == [32, 0, 16]
+    kept = memory.content()
+    # What the box regression should answer leads from each region to its true box.
+    true = torch.cat((targets[1]["boxes"], targets[0]["boxes"])).repeat_interleave(16, 0)
+    torch.testing.assert_close(PLAIN.decode_single(kept["offsets"], kept["features"]), true, atol=1e-3, rtol=0)
 
 
 def test_wrong_sizes_get_a_sentence():
