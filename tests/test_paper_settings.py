@@ -18,6 +18,7 @@ from logn.experiments.model_spec import Folders
 from logn.report.error_data import COMPONENTS
 from logn.training.classifiers.config import ClassifierTrainingConfig
 from logn.training.detectors.config import DetectorTrainingConfig
+from logn.training.detectors.feature_memory import FeatureMemory
 from logn.training.detectors.heads import NormedConv2d, NormedLinear
 from logn.training.detectors.settings import DetectorSettings
 from logn.training.engine.distributed import DistributedContext
@@ -44,6 +45,37 @@ def test_detectors_are_trained_with_momentum_and_the_weight_decay_of_the_paper(m
 def test_classifiers_are_trained_with_momentum_and_the_weight_decay_of_the_paper(model, tmp_path):
     config = ClassifierTrainingConfig("data", tmp_path, model=model)
     assert optimizer_settings(config) == {"momentum": 0.9, "weight_decay": 5e-4, "nesterov": False}
+
+
+def test_imagenet_lt_is_learnt_as_by_the_decoupled_classifiers(tmp_path):
+    config = ClassifierTrainingConfig("data", tmp_path, model="resnext50")
+    schedule = config.schedule(115_846)  # images of ImageNet-LT
+    assert (schedule.total, schedule.peak, schedule.warmup) == (90 * 453, 0.1, 0)
+    assert schedule.learning_rate(45 * 453) == pytest.approx(0.05)  # half of a cosine
+    settings = config.settings(1000)
+    assert (config.images_per_iteration, settings.image_size, settings.resize) == (256, 224, 256)
+    assert (config.augmentation.least_area, config.augmentation.flip, config.augmentation.colour) == (0.08, 0.5, 0.4)
+    for part, epochs in (("classifier", 10), ("new-classifier", 10), ("scales", 5)):
+        for model in ("resnext50", "small"):
+            second = ClassifierTrainingConfig("data", tmp_path, model=model, start="first", only=part)
+            assert second.recipe.epochs == epochs
+    # A mirrored glyph may be another class.
+    assert ClassifierTrainingConfig("data", tmp_path, model="small").augmentation.flip == 0.0
+
+
+def test_detectors_see_the_sizes_of_the_paper(tmp_path):
+    augmentation = DetectorTrainingConfig("data", tmp_path, model="mask-rcnn-r101").augmentation
+    assert augmentation.short_sides == (640, 672, 704, 736, 768, 800)
+    assert (augmentation.longest_side, augmentation.flip, augmentation.colour) == (1333, 0.5, 0.0)
+    assert DetectorTrainingConfig("data", tmp_path, model="small").augmentation.flip == 0.0
+
+
+def test_the_memory_of_loce_is_that_of_its_reference():
+    memory = FeatureMemory(3)
+    memory.add(torch.zeros(100, 1), torch.zeros(100, dtype=torch.int64))
+    assert len(memory.features_of(0)) == 80
+    drawn = memory.draw(torch.tensor([1e-9, 1.0, 1.0]))  # the first class only, as good as surely
+    assert drawn.classes.tolist() == [0] * 8 * 4
 
 
 def test_normalised_layers_have_the_temperature_of_the_paper():

@@ -76,6 +76,23 @@ def test_tensors_come_back_in_their_precision_and_pass_gradients(name):
     assert logits.grad.tolist() == [[2.0, 3.0]]
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_half_precision_is_rounded_once(name):
+    torch = pytest.importorskip("torch")
+    affine = logn.ClassAffine([1.0003], [-1000.0])
+    # In half precision 1000.3 would be 1000.5 or 1000.0 before the 1000 is taken away.
+    logits = torch.tensor([[1000.0]], dtype=getattr(torch, name))
+    assert affine(logits).item() == pytest.approx(0.3, rel=1e-2)
+    if name == "float16":
+        assert affine(logits.numpy()).item() == pytest.approx(0.3, rel=1e-2)
+
+
+def test_maps_of_other_backgrounds_are_not_equal():
+    first, last = (logn.ClassAffine.identity(3, background=background) for background in (0, -1))
+    assert first != last
+    assert first == logn.ClassAffine(np.ones(3), np.zeros(3), 0, method="otherwise made")
+
+
 def test_the_parts_cannot_be_changed():
     scale = np.array([1.0, 2.0])
     affine = logn.ClassAffine(scale, [0.0, 0.0])

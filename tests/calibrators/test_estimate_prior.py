@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logn
+from logn.calibrators.class_mix.calibration import fit_temperature
 from logn.calibrators.class_mix.likelihood import log_likelihood, most_likely_mixes
 from logn.calibrators.class_mix.prior_estimate import total_variation
 from logn.calibrators.class_mix.rows import read_logit_rows
@@ -112,6 +113,38 @@ def test_intervals_cover_and_the_test_holds_its_level():
         alarms.append(found.shifted)
     assert np.mean(covered) > 0.8  # 0.9 less three standard errors of 60 draws
     assert np.mean(alarms) < 0.14  # 0.05 and three standard errors
+
+
+@pytest.mark.parametrize("proposals", [1, 5])
+def test_of_rows_without_doubt_all_numbers_are_those_of_a_multinomial(proposals):
+    seen = np.array([120, 280])
+    rows = np.repeat(50 * np.eye(2) + np.log([0.5, 0.5]), seen, axis=0)
+    logits = np.repeat(rows[:, None], proposals, axis=1)  # all proposals of an image say the same
+    with pytest.warns(logn.LogNWarning, match="rows tell the class mix only to ± 4"):
+        found = logn.estimate_prior(logits, counts=[500, 500], activation="softmax", num_bootstrap=2000)
+    np.testing.assert_allclose(found.shares, [0.3, 0.7], atol=1e-6)
+    # 95 % of the draws of images, however many proposals each has.
+    reach = 1.96 * np.sqrt(0.3 * 0.7 / 400)
+    np.testing.assert_allclose(found.upper - found.lower, 2 * reach, rtol=0.08)
+    assert found.precision == pytest.approx(reach, rel=0.08)
+    ratio = 2 * proposals * (seen * np.log(seen / 400 / 0.5)).sum()
+    assert found.likelihood_ratio == pytest.approx(ratio, abs=0.05)
+    assert found.p_value == pytest.approx(1 / 2001)  # no draw strays so far; a chance of 0 it is not
+
+
+def test_bbse_cuts_shares_below_0_off():
+    # Class 0 says (0.9, 0.1), class 1 (0.3, 0.7); a mean of (0.95, 0.05) is more than all of the first.
+    dev = logn.LabelledRows(np.log([[0.9, 0.1], [0.3, 0.7]]), [0, 1])
+    found = logn.estimate_prior(np.log([[0.95, 0.05]] * 9), method="bbse", dev=dev, activation="softmax")
+    assert found.shares.tolist() == [1.0, 0.0]
+
+
+def test_rows_of_no_class_tell_the_temperature_of_sigmoids_too():
+    rng = np.random.default_rng(10)
+    logits = np.stack([rng.normal(size=20_000), np.full(20_000, -9.0)], axis=1)
+    labels = np.where(rng.random(20_000) < 1 / (1 + np.exp(-logits[:, 0])), 0, -1)
+    rows = logn.LabelledRows(3 * logits, labels)
+    assert fit_temperature(rows, "sigmoid") == pytest.approx(3.0, rel=0.05)
 
 
 def test_bbse_on_worked_numbers_and_without_calibration():

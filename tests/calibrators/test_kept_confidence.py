@@ -91,6 +91,20 @@ def test_dead_classes_get_the_common_scale_and_nothing_else():
     assert affine.shift[3] == 0.0
 
 
+def test_the_error_of_the_scale_by_the_delta_method():
+    rows = np.array([[2.0, 0.5, -1.0], [0.0, 1.5, -2.0], [1.0, -0.5, 0.5]])
+    affine = logn.ClassAffine([0.5, 1.0, 2.0], [0.0, -0.5, 0.25])
+    found = solve_kept_confidence(rows, affine)
+
+    def confidence(factor):
+        return softmax(factor * affine(rows)).max(axis=1)
+
+    before = softmax(rows).max(axis=1)
+    assert confidence(found.factor).mean() == pytest.approx(before.mean(), abs=1e-8)
+    slope = (confidence(found.factor + 1e-5) - confidence(found.factor - 1e-5)).mean() / 2e-5
+    assert found.error == pytest.approx((confidence(found.factor) - before).std(ddof=1) / np.sqrt(3) / slope, rel=1e-5)
+
+
 def test_the_error_of_the_scale_is_what_resampling_shows():
     rng = np.random.default_rng(0)
     population = rng.normal([2.0, 0.0, -1.0, -2.0], [2.0, 1.0, 1.5, 2.0], size=(20_000, 4))

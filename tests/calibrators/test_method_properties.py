@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import logn
+from logn.calibrators.balanced_margin import solve_balanced_margin, solve_margin_of_moments
 from logn.logits.arrays import sigmoid, softmax
 
 ELEMENTS = st.floats(-20, 20)
@@ -183,6 +184,43 @@ def test_the_balanced_margin_keeps_a_mass_that_is_nearly_nothing(behind):
         assert log_mass[1] == pytest.approx(log_mass[0], abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("activation", "background", "shifted"),
+    [("softmax", 0, [True, True, False]), ("sigmoid", None, [False, True, True, False])],
+)
+def test_the_error_of_the_balanced_margin_by_the_delta_method(activation, background, shifted):
+    rows = np.array([[0.5, 1.0, -2.0, 0.25], [2.0, -1.0, 0.5, 0.5], [1.0, 0.0, -0.5, -1.0]], np.float16)
+    # The last class has a part of the mass and does not move.
+    halved = logn.ClassAffine([1.0, 0.5, 0.5, 1.0], [0.0, -1.0, -1.0, 0.0], background=background)
+    found = solve_balanced_margin(rows, halved, np.array(shifted), activation)
+
+    def mass(logits):
+        return 1 - softmax(logits)[:, 0] if activation == "softmax" else sigmoid(logits)[:, 1:3].sum(axis=1)
+
+    def mass_at(margin):
+        return mass(halved(rows.astype(np.float64)) + margin * np.array([0.0, 1.0, 1.0, 0.0]))
+
+    before = mass(rows.astype(np.float64))
+    assert mass_at(found.value).mean() == pytest.approx(before.mean(), rel=1e-8)
+    slope = (mass_at(found.value + 1e-5) - mass_at(found.value - 1e-5)).mean() / 2e-5
+    expected = (mass_at(found.value) - before).std(ddof=1) / np.sqrt(len(rows)) / slope
+    assert found.error == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_sampled_row_has_a_margin_and_no_error():
+    lowered = logn.ClassAffine([1.0, 1.0], [0.0, -3.0], background=0)
+    found = solve_balanced_margin(np.array([[0.0, 1.0]], np.float16), lowered, np.array([True]), "softmax")
+    assert found.value == pytest.approx(3.0)
+    assert found.error is None
+
+
+def test_a_class_without_a_variance_counts_as_its_mean():
+    stretched, both = logn.ClassAffine([2.0, 0.5], [0.0, 0.0]), np.array([True, True])
+    mean, unknown = np.array([-1.0, 2.0]), np.array([np.nan, 3.0])
+    found = solve_margin_of_moments(mean, unknown, stretched, both)
+    assert found.value == solve_margin_of_moments(mean, np.array([0.0, 3.0]), stretched, both).value
+
+
 def test_the_error_of_the_balanced_margin_is_what_resampling_shows():
     rng = np.random.default_rng(0)
     population = rng.normal([2.0, -2.0, -3.0, -4.0], [2.0, 1.0, 1.5, 2.0], size=(20_000, 4))
@@ -217,6 +255,22 @@ def test_dead_classes_neither_move_nor_set_the_margin():
     assert forced.settings["margin_value"] == -50.0
 
 
+@pytest.mark.parametrize("margin", ["min", "mean", "max"])
+@pytest.mark.parametrize("side", [-1, 1])
+def test_named_margins_are_those_of_the_living_means(margin, side):
+    rows = side * np.random.default_rng(0).normal([0.0, 3.0, 5.0, 0.0], [1.0, 0.5, 0.5, 0.0], size=(200, 4))
+    affine = logn.logit_normalization(moments_of(rows), background=0, margin=margin)
+    assert affine.settings["inactive"] == 1
+    assert affine.settings["margin_value"] == pytest.approx(getattr(rows[:, 1:3].mean(axis=0), margin)())
+
+
+def test_a_dead_class_that_is_left_alone_needs_no_eps():
+    rows = np.random.default_rng(0).normal([0.0, -1.0, -2.0, -5.0], [1.0, 2.0, 1.0, 0.0], size=(50, 4))
+    affine = logn.logit_normalization(moments_of(rows), form="paper", background=0, eps=0.0)
+    assert (affine.scale[3], affine.shift[3]) == (1.0, 0.0)
+    np.testing.assert_allclose(affine.scale[1:3], 1 / rows[:, 1:3].std(axis=0, ddof=1))
+
+
 @pytest.mark.parametrize(("background", "activation"), [(0, "softmax"), (None, "sigmoid")])
 def test_dead_classes_keep_their_mass_in_the_balanced_form_and_do_not_scale_the_others(background, activation):
     rows = np.random.default_rng(0).normal([0.0, -1.0, -2.0, 0.5, -1.5], [1.0, 2.0, 0.5, 1.0, 1.0], size=(400, 5))
@@ -231,10 +285,23 @@ def test_dead_classes_keep_their_mass_in_the_balanced_form_and_do_not_scale_the_
     np.testing.assert_allclose(affine.scale[living], without.scale)
 
 
-@pytest.mark.parametrize(("share", "alive"), [(1e-4, False), (1e-2, True)])
+@pytest.mark.parametrize(("share", "alive"), [(1e-4, False), (8e-4, False), (1.25e-3, True), (1e-2, True)])
 def test_a_class_that_hardly_varies_is_dead(share, alive):
     rows = np.random.default_rng(0).normal(size=(300, 4)) * [1.0, 1.0, share, 1.0]
     assert logn.logit_normalization(moments_of(rows)).settings["inactive"] == (not alive)
+
+
+def test_a_background_that_varies_much_more_kills_no_class():
+    rows = np.random.default_rng(0).normal(size=(300, 2)) * [1e4, 1.0]
+    assert logn.logit_normalization(moments_of(rows), form="paper", background=0).settings["inactive"] == 0
+
+
+def test_columns_that_are_recorded_as_unused_are_dead():
+    rows = np.random.default_rng(0).normal([0.0, -1.0, -9.0, -2.0], 1.0, size=(100, 4))
+    moments = moments_of(rows, metadata=logn.StatisticsMetadata(background=0, unused=(2,)))
+    affine = logn.logit_normalization(moments, form="paper")
+    assert (affine.scale[2], affine.shift[2]) == (1.0, 0.0)
+    assert affine.settings["margin_value"] == pytest.approx(rows[:, 3].mean())
 
 
 def test_a_recorded_background_is_the_default():
@@ -288,12 +355,14 @@ def test_bad_counts_are_refused(make, counts, words):
 
 
 def test_other_bad_arguments_are_refused():
-    with pytest.raises(logn.InputError, match="`gamma` to be between 0 and 1"):
-        logn.norcal([1, 2], 1.5, weights="effective-number")
+    for base in (0.0, 1.0, 1.5):
+        with pytest.raises(logn.InputError, match="`gamma` to be between 0 and 1"):
+            logn.norcal([1, 2], base, weights="effective-number")
     with pytest.raises(logn.InputError, match="`weights` to be one of"):
         logn.norcal([1, 2], weights="other")
     with pytest.raises(logn.InputError, match="`image_counts` to be at most"):
         logn.fracal([5, 200], 100, None)
+    assert logn.fracal([5, 100], 100, None).num_classes == 2  # a class in every image
     with pytest.raises(logn.InputError, match="`dimensions` to have 2 numbers"):
         logn.fracal([5, 20], 100, [1.0])
     with pytest.raises(logn.InputError, match="`value` to be above 0"):

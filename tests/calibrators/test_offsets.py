@@ -37,6 +37,56 @@ def test_it_is_the_minimum_of_the_loss(monkeypatch):
             assert penalised_loss(moved, rows, 10.0, weight, class_weight) > best
 
 
+def test_with_scales_it_is_the_minimum_of_the_loss_too(monkeypatch):
+    monkeypatch.setattr(labelled_fit, "STRENGTHS", (10.0,))
+    rows = draw(200, 0)
+    affine = fit_to_labels(rows, logn.ClassAffine.identity(3), "softmax", with_scale=True).affine
+    centre, spread = rows.logits.mean(axis=0), rows.logits.std(axis=0)
+    factor = affine.scale - 1
+    shift = affine.shift + factor * centre
+    class_weight = (1 / np.bincount(rows.labels)) * 200 / 3
+    weight = class_weight[rows.labels]
+
+    def loss(shift, factor):
+        scores = softmax(rows.logits + shift + factor * (rows.logits - centre))[np.arange(200), rows.labels]
+        return -(weight * np.log(scores)).sum() + 5 * (class_weight * (shift**2 + spread**2 * factor**2)).sum()
+
+    best = loss(shift, factor)
+    for column in range(3):
+        for step in (-1e-3, 1e-3):
+            assert loss(shift + step * np.eye(3)[column], factor) > best
+            assert loss(shift, factor + step * np.eye(3)[column]) > best
+
+
+def test_the_shrinkage_is_one_of_those_on_the_page_and_the_last_of_them_is_the_base():
+    base = logn.ClassAffine([1.0, 0.5, 2.0], [-1.0, 0.0, 0.5], method="base")
+    rows = draw(120, 8)
+    found = fit_to_labels(rows, base, "softmax")
+    assert (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf) == labelled_fit.STRENGTHS
+    assert found.strength == labelled_fit.STRENGTHS[int(np.argmin(found.losses))]
+    weight = (1 / np.bincount(rows.labels))[rows.labels]
+    scores = softmax(base(rows.logits))[np.arange(len(rows)), rows.labels]
+    assert found.losses[-1] == pytest.approx(-(weight * np.log(scores)).sum() / weight.sum())
+    # Held to the base by a thousand rows of each class, hardly anything moves; by one row, much does.
+    away = np.abs(np.array(found.losses) - found.losses[-1])
+    assert away[6] < 0.1 * away[0]
+
+
+def test_images_are_spread_over_five_folds_and_never_cut():
+    units = np.repeat(np.arange(100, 123), 3)
+    folds = labelled_fit._folds(units, seed=0)
+    assert all(len(np.unique(folds[units == unit])) == 1 for unit in np.unique(units))
+    assert sorted(np.bincount(folds) // 3) == [4, 4, 5, 5, 5]
+    assert sorted(labelled_fit._folds(np.array([7, 9, 7]), seed=0).tolist()) in ([0, 0, 1], [0, 1, 1])
+
+
+def test_no_class_is_turned_upside_down():
+    rng = np.random.default_rng(9)
+    labels = np.repeat([0, 1], 400)
+    logits = np.stack([3.0 * (labels == 0), -3.0 * (labels == 1)], axis=1) + rng.normal(size=(800, 2))
+    assert logn.vector_scaling(logn.LabelledRows(logits, labels)).scale[1] == pytest.approx(0.1)
+
+
 def test_a_known_bias_is_found():
     found = logn.offsets(draw(20_000, 1))
     relative = found.shift - found.shift.mean()

@@ -126,6 +126,16 @@ def test_the_sample_stands_in_with_a_warning_where_it_tells_too_little():
     assert good.settings["prior_error"] < 0.25 < bad.settings["prior_error"]
 
 
+@pytest.mark.parametrize(("sample_rows", "warned"), [(600, True), (1500, False)])
+def test_the_warning_begins_at_an_error_of_a_quarter(sample_rows, warned):
+    moments = moments_of(long_tailed(), activation="softmax", sample_rows=sample_rows, mean_probability=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        error = logn.prior2posterior(moments).settings["prior_error"]
+    assert (0.25 < error < 0.5) if warned else (0.1 < error < 0.25)
+    assert bool(caught) == warned
+
+
 def test_dead_classes_are_left_alone():
     rows = long_tailed()
     rows[:, 1] = -3.0
@@ -135,7 +145,11 @@ def test_dead_classes_are_left_alone():
     assert affine.settings["inactive"] == 1
     assert affine.shift[1] == 0.0
     assert (affine.shift[[0, 2]] != 0.0).all()
-    # Shares are among the live: another prior of the dead one does not change them.
+    # Shares are among the live.
+    share = softmax(rows).mean(axis=0)[[0, 2]]
+    plain = logn.prior2posterior(moments, margin=0.0)
+    np.testing.assert_allclose(plain.shift[[0, 2]], np.log(0.5) - np.log(share / share.sum()), atol=1e-5)
+    # Another prior of the dead one does not change them.
     assert logn.prior2posterior(moments, target=[1, 5, 1], extra_margin=-1.0) == affine
 
 

@@ -62,10 +62,38 @@ def test_a_strength_of_0_changes_nothing_and_1_is_the_method(moments, spec, back
     assert whole == inputs.fit(spec)
 
 
+def test_methods_that_take_their_prior_out_put_the_target_in_by_the_same_strength():
+    target, prior, log_counts = np.array([0.5, 0.3, 0.2]), np.array(COUNTS) / 1000, np.log(COUNTS)
+    # x + s (ln t - tau ln prior), and x - s gamma (ln N - ln(C t)).
+    adjusted = logn.logit_adjustment(COUNTS, 0.75, target=10 * target, strength=0.5, background=-1)
+    np.testing.assert_allclose(adjusted.shift[:3], 0.5 * (np.log(target) - 0.75 * np.log(prior)), rtol=1e-12)
+    calibrated = logn.norcal(COUNTS, 0.6, target=10 * target, strength=0.5, background=-1)
+    np.testing.assert_allclose(calibrated.shift[:3], -0.5 * 0.6 * (log_counts - np.log(3 * target)), rtol=1e-12)
+    assert adjusted.shift[3] == calibrated.shift[3] == 0.0
+    assert adjusted.scale.tolist() == calibrated.scale.tolist() == [1.0] * 4
+
+
 @pytest.mark.parametrize("spec", ["p2p:target=training", "loga:target=counts"])
 def test_aiming_at_the_training_mix_changes_nothing(moments, spec):
     inputs = logn.FitInputs(moments, None if "training" in spec else COUNTS)
     np.testing.assert_allclose(inputs.fit(spec).shift, 0.0, atol=1e-6)
+
+
+def test_the_share_of_a_dead_class_counts_nowhere(moments):
+    rows = np.hstack([moments.sample.astype(float), np.full((len(moments.sample), 1), -9.0)])
+    plain = logn.logit_normalization(moments_of(rows), form="paper")
+    assert plain.settings["inactive"] == 1
+    for share in (0.01, 100.0):
+        aimed = logn.logit_normalization(moments_of(rows), form="paper", target=[6.0, 3.0, 1.5, share])
+        expected = plain.shift[1:4] + np.log(np.array([6.0, 3.0, 1.5]) / 3.5)  # over their mean
+        np.testing.assert_allclose(aimed.shift, [0.0, *expected, 0.0], rtol=1e-12)
+
+
+def test_the_mix_of_training_is_that_of_its_objects():
+    counts = logn.ClassCounts([9.0, 5.0, 1.0], instance_counts=COUNTS)
+    for target in ("counts", "training"):
+        aimed = logn.fit_method(f"loga:target={target}", counts=counts)
+        np.testing.assert_allclose(aimed.shift, 0.0, atol=1e-12)
 
 
 def test_norcal_aimed_at_its_counts_moves_no_class_against_another():

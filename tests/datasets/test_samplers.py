@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logn.datasets.samplers import ClassBalancedSampler, RandomSampler, RepeatFactorSampler, repeat_factors
+from logn.datasets.samplers import (
+    SAMPLERS,
+    ClassBalancedSampler,
+    RandomSampler,
+    RepeatFactorSampler,
+    make_sampler,
+    repeat_factors,
+)
 from logn.errors import InputError
 
 TEN_IMAGES = [[0], [0, 1], [0], [0, 2], *([0] for _ in range(6))]
@@ -57,6 +66,8 @@ def test_processes_share_an_epoch(labels, world_size, kind):
     padded = [sampler.indices(3, 11, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert len({len(share) for share in padded}) == 1
     assert len(padded[0]) == -(-len(whole) // world_size)
+    # They go through it in step: together they are where one process would be.
+    np.testing.assert_array_equal(np.stack(padded, axis=1).ravel()[: len(whole)], whole)
     np.testing.assert_array_equal(sampler.indices(3, 11), whole)
 
 
@@ -65,6 +76,16 @@ def test_label_distribution_is_that_of_the_shown_objects(labels, kind):
     sampler = make(kind, labels)
     shown = np.concatenate([np.asarray(labels[index], np.int64) for index in sampler.indices()])
     np.testing.assert_allclose(sampler.label_distribution(), np.bincount(shown, minlength=5) / len(shown))
+
+
+def test_a_class_counts_once_in_an_image_however_many_objects_it_has():
+    labels = [[0, 0, 0, 1], [0], [0], [1, 1]]
+    sampler = RepeatFactorSampler(labels, 2, threshold=0.75)
+    assert sampler.image_counts.tolist() == [3, 2]
+    np.testing.assert_allclose(sampler.repeats, np.sqrt([1.5, 1, 1, 1.5]))
+    # Class 0 is one of three images, class 1 one of two; an epoch draws four.
+    chances = ClassBalancedSampler(labels, 2).expected_repeats()
+    np.testing.assert_allclose(chances, 4 * np.array([1 / 6 + 1 / 4, 1 / 6, 1 / 6, 1 / 4]))
 
 
 def test_label_distribution_shifts_from_head_to_tail():
@@ -83,12 +104,27 @@ def test_class_balanced_draws_classes_equally():
     shares = np.bincount([labels[index][0] for index in drawn], minlength=4) / len(drawn)
     np.testing.assert_allclose(shares, [1 / 3, 1 / 3, 1 / 3, 0], atol=0.02)
     np.testing.assert_allclose(sampler.label_distribution(), [1 / 3, 1 / 3, 1 / 3, 0])
+    np.testing.assert_allclose(sampler.expected_repeats(), [100 / 3 / 90] * 90 + [100 / 3 / 9] * 9 + [100 / 3])
 
 
 def test_seed_and_epoch_change_the_order():
     sampler = RandomSampler([[0]] * 50, 1)
     orders = {tuple(sampler.indices(epoch, seed).tolist()) for epoch in range(3) for seed in range(3)}
     assert len(orders) == 9
+
+
+def test_samplers_by_their_names():
+    data = SimpleNamespace(labels_per_image=lambda: [*TEN_IMAGES, []], num_classes=3)
+    rounded, drawn = (make_sampler(f"repeat-factor-{form}", data, threshold=0.5) for form in ("ceil", "stochastic"))
+    for sampler, rounding in ((rounded, "ceil"), (drawn, "stochastic")):
+        assert sampler.rounding == rounding
+        np.testing.assert_array_equal(sampler.repeats, RepeatFactorSampler(TEN_IMAGES, 3, threshold=0.5).repeats)
+    assert isinstance(make_sampler("class-balanced", data), ClassBalancedSampler)
+    assert len(make_sampler("random", data).images) == 10
+    for name in SAMPLERS:
+        assert len(make_sampler(name, data, skip_empty=False).images) == 11
+    with pytest.raises(InputError, match="Expected `name` to be one of"):
+        make_sampler("sorted", data)
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,39 @@ def test_a_subclass_counts_by_what_it_does():
         fold(named(head=Normed(3, 4, 3, norm=norm)), layer, affine)
 
 
+class NearlyLinear(nn.Linear):
+    """Bends its output by a thousandth."""
+
+    def forward(self, features):
+        output = super().forward(features)
+        return output + 1e-3 * output.square()
+
+
+def test_a_layer_that_is_nearly_linear_is_refused_too():
+    with pytest.raises(InputError, match="weight \\* input \\+ bias, but NearlyLinear does not"):
+        fold(named(head=NearlyLinear(8, 3)), LogitLayer("head"), random_map(3))
+
+
+def test_channels_that_are_no_logits_stay_as_they_are():
+    layer, affine = LogitLayer("head", class_axis=1, anchors=2, extra_columns=1), random_map(3)
+    model, inputs = named(head=nn.Conv2d(4, 8, 1)), torch.rand(1, 4, 5, 5)
+    before = model.head(inputs)
+    fold(model, layer, affine)
+    after = model.head(inputs)
+    for first in (0, 4):
+        logits = slice(first, first + 3)
+        torch.testing.assert_close(after[:, logits], affine(before[:, logits], axis=1))
+        torch.testing.assert_close(after[:, first + 3], before[:, first + 3])
+
+
+def test_a_refused_fold_gives_shared_slots_back():
+    shared = CosineLinear(8, 3)
+    model = named(class_embed=nn.ModuleList([shared, shared]))
+    with pytest.raises(InputError, match="normalises its weight"):
+        fold(model, LogitLayer("class_embed.1"), random_map(3))
+    assert model.class_embed[1] is shared
+
+
 def test_weights_that_are_computed_or_quantised_are_refused():
     with pytest.raises(InputError, match="whose weight is computed or quantised"):
         fold(named(head=weight_norm(nn.Linear(4, 3))), LogitLayer("head"), random_map(3))

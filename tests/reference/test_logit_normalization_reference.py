@@ -150,7 +150,9 @@ def test_positives_in_both_readings(require_correct, mean, count):
         np.testing.assert_allclose(moments.variance[:2], [0.5, 0.5])
         assert np.isnan(moments.variance[2])
         # A class with one sample has no variance: its standard deviation falls back to 1.
-        assert logn.logit_normalization(moments, form="paper", background=-1).scale[2] == 1.0
+        affine = logn.logit_normalization(moments, form="paper", background=-1)
+        assert affine.scale[2] == 1.0
+        assert affine.settings["margin_value"] == 0.5  # it is no dead class: of the means 2.5, 2.0 and 0.5 it sets this
 
 
 @pytest.mark.parametrize(

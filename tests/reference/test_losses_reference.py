@@ -211,6 +211,32 @@ def test_learnable_weight_scaling(scale_bias, expected):
     close(layer(torch.tensor([[1.0, 2.0]]))[0], expected)
 
 
+def test_defaults_are_those_of_the_papers():
+    focal = SigmoidFocalLoss(3, background=0)
+    assert (focal.gamma, focal.alpha, focal.divide_by, focal.weight) == (2.0, 0.25, "positives", 1.0)
+    assert SoftmaxFocalLoss(3, background=0).gamma == 2.0
+    # Classes below 0.0011 of the images of LVIS v1 are rare, for the softmax form those below 4.3e-4; not those at it.
+    assert EqualizationLoss([0.00109, 0.0011, 0.0012], background=0).rare.tolist() == [True, False, False]
+    softmax = SoftmaxEqualizationLoss([4.2e-4, 4.3e-4, 4.4e-4], background=0)
+    assert (softmax.rare.tolist(), softmax.probability) == ([False, True, False, False], 0.9)
+    second = EqualizationV2Loss(3, background=0)
+    assert (second.gamma, second.mu, second.alpha) == (12.0, 0.8, 4.0)
+    seesaw = SeesawLoss(3, background=0)
+    assert (seesaw.p, seesaw.q, seesaw.eps) == (0.8, 2.0, 0.01)
+    assert BalancedGroupsLoss(COUNTS, background=0).others_per_row == 8.0
+    loce = EquilibriumLoss(3, background=0)
+    assert (loce.decay, loce.background_score, loce.mean_score.tolist()) == (0.9, 0.01, [0.01] * 3)
+    online = OnlineLogitNormalizationLoss(3, background=0)
+    assert (online.margin, online.momentum, online.bias_corrected, online.eps) == (0.0, 1e-3, False, 1e-5)
+    close(LogitAdjustedLoss(COUNTS, background=None).shift, np.log(np.array(COUNTS) / 111))
+
+
+@pytest.mark.parametrize(("make", "prior"), [(SigmoidFocalLoss, 0.01), (EqualizationV2Loss, 0.001)])
+def test_sigmoid_heads_start_at_the_prior_of_their_paper(make, prior):
+    bias = torch.tensor(make(3, background=0).layout.initial_bias, dtype=torch.float64)
+    close(bias.sigmoid(), prior, 1e-12)
+
+
 def test_bias_corrected_averages_are_those_of_the_batches_alone():
     generator = torch.Generator().manual_seed(0)
     loss = OnlineLogitNormalizationLoss(3, background=-1, momentum=0.001, bias_corrected=True)

@@ -125,6 +125,37 @@ def test_tau_norm_drops_the_bias(tau, expected):
     np.testing.assert_allclose(logn.tau_norm(weight, tau, bias)(weight @ feature + bias), expected, atol=SCORES)
 
 
+@pytest.mark.parametrize("background", [0, -1])
+def test_tau_norm_beside_a_background_drops_the_biases_of_the_classes(background):
+    weight, bias = np.array([[3, 4], [0.6, 0.8], [0, 0.5]]), np.array([0.1, 0.2, 0.3])
+    own_weight, own_bias, feature = np.array([[1.0, -1.0]]), np.array([0.4]), np.array([1.0, 2.0])
+    order = (own_weight, weight) if background == 0 else (weight, own_weight)
+    biases = (own_bias, bias) if background == 0 else (bias, own_bias)
+    whole, offsets = np.concatenate(order), np.concatenate(biases)
+    found = logn.tau_norm(whole, 0.7, offsets, background=background)(whole @ feature + offsets)
+    expected = [3.565444, 2.2, 1.624505]
+    np.testing.assert_allclose(found, [-0.6, *expected] if background == 0 else [*expected, -0.6], atol=SCORES)
+
+
+def test_defaults_are_those_that_the_authors_published():
+    # NorCal's gamma 0.6 on image counts; FRACAL's lambda 2 and base 10, in both forms.
+    np.testing.assert_allclose(logn.norcal(N).shift, -0.6 * np.log(N), atol=1e-12)
+    dimensions = np.array([1.795877, 1.0, 1.0])
+    frequency = -np.log10(np.array([0.6, 0.2, 0.01])) - np.log10(3)
+    shift = logn.fracal([60, 20, 1], 100, dimensions).shift
+    np.testing.assert_allclose(shift, frequency - 2 * np.log(dimensions), atol=1e-12)
+    spatial = -np.log10(dimensions**2 / (dimensions**2).sum()) - np.log10(3)
+    np.testing.assert_allclose(
+        logn.FracalSigmoid.fit([60, 20, 1], 100, dimensions).shift, frequency + spatial, atol=1e-12
+    )
+    np.testing.assert_allclose(logn.inverse_image_frequency(N).scale, np.log(112 / (N + 1)) + 1, atol=1e-12)
+
+
+@pytest.mark.parametrize("background", [None, 0, -1])
+def test_a_temperature_divides_the_background_too(background):
+    np.testing.assert_allclose(logn.temperature(4, 2.0, background=background)(T), T / 2, atol=1e-15)
+
+
 def test_cascade_averages_logits():
     stages = np.array([[1, 0.8, 0.2, 1.5], [0.5, 1, 0, 2], [0.2, 1.2, 0.4, 1]])
     np.testing.assert_allclose(softmax(stages.mean(axis=0)), [0.173058, 0.266923, 0.119936, 0.440082], atol=SCORES)

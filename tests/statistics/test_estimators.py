@@ -47,6 +47,27 @@ def test_recording_a_moving_average_gives_the_numbers_of_the_official_head():
     logn.logit_normalization(moments)
 
 
+def test_a_bias_correction_takes_any_start_out_and_single_rows_are_left_out():
+    average = logn.MovingAverage(4, momentum=0.1, initial_mean=7.0, initial_variance=3.0, bias_correction=True)
+    average.update(X[:2])
+    average.update(X[:1])  # one row has no variance
+    average.update(X[2:])
+    assert average.skipped_batches == 1
+    moments = average.moments()
+    # The older batch weighs 0.9 of the newer one.
+    np.testing.assert_allclose(moments.mean, (0.9 * X[:2].mean(axis=0) + X[2:].mean(axis=0)) / 1.9, atol=1e-12)
+    variances = X[:2].var(axis=0, ddof=1), X[2:].var(axis=0, ddof=1)
+    np.testing.assert_allclose(moments.variance, (0.9 * variances[0] + variances[1]) / 1.9, atol=1e-12)
+    # It never sees the variance between batches, so its own is the one within them.
+    np.testing.assert_allclose(moments.within_batch_variance, moments.variance, atol=1e-12)
+
+
+def test_an_estimator_hands_its_bias_correction_on():
+    average = Estimator("moving-average", momentum=0.1, bias_correction=True).start(4)
+    add_batch(average, X, lambda: None)
+    np.testing.assert_allclose(finished(average).mean, X.mean(axis=0), atol=1e-12)
+
+
 @pytest.mark.filterwarnings("ignore:This map")  # four rows; how far it moves scores is not the question
 def test_calibrating_with_a_moving_average_gives_algorithm_1():
     average = {"estimator": "moving-average", "momentum": 0.1}

@@ -229,3 +229,11 @@ def test_classes_that_no_sampled_row_is_sure_of_may_have_been_missed():
     # Sure of class 0 in every row; another class may well have one row in a hundred that are not in the sample.
     _, error = estimate_mean_probability(np.full((100, 2), [9.0, -9.0]), "softmax")
     np.testing.assert_allclose(error, 0.01)
+
+
+def test_the_error_of_a_few_rows_in_numbers():
+    rows = np.log(np.array([[0.1], [0.3], [0.6], [0.2]]) / np.array([[0.9], [0.7], [0.4], [0.8]]))
+    mean, error = estimate_mean_probability(rows, "sigmoid", population=16)
+    assert mean[0] == pytest.approx(0.3)
+    # Squared distances 0.04, 0, 0.09 and 0.01 over 3; one more row that is sure; 12 of 16 rows left out.
+    assert error[0] == pytest.approx(np.sqrt(12 / 16) * np.sqrt(0.14 / 3 / 4 + (1 / 4) ** 2))

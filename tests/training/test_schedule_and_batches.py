@@ -12,7 +12,7 @@ from logn.datasets.transforms import Augmentation
 from logn.errors import InputError
 from logn.training.detectors.config import DetectorTrainingConfig, find_annotations
 from logn.training.engine.batches import ImageStream, IterationBatches, SampleCache
-from logn.training.engine.schedule import PAPER, SMALL, make_schedule
+from logn.training.engine.schedule import LIGHT, PAPER, SMALL, make_schedule
 
 
 def test_the_papers_schedule_on_lvis():
@@ -34,6 +34,29 @@ def test_the_small_schedule_falls_to_nearly_nothing():
     assert schedule.total == 1000
     assert schedule.learning_rate(999) < 1e-5
     assert schedule.learning_rate(500) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("preset", "rate", "warmup", "decay", "iterations", "longest_gradient"),
+    [
+        (PAPER, 0.02, 500, "step", None, None),
+        (LIGHT, 0.02, 200, "cosine", 4000, 10.0),
+        (SMALL, 0.04, 100, "cosine", 1000, 10.0),
+    ],
+)
+def test_presets_are_those_of_the_page(preset, rate, warmup, decay, iterations, longest_gradient):
+    schedule = make_schedule(preset, images_per_epoch=100_000, batch=16)
+    assert (schedule.peak, schedule.warmup, schedule.decay) == (rate, warmup, decay)
+    assert (preset.iterations, preset.gradient_norm) == (iterations, longest_gradient)
+
+
+def test_a_short_run_warms_up_for_a_quarter_of_it():
+    assert make_schedule(PAPER, images_per_epoch=100, batch=16, iterations=1000).warmup == 250
+    assert make_schedule(PAPER, images_per_epoch=100, batch=16, iterations=2000).warmup == 500
+
+
+def test_the_last_images_of_an_epoch_are_an_iteration_too():
+    assert make_schedule(PAPER, images_per_epoch=33, batch=16, epochs=2).total == 2 * 3
 
 
 def test_shorter_runs_keep_the_share_of_the_milestones():

@@ -6,6 +6,7 @@ import torch
 from logn.errors import InputError
 from logn.training.classifiers.scaled_classifier import ScaledLinear
 from logn.training.detectors.feature_memory import FeatureMemory, jittered_boxes
+from logn.training.detectors.memory_sampling import PLAIN, keep_true_regions
 from logn.training.losses.equilibrium import EquilibriumLoss
 
 
@@ -42,6 +43,12 @@ def test_features_are_drawn_with_repetition():
     assert drawn.features.shape == (8, 1)  # four of three that there are
     assert set(drawn.features[:, 0].tolist()) <= {0.0, 1.0, 2.0}
     assert drawn.offsets is None
+    torch.manual_seed(0)
+    memory.add(torch.tensor([[3.0]]), torch.zeros(1, dtype=torch.int64))
+    rows = memory.draw(torch.tensor([1e-4, 1e4]), classes=2000, features_each=4).features.reshape(2000, 4)
+    # Four draws of four features are all different in 4! of 4^4 cases.
+    different = sum(len(set(row)) == 4 for row in rows.tolist())
+    assert different / 2000 == pytest.approx(24 / 256, abs=0.03)
 
 
 def test_a_class_brings_one_value_however_often_it_is_drawn():
@@ -78,6 +85,21 @@ def test_every_pattern_of_directions_occurs_once_and_boxes_stay_inside():
     assert (moved >= 0).all()
     assert (moved <= torch.tensor([100.0, 80.0, 100.0, 80.0])).all()
     assert jittered_boxes(torch.zeros(0, 4), (8, 8)).shape == (0, 16, 4)
+
+
+def test_sixteen_regions_around_each_true_box_are_kept_under_its_class():
+    memory = FeatureMemory(3)
+    targets = [
+        {"boxes": torch.tensor([[10.0, 10.0, 40.0, 30.0]]), "labels": torch.tensor([3])},
+        {"boxes": torch.tensor([[5.0, 8.0, 25.0, 28.0], [30.0, 30.0, 60.0, 70.0]]), "labels": torch.tensor([1, 1])},
+    ]
+    # The regions themselves stand in for their features.
+    keep_true_regions(memory, lambda features, boxes, shapes: torch.cat(boxes), {}, [(50, 50), (80, 80)], targets)
+    assert [len(memory.features_of(place)) for place in range(3)] == [32, 0, 16]
+    kept = memory.content()
+    # What the box regression should answer leads from each region to its true box.
+    true = torch.cat((targets[1]["boxes"], targets[0]["boxes"])).repeat_interleave(16, 0)
+    torch.testing.assert_close(PLAIN.decode_single(kept["offsets"], kept["features"]), true, atol=1e-3, rtol=0)
 
 
 def test_wrong_sizes_get_a_sentence():

@@ -221,6 +221,16 @@ def test_a_foreground_row_does_not_push_rare_classes_down_and_a_background_row_d
         assert (rare[1] > 0).all(), name
 
 
+def test_rare_classes_are_left_out_of_the_softmax_row_by_row_and_class_by_class():
+    torch.manual_seed(0)
+    loss = losses.SoftmaxEqualizationLoss([0.9, 1e-5, 1e-5], background=None, reduction="none")
+    values = loss(torch.zeros(10_000, 3), torch.zeros(10_000, dtype=torch.int64))
+    # Equal logits: the logarithm of how many classes are left, the true one and each of two with probability 0.1.
+    left, times = torch.round(values.exp()).long().unique(return_counts=True)
+    assert left.tolist() == [1, 2, 3]
+    np.testing.assert_allclose(times / 10_000, [0.81, 0.18, 0.01], atol=0.015)
+
+
 def test_others_are_drawn_in_proportion_and_a_group_without_rows_is_not_trained():
     loss = losses.BalancedGroupsLoss([5, 2000], background=0, others_per_row=2)
     logits = torch.zeros(50, loss.layout.columns, requires_grad=True)
@@ -236,6 +246,14 @@ def test_others_are_drawn_in_proportion_and_a_group_without_rows_is_not_trained(
     assert (logits.grad[:, -2:] != 0).all()
 
 
+def test_no_row_is_drawn_twice_among_the_others():
+    loss = losses.BalancedGroupsLoss([5, 2000], background=0)
+    logits = torch.zeros(50, loss.layout.columns, requires_grad=True)
+    loss(logits, torch.tensor([1] * 5 + [0] * 45)).backward()
+    starts = loss.test_logits.columns()[0].tolist()
+    assert (logits.grad[:, starts[0] : starts[1]] != 0).any(1).sum() == 5 + 40
+
+
 def test_each_object_brings_one_value():
     loss = losses.EquilibriumLoss(2, background=0)
     score = torch.tensor([0.2, 0.4, 0.9, 0.5])
@@ -248,6 +266,13 @@ def test_each_object_brings_one_value():
     loss(logits, labels, instances=objects)
     torch.testing.assert_close(loss.mean_score[0].item(), 0.81 * 0.01 + 0.19 * 0.6)
     assert len(loss.object_scores(logits, labels)[0]) == 1
+
+
+def test_a_class_that_hardly_ever_scores_keeps_its_margin():
+    loss = losses.EquilibriumLoss(2, background=None, reduction="none").eval()
+    loss.mean_score.copy_(torch.tensor([1e-6, 0.5]))
+    expected = [-math.log(1e-6 / (1e-6 + 0.5)), -math.log(0.5 / (1e-6 + 0.5))]
+    torch.testing.assert_close(loss(torch.zeros(2, 2), torch.tensor([0, 1])), torch.tensor(expected))
 
 
 def test_a_class_that_always_scores_zero_keeps_the_loss_finite():
@@ -265,6 +290,19 @@ def test_no_gradient_through_weights_and_statistics():
     scale = (loss.variance + loss.eps).sqrt()
     wanted = loss.inverse(logits).softmax(-1) - torch.eye(2)
     torch.testing.assert_close(logits.grad, (wanted * scale / 2).float())
+
+
+@pytest.mark.parametrize("name", ["focal", "focal-softmax"])
+def test_the_gradient_of_focal_passes_through_its_weights_too(name):
+    loss = build(name)
+    logits, labels = batch(loss, rows=4, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda values: loss(values, labels), logits.detach().requires_grad_())
+
+
+def test_a_weight_multiplies_the_whole_focal_loss():
+    plain, heavy = build("focal"), make_loss("focal:weight=3", COUNTS)
+    logits, labels = batch(plain)
+    torch.testing.assert_close(heavy(logits, labels), 3 * plain(logits, labels))
 
 
 @pytest.mark.parametrize("logits", [[1.0, -0.5, 0.5], [6.0, 0.0, -2.0]])
