@@ -6,7 +6,8 @@ Predictions are made: 300 proposals of 1,204 columns in float16 for each image, 
 those of `--classes` (a table with the column image_count), else from a formula. Each step runs in a process of its own
 and is left out if its result is in `--results` already, so a run that was stopped goes on where it was. Seconds are by
 the clock and of all processors; on a machine with other work only the latter mean something. Memory is that of the
-process at its peak and, for each process that it started, of the largest. `--table` prints what is there.
+process at its peak, and of it and the processes that it started together, looked at ten times a second; what they share
+counts for each. `--table` prints what is there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +30,7 @@ from compare import BOXES, METHODS, NEGATIVES, PROPOSALS, SIDE, run_reference, t
 from logn.classes.counts import ClassCounts, frequency_groups
 from logn.evaluate.comparison.compare import CompareSettings, compare
 from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.decode.decoder import DecodeSettings, available_processors
+from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
@@ -228,22 +230,63 @@ STEPS: dict[str, Callable[[Split, int], dict[str, Any]]] = {
 }
 
 
-def used() -> tuple[float, float, float]:
-    """Seconds of processor of this process and those it started, and the peak of memory in MB of each kind."""
+def processor_seconds() -> float:
+    """Seconds of processor of this process and those it started."""
     own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    seconds = own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
-    return seconds, own.ru_maxrss / 1024, others.ru_maxrss / 1024
+    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
+
+
+class MemoryWatch(threading.Thread):
+    """Looks at the memory of this process and those that it starts, in MB.
+
+    The system's own record of a process that has ended is of no use: it begins with the memory of the one that started
+    it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.together = self.worker = 0.0
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """Look until `stop`."""
+        while not self._done.wait(0.1):
+            lists = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+            workers = [_resident(int(pid)) for pids in lists for pid in pids]
+            self.together = max(self.together, _resident(os.getpid()) + sum(workers))
+            self.worker = max([self.worker, *workers])
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._done.set()
+        self.join()
+
+
+def _resident(process: int) -> float:
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, IndexError):  # it has just ended
+        return 0.0
+    return pages * resource.getpagesize() / 2**20
 
 
 def run_step(split: Split, step: str, images: int) -> dict[str, Any]:
     """One step, in this process."""
+    watch = MemoryWatch()
+    watch.start()
     start = time.perf_counter()
     found = STEPS[step](split, images)
     wall = time.perf_counter() - start
-    seconds, own, of_one = used()
-    workers = available_processors() if of_one else 0
-    costs = {"wall": wall, "processor": seconds, "peak MB": own, "peak MB of each worker": of_one, "workers": workers}
-    return {**costs, "load": os.getloadavg()[0], **found}
+    watch.stop()
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    memory = {"peak MB": own, "peak MB of a worker": watch.worker, "peak MB together": max(own, watch.together)}
+    return {"wall": wall, "processor": processor_seconds(), **memory, "load": os.getloadavg()[0], **found}
+
+
+def _memory(cost: dict[str, Any]) -> float:
+    if "peak MB together" in cost:
+        return float(cost["peak MB together"])
+    return float(cost["peak MB"] + cost["workers"] * cost["peak MB of each worker"])  # as it was measured before
 
 
 def table(done: dict[str, dict[str, dict[str, Any]]]) -> str:
@@ -259,7 +302,7 @@ def table(done: dict[str, dict[str, dict[str, Any]]]) -> str:
         (least, first), (most, last) = known[0], known[-1]
         power = np.log(last["processor"] / first["processor"]) / np.log(most / least) if most > least else np.nan
         growth = f"{2**power:.2f}" if most > least else ""
-        memory = max(cost["peak MB"] + cost["workers"] * cost["peak MB of each worker"] for _, cost in known)
+        memory = max(_memory(cost) for _, cost in known)
         cells = [f"{cost['processor']:,.0f} ({cost['wall']:,.0f})" if cost else "" for cost in costs]
         lines.append(f"| {step} | {' | '.join(cells)} | {growth} | {memory:,.0f} |")
     return "\n".join(lines)

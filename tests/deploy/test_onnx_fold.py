@@ -516,6 +516,8 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path):
 def test_inputs_may_be_given_and_must_fit(tmp_path):
     source = write(tmp_path / "m.onnx", "y = Gemm(x, w)", weights={"w": random(4, 3)})
     assert fold_onnx(source, AFFINE, tmp_path / "out.onnx", inputs={"x": random(9, 4)}).rows == 9
+    several = [{"x": random(rows, 4)} for rows in (9, 5, 2)]
+    assert fold_onnx(source, AFFINE, tmp_path / "several.onnx", inputs=several).rows == 9 + 5 + 2
     with pytest.raises(InputError, match="`x` is missing"):
         fold_onnx(source, AFFINE, tmp_path / "out.onnx", inputs={"images": random(9, 4)})
     with pytest.raises(InputError, match=r"to run in onnxruntime on x \(9, 5\), but it does not"):

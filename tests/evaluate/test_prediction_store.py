@@ -77,6 +77,31 @@ def test_header_survives(tmp_path):
     assert PredictionStore(tmp_path).header == HEADER
 
 
+def mapped_kilobytes(folder: Path) -> int:
+    """How much of the files of a folder this process has mapped, as the system counts it."""
+    total, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(maxsplit=1)[0]:
+            counts = str(folder) in line
+        elif counts and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says what is mapped")
+def test_what_the_system_maps_around_an_image_is_let_go_of_too(tmp_path):
+    header = StoreHeader(num_columns=1000, background=-1)
+    with PredictionWriter(tmp_path / "store", header) as writer:
+        for image in range(60):
+            writer.append(image, made_proposals(image, 25, columns=1000))
+    store = PredictionStore(tmp_path / "store")
+    opened = mapped_kilobytes(tmp_path)
+    for image in range(0, 60, 3):  # the others are read by other processes
+        assert np.isfinite(store[image].logits).all()
+        store.release(image, image + 1)
+    assert mapped_kilobytes(tmp_path) <= opened
+
+
 def test_views_are_read_only_and_outlive_release(tmp_path):
     write(tmp_path)
     store = PredictionStore(tmp_path)

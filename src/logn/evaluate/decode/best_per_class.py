@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,9 @@ class PlaceHolders:
         )
 
 
+_Part = TypeVar("_Part", Detections, PlaceHolders)
+
+
 class BestPerClass:
     """Keeps the `limit` best detections of each class; of equal scores, those of earlier images.
 
@@ -135,13 +138,8 @@ class BestPerClass:
             self._cut()
 
     def _cut(self) -> None:
-        """Let go of what is below the floors, part by part: never is all of it there twice."""
-        for parts in (self._parts, self._holders):
-            for place, part in enumerate(parts):
-                kept = np.flatnonzero(part.scores >= self.floor.take(part.labels))
-                if len(kept) < len(part):
-                    parts[place] = part.take(kept)
-        self._num_stored = sum(map(len, [*self._parts, *self._holders]))
+        """Let go of what is below the floors."""
+        self._num_stored = _keep_above(self._parts, self.floor) + _keep_above(self._holders, self.floor)
 
     def settled_floor(self) -> Float32:
         """The floors by all that was added."""
@@ -188,6 +186,15 @@ class BestPerClass:
         chosen = scores > last
         chosen[tied[np.arange(len(tied)) + before < places]] = True
         return chosen
+
+
+def _keep_above(parts: list[_Part], floor: Float32) -> int:
+    """Cut the parts one by one, in place, so that never all is there twice; returns how many rows are left."""
+    for place, part in enumerate(parts):
+        kept = np.flatnonzero(part.scores >= floor.take(part.labels))
+        if len(kept) < len(part):
+            parts[place] = part.take(kept)
+    return sum(map(len, parts))
 
 
 def _places(labels: npt.NDArray[np.integer[Any]], scores: Float32) -> npt.NDArray[np.uint32]:

@@ -175,6 +175,10 @@ def is_store(source: Any) -> bool:
     return isinstance(source, PredictionStore)
 
 
+# How far around a page that is read the system maps others, on Linux.
+_MAPPED_AROUND = 64 * 1024
+
+
 class _MappedFile:
     """A read-only map of a file, which may be empty."""
 
@@ -191,8 +195,10 @@ class _MappedFile:
     def release(self, start: int, length: int) -> None:
         if self._map is None or not length or not hasattr(mmap, "MADV_DONTNEED"):
             return
-        first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, first, start + length - first)
+        # Where a page is read, the system maps those around it too: of images that another process decodes, and lets go
+        # of, they would stay here.
+        first = max(start - _MAPPED_AROUND, 0) // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, first, start + length + _MAPPED_AROUND - first)
 
 
 @dataclass(frozen=True)
