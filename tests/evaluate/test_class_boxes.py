@@ -176,24 +176,23 @@ def test_detections_without_a_box_take_that_of_the_strongest_class_and_are_count
     assert of_second.boxes[:, 0].tolist() == [3, 20, 40]
 
 
-@pytest.mark.parametrize("limit", [None, 300])
-def test_a_suppressed_candidate_that_borrowed_is_said_too(tmp_path, limit):
-    """Its own box might not have been suppressed."""
+@pytest.mark.parametrize(("limit", "of_all_boxes"), [(None, [0, 0, 1, 2]), (300, [0, 0, 1, 2]), (3, [0, 0, 1])])
+def test_a_suppressed_candidate_that_borrowed_is_said_too(tmp_path, limit, of_all_boxes):
+    """Its own box might not have been suppressed, also where a limit is reached without it."""
     header = header_with(1, columns=3, background=None, activation="sigmoid")
-    logits = np.array([[4, 3.0, -9], [3, 2.9, -9]], np.float32)
-    boxes = np.tile(np.array([0, 0, 10, 10], np.float32), (2, 3, 1))
+    logits = np.array([[4, 3.0, -9], [3, 2.9, -8], [2, -9, -9]], np.float32)
+    boxes = np.tile(np.array([0, 0, 10, 10], np.float32), (3, 3, 1))
     boxes[1, 1] = [50, 50, 60, 60]  # which is not kept: that of the second proposal's strongest class overlaps
+    boxes[2] += 70
     image = {1: Proposals(boxes, logits, 90, 90)}
     store = write(tmp_path / "few", header, image)
     chosen = DecodeSettings(score_threshold=0.5, max_detections=limit)
-    with pytest.warns(
-        LogNWarning,
-        match=r"none of the detections have .* own \(of the candidates that were suppressed or left out, 1\)",
-    ):
+    words = r"none of the detections have .* own \(of the candidates that were suppressed or left out, 1\)"
+    with pytest.warns(LogNWarning, match=words):
         found = decode(store, None, chosen)
-    assert found.proposal.tolist() == [0, 0]
+    assert found.proposal.tolist() == [0, 0, 2]
     whole = write(tmp_path / "all", replace(header, kept_class_boxes=None), image)
-    assert decode(whole, None, chosen).proposal.tolist() == [0, 0, 1]
+    assert decode(whole, None, chosen).proposal.tolist() == of_all_boxes
 
 
 def test_a_tiny_borrowed_box_is_not_left_out_in_silence(tmp_path):
