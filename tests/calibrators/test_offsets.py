@@ -72,6 +72,40 @@ def test_the_shrinkage_is_one_of_those_on_the_page_and_the_last_of_them_is_the_b
     assert away[6] < 0.1 * away[0]
 
 
+def test_sigmoids_are_at_the_minimum_of_their_loss_and_rows_of_no_class_weigh_one(monkeypatch):
+    monkeypatch.setattr(labelled_fit, "STRENGTHS", (10.0,))
+    rng = np.random.default_rng(11)
+    labels = np.repeat([-1, 0, 1], [60, 90, 10])
+    real = np.stack([labels == 0, labels == 1], axis=1)
+    rows = logn.LabelledRows(2.0 * real + rng.normal(size=(160, 2)), labels)
+    found = fit_to_labels(rows, logn.ClassAffine.identity(2), "sigmoid").affine.shift
+    class_weight = np.array([50 / 90, 50 / 10])  # a hundred rows with a class, half of the weight for each
+    weight = np.where(labels >= 0, class_weight[labels], 1.0)
+
+    def loss(shift):
+        moved = rows.logits + shift
+        return (weight[:, None] * (np.logaddexp(0, moved) - real * moved)).sum() + 5 * (class_weight * shift**2).sum()
+
+    for column in range(2):
+        for step in (-1e-3, 1e-3):
+            assert loss(found + step * np.eye(2)[column]) > loss(found)
+
+
+def test_held_out_rows_get_the_map_that_was_fitted_without_them(monkeypatch):
+    monkeypatch.setattr(labelled_fit, "STRENGTHS", (3.0,))
+    rows, weight = draw(60, 12), np.ones(60)
+    monkeypatch.setattr(labelled_fit, "_weights", lambda *arguments: (weight, np.ones(3)))
+    total, folds = 0.0, labelled_fit._folds(rows.units, 0)
+    for number in range(5):
+        kept = labelled_fit._prepared(rows, rows.logits, weight, np.ones(3), None, folds != number)
+        shift, factor = labelled_fit._minimum(kept, 3.0, "softmax", True)
+        fitted = logn.ClassAffine(1 + factor, shift - factor * rows.logits[folds != number].mean(axis=0))
+        scores = softmax(fitted(rows.logits[folds == number]))
+        total -= np.log(scores[np.arange(len(scores)), rows.labels[folds == number]]).sum()
+    found = fit_to_labels(rows, logn.ClassAffine.identity(3), "softmax", with_scale=True)
+    assert found.losses[0] == pytest.approx(total / 60, rel=1e-9)
+
+
 def test_images_are_spread_over_five_folds_and_never_cut():
     units = np.repeat(np.arange(100, 123), 3)
     folds = labelled_fit._folds(units, seed=0)
@@ -164,6 +198,16 @@ def test_by_specification_with_a_base_a_target_and_fewer_rows():
     # Aimed at the mix that was labelled, all rows weigh alike; nearly nothing is left to gain on logits like these.
     with pytest.raises(logn.InputError, match="labelled rows"):
         logn.fit_method("offsets", moments=moments)
+
+
+def test_logn_as_a_base_is_the_balanced_form(monkeypatch):
+    monkeypatch.setattr(labelled_fit, "STRENGTHS", (np.inf,))  # nothing but the base
+    rows = draw(300, 13)
+    moments = logn.ClassMoments(3, metadata=logn.StatisticsMetadata(activation="softmax"))
+    moments.update(rows.logits)
+    found = logn.FitInputs(moments, labelled=rows).fit("offsets:base=logn")
+    assert found.settings["base"] == "logn"
+    assert found == logn.logit_normalization(moments, form="balanced")
 
 
 @pytest.mark.parametrize(

@@ -577,6 +577,16 @@ def test_what_is_no_number_is_compared_as_such(before, after, holds, rows):
     assert np.isfinite(proof.tolerance)
 
 
+@pytest.mark.parametrize(("half", "allowed"), [(False, 1e-4), (True, 1e-2)])
+@pytest.mark.parametrize(("largest", "unit"), [(0.1, 1.0), (1.0, 1.0), (50.0, 50.0)])
+def test_a_proof_allows_so_much_of_the_largest_logit_or_of_one(half, allowed, largest, unit):
+    logits = np.array([[largest, -largest / 2]])
+    for share, holds in ((0.9, True), (1.1, False)):
+        moved = logits + np.array([[0.0, share * allowed * unit]])
+        proof = compare_logits({"z": logits}, {"z": moved}, ["z"], -1, ClassAffine.identity(2), half=half)
+        assert proof.holds == holds
+
+
 @pytest.mark.parametrize("value", ["5", "{", "null", '["x"]', '{"a": 1}'])
 def test_a_mark_that_cannot_be_read_still_counts(tmp_path, value):
     source = _gemm(tmp_path / "model.onnx")
