@@ -1,20 +1,27 @@
 """The bootstrap: exact where a draw can be checked, and paired."""
 
+import multiprocessing
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logn.errors import LogNWarning
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection import bootstrap
+from logn.evaluate.detection import draw_methods as draw_module
 from logn.evaluate.detection import drawn_precision as drawn
 from logn.evaluate.detection.average_precision import average_precision_per_class
 from logn.evaluate.detection.bootstrap import bootstrap_metrics, draw_weights, paired_interval
+from logn.evaluate.detection.draw_methods import draw_methods
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
+from logn.evaluate.detection.measurement import Measurement
 from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.detection.protocol import EvaluationProtocol
 
 IMAGES, CLASSES, BOXES, FOUND = 14, 5, 4, 12
 
@@ -148,6 +155,44 @@ def test_outcomes_of_any_kind_are_their_definition(seed):
             mean, first = found[label] if label in found else np.zeros((2, len(weights)))
             np.testing.assert_allclose(mean[place], np.mean(expected, axis=0)[label], atol=1e-12)
             np.testing.assert_allclose(first[place], expected[0][label], atol=1e-12)
+
+
+def measured(seed):
+    truth, detections = made(seed)
+    protocol = EvaluationProtocol()
+    return Measurement(truth, protocol, protocol, truth.frequency), {"": match_detections(detections, truth)}
+
+
+def test_two_processes_give_what_one_gives():
+    measurement, matched = measured(2)
+    methods = [matched, measured(2)[1]]
+    together = draw_methods(measurement, methods, 20, seed=3, processes=2)
+    assert not multiprocessing.active_children()
+    for one, other in zip(together, draw_methods(measurement, methods, 20, seed=3, processes=1), strict=True):
+        assert one.keys() == other.keys() >= {"AP", "AP50", "APr"}
+        for name, values in one.items():
+            np.testing.assert_array_equal(values, other[name])
+
+
+def test_a_process_that_is_killed_is_said_and_all_is_drawn(monkeypatch):
+    measurement, matched = measured(2)
+    monkeypatch.setattr(draw_module, "_draw_here", partial(exec, "import os; os._exit(1)"))  # in the process itself
+    with pytest.warns(LogNWarning, match="One of the 2 processes that draw was ended from outside"):
+        (drawn,) = draw_methods(measurement, [matched], 5, seed=0, processes=2)
+    assert drawn.keys() >= {"AP"}
+
+
+def test_processes_are_started_where_there_is_enough_to_do(monkeypatch):
+    measurement, matched = measured(2)
+    started: list[int] = []
+    monkeypatch.setattr(draw_module, "started_processes", lambda stack, number, prepare: started.append(number))
+    monkeypatch.setattr(draw_module, "available_processors", lambda: 3)
+    draw_methods(measurement, [matched, matched], 5, seed=0)
+    assert not started
+    monkeypatch.setattr(draw_module, "_ENOUGH", 1)
+    draw_methods(measurement, [matched, matched], 5, seed=0)
+    draw_methods(measurement, [matched], 5, seed=0)  # there is nothing to share
+    assert started == [2]
 
 
 def test_a_method_that_finds_nothing_has_no_precision():

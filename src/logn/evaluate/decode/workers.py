@@ -114,12 +114,18 @@ def worthwhile_processes(decoder: ImageDecoder) -> int:
 def _process_pool(stack: ExitStack, decoder: ImageDecoder, number: int) -> Executor | None:
     """Processes that decode; None where there can be none: the caller's own maps stay in his process."""
     known = all(transform is None or type(transform).__module__.startswith("logn.") for transform in decoder.transforms)
-    if not known or multiprocessing.current_process().daemon:
+    if not known:
         return None
-    prepare = partial(_prepare, decoder.store, decoder.transforms, decoder.purposes)
+    return started_processes(stack, number, partial(_prepare, decoder.store, decoder.transforms, decoder.purposes))
+
+
+def started_processes(stack: ExitStack, number: int, prepare: Callable[[], object]) -> Executor | None:
+    """Processes that end with the stack and call `prepare` first; None where there can be none."""
+    if multiprocessing.current_process().daemon:
+        return None
     try:
         pool = stack.enter_context(fresh_processes(number, prepare=prepare, finish=False, import_main=False))
-        pool.submit(_is_ready).result()
+        pool.submit(os.getpid).result()
     except (BrokenProcessPool, OSError, ImportError, NotImplementedError):
         return None  # a system that cannot start them: one process does the same
     return pool
@@ -128,10 +134,6 @@ def _process_pool(stack: ExitStack, decoder: ImageDecoder, number: int) -> Execu
 def _prepare(store: PredictionStore, transforms: Sequence[Method], purposes: Sequence[DecodeSettings]) -> None:
     global _own_decoder
     _own_decoder = ImageDecoder(store, transforms, purposes)
-
-
-def _is_ready() -> bool:
-    return _own_decoder is not None
 
 
 def _decode_here(task: ImageTask) -> _Found:

@@ -26,7 +26,7 @@ Index = npt.NDArray[np.int64]
 
 # Weights are added up in groups of so many rows, as many groups at once, and so many ends of runs are looked at, at
 # once: what is done to them should stay in the cache.
-ROWS_OF_GROUP, ENDS_AT_ONCE = 8, 16
+ROWS_OF_GROUP, ENDS_AT_ONCE = 12, 32
 # Lifts a recall that is just as much as a point over it in spite of rounding; others are much farther from a point.
 A_LITTLE_MORE = 1 + 1e-12
 # Points whose float, with the evaluators, is above what they stand for: a recall that is just as much misses them.
@@ -290,6 +290,8 @@ class _MissedPoints:
 
     def take_back(self, areas: Floats, falls: Floats, block: slice) -> None:
         """Take back what was counted for these points at the ends of a block."""
+        if not len(self.ends):
+            return
         rows = slice(*np.searchsorted(self.ends, [block.start, block.stop]))
         ends, draws = self.ends[rows] - block.start, self.draws[rows]
         np.subtract.at(areas, (self.thresholds[rows], draws), falls[ends, draws])

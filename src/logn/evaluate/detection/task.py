@@ -29,8 +29,8 @@ from logn.evaluate.decode.decoder import Purpose, available_processors, decode_f
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.assignment import labelled_proposals
 from logn.evaluate.detection.before_after import BeforeAfter
-from logn.evaluate.detection.bootstrap import draw_weights
 from logn.evaluate.detection.class_groups import Groups
+from logn.evaluate.detection.draw_methods import draw_methods
 from logn.evaluate.detection.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD, fixed_protocol, why_fixed_cannot_move
 from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
 from logn.evaluate.detection.matching import verified_rows
@@ -183,10 +183,7 @@ class DetectionTask:
 
     def bootstrap(self, bases: Sequence[Matched]) -> list[Mapping[str, FloatArray]]:
         """AP of each method over the same bootstrap samples of images."""
-        weights = draw_weights(self.truth.num_images, self.settings.num_bootstrap, self.settings.seed)
-        measurement = self.measurement
-        with ThreadPoolExecutor(available_processors()) as pool:
-            return list(pool.map(lambda matched: measurement.draw(matched, weights), bases))
+        return [*draw_methods(self.measurement, bases, self.settings.num_bootstrap, self.settings.seed)]
 
     def details(self, outcomes: Mapping[str, MethodDetections]) -> AddDetails | None:
         """Add scores, thresholds, kinds of error and pictures of some images, next to those of the first method.
