@@ -85,6 +85,24 @@ def test_what_is_recommended_is_compared_by_default(moments):
     assert advice.fit(moments) == logn.fit_method(advice.form, moments=moments)
 
 
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [("softmax", ["none", "p2p:strength=0.5", "logn:balanced", "logn"]), (None, ["none", "logn:balanced", "logn"])],
+)
+def test_what_is_recommended_for_a_classifier_depends_on_its_activation(activation, expected):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+    logits = 2 * np.eye(3)[labels] + rng.normal(size=(60, 3)) + [3.0, 1.0, 0.0]
+    moments = logn.ClassMoments(
+        3, sample_rows=60, mean_probability=True, metadata=logn.StatisticsMetadata(activation=activation)
+    )
+    moments.update(logits)
+    found = logn.compare(logits, labels, moments=moments, counts=[900, 90, 9], num_bootstrap=0)
+    assert [row.name for row in found.rows] == expected
+    named = logn.compare(logits, labels, {"ours": "recommended"}, moments=moments, num_bootstrap=0)
+    assert [row.name for row in named.rows] == ["none", "ours"]
+
+
 def test_advice_against_a_correction_changes_nothing():
     rows = np.random.default_rng(0).standard_normal((2000, 6))
     level = logn.ClassMoments(6, sample_rows=500)
