@@ -25,6 +25,9 @@ from logn.experiments.experiment import NOT_TRAINED, BenchRow, BenchSection, Cor
 from logn.experiments.measurements import FILE_NAME, RecordFile, measure
 from logn.experiments.run_experiment import run_experiment
 from logn.statistics.moments import ClassMoments
+from logn.training.detectors.heads import BoxPredictor
+from logn.training.detectors.models import build_detector
+from logn.training.detectors.settings import DetectorSettings
 
 TINY = BenchLength("tiny", GlyphSettings(classes=6, train=40, dev=1, test=12), iterations=12)
 
@@ -289,6 +292,11 @@ def test_data_that_is_read_takes_the_place_of_scenes(tmp_path):
         (["--epochs", "2"], "Expected `--epochs` only with `--data`, but got no `--data`."),
         (["--class-boxes", "40"], "Expected `--class-boxes` only with `--data`, but got no `--data`."),
         (
+            ["--data", "a.json", "--test", "b.json", "--class-boxes", "40"],
+            "Expected `--class-boxes` only with mask-rcnn-r50 or mask-rcnn-r101, which have a box for each class, but "
+            "got `--model small`; leave it out.",
+        ),
+        (
             ["--data", "train.json"],
             "Expected `--test` to name the annotations to test on, with `--data`, but got none.",
         ),
@@ -302,3 +310,10 @@ def test_data_that_is_not_there_is_refused(options, sentence, tmp_path, capsys, 
     assert execute(["bench", "online", *options]) == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("model", ["small", "light", "mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101"])
+def test_the_models_with_a_box_for_each_class_are_known(model):
+    built = build_detector(DetectorSettings(model, 3), seed=0)
+    (sizes,) = {module.bbox_pred.out_features for module in built.modules() if isinstance(module, BoxPredictor)}
+    assert sizes == (16 if model in bench_command.MODELS_WITH_CLASS_BOXES else 4)

@@ -34,6 +34,9 @@ TABLES = {
     "online": "LogN during training or after it (the paper's figure on online LogN).",
     "samplers": "Corrections after random, repeat factor and class-balanced sampling.",
 }
+#: Whose predictions could keep the boxes of some classes; the others have one box for all. To say it after hours of
+#: training would be late.
+MODELS_WITH_CLASS_BOXES = ("mask-rcnn-r50", "mask-rcnn-r101")
 #: The module of each table in `logn.experiments`.
 MODULES = {name: name for name in TABLES} | {"online": "online_table", "samplers": "sampler_table"}
 EXAMPLES = """
@@ -121,6 +124,11 @@ def table_command(name: str) -> Callable[..., None]:
             "--epochs": epochs,
         }
         files["--class-boxes"] = parse_class_boxes(class_boxes)
+        if data is not None and files["--class-boxes"] is not None and model not in MODELS_WITH_CLASS_BOXES:
+            raise InputError(
+                f"Expected `--class-boxes` only with {' or '.join(MODELS_WITH_CLASS_BOXES)}, which have a box for each "
+                f"class, but got `--model {model}`; leave it out."
+            )
         length = replace(_length(files, iterations, quick=quick), model=model, device=device)
         experiment = import_module(f"logn.experiments.{MODULES[name]}").EXPERIMENT
         cache = ArtifactCache(root, jobs=jobs, step=step_reporter(show_progress))
