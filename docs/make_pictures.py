@@ -64,7 +64,7 @@ def draw_figures(run: Run, method: str) -> None:
             if name == FROM_OTHER_RUNS:
                 continue
             path = Path(folder) / "figure.png"
-            draw_figure(name, run, path, FigureOptions(method, rfs_threshold=0.01))
+            draw_figure(name, run, path, FigureOptions(method, rfs_threshold=0.04))
             save_small(Image.open(path), IMAGES / f"figure-{name}.png")
 
 
