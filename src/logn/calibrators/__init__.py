@@ -1,1 +1,1 @@
-"""Post-hoc methods, each a function that returns one per-class affine map of the logits."""
+"""Corrections of trained models: one affine map per class, the methods that make it, and which to take."""
