@@ -68,7 +68,7 @@ def test_compare_as_json_and_as_files(files, capsys):
     content = json.loads(capsys.readouterr().out)
     assert [method["method"] for method in content["methods"]] == [
         "none",
-        "p2p:extra_margin=-2",
+        "p2p:extra_margin=-1",  # every class was looked for in every image
         "logn:balanced",
         "logn",
     ]
@@ -84,6 +84,12 @@ def test_what_is_recommended_depends_on_the_labels_and_the_statistics(files, cap
     assert execute(compare(files, "--methods", "recommended,logn", "--json", "--protocol", "coco")) == 0
     content = json.loads(capsys.readouterr().out)
     assert [method["method"] for method in content["methods"]] == ["none", "p2p:extra_margin=-1", "logn"]
+    labels = json.loads((files / "gt.json").read_text())
+    labels["images"][0]["neg_category_ids"] = []
+    (files / "gt.json").write_text(json.dumps(labels))
+    assert execute(compare(files, "--methods", "recommended", "--json")) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [method["method"] for method in content["methods"]] == ["none", "p2p:extra_margin=-2"]
     plain = ClassMoments(4, sample_rows=8, metadata=StatisticsMetadata(background=-1, activation="softmax"))
     plain.update(np.random.default_rng(1).normal(0, 1, (50, 4)))
     plain.save(files / "stats.safetensors")

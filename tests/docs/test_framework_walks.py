@@ -77,7 +77,8 @@ def test_torchvision_from_the_model_to_the_report(my_models, run_logn):
     run_logn(commands("torchvision.md", "correct"), shorter={"train/": "images --max-images 6 --method logn:balanced"})
     assert load_file(my_models / "corrected.safetensors")
     run_logn(commands("torchvision.md"))
-    decode = assert_measured(my_models, "p2p:extra_margin=-2")
+    # Of six classes in eight images each was looked for in all: the labels are exhaustive.
+    decode = assert_measured(my_models, "p2p:extra_margin=-1")
     assert (decode["nms_iou"], decode["score_threshold"], decode["max_detections"]) == (0.55, 1e-4, 300)
 
 

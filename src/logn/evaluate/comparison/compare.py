@@ -24,6 +24,7 @@ from logn.evaluate.comparison.method_fitting import (
 from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
 from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.detection.class_groups import groups_of_classes
+from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.task import DetectionTask, other_images, read_truth
 from logn.evaluate.detection.task import MaskMaker as MaskMaker
 from logn.evaluate.store.prediction_store import PredictionStore, is_store
@@ -89,7 +90,7 @@ def compare(
     settings = replace(settings, decode=settings.decode.resolved(store.header))
     truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
     settings = replace(settings, style=truth.style)
-    recommended = recommended_for_store(store.header, fitted_from.moments, federated=truth.style == "lvis")
+    recommended = recommended_for_store(store.header, fitted_from.moments, federated=_is_federated(truth))
     named = named_methods(methods, recommended)
     if doubt := other_images(store, truth):
         warnings.warn(doubt, LogNWarning, stacklevel=2)
@@ -113,3 +114,10 @@ def compare(
         allow_mismatch,
     )
     return run_comparison(task, named, settings, sweeps=sweeps, clock=clock, progress=progress)
+
+
+def _is_federated(truth: GroundTruth) -> bool:
+    """Whether a class was looked for in some images only; labels in LVIS's form may verify every class in every one."""
+    if truth.style != "lvis" or truth.verified is None:
+        return False
+    return bool((truth.verified.any(axis=0) & ~truth.verified.all(axis=0)).any())
