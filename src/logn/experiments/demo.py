@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_method
-from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.glyphs.scenes import generate_glyph_scenes
@@ -27,11 +25,8 @@ from logn.training.detectors.config import DetectorTrainingConfig
 from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import load_detector
 
-# What `logn correct` does to such a detector, by the labels that it will be measured by: the first is the one that the
-# demonstration recommends, since its labels are federated.
-RECOMMENDED, FOR_EXHAUSTIVE = (recommended_method(0, "softmax", labels) for labels in (FEDERATED, EXHAUSTIVE))
-# Then LogN's own forms, then the rivals, which need class counts, with their published defaults.
-METHODS = (RECOMMENDED, FOR_EXHAUSTIVE, DEFAULT_METHOD, "logn", "norcal", "loga")
+# What LogN recommends, the paper's LogN, then the rivals, which need class counts, with their published defaults.
+METHODS = ("recommended", "logn", "norcal", "loga")
 # The comparison by exhaustive labels, in the folder of a run.
 EXHAUSTIVE_FOLDER = "exhaustive"
 
@@ -77,14 +72,12 @@ class DemoResult:
         folder: Where everything is: data, model, statistics, predictions, comparison.
         correlation: Correlation of the mean logit with the logarithm of the training images, over the classes.
         exhaustive: The same methods on the same predictions, by exhaustive labels; without masks.
-        recommended: What `logn correct --labels federated` would do to the detector.
     """
 
     comparison: Comparison
     folder: Path
     correlation: float
     exhaustive: Comparison
-    recommended: str = RECOMMENDED
 
 
 def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step) -> DemoResult:

@@ -125,7 +125,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     """Score any number of methods on the very same predictions, without running the model again.
 
     The table has the difference of each method to the uncorrected model (`none`, always the first row) with an interval
-    from paired draws of the images. Methods: none, logn (the paper's), logn:balanced, loga, norcal, fracal, iif,
+    from paired draws of the images. Methods: none, recommended, logn (the paper's), loga, norcal, fracal, iif,
     tau-norm, temperature, p2p; fitted to the labels of one half, with `--split`: offsets, vector.
 
     **Detectors**: AP over all classes and over rare, common and frequent ones. **Classifiers**: accuracy over all rows
@@ -148,7 +148,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     `logn compare logits --methods logn,loga,tau-norm --sweep tau=0:2:0.25 --split` (a folder of `logn predict`)
 
-    `logn compare runs/softmax --data classes --methods logn,logn:balanced,loga`
+    `logn compare runs/softmax --data classes --methods recommended,logn,loga`
     """
     refuse_model_as_predictions(source)
     if task is not None:

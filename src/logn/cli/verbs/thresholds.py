@@ -46,7 +46,7 @@ MethodOption = Annotated[
     str | None,
     typer.Option(
         "--method",
-        help="A correction before the thresholds, such as logn:balanced.",
+        help="A correction before the thresholds, such as recommended.",
         rich_help_panel="Methods",
         autocompletion=complete_methods,
     ),
@@ -196,7 +196,7 @@ def thresholds(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     `logn thresholds store -a dev.json --target f1 -o points.json`
 
-    `logn thresholds store -a dev.json --target fppi=1 --method logn:balanced -s stats.safetensors --split`
+    `logn thresholds store -a dev.json --target fppi=1 --method recommended -s stats.safetensors --split`
 
     `logn thresholds store -a dev.json --target precision=0.9 --threshold 0.25 --affine points.safetensors`
 

@@ -85,7 +85,7 @@ def operating_points(
             multi-label one a matrix `(rows, classes)` of 1, 0, and -1 where it is not known.
         target: "f1", "f-beta=2", "precision=0.9", "recall=0.8" or "keep-counts=0.5" of each class; "fppi=1" (false
             alarms per image) or "total-precision=0.9" of all classes together.
-        affine: A correction before the thresholds: a map, or a specification such as "logn:balanced" that is fitted
+        affine: A correction before the thresholds: a map, or a specification such as "recommended" that is fitted
             from `moments`, `counts` and so on.
         split: Choose on one half of the images or rows, and report on the other.
         test: Predictions and annotations of other images, to report on.

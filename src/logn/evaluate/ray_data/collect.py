@@ -59,7 +59,7 @@ def collect(
         batch: Images per forward pass.
         workers: How many; by default one per GPU, or one per core but one.
         gpus_per_worker: GPUs that each of them has; 0 runs on the processor.
-        sample_rows: Rows to keep for the balanced margin; by default 4096, or what fits into 4 MiB.
+        sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
         nonfinite: As in `logn.record`.
         skip_unreadable: Leave out images that cannot be read, instead of stopping at the first.
         progress: Called with the number of images whenever some are done.

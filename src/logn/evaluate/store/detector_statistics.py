@@ -49,7 +49,7 @@ def collect_detector_statistics(
         max_images: How many of them at most, drawn at random without repetition; all by default.
         batch: Images per forward pass.
         seed: Of the draw.
-        sample_rows: Rows to keep for the balanced margin; by default 4096, or what fits into 4 MiB.
+        sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
         estimator: Exact by default. Every image is a batch of a moving average. A positive is a proposal that overlaps
             an object by half; it counts for the class of the object that it overlaps most.
         progress: Called with the number of images whenever some are done.
@@ -147,7 +147,7 @@ def collect_sampled_statistics(
         repeat_threshold: Of the repeat-factor samplers.
         max_images: How many images at most, repeats included; an epoch by default.
         seed: Of their order, the augmentation and the sampled regions.
-        sample_rows: Rows to keep for the balanced margin; by default 4096, or what fits into 4 MiB.
+        sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
         estimator: Exact by default.
         progress: Called with the number of images whenever some are done.
     """
