@@ -16,7 +16,7 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import assumed_activation, known_activation
 from logn.calibrators.method import Method, MethodInputs, Option, Options
-from logn.calibrators.methods.logit_normalization import active_classes, logit_normalization
+from logn.calibrators.methods.logit_normalization import ACTIVATION_OPTION, active_classes, logit_normalization
 from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
@@ -183,8 +183,9 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     Example:
         >>> moments = ClassMoments(2, sample_rows=1000)
         >>> moments.update(np.random.default_rng(0).standard_normal((1000, 2)))
-        >>> keep_detections(ClassAffine([1.0, 1.0], [-1.5, -1.5]), moments, 0.5).shift.round(2)
-        array([0., 0.])
+        >>> moved = keep_detections(ClassAffine([1.0, 1.0], [-1.5, -1.5]), moments, 0.5)
+        >>> moved.settings["common_shift"].__round__(2)
+        1.5
     """
     rows = moments.sample.astype(np.float64)
     scores = class_scores(moments, None, "sigmoid")
@@ -264,7 +265,10 @@ def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
     target = target_shares(inputs, options)
     moments = inputs.needed_moments()
     recommendation = recommend(
-        moments, background=inputs.background, activation=inputs.activation, threshold=options.get("threshold")
+        moments,
+        background=inputs.background,
+        activation=options.get("activation", inputs.activation),
+        threshold=options.get("threshold"),
     )
     strength = options.get("strength", HALF_PRIOR["strength"])
     return recommendation.fit(moments, strength=strength, target=target, active=inputs.active)
@@ -278,6 +282,7 @@ METHOD = Method(
         "strength": STRENGTH_OPTION,
         "threshold": Option("number", "Your score threshold; sigmoid heads keep their number of detections above it."),
         "target": TARGET_OPTION,
+        "activation": ACTIVATION_OPTION,
     },
     needs=("moments",),
     takes=("active", "counts"),

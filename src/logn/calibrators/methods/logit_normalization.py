@@ -72,7 +72,7 @@ def logit_normalization(
         >>> affine(np.array([1.0, 0.8, 0.2, 1.5])).round(6)
         array([-0.67777 , -1.112518,  0.133955,  1.5     ])
         >>> logit_normalization(moments, statistic="prior", strength=0.5, use_std=False, background=-1).shift.round(3)
-        array([-0.444, -0.454, -0.   ,  0.   ])
+        array([-0.597, -0.113,  0.   ,  0.   ])
     """
     _check_moments(moments)
     index = check_background(moments.metadata.background if background == "recorded" else background)

@@ -146,8 +146,7 @@ def _base(inputs: MethodInputs, name: str | None, target: Any, columns: int) -> 
         name = "p2p" if has_prior else "none" if inputs.counts is None else "loga"
     if name == "none":
         return ClassAffine.identity(columns, inputs.background)
-    options: Options = {} if target is None else {"target": target}
-    return method_named(name).fit(inputs, options | ({"form": "balanced"} if name == "logn" else {}))
+    return method_named(name).fit(inputs, {} if target is None else {"target": target})
 
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:

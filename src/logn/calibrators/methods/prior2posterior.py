@@ -35,6 +35,7 @@ def prior2posterior(
     statistic and without the division; the arguments are those of that function.
 
     Example:
+        >>> import numpy as np
         >>> moments = ClassMoments(2)
         >>> moments.update(np.log([[9.0, 1.0], [6.0, 2.0], [3.0, 1.0]]))
         >>> moments.mean_probability.round(6)
