@@ -23,7 +23,7 @@ from logn.evaluate.decode.candidates import (
 )
 from logn.evaluate.decode.class_scores import Float32, ImageLogits, Level, ScoreFunction, Scores, Scratch, Transform
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.decode.nms import Suppression, make_suppression
+from logn.evaluate.decode.nms import Suppression, make_suppression, overlaps_itself
 from logn.evaluate.decode.score_filters import BestClassScores, ChosenClassScores, LateFactorScores, PowerScores
 from logn.evaluate.decode.settings import DecodeSettings
 from logn.evaluate.store.format import StoreHeader
@@ -133,10 +133,16 @@ class ImageDecoder:
         smallest = self._settings.min_box_size or 0.0
         if has_one_each(boxes) and not has_small_boxes(proposals.boxes, smallest):
             smallest = 0.0  # looked at once instead of for each candidate of each method
+        # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
+        one_class_each = self._settings.nms == "class-agnostic" and overlaps_itself(
+            boxes, self._settings.nms_iou or 0.0
+        )
         for method, function in enumerate(self._functions):
             scores = function(image)
             for purpose, limits in enumerate(self.purposes):
                 filtered, threshold = self._filtered(scores, image.factors, limits.score_threshold)
+                if one_class_each:
+                    filtered = BestClassScores(filtered, self._num_classes)
                 mask = task.kept[purpose]
                 choice = _Choice(
                     Candidates(filtered, boxes, self._num_classes, min_box_size=smallest),
