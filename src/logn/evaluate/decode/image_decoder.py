@@ -66,7 +66,8 @@ class Decoded:
 
     Args:
         detections: Those that are looked at.
-        holders: Those that only use up places of their class; None where no class has a limit.
+        holders: Those that only use up places, of their image or their class; None where all are looked at, and no
+            class has a limit.
         borrowing: How many candidates had no box of their own in the store, where each class has one, of all that
             decided what is kept, those that were suppressed among them: without any, the result is that of all boxes.
     """
@@ -159,7 +160,8 @@ class ImageDecoder:
                 found = _detections(index, kept, boxes)
                 if self._said.clip_boxes:
                     np.clip(found.boxes, 0, np.tile([proposals.width, proposals.height], 2), out=found.boxes)
-                yield purpose, method, (found, holders if limits.max_per_class is not None else None, borrowing)
+                counts = mask is not None or limits.max_per_class is not None
+                yield purpose, method, (found, holders if counts else None, borrowing)
 
     def _best(self, choice: _Choice, limit: int, place: tuple[int, int]) -> _Chosen:
         guesses: dict[tuple[int, int], float] = self._local.__dict__.setdefault("guesses", {})
