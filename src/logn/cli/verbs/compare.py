@@ -15,6 +15,7 @@ from logn.cli.options import evaluation as options
 from logn.cli.options.choices import Task, TaskOption
 from logn.cli.verbs.compare_classification import compare_classification
 from logn.errors import InputError
+from logn.evaluate.detection.protocol import LVIS_CAP, SCORE_THRESHOLD
 from logn.files import format_of
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ def compare_detection(
     coco: options.CocoOption = False,
     allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
-    score_threshold: options.MinScoreOption = 1e-4,
+    score_threshold: options.MinScoreOption = SCORE_THRESHOLD,
     at: options.ThresholdOption = 0.5,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
     multi_label: options.MultiLabelOption = None,
-    max_detections: options.CapOption = 300,
+    max_detections: options.CapOption = LVIS_CAP,
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
     errors: options.ErrorsOption = False,

@@ -25,6 +25,7 @@ from logn.cli.options.choices import Task, TaskOption, complete_methods
 from logn.cli.paths import check_output
 from logn.cli.verbs.compare import LOGIT_FILES
 from logn.errors import InputError
+from logn.evaluate.detection.protocol import SCORE_THRESHOLD
 
 REPORT, FOLD = "Report on other images", "Fold them"
 DEFAULT_AT = 0.25
@@ -128,7 +129,7 @@ def detector_thresholds(
     given = {
         "iou": iou,
         "style": "coco" if coco else "lvis",
-        "decode": options.decode_options(1e-4, nms, nms_iou, multi_label, max_detections),
+        "decode": options.decode_options(SCORE_THRESHOLD, nms, nms_iou, multi_label, max_detections),
         "only_predicted": only_predicted,
         **_fit_inputs(statistics, counts),
     }

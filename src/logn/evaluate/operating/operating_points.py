@@ -17,6 +17,7 @@ from logn.evaluate.comparison.method_fitting import LogitMap, map_for_store
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import choosing_half
 from logn.evaluate.decode.decoder import DecodeSettings, decode_many
+from logn.evaluate.detection.protocol import SCORE_THRESHOLD
 from logn.evaluate.detection.task import read_truth
 from logn.evaluate.operating.choice import Draws
 from logn.evaluate.operating.choose_points import (
@@ -33,9 +34,6 @@ from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_ou
 from logn.evaluate.operating.target import KEEP_COUNTS, Target
 from logn.evaluate.store.prediction_store import PredictionStore, is_store
 from logn.statistics.metadata import StatisticsMetadata
-
-# Lowest score that a threshold may be chosen from.
-SCORE_FLOOR = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +177,7 @@ def _detector(
     store = source if isinstance(source, PredictionStore) else PredictionStore(source)
     truth = read_truth(store, annotations, settings, masks=False)
     transform = map_for_store("affine", method, store.header, inputs, allow_mismatch=allow_mismatch)
-    limits = replace(settings.decode, score_threshold=min(settings.decode.score_threshold, SCORE_FLOOR))
+    limits = replace(settings.decode, score_threshold=min(settings.decode.score_threshold, SCORE_THRESHOLD))
     limits = limits.resolved(store.header)
     transforms = [transform, None] if target.kind == KEEP_COUNTS else [transform]
     decoded = decode_many(store, transforms, limits, progress=progress)
