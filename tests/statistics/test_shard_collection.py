@@ -12,7 +12,6 @@ from logn.logits import shards as shards_module
 from logn.logits.arrays import softmax
 from logn.logits.shards import open_shards
 from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
 from logn.statistics.moving_average import MovingAverage
 from logn.statistics.shard_collection import ExactStatistics, MovingAverageStatistics, collect_shards, in_order
 
