@@ -131,6 +131,17 @@ def _leave_journal(shards, journal):
         collect_shards(shards, _exact(), journal=journal, batch_rows=8, journal_seconds=0, progress=_stop_after(5))
 
 
+def test_a_damaged_journal_is_refused(tmp_path):
+    shards, _ = _make_shards(tmp_path)
+    journal = tmp_path / "out.partial"
+    _leave_journal(shards, journal)
+    content = bytearray(journal.read_bytes())
+    content[-9] ^= 1
+    journal.write_bytes(content)
+    with pytest.raises(InputError, match=r"out\.partial` to be as it was written.*it is damaged; delete it and make it"):
+        collect_shards(shards, _exact(), journal=journal, batch_rows=8)
+
+
 def test_a_changed_file_is_noticed_when_resuming(tmp_path):
     shards, _ = _make_shards(tmp_path)
     journal = tmp_path / "out.partial"
