@@ -142,8 +142,8 @@ def _verified(
     expected = rest.pop(CHECKSUM, None)
     if expected is not None and expected != _checksum(tensors, rest):
         raise InputError(
-            f"Expected `{name}` to be as it was written, but its checksum differs: it is damaged; delete it and make it "
-            "again."
+            f"Expected `{name}` to be as it was written, but its checksum differs: it is damaged; delete it and make "
+            "it again."
         )
     return rest
 

@@ -138,7 +138,7 @@ def test_a_damaged_journal_is_refused(tmp_path):
     content = bytearray(journal.read_bytes())
     content[-9] ^= 1
     journal.write_bytes(content)
-    with pytest.raises(InputError, match=r"out\.partial` to be as it was written.*it is damaged; delete it and make it"):
+    with pytest.raises(InputError, match=r"out\.partial` to be as it was written.*damaged; delete it and make it"):
         collect_shards(shards, _exact(), journal=journal, batch_rows=8)
 
 

@@ -56,7 +56,7 @@ def test_a_flipped_bit_anywhere_is_noticed(moments, tmp_path):
     assert b"".join(changed_silently).strip() in (b"", b"checksum")
     mean = content.index(moments.mean.tobytes())
     path.write_bytes(content[: mean + 6] + bytes([content[mean + 6] ^ 1]) + content[mean + 7 :])
-    with pytest.raises(logn.InputError, match="x.safetensors` to be as it was written, but its checksum differs"):
+    with pytest.raises(logn.InputError, match=r"x\.safetensors` to be as it was written, but its checksum differs"):
         logn.ClassMoments.load(path)
 
 

@@ -168,8 +168,8 @@ class PredictionStore:
         of_boxes = boxes_checksum(proposals.boxes, proposals.class_boxes)
         if (checksum(proposals.logits, proposals.objectness), of_boxes) != (record["logits_crc"], record["boxes_crc"]):
             raise InputError(
-                f"Expected `{self.path}` to be as written, but image {record['image_id']} is damaged; remove the folder "
-                "and predict its images again."
+                f"Expected `{self.path}` to be as written, but image {record['image_id']} is damaged; remove the "
+                "folder and predict its images again."
             )
 
 
