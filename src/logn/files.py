@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ WRITERS = {
     "logn-checkpoint": "`logn train`",
     "logn.comparison": "`logn compare -o`",
 }
+# The metadata entry that tells whether a file is as it was written.
+CHECKSUM = "checksum"
 # Errors of writing, which name no file by themselves: a full disk, a quota, a limit on the size of files.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -116,9 +119,33 @@ def safetensors_to_bytes(tensors: Mapping[str, np.ndarray], metadata: Mapping[st
 def _safetensors_parts(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> tuple[bytes, memoryview]:
     """The header, in order, and the arrays."""
     contiguous = {name: np.require(array, requirements="C") for name, array in tensors.items()}
-    data = save(contiguous, metadata=dict(metadata))
+    data = save(contiguous, metadata={**metadata, CHECKSUM: _checksum(contiguous, metadata)})
     end = 8 + int.from_bytes(data[:8], "little")
     return _sorted_header(data[8:end]), memoryview(data)[end:]
+
+
+def _checksum(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> str:
+    """CRC-32 of all metadata and of the names, types, shapes and bytes of all arrays."""
+    total = zlib.crc32(json.dumps(dict(metadata), sort_keys=True).encode())
+    for name, array in sorted(tensors.items()):
+        total = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), total)
+        if array.size:
+            total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), total)
+    return f"crc32:{total:08x}"
+
+
+def _verified(
+    name: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> dict[str, str]:
+    """The metadata without the checksum, which must be that of the content; files of other writers may have none."""
+    rest = dict(metadata)
+    expected = rest.pop(CHECKSUM, None)
+    if expected is not None and expected != _checksum(tensors, rest):
+        raise InputError(
+            f"Expected `{name}` to be as it was written, but its checksum differs: it is damaged; delete it and make "
+            "it again."
+        )
+    return rest
 
 
 def _sorted_header(text: bytes) -> bytes:
@@ -138,7 +165,8 @@ def read_safetensors(
     Where files of older schemas can be read too, `schema` lists them all.
     """
     with _opened(path, expected_format, schema) as (file, metadata):
-        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        return tensors, _verified(path, tensors, metadata)
 
 
 def safetensors_from_bytes(
@@ -156,7 +184,7 @@ def safetensors_from_bytes(
     metadata = dict(header.get("__metadata__", {}))
     _check_kind(name, metadata, expected_format, schema)
     # The arrays of the library are views on bytes, which cannot be written to.
-    return {key: array.copy() for key, array in tensors.items()}, metadata
+    return {key: array.copy() for key, array in tensors.items()}, _verified(name, tensors, metadata)
 
 
 def read_metadata(path: str | os.PathLike[str], *, expected_format: str, schema: int) -> dict[str, str]:

@@ -263,7 +263,7 @@ def test_a_cut_at_any_place_loses_no_finished_image(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["pairs.bin", "class_boxes.bin"])
-def test_verify_finds_changed_bytes(tmp_path, name):
+def test_reading_and_verifying_find_changed_bytes(tmp_path, name):
     header = header_with(1, columns=5)
     write(tmp_path, header, {7: made(7, 3, header)})
     file = tmp_path / "part-00000" / name
@@ -272,6 +272,9 @@ def test_verify_finds_changed_bytes(tmp_path, name):
     file.write_bytes(content)
     with pytest.raises(InputError, match="image 7 is damaged"):
         PredictionStore(tmp_path).verify()
+    store = PredictionStore(tmp_path)
+    with pytest.raises(InputError, match="image 7 is damaged; remove the folder and predict its images again"):
+        store[store.image_ids.tolist().index(7)]
 
 
 def test_stores_of_earlier_schemas_are_read(tmp_path):

@@ -109,6 +109,53 @@ def test_lvis_metrics(tmp_path, monkeypatch, limit, digits):
         np.testing.assert_allclose(own_precision(detections, truth, protocol), ours.per_class, atol=1e-9)
 
 
+@pytest.mark.parametrize("style", ["lvis", "coco"])
+@pytest.mark.parametrize("masks", [False, True], ids=["boxes", "masks"])
+@pytest.mark.parametrize(
+    ("image_offset", "category_offset", "annotation_id"),
+    [
+        (2**53, 0, None),  # a float64 rounds every second one of these
+        (2**62, 0, None),
+        (-(2**62), 0, None),
+        (0, 2**60, None),
+        (0, 0, lambda number: 7),
+        (0, 0, lambda number: number // 2),
+        (0, 0, lambda number: number - 1),
+        (0, 0, lambda number: -number),
+    ],
+)
+def test_ids_do_not_matter(tmp_path, style, masks, image_offset, category_offset, annotation_id):
+    paths = made_files(tmp_path, 3, digits=1)
+    before = [json.loads(path.read_text()) for path in paths]
+    if masks:
+        for entry in before[1]:
+            entry["segmentation"] = outline(*entry["bbox"])
+        paths[1].write_text(json.dumps(before[1]))
+    annotations, results = json.loads(json.dumps(before))
+    for image in annotations["images"]:
+        image["id"] += image_offset
+        for field in ("neg_category_ids", "not_exhaustive_category_ids"):
+            image[field] = [number + category_offset for number in image[field]]
+    for category in annotations["categories"]:
+        category["id"] += category_offset
+    for entry in annotations["annotations"] + results:
+        entry["image_id"] += image_offset
+        entry["category_id"] += category_offset
+    for entry in annotations["annotations"]:
+        entry["id"] = annotation_id(entry["id"]) if annotation_id else entry["id"]
+    changed = tmp_path / "changed.json", tmp_path / "changed-results.json"
+    for path, content in zip(changed, (annotations, results), strict=True):
+        path.write_text(json.dumps(content))
+    metrics = []
+    for labels, found in (paths, changed):
+        truth = load_ground_truth(labels, style=style, masks=masks)
+        detections, outlines = read_results(found, truth)
+        metrics.append(evaluate_detections(detections, truth, EvaluationProtocol(style), masks=outlines))
+    assert metrics[0]["AP"] > 0.05
+    assert metrics[1].values == pytest.approx(dict(metrics[0].values), nan_ok=True, abs=0)
+    assert truth.image_ids.tolist() == [image["id"] for image in annotations["images"]]
+
+
 @pytest.mark.parametrize("limit", [100, 2])
 @pytest.mark.parametrize("digits", [1, 9])
 def test_coco_metrics_with_crowds(tmp_path, limit, digits):

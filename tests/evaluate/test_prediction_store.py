@@ -191,7 +191,7 @@ def test_any_changed_byte_of_the_index_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["logits.bin", "boxes.bin"])
-def test_verify_finds_changed_rows(tmp_path, name):
+def test_reading_and_verifying_find_changed_rows(tmp_path, name):
     write(tmp_path)
     file = tmp_path / "part-00000" / name
     content = bytearray(file.read_bytes())
@@ -199,6 +199,9 @@ def test_verify_finds_changed_rows(tmp_path, name):
     file.write_bytes(content)
     with pytest.raises(InputError, match="image 7 is damaged"):
         PredictionStore(tmp_path).verify()
+    store = PredictionStore(tmp_path)
+    with pytest.raises(InputError, match="image 7 is damaged; remove the folder and predict its images again"):
+        store[store.image_ids.tolist().index(7)]
 
 
 def test_rows_without_a_record_are_written_over(tmp_path):

@@ -1,20 +1,20 @@
-"""RowSample: an unbiased fixed-size sample of the recorded rows, the same whatever the order and the split.
+"""RowSample: an unbiased fixed-size sample of the recorded rows; parts merge exactly, in any order.
 
-Every row gets a key that is a hash of its own content; the rows with the smallest keys are kept (bottom-k sampling).
-The hash has nothing to do with the meaning of the row, so each row is as likely as any other to be kept; and since no
-random numbers are drawn, shards, ranks and resumed runs end with the very same sample as one pass.
+Every row gets a pseudo-random key, and the rows with the smallest keys are kept (bottom-k sampling). The key comes from
+the row's batch and its position in it, not from its own content: so each of many equal rows, such as padding, is as
+likely as any other row to be kept. No random numbers are drawn: the same batches always give the same sample.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import zlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-# Few columns tell rows apart well enough, and hashing them all would cost more than the moments.
-HASHED_COLUMNS = 32
+# Columns whose bytes tell batches apart: reading them all would cost as much as the moments.
+SALT_COLUMNS = 8
 
 
 class RowSample:
@@ -22,10 +22,10 @@ class RowSample:
 
     Example:
         >>> rows = np.arange(12.0).reshape(6, 2)
-        >>> whole, half, rest = RowSample(2, 3), RowSample(2, 3), RowSample(2, 3)
-        >>> whole.update(rows); half.update(rows[4:]); rest.update(rows[:4])
-        >>> half.merge(rest)
-        >>> np.array_equal(whole.rows, half.rows)
+        >>> whole, head, tail = RowSample(2, 3), RowSample(2, 3), RowSample(2, 3)
+        >>> head.update(rows[:4]); tail.update(rows[4:])
+        >>> whole.merge(head); whole.merge(tail); tail.merge(head)
+        >>> np.array_equal(whole.rows, tail.rows)
         True
     """
 
@@ -41,7 +41,7 @@ class RowSample:
         self._keys = [np.empty(0, np.uint64) if keys is None else keys]
         self._pending, self._unseen_by_limit = 0, 0
         self._limit: np.uint64 | None = None
-        self._columns, self._multipliers, self._all_multipliers = _hashing(num_classes)
+        self._salt = 0
         self._tighten()
 
     @property
@@ -66,7 +66,7 @@ class RowSample:
 
         A `limit` of another sample, into which this one will be merged, spares the work on rows that it would drop.
         """
-        keys = self._hash(rows)
+        keys = self._new_keys(rows)
         bounds = [bound for bound in (self.limit, limit) if bound is not None]
         candidates = np.flatnonzero(keys < min(bounds)) if bounds else np.arange(len(rows))
         if len(candidates) == 0:
@@ -123,49 +123,21 @@ class RowSample:
         if self._pending == 0 and len(self._keys[0]) <= self.capacity:
             return
         rows, keys = np.concatenate(self._rows), np.concatenate(self._keys)
-        order = np.argsort(keys, kind="stable")[: self.capacity]  # rows of one key are the same row
+        order = np.argsort(keys, kind="stable")[: self.capacity]
         self._rows, self._keys, self._pending = [rows[order]], [keys[order]], 0
         self._tighten()
 
-    def _hash(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-        """Hash each row by itself: some of its columns, or all of it where those hold one number only."""
-        bits = _bits(rows[:, self._columns])
-        keys = _mixed(bits, self._multipliers)
-        # Where most columns have been filled up with a number, these rows would all be one; hardly any row comes into
-        # question, and comparing all columns of all of them would take as long as the hashing.
-        filled = np.flatnonzero(bits[:, 0] == bits[:, -1])
-        filled = filled[(bits[filled] == bits[filled, :1]).all(axis=1)]
-        if len(filled) and len(self._all_multipliers) > len(self._multipliers):
-            keys[filled] = _mixed(_bits(rows[filled]), self._all_multipliers)
-        return keys
-
-
-def _bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """The bits of the values as float32, whatever their precision."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype(np.float32, copy=False).view(np.uint32).astype(np.uint64)
-
-
-def _mixed(bits: npt.NDArray[np.uint64], multipliers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Multiply, add up and mix the bits of each row."""
-    mixed: npt.NDArray[np.uint64] = np.einsum("ij,j->i", bits, multipliers)
-    for shift in (33, 29):
-        mixed ^= mixed >> np.uint64(shift)
-        mixed *= np.uint64(0xFF51AFD7ED558CCD)
-    return mixed ^ (mixed >> np.uint64(32))
-
-
-@lru_cache(maxsize=64)
-def _hashing(
-    num_classes: int,
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """The columns that are hashed, an odd multiplier for each, and one for each of all columns."""
-    columns = min(HASHED_COLUMNS, num_classes)
-    odd, all_odd = (
-        np.random.default_rng(20240417).integers(0, 2**63, size=size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-        for size in (columns, num_classes)
-    )
-    return np.linspace(0, num_classes - 1, columns).astype(np.intp), odd, all_odd
+    def _new_keys(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+        """A key per row: its position, salted with a checksum of this batch and of those before it."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            some = rows[:, :: -(-rows.shape[1] // SALT_COLUMNS)].astype(np.float32, order="C")
+        self._salt = zlib.crc32(some, self._salt)
+        keys = np.arange(len(rows), dtype=np.uint64) | np.uint64(self._salt << 32)
+        # The finalizer of MurmurHash3 gives different keys to different inputs, and mixes their bits.
+        for multiplier in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+            keys ^= keys >> np.uint64(33)
+            keys *= np.uint64(multiplier)
+        return keys ^ (keys >> np.uint64(33))
 
 
 def _to_half(rows: npt.NDArray[Any]) -> npt.NDArray[np.float16]:

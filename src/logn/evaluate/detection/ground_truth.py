@@ -74,12 +74,32 @@ class GroundTruth:
         return np.bincount(self.labels[~self.crowd], minlength=self.num_classes)
 
     @cached_property
+    def image_numbers(self) -> npt.NDArray[np.int64]:
+        """`(I,)` number of each image for the evaluator: from 1 on, in the order of the ids."""
+        return np.argsort(np.argsort(self.image_ids)) + 1
+
+    @cached_property
     def evaluator_dataset(self) -> Any:
-        """The annotations as hotcoco holds them: made once, used for every method."""
+        """The annotations as hotcoco holds them: made once, used for every method.
+
+        Images, classes (by position) and annotations are numbered from 1 on: hotcoco takes results as floats, which
+        round ids above 2**53, and keeps one annotation of each id.
+        """
         import hotcoco
 
+        label = {number: place for place, number in enumerate(self.category_ids.tolist(), start=1)}
+        images = [
+            {**image, "id": number}
+            | {
+                field: [label[category] for category in image[field] if category in label]
+                for field in FEDERATED_FIELDS
+                if isinstance(image.get(field), list)
+            }
+            for image, number in zip(self.dataset["images"], self.image_numbers.tolist(), strict=True)
+        ]
+        categories = [{**category, "id": place} for place, category in enumerate(self.dataset["categories"], start=1)]
         try:
-            return hotcoco.COCO(dict(self.dataset))
+            return hotcoco.COCO({"images": images, "categories": categories, "annotations": self._annotations})
         except (TypeError, ValueError) as error:  # a field that is of another type than in LVIS and COCO
             raise InputError(
                 f"Expected `{self.source}` to be LVIS or COCO annotations, but the evaluator refuses {error}."
@@ -95,7 +115,18 @@ class GroundTruth:
                 f"Expected every annotation of `{self.source}` to have a `segmentation`, "
                 f"but annotation {missing} has none."
             )
-        return [self.evaluator_dataset.ann_to_rle(item) for item in annotations]
+        return [self.evaluator_dataset.ann_to_rle(item) for item in self._annotations]
+
+    @property
+    def _annotations(self) -> list[dict[str, Any]]:
+        """The annotations in the evaluator's numbers."""
+        numbers = zip(self.image_numbers[self.image_index].tolist(), (self.labels + 1).tolist(), strict=True)
+        return [
+            {**item, "id": place, "image_id": image, "category_id": category}
+            for place, (item, (image, category)) in enumerate(
+                zip(self.dataset["annotations"], numbers, strict=True), start=1
+            )
+        ]
 
     def part(self, images: npt.NDArray[np.bool_]) -> GroundTruth:
         """Give the ground truth of the images that the mask `(I,)` names; they are renumbered."""

@@ -81,7 +81,7 @@ def match_detections(
         counted &= correct | ~truth.not_exhaustive[image_index, labels]
     scores = detections.scores[rows].astype(np.float64)
     # Equal scores go in the order of the image ids, whatever the order of the predictions.
-    ranked = np.lexsort((np.argsort(np.argsort(truth.image_ids))[image_index], -scores, labels))
+    ranked = np.lexsort((truth.image_numbers[image_index], -scores, labels))
     return MatchedDetections(
         rows[ranked],
         image_index[ranked],

@@ -162,7 +162,7 @@ def _precision(
     federated = truth.style == "lvis"
     kind = "bbox" if masks is None else "segm"
     evaluation = hotcoco.COCOeval(truth.evaluator_dataset, results, kind, lvis_style=federated)
-    evaluation.params.cat_ids = truth.category_ids[annotated].tolist()
+    evaluation.params.cat_ids = (annotated + 1).tolist()
     if not federated:
         evaluation.params.max_dets = [NO_LIMIT]
     evaluation.evaluate()
@@ -193,14 +193,14 @@ def _results(
 
 
 def result_table(detections: Detections, truth: GroundTruth) -> npt.NDArray[np.float64]:
-    """Rows of image id, x, y, width, height, score and category id, as hotcoco reads them."""
+    """Rows of image, x, y, width, height, score and class, as `truth.evaluator_dataset` numbers them."""
     table = np.empty((len(detections), 7))
     boxes = detections.boxes.astype(np.float64)
-    table[:, 0] = truth.image_ids[detections.image_index]
+    table[:, 0] = truth.image_numbers[detections.image_index]
     table[:, 1:3] = boxes[:, :2]
     table[:, 3:5] = boxes[:, 2:] - boxes[:, :2]
     table[:, 5] = detections.scores
-    table[:, 6] = truth.category_ids[detections.labels]
+    table[:, 6] = detections.labels + 1
     return table
 
 

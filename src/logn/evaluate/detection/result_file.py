@@ -82,11 +82,16 @@ def _masks(
     if not entries or not all(entry.get("segmentation") for entry in entries):
         return None
     sizes = {image["id"]: [image.get("height"), image.get("width")] for image in truth.dataset["images"]}
+    numbers = dict(zip(truth.image_ids.tolist(), truth.image_numbers.tolist(), strict=True))
     masks = []
     for place, entry in enumerate(entries):
         mask = entry["segmentation"]
         try:
-            mask = mask if isinstance(mask, dict) else truth.evaluator_dataset.ann_to_rle(entry)
+            mask = (
+                mask
+                if isinstance(mask, dict)
+                else truth.evaluator_dataset.ann_to_rle({**entry, "image_id": numbers[entry["image_id"]]})
+            )
             area(mask)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(

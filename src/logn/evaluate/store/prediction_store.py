@@ -69,6 +69,7 @@ class PredictionStore:
         records = np.concatenate([part.records for part in self._parts])
         order = _sorted_without_repeats(records, self.path)
         self._part_of, self._records = parts[order], records[order]
+        self._is_verified = np.zeros(len(order), bool)
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: it maps the same files."""
@@ -111,12 +112,12 @@ class PredictionStore:
         return np.setdiff1d(np.asarray(image_ids, np.int64), self.image_ids)
 
     def __getitem__(self, index: int) -> Proposals:
-        """The proposals of one image, as views on the files."""
+        """The proposals of one image, as views on the files; bytes that changed since they were written are refused."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"Expected `index` to be below {len(self)}, but got {index}.")
         record, part = self._records[index], self._parts[self._part_of[index]]
         rows = slice(int(record["first_row"]), int(record["first_row"]) + int(record["rows"]))
-        return Proposals(
+        proposals = Proposals(
             boxes=part.boxes[rows],
             logits=part.logits[rows],
             height=int(record["height"]),
@@ -124,6 +125,10 @@ class PredictionStore:
             objectness=None if part.objectness is None else part.objectness[rows],
             class_boxes=self._class_boxes(record, part),
         )
+        if not self._is_verified[index]:  # once: a second look would find the same
+            self._check(record, proposals)
+            self._is_verified[index] = True
+        return proposals
 
     def _class_boxes(self, record: Any, part: _Part) -> ClassBoxes | None:
         if part.pairs is None or part.class_boxes is None:
@@ -150,17 +155,22 @@ class PredictionStore:
         """A store of some of the images, by position, in that order: for a look at a few of very many."""
         chosen = copy.copy(self)
         chosen._part_of, chosen._records = self._part_of[rows], self._records[rows]
+        chosen._is_verified = self._is_verified[rows]
         return chosen
 
     def verify(self) -> None:
         """Read every row and refuse a store whose bytes changed since they were written."""
-        for index, proposals in enumerate(self):
-            record = self._records[index]
-            of_boxes = boxes_checksum(proposals.boxes, proposals.class_boxes)
-            found = (checksum(proposals.logits, proposals.objectness), of_boxes)
-            if found != (record["logits_crc"], record["boxes_crc"]):
-                image_id = record["image_id"]
-                raise InputError(f"Expected `{self.path}` to be as written, but image {image_id} is damaged.")
+        self._is_verified[:] = False
+        for _ in self:  # reading an image verifies it
+            pass
+
+    def _check(self, record: Any, proposals: Proposals) -> None:
+        of_boxes = boxes_checksum(proposals.boxes, proposals.class_boxes)
+        if (checksum(proposals.logits, proposals.objectness), of_boxes) != (record["logits_crc"], record["boxes_crc"]):
+            raise InputError(
+                f"Expected `{self.path}` to be as written, but image {record['image_id']} is damaged; remove the "
+                "folder and predict its images again."
+            )
 
 
 def is_store(source: Any) -> bool:
