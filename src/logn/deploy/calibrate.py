@@ -24,9 +24,8 @@ from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, check_layer, find_modules
 from logn.logits.locate import find_layer
 from logn.logits.run_batch import run_on_batch
-from logn.logits.trace import evaluation_mode
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import record
+from logn.statistics.record import collect_moments
 from logn.statistics.sanity_checks import background_checks
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -167,11 +166,12 @@ def calibrate(
     given: list[Any] = [None]
 
     def moments_of(batches: Iterable[Any], **how: Any) -> tuple[ClassMoments, ...]:
-        recording = record(model, layer, nonfinite=nonfinite, check_output=check_output, **how)
-        with evaluation_mode(model), recording as recorded, torch.inference_mode():
-            for given[0] in _with_progress(batches, progress):
-                run(model, _moved(given[0], target))
-        return recorded if layer.stages else (recorded,)
+        def run_on(batch: Any) -> None:
+            given[0] = batch
+            run(model, _moved(batch, target))
+
+        how |= {"nonfinite": nonfinite, "check_output": check_output}
+        return collect_moments(model, layer, _with_progress(batches, progress), run_on, **how)
 
     stages = moments_of(
         batches,
