@@ -74,7 +74,7 @@ def collect_run(
     (model,) = sources
     at_least_one(max_images=max_images, batch=batch)
     if data is None and images is None:
-        raise _without_images(Path(model), trust=trust)
+        raise _without_images(Path(model), output, trust=trust)
     check_output(output, holds="logn.statistics")
     how = Estimation(estimator.value, momentum, bias_correction)
     if use_ray:
@@ -160,11 +160,11 @@ def _check_ray(classifier: bool, data: Path | None, estimator: Estimator) -> Non
         raise InputError(f"Expected `--estimator exact` with `--ray`, but got {estimator.value}.")
 
 
-def _without_images(model: Path, *, trust: bool) -> InputError:
+def _without_images(model: Path, output: Path, *, trust: bool) -> InputError:
     """What to type for a model that is to see a folder of images."""
     pickle = model.suffix.lower() in (".pt", ".pth")
     more = ("--trust",) if trust or pickle else ()
-    typed = command("logn", "collect", model, "--images", "train/", "-o", "stats.safetensors", *more)
+    typed = command("logn", "collect", model, "--images", "train/", "-o", output, *more)
     return InputError(
         f"Expected `--images` or `--data` with a trained run (`{model}`), but got neither; for a folder of images: "
         f"`{typed}`."
