@@ -30,7 +30,7 @@ PREDICT = "`logn predict best.pt --data val.json -o predictions --trust`"
         ("eval best.pt", "did you mean `logn evaluate`?"),
         ("collect best.pt --images train/", "Add `-o stats.safetensors`"),
         ("collect best.pt --images train/ -o s.safetensors", "`--trust`"),
-        ("collect best.pt -o s.safetensors --trust", "`logn correct best.pt --images train/ -o corrected.pt --trust`"),
+        ("collect best.pt -o s.safetensors --trust", "`logn collect best.pt --images train/ -o s.safetensors --trust`"),
         ("collect train/ -o s.safetensors", "`logn collect model.onnx --images train/ -o stats.safetensors`"),
         ("collect 'x/*.npy'", "`--output`, but got none: the statistics file to write. Add `-o stats.safetensors`"),
         ("correct best.pt", "`--images`, a folder of training images"),

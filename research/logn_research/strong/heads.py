@@ -102,20 +102,42 @@ def _iou(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[np.fl
     return result
 
 
-def make_head(spec: HeadSpec, width: int, num_classes: int) -> nn.Module:
-    """Two hidden layers and the class layer; a softmax has the background in column 0."""
+class Standardize(nn.Module):
+    """Features with a mean of 0 and a standard deviation of 1: a public detector's maps differ in scale."""
+
+    def __init__(self, features: npt.NDArray[Any]) -> None:
+        super().__init__()
+        values = torch.from_numpy(np.asarray(features, np.float32))
+        self.register_buffer("mean", values.mean(0))
+        self.register_buffer("factor", 1.0 / values.std(0).clamp_min(1e-3))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Standardise `(rows, numbers)`."""
+        return (features - self.mean) * self.factor
+
+
+def make_head(spec: HeadSpec, sample: npt.NDArray[Any], num_classes: int) -> nn.Module:
+    """Two hidden layers and the class layer; a softmax has the background in column 0.
+
+    Args:
+        spec: What kind of head.
+        sample: Features `(rows, numbers)` by which the input is standardised.
+        num_classes: Foreground classes.
+    """
     torch.manual_seed(spec.seed)
+    width = sample.shape[1]
     layers: list[nn.Module] = [nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()]
     columns = num_classes + (spec.activation == "softmax")
     last = class_layer(spec.layer, HIDDEN, columns, temperature=20.0)
     if spec.activation == "sigmoid":
         nn.init.constant_(last.bias, -4.6)  # type: ignore[arg-type]  # a score of 0.01, as dense detectors start
-    return nn.Sequential(*layers, last)
+    return nn.Sequential(Standardize(sample), *layers, last)
 
 
 def train_head(spec: HeadSpec, data: LabelledProposals) -> nn.Module:
     """Train one head; the same on every run."""
-    head = make_head(spec, data.cache.width, len(data.names))
+    sample = data.cache.features[:: max(1, len(data.images) // 200)].reshape(-1, data.cache.width)
+    head = make_head(spec, sample, len(data.names))
     optimizer = torch.optim.SGD(head.parameters(), RATE, momentum=0.9, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, ITERATIONS)
     order, generator = data.image_order(spec.sampler, spec.seed), np.random.default_rng(spec.seed)

@@ -21,9 +21,8 @@ from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, check_layer, find_modules
 from logn.logits.locate import find_layer
 from logn.logits.run_batch import run_on_batch
-from logn.logits.trace import evaluation_mode
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import record
+from logn.statistics.record import collect_moments
 from logn.statistics.sanity_checks import background_checks
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -155,9 +154,15 @@ def calibrate(
 
     given: list[Any] = [None]
 
-    recording = record(
+    def run_on(batch: Any) -> None:
+        given[0] = batch
+        run(model, _moved(batch, target))
+
+    stages = collect_moments(
         model,
         layer,
+        _with_progress(batches, progress),
+        run_on,
         nonfinite=nonfinite,
         check_output=check_output,
         estimator=estimator,
@@ -165,10 +170,6 @@ def calibrate(
         bias_correction=bias_correction,
         row_labels=None if row_labels is None else lambda: row_labels(given[0]),
     )
-    with evaluation_mode(model), recording as recorded, torch.inference_mode():
-        for given[0] in _with_progress(batches, progress):
-            run(model, _moved(given[0], target))
-    stages = recorded if layer.stages else (recorded,)
     for sentence in background_checks(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     maps = tuple(_correction(moments, method, options) for moments in stages)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
@@ -17,8 +18,10 @@ from logn.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.correction.correct import choose_images
+from logn.evaluate.correction.model_kinds import ImageFiles
+from logn.evaluate.correction.torch_files import Opening, open_run
 from logn.evaluate.decode.mask_maker import mask_maker
-from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.evaluate.store.predict import predict
 from logn.statistics.moments import ClassMoments
 from logn.training.detectors.config import DetectorTrainingConfig
@@ -98,7 +101,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step)
         train_detector(config, processes=settings.processes)
     detector = load_detector(folder / "model")
     training = DetectionDataset(data / "train.json")
-    moments = _statistics(folder / "statistics.safetensors", detector, training, settings, step)
+    moments = _statistics(folder, training, settings, step)
     test = DetectionDataset(data / "test.json")
     with step("Predicting the test images", len(test)) as progress:
         named = {"model": "glyph detector", "data": "test.json"}
@@ -129,14 +132,15 @@ def _saved(comparison: Comparison, folder: Path, output: Path, settings: DemoSet
     return comparison
 
 
-def _statistics(
-    path: Path, detector: Any, training: DetectionDataset, settings: DemoSettings, step: Step
-) -> ClassMoments:
+def _statistics(folder: Path, training: DetectionDataset, settings: DemoSettings, step: Step) -> ClassMoments:
+    """What `logn collect` gives of the trained detector."""
+    path = folder / "statistics.safetensors"
     if path.exists():
         return ClassMoments.load(path)
     images = min(settings.statistics_images, len(training))
     with step("Recording logits of training images, without labels", images) as progress:
-        moments = collect_detector_statistics(detector, training, max_images=images, progress=progress)
+        run = open_run(folder / "model", Opening(torch.device("cpu")))
+        (moments,) = run.collect(ImageFiles(choose_images(training.image_paths(), images)), progress=progress)
     moments.save(path)
     return moments
 

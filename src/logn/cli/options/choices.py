@@ -54,8 +54,6 @@ class Estimator(StrEnum):
 
     exact = "exact"
     moving_average = "moving-average"
-    positives = "positives"
-    positives_correct = "positives-correct"
 
 
 StatisticsFileOption = Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")]
@@ -67,10 +65,7 @@ ActivationOption = Annotated[
 ]
 PopulationOption = Annotated[
     str | None,
-    typer.Option(
-        help="Which samples these are, e.g. 'test proposals'. Of a detector's run: `test-proposals`, or"
-        " `sampled-regions`: those that training samples, as the official code has it."
-    ),
+    typer.Option(help="Which samples these are, e.g. 'test proposals', for the record."),
 ]
 SampleRowsOption = Annotated[
     int | None, typer.Option(help="Rows that the statistics keep, for matching thresholds; default 4096.")
@@ -81,7 +76,7 @@ MeanProbabilityOption = Annotated[
 ]
 EstimatorOption = Annotated[
     Estimator,
-    typer.Option(help="Exact; the paper's moving average; of a run, each class's logit over its own samples only."),
+    typer.Option(help="Exact, or the paper's moving average."),
 ]
 MomentumOption = Annotated[float | None, typer.Option(help="Momentum of the moving average; default 5e-5.")]
 BiasCorrectionOption = Annotated[

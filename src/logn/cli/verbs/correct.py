@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-import warnings
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +24,7 @@ from logn.cli.options.choices import (
     at_least_one,
     complete_methods,
 )
-from logn.cli.options.detectors import TrustOption
+from logn.cli.options.detectors import TrustOption, training_images
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -38,17 +36,15 @@ from logn.cli.options.preprocessing import (
     given_preprocessing,
     size_option,
 )
-from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
-    from logn.evaluate.correction.correct import Correction, ImageSource
+    from logn.evaluate.correction.correct import Correction
     from logn.evaluate.correction.score_change import ScoreChange
 
 SEARCH = "ONNX: where the logits are, if they are not found"
 SKIP = typer.Option(
     "--skip-unreadable", help="Leave out images that cannot be read, and say which.", rich_help_panel=RUNNING
 )
-CHECKPOINT = "checkpoint.safetensors"
 # As wide as lines are where nobody sees the terminal.
 WIDTH = 100
 
@@ -153,7 +149,7 @@ def correct(
     from logn.evaluate.correction.correct import correct as run
 
     at_least_one(max_images=max_images, batch=batch)
-    chosen = choose_images(_images(model, images, data), max_images)
+    chosen = choose_images(training_images(model, images, data), max_images)
     affine = None
     if operating_points is not None:
         from logn.evaluate.operating.points import OperatingPoints
@@ -192,35 +188,6 @@ def correct(
         _print(label, in_options(text))
     if done.output is not None:
         _print_next(done)
-
-
-def _images(model: str, folder: Path | None, data: Path | None) -> ImageSource:
-    """A folder, or what labels list; nothing else of the labels is used."""
-    if data is None:
-        if folder is None:
-            raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
-        return folder
-    if (Path(model) / CHECKPOINT).is_file():
-        from logn.training.engine.checkpoint import stored_kind
-
-        if stored_kind(model) == "classifier":
-            return _classified(model, folder, data)
-    from logn.datasets.detection_dataset import DetectionDataset
-    from logn.datasets.training_annotations import find_annotations
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LogNWarning)  # of boxes, which do not count here
-        listed = DetectionDataset(find_annotations(data), folder)
-    return [listed.image_path(index) for index in range(len(listed))]
-
-
-def _classified(model: str, folder: Path | None, data: Path) -> ImageSource:
-    """The training images of a classifier, held out and thinned as they were in its training."""
-    from logn.datasets.open_images import open_images
-    from logn.training.classifiers.train_classifier import load_classifier
-
-    images = open_images(data, "train", root=folder, **(load_classifier(model).data_options or {}))
-    return [partial(images.image, index) for index in range(len(images))]
 
 
 def _left_out(done: Correction, total: int) -> Iterator[str]:

@@ -187,7 +187,8 @@ def thresholds(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     """Choose a score threshold for each class, with intervals, and a map that makes one threshold act as all.
 
     Classes with few objects are drawn towards the common threshold by as much as their own is unsure (empirical Bayes;
-    the column `weight` says how much of their own is left). Numbers are what to expect on as many new images; `--split`
+    the column `weight` says how much of their own is left); with fewer than 5 right detections, or for F-scores where
+    their own is no better on held-out images, they keep it. Numbers are what to expect on as many new images; `--split`
     and `--test` measure it.
 
     `--affine` writes the map for `logn fold`: for sigmoids the folded model decides exactly as the thresholds do, for a

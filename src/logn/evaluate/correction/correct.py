@@ -197,6 +197,7 @@ def correct(
     source = open_model(name, hints, like, given, trust=trust, device=device)
     if target is not None:
         _check_suffix(name, target, source.traits.suffix)
+    source.check()
     files = ImageFiles(items, skip_unreadable)
     with _quiet():
         moments = source.collect(files, batch=batch, progress=progress)

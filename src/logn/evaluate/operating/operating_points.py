@@ -249,10 +249,18 @@ def _points(
             "confidence": bootstrap.confidence,
             "seed": bootstrap.seed,
             "between": chosen.between,
+            **_held_out(chosen),
         },
-        notes=notes_on(dev, target, points, chosen.common, settings.get("labels") == "lvis", bootstrap.num_bootstrap),
+        notes=notes_on(dev, target, points, chosen, settings.get("labels") == "lvis", bootstrap.num_bootstrap),
         **facts,
     )
+
+
+def _held_out(chosen: ChosenPoints) -> dict[str, Any]:
+    """The F-score on held-out folds: with the common threshold, then with the chosen ones."""
+    if chosen.held_out is None:
+        return {}
+    return {"held_out": {"overall": list(chosen.held_out.overall), "class mean": list(chosen.held_out.class_mean)}}
 
 
 def _name_of(method: LogitMap, transform: LogitMap) -> str:
