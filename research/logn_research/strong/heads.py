@@ -24,7 +24,7 @@ from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_
 
 HIDDEN = 512
 IMAGES, REGIONS, FOREGROUND = 16, 64, 16  # of a batch; regions of an image; of these at most so many objects
-ITERATIONS, RATE = 1200, 0.05
+ITERATIONS, RATE = 2000, 0.1
 RFS_THRESHOLD = 0.01  # share of the images below which a class is repeated: 4,736 images, not LVIS's 100,000
 
 
