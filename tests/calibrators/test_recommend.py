@@ -69,7 +69,7 @@ def test_level_classes_are_left_alone(activation):
 def test_one_live_class_has_nothing_to_be_compared_with():
     rows = long_tailed()[:, :3]
     rows[:, 1:] = -5.0
-    assert logn.recommend(moments_of(rows, activation="sigmoid")).finding.startswith("1 live class")
+    assert logn.recommend(moments_of(rows, activation="sigmoid")).finding.startswith("Fewer than two classes")
 
 
 def test_an_unknown_activation_is_taken_for_a_sigmoid_with_a_warning():

@@ -46,8 +46,8 @@ PREDICT = "`logn predict best.pt --data val.json -o predictions --trust`"
         ("inspect train", "`train` to be a file, but it is a folder"),
         ("fit --method norcal", "Add `-o affine.safetensors`"),
         (
-            "fit --method logn:ballanced -o x.safetensors",
-            "balanced, paper or NAME=VALUE behind `logn:`, but got 'ballanced'",
+            "fit --method logn:margn=0 -o x.safetensors",
+            "options of `logn` to be among",
         ),
         ("compare best.pt -a val.json", PREDICT),
         ("evaluate best.pt -a val.json", PREDICT),

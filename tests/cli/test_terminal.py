@@ -18,7 +18,7 @@ from logn.text_table import TextStyle, cell_width, write_table
 
 NAMES = ("aeroplane", "a class with quite a long name of its own", "猫")
 COUNTS = [500, 40, 3]
-METHODS = "logn,logn:balanced,p2p:extra_margin=-2,logn:margin=0,use_std=false,loga:tau=1"
+METHODS = "logn,recommended,p2p,logn:margin=0,use_std=false,loga:tau=1"
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 

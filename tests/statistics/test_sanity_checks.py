@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logn
-from logn.calibrators.advice import advise
 from logn.errors import InputError, LogNWarning
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.sanity_checks import FEW_ROWS, ONE_LOGIT, refuse_probabilities, row_checks, sanity_checks
@@ -63,12 +62,6 @@ def test_probabilities_are_no_logits(detector):
     assert sentence.endswith("LogN needs the logits, before the softmax.")
     [sentence] = sanity_checks(moments_of(1 / (1 + np.exp(-detector[:, :-1])), activation="sigmoid"))
     assert sentence.endswith("before the softmax or sigmoid.")
-
-
-def test_advice_on_doubtful_statistics_is_unsure_and_says_why(detector):
-    advice = advise(moments_of(detector))
-    assert advice.confidence == "low"
-    assert advice.cautions[0] == sanity_checks(moments_of(detector))[0]
 
 
 def test_calibrate_warns(detector):

@@ -21,6 +21,7 @@ from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_share
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
 from logn.statistics.moments import ClassMoments
+from logn.statistics.sanity_checks import refuse_probabilities
 
 RECOMMENDED, NONE = "recommended", "none"
 # The setting of `logit_normalization` that is recommended where there is a tail.
@@ -131,6 +132,7 @@ def recommend(
         )
     judged = assumed_activation(known)
     head = "sigmoid head" if judged == "sigmoid" else "classifier" if index is None else "softmax detector"
+    refuse_probabilities(moments)
     limit = check_threshold(USUAL_THRESHOLDS[judged] if threshold is None else threshold)
     prior = moments.mean_probability_of(judged)
     if prior is None:
@@ -149,7 +151,7 @@ def recommend(
 def _judged(classes: int, ratio: float) -> tuple[str, str]:
     """The method and the finding."""
     if classes < 2:
-        return NONE, f"{classes} live class: there is no other to compare it with, so there is nothing to correct."
+        return NONE, "Fewer than two classes are live: there is nothing to compare, so there is nothing to correct."
     apart = f"a frequent class scores {ratio:.3g} times as high as a rare one on average"
     if ratio < LITTLE_RATIO:
         return NONE, f"The {classes} classes are nearly level ({apart}): there is little to correct."

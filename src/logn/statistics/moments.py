@@ -44,9 +44,9 @@ class ClassMoments:
             them in `skipped`.
         sample_rows: How many rows to keep as an unbiased sample, in float16. Matching thresholds needs some
             thousands; 0 keeps none.
-        mean_probability: Whether to add up the probabilities of each class too, which `logn.recommend` needs; it
-            takes about as long as a softmax of the rows. Where the activation is not known and there is no background, both softmax and
-            sigmoid are added up.
+        mean_probability: Whether to add up the probabilities of each class too, which `logn.recommend` needs; it takes
+            about as long as a softmax of the rows. Where the activation is not known and there is no background, both
+            softmax and sigmoid are added up.
         metadata: What the logits are.
 
     Example:

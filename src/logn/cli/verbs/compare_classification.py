@@ -152,8 +152,8 @@ def _given(
     from logn.evaluate.classification.truth import read_families
     from logn.logits.array_files import locate_array
 
-    if dev[0] is None and dev[1] is not None:
-        raise InputError("Expected `--dev-logits` with `--dev-labels`, but got none.")
+    if (dev[0] is None) != (dev[1] is None):
+        raise InputError("`--dev-logits` and `--dev-labels` go together: give both or neither.")
     given: dict[str, Any] = {name: path for name, path in files.items() if path is not None}
     if tables["class_names"] and files["logits"]:  # a folder or a run has names of its own
         given["class_names"] = read_class_names(tables["class_names"], locate_array(files["logits"]).num_classes)

@@ -81,9 +81,14 @@ def inspect(
     said = "recorded" if activation is None else activation.value
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)
-        recommendation = recommend(moments, threshold=threshold, activation=said)
-        affine = recommendation.fit(moments)
-    matching = matching_threshold(moments, affine, recommendation.threshold, recommendation.activation)
+        try:
+            recommendation = recommend(moments, threshold=threshold, activation=said)
+            affine = recommendation.fit(moments)
+            matching = matching_threshold(moments, affine, recommendation.threshold, recommendation.activation)
+            judged = {"recommendation": recommendation.to_dict() | {"matching_threshold": matching}}
+        except InputError as error:  # such as statistics of probabilities: the table is of use all the same
+            recommendation, matching, judged = None, None, {"recommendation": None}
+            print_note(f"No recommendation: {in_options(str(error))}")
     for note in dict.fromkeys(str(item.message) for item in caught):
         print_note(f"Warning: {in_options(note)}")
     if plot is not None:
@@ -91,12 +96,12 @@ def inspect(
 
         plot_statistics(diagnosis, plot)
     if json:
-        judged = {"recommendation": recommendation.to_dict() | {"matching_threshold": matching}}
         print_json(_as_mapping(diagnosis, moments.metadata) | judged | ({"plot": plot} if plot else {}))
     else:
         _print_table(diagnosis, top)
         _print_summary(diagnosis, moments.metadata)
-        _print_recommendation(recommendation, matching, statistics, activation)
+        if recommendation is not None:
+            _print_recommendation(recommendation, matching, statistics, activation)
 
 
 def _print_recommendation(
