@@ -71,7 +71,7 @@ def test_calibrate_warns(detector):
         model[1].weight.copy_(torch.eye(7))
         model[1].bias.zero_()
     batches = [torch.tensor(detector, dtype=torch.float32)]
-    layer = logn.LogitLayer("1")
+    layer = logn.LogitLayer("1", activation="softmax")
     with pytest.warns(logn.LogNWarning, match="as a background does"):
         logn.calibrate(model, batches, layer=layer)
 
@@ -85,7 +85,7 @@ def test_statistics_of_probabilities_are_refused_with_and_without_a_sample(detec
         logn.logit_normalization(moments, background=-1)
     logs = logn.ClassMoments(7, sample_rows=sample_rows)
     logs.update(np.log(softmax(detector).clip(1e-12)).astype(dtype))
-    logn.logit_normalization(logs, form="paper", background=-1)  # what the sentence proposes
+    logn.logit_normalization(logs, background=-1)  # what the sentence proposes
 
 
 @given(

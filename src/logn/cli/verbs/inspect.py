@@ -72,6 +72,7 @@ def inspect(
     from logn.classes.counts import ClassCounts
     from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
+    from logn.statistics.sanity_checks import sanity_checks
 
     if plot is not None:
         check_output(plot, statistics, counts)
@@ -89,7 +90,7 @@ def inspect(
         except InputError as error:  # such as statistics of probabilities: the table is of use all the same
             recommendation, matching, judged = None, None, {"recommendation": None}
             print_note(f"No recommendation: {in_options(str(error))}")
-    for note in dict.fromkeys(str(item.message) for item in caught):
+    for note in dict.fromkeys((*(str(item.message) for item in caught), *sanity_checks(moments))):
         print_note(f"Warning: {in_options(note)}")
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
