@@ -98,10 +98,10 @@ def fit(
     )
     with _kept_warnings() as told:
         affine = _at_least_one(inputs).fit(name, options)
-    if held_out is not None:
-        affine = _keeping_confidence(affine, held_out)
+        if held_out is not None:
+            affine = _keeping_confidence(affine, held_out)
+        notes = _notes(name, options, inputs, affine)
     affine.save(output)
-    notes = _notes(name, options, inputs, affine)
     for note in notes:
         print_note(note)
     _report(affine, output, notes, _warnings(affine, inputs.moments, threshold, told), as_json=json)
