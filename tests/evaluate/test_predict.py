@@ -206,9 +206,7 @@ def test_the_store_has_the_classes_of_the_detector_whatever_the_labels_have(tmp_
     header = PredictionStore(tmp_path).header
     assert (header.class_names, header.category_ids) == (("Bee", "cow"), None)
     detector.class_names = None
-    words = (
-        "The labels have class names, .* are unknown: .* from 'ant' for the first class of the model to 'bee' for the"
-    )
+    words = "The labels have class names, .* are unknown: .* from 'ant' for the first class of the model to 'bee'"
     with pytest.warns(LogNWarning, match=words):
         predict(detector, MadeData(), tmp_path / "unnamed")
     header = PredictionStore(tmp_path / "unnamed").header

@@ -21,7 +21,6 @@ from logn.evaluate.store.size import say_size
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals, ProposingDetector
 
-
 # Bytes at the end of a picture's file that tell it from another one, together with its size.
 _PICTURE_END = 4096
 
