@@ -115,3 +115,10 @@ def test_other_encodings_are_refused(tmp_path):
 def test_missing_file(tmp_path):
     with pytest.raises(InputError, match="there is none"):
         list(stream_elements(tmp_path / "none.json"))
+
+
+def test_a_section_that_comes_twice_is_refused(tmp_path):
+    file = tmp_path / "twice.json"
+    file.write_text('{"images": [{"id": 1}], "annotations": [], "images": [{"id": 2}]}')
+    with pytest.raises(InputError, match=r"twice\.json` to have each section once, but `images` comes twice"):
+        list(stream_elements(file))

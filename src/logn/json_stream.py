@@ -57,10 +57,14 @@ def stream_elements(path: str | os.PathLike[str], *, skip: str | None = None) ->
         reader = _Reader(file, str(path), skip)
         reader.expect("{")
         closed = reader.take("}")
+        sections: set[str] = set()
         while not closed:
             section = reader.value()[0]
             if not isinstance(section, str):
                 reader.fail("a key in quotes")
+            if section in sections:
+                raise InputError(f"Expected `{path}` to have each section once, but `{section}` comes twice.")
+            sections.add(section)
             reader.expect(":")
             if reader.take("["):
                 yield from _elements(reader, section)

@@ -14,7 +14,8 @@ def parse_json(data: bytes | str, **options: Any) -> Any:
 
     Raises:
         json.JSONDecodeError: For all that is wrong with the text: also where it is nested too deep, is no UTF-8, or has
-            a number of thousands of digits, for which Python has other errors.
+            a number of thousands of digits, for which Python has other errors, and where an object has a key twice, of
+            which Python takes the last.
 
     Example:
         >>> parse_json(b"[1, 2]")
@@ -23,13 +24,32 @@ def parse_json(data: bytes | str, **options: Any) -> Any:
         Traceback (most recent call last):
         ...
         json.decoder.JSONDecodeError: maximum recursion depth exceeded ...
+        >>> parse_json('{"cat": 1, "cat": 2}')
+        Traceback (most recent call last):
+        ...
+        json.decoder.JSONDecodeError: the key 'cat' comes twice: line 1 column 1 (char 0)
     """
+    options = {"object_pairs_hook": without_twins, **options}
     try:
         return json.loads(data.removeprefix("\ufeff") if isinstance(data, str) else data, **options)
     except json.JSONDecodeError:
         raise
     except (RecursionError, ValueError) as error:
         raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of a JSON object; a key that comes twice raises ValueError.
+
+    Example:
+        >>> without_twins([("cat", 1), ("dog", 2)])
+        {'cat': 1, 'dog': 2}
+    """
+    entry = dict(pairs)
+    if len(entry) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} comes twice")
+    return entry
 
 
 def plain_values(value: Any) -> Any:

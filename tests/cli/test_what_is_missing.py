@@ -25,9 +25,9 @@ def test_counts_that_lack_the_background_ask_for_it(refused, stats, tmp_path):
 
 
 def test_a_table_without_a_header_is_told_to_have_one(refused, stats, tmp_path):
-    (tmp_path / "counts.csv").write_text("40\n30\n20\n10\n")
+    (tmp_path / "counts.csv").write_text("40,1\n30,2\n20,3\n10,4\n")
     sentence = refused("inspect", stats, "--counts", tmp_path / "counts.csv")
-    assert sentence.endswith("the columns are: 40; the first line must name the columns.")
+    assert sentence.endswith("the columns are: 40, 1; the first line must name the columns.")
 
 
 def test_names_that_are_there_twice_match_nothing(run, refused, logits, tmp_path):

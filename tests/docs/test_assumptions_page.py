@@ -43,6 +43,16 @@ def row(situation):
     return keep
 
 
+@row("Counts have class names and the model has none")
+def named_counts(tmp_path, capsys):
+    moments = moments_of(np.random.default_rng(0).normal(size=(50, 2)))
+    counts = logn.ClassCounts([90, 10], names=("cat", "dog"))
+    with warned("taken in their order, from 'cat' for the first class of the model to 'dog' for the last"):
+        affine = logn.fit_method("loga", moments=moments, counts=counts)
+    plain = logn.fit_method("loga", moments=moments, counts=[90, 10])
+    np.testing.assert_array_equal(affine.shift, plain.shift)
+
+
 def moments_of(logits, **metadata):
     moments = logn.ClassMoments(logits.shape[1], sample_rows=400, metadata=logn.StatisticsMetadata(**metadata))
     moments.update(logits)

@@ -345,6 +345,7 @@ class MadeData:
 
 class MadeDetector:
     background, activation, num_classes = -1, "softmax", 4
+    class_names = MadeData.class_names
 
     def __init__(self, *, class_boxes: bool = True, stop_after: int | None = None) -> None:
         self._class_boxes, self._stop_after, self.run = class_boxes, stop_after, 0

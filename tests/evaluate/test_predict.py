@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.evaluate.store.predict import predict
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.logits.proposals import Proposals
@@ -29,6 +29,7 @@ class MadeDetector:
     """Says of an image what its pixels say; may stop after some images, as a killed run does."""
 
     background, activation, num_classes = -1, "softmax", 2
+    class_names: tuple[str, ...] | None = ("ant", "bee")
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.seen: list[int] = []
@@ -86,6 +87,49 @@ def test_a_stopped_run_goes_on(tmp_path):
     assert sum(steps) == 11
     assert_whole(tmp_path, data)
     assert predict(MadeDetector(stop_after=0), data, tmp_path) == 0
+
+
+class FileData(MadeData):
+    """Images that lie in files."""
+
+    def __init__(self, folder) -> None:
+        super().__init__()
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        for index in range(len(self.image_ids)):
+            self.image_path(index).write_bytes(bytes([index]) * 9000)
+
+    def image_path(self, index: int):
+        return self.folder / f"{index}.ppm"
+
+
+@pytest.mark.parametrize("content", [b"\x07" * 9000, b"\x03" * 8999], ids=["same size", "another size"])
+def test_pictures_that_were_replaced_under_their_names_are_refused(tmp_path, content):
+    data, store = FileData(tmp_path / "images"), tmp_path / "store"
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=5), data, store, batch=1)
+    data.image_path(9).write_bytes(content)  # one that was not run yet, as that which stopped the run
+    data.image_path(3).touch()
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=2), data, store, batch=1)
+    data.image_path(3).write_bytes(content)
+    number = int(data.image_ids[3])
+    for size in (1, 2):
+        with pytest.raises(InputError, match=f"but that of image {number} has changed; use a new folder"):
+            predict(MadeDetector(), data, store, rank=3 % size, world_size=size)
+    assert len(PredictionStore(store)) == 7
+
+
+def test_a_store_without_digests_of_pictures_goes_on(tmp_path):
+    data, store = FileData(tmp_path / "images"), tmp_path / "store"
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=5), data, store, batch=1)
+    (store / "part-00000" / "pictures.bin").unlink()
+    assert predict(MadeDetector(), data, store, batch=4) == 6
+    assert_whole(store, data)
+    data.image_path(7).write_bytes(b"")
+    with pytest.raises(InputError, match=f"that of image {data.image_ids[7]} has changed"):
+        predict(MadeDetector(), data, store)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 20])
@@ -161,7 +205,10 @@ def test_the_store_has_the_classes_of_the_detector_whatever_the_labels_have(tmp_
     predict(detector, MadeData(), tmp_path)
     header = PredictionStore(tmp_path).header
     assert (header.class_names, header.category_ids) == (("Bee", "cow"), None)
-    predict(MadeDetector(), MadeData(), tmp_path / "unnamed")
+    detector.class_names = None
+    words = "The labels have class names, .* are unknown: .* from 'ant' for the first class of the model to 'bee'"
+    with pytest.warns(LogNWarning, match=words):
+        predict(detector, MadeData(), tmp_path / "unnamed")
     header = PredictionStore(tmp_path / "unnamed").header
     assert (header.class_names, header.category_ids) == (("ant", "bee"), (4, 8))
     with pytest.raises(InputError, match="Expected `batch`"):
@@ -183,7 +230,8 @@ def test_command_line(tmp_path, capsys):
     categories = [{"id": 4, "name": "ant"}, {"id": 8, "name": "bee"}]
     (tmp_path / "test.json").write_text(json.dumps({"images": images, "categories": categories, "annotations": []}))
     settings = DetectorSettings("small", num_classes=2)
-    Checkpoint(settings, 0, build_detector(settings).state_dict()).save(tmp_path / "checkpoint.safetensors")
+    weights = build_detector(settings).state_dict()
+    Checkpoint(settings, 0, weights, class_names=("ant", "bee")).save(tmp_path / "checkpoint.safetensors")
     arguments = ["predict", "-m", str(tmp_path), "-d", str(tmp_path), "-o", str(tmp_path / "store"), "--json"]
     for expected in (3, 0):
         assert execute(arguments) == 0

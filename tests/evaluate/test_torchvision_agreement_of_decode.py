@@ -116,7 +116,16 @@ def outputs_of(model, store):
 
 
 def test_decode_equals_the_final_output_of_the_model(tmp_path, faster_rcnn):
-    assert predict(TorchvisionDetector(faster_rcnn), MadeImages(), tmp_path, dtype="float32", batch=1) == 4
+    assert (
+        predict(
+            TorchvisionDetector(faster_rcnn, class_names=MadeImages.class_names),
+            MadeImages(),
+            tmp_path,
+            dtype="float32",
+            batch=1,
+        )
+        == 4
+    )
     store = PredictionStore(tmp_path)
     assert store.header.class_boxes
     assert store.header.category_ids == (1, 2, 5, 7, 8, 9)
@@ -126,7 +135,13 @@ def test_decode_equals_the_final_output_of_the_model(tmp_path, faster_rcnn):
 
 
 def test_decode_of_a_mapped_store_equals_the_mapped_model(tmp_path, faster_rcnn):
-    predict(TorchvisionDetector(faster_rcnn), MadeImages(), tmp_path, dtype="float32", batch=1)
+    predict(
+        TorchvisionDetector(faster_rcnn, class_names=MadeImages.class_names),
+        MadeImages(),
+        tmp_path,
+        dtype="float32",
+        batch=1,
+    )
     store = PredictionStore(tmp_path)
     rng = np.random.default_rng(0)
     affine = ClassAffine.over_foreground(rng.uniform(0.5, 1.5, 6), rng.normal(0, 1, 6), 0, method="made")
@@ -190,7 +205,7 @@ class Counting(TorchvisionDetector):
 
 
 def test_masks_equal_the_model_and_are_made_once_for_all_methods(tmp_path, mask_rcnn):
-    detector, data = Counting(mask_rcnn), MadeImages()
+    detector, data = Counting(mask_rcnn, class_names=MadeImages.class_names), MadeImages()
     predict(detector, data, tmp_path, dtype="float32", batch=1)
     store = PredictionStore(tmp_path)
     chosen = DecodeSettings(score_threshold=0.01, max_detections=8)

@@ -49,6 +49,23 @@ def test_a_roboflow_export_names_the_folder_above_its_own(yolo):
         read_annotations(f"{yolo}:train")
 
 
+@pytest.mark.parametrize(("link", "target"), [("loop", "."), ("up", ".."), ("deep/back", "..")])
+def test_links_that_lead_back_add_no_images(yolo, link, target):
+    before, folder = stems(yolo), yolo.parent / "images" / "val"
+    (folder / link).parent.mkdir(exist_ok=True)
+    (folder / link).symlink_to(target, target_is_directory=True)
+    assert stems(yolo) == before
+
+
+def test_folders_behind_links_are_read(yolo, tmp_path):
+    for kind in ("images", "labels"):
+        shutil.move(yolo.parent / kind / "val", tmp_path / "elsewhere" / kind)
+        (yolo.parent / kind / "val").mkdir()
+        (yolo.parent / kind / "val" / "linked").symlink_to(tmp_path / "elsewhere" / kind, target_is_directory=True)
+    assert stems(yolo) == ["a", "b", "empty"]
+    assert len(read_annotations(yolo)) == 5
+
+
 def test_a_split_may_be_a_list_file_an_image_or_several(yolo):
     root = yolo.parent
     (root / "val.txt").write_text("./images/val/b.png\n\n")

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from logn.classes.counts import ClassCounts, frequency_groups, read_column
 from logn.classes.names import read_class_names
+from logn.classes.shares import ClassShares
 from logn.classes.tables import read_json
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 
 COCO = {
     "images": [{"id": 7}, {"id": 9}, {"id": 11}],
@@ -37,6 +38,72 @@ def test_coco_annotations_are_counted_in_the_order_of_the_ids(tmp_path):
     assert counts.image_counts.tolist() == [2, 0, 1]
     assert counts.instance_counts.tolist() == [3, 0, 1]
     assert counts.num_images == 3
+
+
+@pytest.mark.parametrize("text", ["40\n30\n20\n", "40.0\r\n30\r\n\r\n20", "count\n40\n30\n20\n", " 40 \n 30 \n 20 \n"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_one_number_per_line_is_a_list(tmp_path, text, suffix):
+    (tmp_path / f"counts.{suffix}").write_text(text)
+    counts = ClassCounts.load(tmp_path / f"counts.{suffix}")
+    assert (counts.image_counts.tolist(), counts.names) == ([40.0, 30.0, 20.0], None)
+    column = "count" if text.startswith("count") else "fractal_dimension"
+    assert read_column(tmp_path / f"counts.{suffix}", column).tolist() == [40.0, 30.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "name,image_count\ndog,7\ncat,1,000\n",
+            r"line 3 to have 2 fields like the first line, but got 3 \('cat,1,000'\)",
+        ),
+        ("name,image_count\nrice, fried,7\n", "put names with a comma in quotes"),
+        ("1,000\n500\n", "the first line must name the columns"),
+        ("500\n1,000\n", "write 1000, not 1,000"),
+        ("5\nx\n", "Expected `image_count` to be a number, but got 'x' for class 1"),
+    ],
+)
+def test_a_line_with_too_many_fields_is_refused(tmp_path, text, words):
+    (tmp_path / "counts.csv").write_text(text)
+    with pytest.raises(InputError, match=words):
+        ClassCounts.load(tmp_path / "counts.csv")
+
+
+def test_empty_fields_at_the_end_of_a_line_are_no_fault(tmp_path):
+    (tmp_path / "counts.csv").write_text("name,image_count\ndog,7,\ncat,1,,\n")
+    assert ClassCounts.load(tmp_path / "counts.csv").image_counts.tolist() == [7.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"cat": 5, "dog": 3, "cat": 50}',
+        '{"image_counts": [5, 3], "image_counts": [1, 2]}',
+        '{"categories": [{"id": 1, "id": 2, "name": "cat", "image_count": 4}]}',
+        '{"annotations": [], "categories": [{"id": 1, "name": "cat", "image_count": 4}], "annotations": []}',
+    ],
+)
+def test_keys_that_come_twice_are_refused(tmp_path, text):
+    (tmp_path / "counts.json").write_text(text)
+    with pytest.raises(InputError, match=r"the key '.*' comes twice"):
+        ClassCounts.load(tmp_path / "counts.json")
+    with pytest.raises(InputError):
+        read_class_names(tmp_path / "counts.json", 2)
+
+
+def test_named_counts_warn_where_the_model_has_no_names():
+    named, plain = ClassCounts([5, 3], names=("cat", "dog")), ClassCounts([5, 3])
+    words = (
+        "The counts have class names, but those of the model are unknown: .* 'cat' for the first .* 'dog' for the last"
+    )
+    with pytest.warns(LogNWarning, match=words):
+        assert named.aligned_to(None) is named
+    with pytest.warns(LogNWarning, match="The shares have class names"):
+        ClassShares(np.array([0.5, 0.5]), ("cat", "dog")).aligned_to(None)
+    # A list has no names to go by, so its order is what is meant.
+    assert plain.aligned_to(None) is plain
+    assert plain.aligned_to(["dog", "cat"]) is plain
+    assert named.aligned_to(["dog", "cat"]).image_counts.tolist() == [3.0, 5.0]
 
 
 def counted_whole(path):

@@ -216,3 +216,13 @@ def test_a_failing_item_stops_the_pool():
         done.extend(result for _, result in in_order(range(1000), work, threads=3))
     with pytest.raises(InputError, match="threads"):
         collect_shards([], _exact(), threads=0)
+
+
+@pytest.mark.parametrize("shape", [(4, 80, 13, 13), (2, 5, 5, 3), (1, 2, 3, 4, 5)])
+def test_maps_of_logits_are_asked_for_the_axis_of_the_classes(tmp_path, shape):
+    np.save(tmp_path / "maps.npy", np.zeros(shape, np.float32))
+    shards = open_shards([tmp_path / "maps.npy"])
+    with pytest.raises(
+        InputError, match=r"maps\.npy` to have the shape .* which axis has the classes\? Save numpy\.moveaxis"
+    ):
+        collect_shards(shards, ExactStatistics(shards[0].num_classes))

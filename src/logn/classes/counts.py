@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.annotations import read_annotations
+from logn.classes.matching import warn_of_position
 from logn.classes.tables import (
     column_of,
     names_of,
@@ -77,7 +78,12 @@ class ClassCounts:
         return len(self.image_counts)
 
     def aligned_to(self, names: Sequence[str] | None) -> ClassCounts:
-        """Put the classes in the order of `names`; nothing changes when either side has no names."""
+        """Put the classes in the order of `names`.
+
+        Counts without names are taken by position; named counts too where `names` is None, with a warning.
+        """
+        if names is None and self.names is not None:
+            warn_of_position("counts", self.names)
         if names is None or self.names is None or self.names == tuple(names):
             return self
         order = place_of(names, self.names)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 
 IntArray = npt.NDArray[np.int64]
 _SHOWN = 5
@@ -116,6 +117,17 @@ has cat, the labels have helmet, vest.
             f"{listed(model)}, the labels have {listed(labels)}."
         )
     return ClassMatch(model, labels, found)
+
+
+def warn_of_position(what: str, names: Sequence[str]) -> None:
+    """Warn that named classes are taken by position, since the model has no names to match them with."""
+    warnings.warn(
+        f"The {what} have class names, but those of the model are unknown: the {what} are taken in their order, from "
+        f"{names[0]!r} for the first class of the model to {names[-1]!r} for the last; give the model's class names "
+        "(`class_names`, `--class-names`) to match them by name.",
+        LogNWarning,
+        stacklevel=2,  # the same line whoever asks, so that it is shown once
+    )
 
 
 def listed(names: Sequence[str]) -> str:

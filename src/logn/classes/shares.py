@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logn.classes.counts import ClassCounts
+from logn.classes.matching import warn_of_position
 from logn.classes.tables import column_of, names_of, naming, numbers, place_of, read_json, read_table
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray
@@ -33,7 +34,9 @@ class ClassShares:
             )
 
     def aligned_to(self, names: Sequence[str] | None) -> FloatArray:
-        """The shares in the order of `names`; as they are where either side has no names."""
+        """The shares in the order of `names`; as they are where either side has no names, named ones with a warning."""
+        if names is None and self.names is not None:
+            warn_of_position("shares", self.names)
         if names is None or self.names is None or self.names == tuple(names):
             return self.shares
         missing = next((name for name in names if name not in self.names), None)

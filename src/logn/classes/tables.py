@@ -7,6 +7,7 @@ import csv
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from logn.classes.matching import match_classes
 from logn.errors import InputError
 from logn.files import require_file
 from logn.logits.arrays import FloatArray
-from logn.strict_json import parse_json
+from logn.strict_json import parse_json, without_twins
 
 # Names under which tables keep the class names; the first is ours.
 _NAME_COLUMNS = ("name", "class_name", "class", "category")
+
+# The column of a list, one number per line without a header; no header becomes this, since they are in lower case.
+UNNAMED = "LIST"
 
 Rows = list[dict[str, str]]
 
@@ -58,10 +62,11 @@ def read_column(path: str | os.PathLike[str], column: str) -> FloatArray:
 
 def read_json(path: Path) -> Any:
     """Parse a JSON file, without the outlines that are nearly all of an annotation file and of its memory."""
-    return parse_json(path.read_bytes(), object_hook=_without_outline)
+    return parse_json(path.read_bytes(), object_pairs_hook=_without_outline)
 
 
-def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
+def _without_outline(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entry = without_twins(pairs)
     if isinstance(entry.get("segmentation"), list | dict):  # a class may have that name, with a count
         del entry["segmentation"]
     return entry
@@ -91,21 +96,33 @@ def read_vector(field: str, path: Path) -> FloatArray:
 
 
 def read_table(path: Path) -> Rows:
-    """Read a table with a header line; sorted by its `id` column when there is one."""
+    """Read a table with a header line, or one number per line; sorted by its `id` column when there is one."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         delimiter = "\t" if path.suffix == ".tsv" else ","
-        reader = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
-        rows = [{str(key).strip().lower(): value or "" for key, value in row.items()} for row in reader]
-    if not rows:
+        reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+        lines = [(reader.line_num, line) for line in reader if line]
+    header = [name.strip().lower() for name in lines[0][1]] if lines else []
+    if len(header) == 1 and _is_number(header[0]):
+        header = [UNNAMED]
+    else:
+        lines = lines[1:]
+    if not lines:
         raise InputError("Expected a header line and one line per class, but got no classes.")
+    for number, line in lines:
+        if any(line[len(header) :]):
+            raise InputError(
+                f"Expected line {number} to have {len(header)} fields like the first line, but got {len(line)} "
+                f"({delimiter.join(line)!r}); write 1000, not 1,000, and put names with a comma in quotes."
+            )
+    rows = [dict(zip_longest(header, line[: len(header)], fillvalue="")) for _, line in lines]
     if all(row.get("id", "").strip().isdecimal() for row in rows):
         rows.sort(key=lambda row: int(row["id"]))
     return rows
 
 
 def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatArray:
-    """The first column that the table has of `names`."""
-    column = next((name for name in names if name in rows[0]), None)
+    """The first column that the table has of `names`, or the only one of a list."""
+    column = next((name for name in (*names, UNNAMED) if name in rows[0]), None)
     if column is None:
         found = ", ".join(rows[0])
         hint = "; the first line must name the columns" if any(map(_is_number, rows[0])) else ""
@@ -115,9 +132,8 @@ def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatA
         try:
             values.append(float(row[column]))
         except ValueError:
-            raise InputError(
-                f"Expected `{column}` to be a number, but got {row[column]!r} for class {index}."
-            ) from None
+            name = names[0] if column == UNNAMED else column
+            raise InputError(f"Expected `{name}` to be a number, but got {row[column]!r} for class {index}.") from None
     return np.array(values)
 
 

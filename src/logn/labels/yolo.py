@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError, LogNWarning
+from logn.files import file_identity
 from logn.json_stream import Element
 from logn.labels.data_yaml import read_data_yaml
 from logn.labels.image_headers import image_sizes, numbered
@@ -207,17 +208,24 @@ def _resolved(data: YoloData, text: str) -> Path:
 def _images_at(data: YoloData, split: str, text: str) -> list[str]:
     place = _resolved(data, text)
     if place.is_dir():
-        return [
-            os.path.join(folder, name)
-            for folder, _, names in os.walk(place, followlinks=True)
-            for name in names
-            if name.lower().endswith(SUFFIXES)
-        ]
+        return list(_images_below(str(place)))
     if not place.is_file():
         raise InputError(
             f"Expected `{split}` of `{data.file}` to be a folder or a list of images, but there is none at `{place}`."
         )
     return [str(place)] if place.suffix.lower() in SUFFIXES else _listed_images(place, data.folder)
+
+
+def _images_below(folder: str, above: frozenset[object] = frozenset()) -> Iterator[str]:
+    """The images of a folder and of those in it; links are followed, but not back into a folder `above`."""
+    here = above | {file_identity(folder)}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if file_identity(entry.path) not in here:
+                    yield from _images_below(entry.path, here)
+            elif entry.name.lower().endswith(SUFFIXES):
+                yield entry.path
 
 
 def _listed_images(file: Path, folder: Path) -> list[str]:

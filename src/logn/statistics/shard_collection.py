@@ -245,6 +245,7 @@ def collect_shards(
     """
     if threads is not None and threads < 1:
         raise InputError(f"Expected `threads` to be at least 1, but got {threads}.")
+    _refuse_maps(shards)
     settings = {"batch_rows": batch_rows} | statistics.settings()
     book = CollectJournal(journal, shards, settings, journal_seconds)
     earlier = book.load()
@@ -264,6 +265,17 @@ def collect_shards(
             if book.due():
                 book.save(JournalEntry(statistics.arrays(), tuple(done)))
     return book
+
+
+def _refuse_maps(shards: Sequence[StoredArray]) -> None:
+    """Refuse maps of logits, whose classes may be on any axis: images, classes, height and width is usual."""
+    for shard in shards:
+        if len(shard.shape) > 3:
+            raise InputError(
+                f"Expected `{shard.path}` to have the shape (rows, classes) or (images, rows, classes), but got "
+                f"{shard.shape}: which axis has the classes? Save numpy.moveaxis(logits, 1, -1).reshape(-1, "
+                f"{shard.shape[1]}) where it is the second, logits.reshape(-1, {shard.shape[-1]}) where it is the last."
+            )
 
 
 def in_order(

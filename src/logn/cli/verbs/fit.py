@@ -81,8 +81,8 @@ def fit(
     )
     with _kept_warnings() as told:
         affine = _at_least_one(inputs).fit(name, options)
+        notes = _notes(name, options, inputs, affine)
     affine.save(output)
-    notes = _notes(name, options, inputs, affine)
     for note in notes:
         print_note(note)
     _report(affine, output, notes, _warnings(affine, inputs.moments, told), as_json=json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.methods.fracal import FracalSigmoid
-from logn.calibrators.provenance import Target, check_background_place, check_source, check_width
+from logn.calibrators.provenance import Target, check_background_place, check_source, check_width, with_background_name
 from logn.calibrators.recommend import RECOMMENDED
 from logn.classes.counts import ClassCounts
 from logn.classes.shares import ClassShares
@@ -132,6 +133,7 @@ def fit_for_store(
         return _fit_for_labelled_columns(spec, header, inputs)
     inputs = replace(
         inputs,
+        moments=_with_names(inputs.moments, header),
         counts=None if header.class_columns is not None else table,
         background=header.background if inputs.background == "recorded" else inputs.background,
         activation=header.activation if inputs.activation == "recorded" else inputs.activation,
@@ -169,6 +171,16 @@ def with_labelled(method: str, inputs: FitInputs, labelled: Callable[[], Labelle
             "to labels: those that are measured on must not be seen before."
         )
     return replace(inputs, labelled=labelled())
+
+
+def _with_names(moments: ClassMoments | None, header: StoreHeader) -> ClassMoments | None:
+    """The statistics with the class names of the store, to which counts have been matched, where they have none."""
+    names = None if header.class_columns is not None else with_background_name(header.class_names, header.background)
+    if moments is None or names is None or moments.metadata.class_names is not None:
+        return moments
+    named = copy(moments)
+    named.metadata = moments.metadata.with_changes(class_names=names)
+    return named
 
 
 def _aligned_target(target: Any, header: StoreHeader) -> Any:

@@ -30,6 +30,8 @@ FILE_SCHEMA = 3
 READABLE_SCHEMAS = (1, 2, 3)
 HEADER_NAME, LOGITS_NAME, BOXES_NAME, INDEX_NAME = "header.json", "logits.bin", "boxes.bin", "index.bin"
 OBJECTNESS_NAME = "objectness.bin"
+# Of each image, in the order of the index, a digest of its picture (uint32; 0 where unknown): only for going on.
+PICTURES_NAME = "pictures.bin"
 # Only with `kept_class_boxes`: which pairs of proposal and class have a box of their own, and these.
 PAIRS_NAME, CLASS_BOXES_NAME = "pairs.bin", "class_boxes.bin"
 
@@ -309,6 +311,15 @@ def _complete(folder: Path, records: npt.NDArray[Any], number: str, first: str, 
         raise InputError(f"Expected `{folder / INDEX_NAME}` to list {number} that follow each other, but it does not.")
     present = min(file_size(folder / name) // row_bytes for name, row_bytes in files.items())
     return int(np.searchsorted(ends, present, side="right"))
+
+
+def read_pictures(folder: Path, header: StoreHeader) -> dict[int, int]:
+    """The digest of the picture of each image of the part in `folder`, by image id; without those that are unknown."""
+    path = folder / PICTURES_NAME
+    content = path.read_bytes() if path.exists() else b""
+    digests = np.frombuffer(content[: len(content) // 4 * 4], "<u4").tolist()
+    ids = read_index(folder, header)["image_id"].tolist()
+    return {image_id: digest for image_id, digest in zip(ids, digests, strict=False) if digest}
 
 
 def file_size(path: Path) -> int:

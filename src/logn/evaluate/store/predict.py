@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -12,17 +13,23 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logn.classes.matching import ClassMatch, match_classes
+from logn.classes.matching import ClassMatch, match_classes, warn_of_position
 from logn.errors import InputError, MissingExtraError, renamed_argument
-from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.format import StoreHeader, read_pictures
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.evaluate.store.size import say_size
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals, ProposingDetector
 
+# Bytes at the end of a picture's file that tell it from another one, together with its size.
+_PICTURE_END = 4096
+
 
 class ImageSource(Protocol):
-    """What `predict` needs of a data set; `logn.datasets.detection_dataset.DetectionDataset` has it all."""
+    """What `predict` needs of a data set; `logn.datasets.detection_dataset.DetectionDataset` has it all.
+
+    Where it has `image_path(index)` too, a run that goes on notices pictures that were replaced under their names.
+    """
 
     @property
     def image_ids(self) -> npt.NDArray[np.int64]:
@@ -100,6 +107,7 @@ def predict(
     known = images_there(path, metadata or {}, dataset.image_ids.tolist(), dtype, class_boxes)
     mine = range(rank, len(dataset.image_ids), world_size)
     todo = [index for index in mine if int(dataset.image_ids[index]) not in known]
+    _refuse_other_pictures(path, dataset, mine)
     report(len(mine) - len(todo))
     header = partial(
         header_of,
@@ -146,7 +154,7 @@ def write_images(
     def write(indices: Sequence[int], found: Sequence[Proposals]) -> int:
         for index, proposals in zip(indices, found, strict=True):
             assert writer is not None  # noqa: S101 - it is made before the first call
-            writer.append(int(dataset.image_ids[index]), proposals)
+            writer.append(int(dataset.image_ids[index]), proposals, _picture_digest(dataset, index))
         return len(indices)
 
     pen = ThreadPoolExecutor(1)
@@ -202,6 +210,7 @@ def match_detector(detector: ProposingDetector, label_names: Sequence[str]) -> C
             f"Expected `dataset` to have the {detector.num_classes} classes of the detector, "
             f"but it has {len(label_names)}; give its `class_names`, and classes are matched by name."
         )
+    warn_of_position("labels", label_names)
     return match_classes(label_names, label_names)
 
 
@@ -248,6 +257,31 @@ def images_there(
             "use a new folder."
         )
     return there
+
+
+def _refuse_other_pictures(path: str | os.PathLike[str], dataset: ImageSource, indices: Iterable[int]) -> None:
+    """Refuse to go on with a store where a picture is not the one that it was predicted from."""
+    digests: dict[int, int] = {}
+    for header in Path(path).glob("part-*/header.json"):
+        digests |= read_pictures(header.parent, StoreHeader.read(header.parent))
+    for index in indices if digests else ():
+        image_id = int(dataset.image_ids[index])
+        if image_id in digests and _picture_digest(dataset, index) not in (0, digests[image_id]):
+            raise InputError(
+                f"Expected the pictures of `{path}` to be those that it was predicted from, but that of image "
+                f"{image_id} has changed; use a new folder."
+            )
+
+
+def _picture_digest(dataset: ImageSource, index: int) -> int:
+    """A digest of the size and the end of the file of an image; 0 where the data set does not say where it lies."""
+    image_path = getattr(dataset, "image_path", None)
+    if image_path is None:
+        return 0
+    with open(image_path(index), "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _PICTURE_END))
+        return zlib.crc32(file.read(), size & 0xFFFFFFFF) or 1
 
 
 def _proposals(

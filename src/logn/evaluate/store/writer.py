@@ -22,6 +22,7 @@ from logn.evaluate.store.format import (
     LOGITS_NAME,
     OBJECTNESS_NAME,
     PAIRS_NAME,
+    PICTURES_NAME,
     StoreHeader,
     check_same_predictions,
     file_size,
@@ -76,6 +77,9 @@ class PredictionWriter:
         sizes = {name: self._next_row * row_bytes for name, row_bytes in self.header.row_files.items()}
         sizes |= {name: self._next_pair * row_bytes for name, row_bytes in self.header.pair_files.items()}
         self._files = {name: self._open(name, size) for name, size in sizes.items()}
+        self._pictures = self._open(PICTURES_NAME, 4 * len(records))
+        # A part that was begun without digests: they are unknown.
+        self._pictures.write(bytes(4 * len(records) - file_size(self._folder / PICTURES_NAME)))
         self._index = self._open(INDEX_NAME, len(records) * self.header.record.itemsize)
 
     def _open(self, name: str, size: int) -> BinaryIO:
@@ -90,8 +94,11 @@ class PredictionWriter:
         """The images that this part holds already."""
         return frozenset(self._done)
 
-    def append(self, image_id: int, proposals: Proposals) -> None:
-        """Write the proposals of one image; infinite logits become the largest finite number of the dtype."""
+    def append(self, image_id: int, proposals: Proposals, picture: int = 0) -> None:
+        """Write the proposals of one image; infinite logits become the largest finite number of the dtype.
+
+        `picture` is a digest of its file, by which a later run notices another picture of that name; 0 for none.
+        """
         _check_kinds(image_id, proposals)
         logits = self._checked_logits(image_id, proposals)
         objectness = self._checked_objectness(image_id, proposals)
@@ -105,6 +112,8 @@ class PredictionWriter:
             rows = content[name]
             file.write(b"" if rows is None else rows.tobytes())
             file.flush()
+        self._pictures.write(picture.to_bytes(4, "little"))
+        self._pictures.flush()
         size = (proposals.height, proposals.width)
         place = (int(image_id), self._next_row, size)
         self._index.write(make_record(*place, logits, boxes, objectness, class_boxes, self._next_pair))
@@ -172,7 +181,7 @@ class PredictionWriter:
 
     def close(self) -> None:
         """Bring everything to the disk and let go of the part."""
-        for file in (*self._files.values(), self._index):
+        for file in (*self._files.values(), self._pictures, self._index):
             if not file.closed:
                 file.flush()
                 os.fsync(file.fileno())
