@@ -79,7 +79,8 @@ def test_both_protocols_and_a_fixed_threshold_are_told(folder, monkeypatch, caps
         assert "logn correct" in err
     header, rows = threshold_cells(result.exhaustive)
     assert [row[0] for row in rows] == ["none", *METHODS]
-    assert rows[0][1:3] == rows[0][4:6]
+    assert rows[0][3:5] == ("0.5", rows[0][1])
+    assert rows[1][5] == f"{100 * result.exhaustive.rows[1].recall[0.5].recall:.1f}"
     assert header[1] == "found at 0.5"
     assert rows[1][1] == f"{result.exhaustive.rows[1].thresholds.found_at:,}"
     assert execute(["demo", "--quick", "--json"]) == 0

@@ -124,18 +124,14 @@ def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple
         if curve is None:
             continue
         old = f"{curve.found_at:,}", f"{curve.false_alarms_at:,}"
-        points = () if row.details is None else row.details.thresholds
-        new = [
-            (f"{point.new:.3g}", f"{point.hits[1]:,}", f"{point.false_alarms[1]:,}")
-            for point in points
-            if point.old == curve.at
-        ]
-        if row is comparison.baseline:
-            new = [(f"{curve.at:g}", *old)]
-        rows.append((row.name, *old, *(new[0] if new else ("–",) * 3)))
+        point = row.recall.get(curve.at)
+        new = ("–",) * 3
+        if point is not None:
+            new = f"{point.threshold:.3g}", f"{point.found:,}", f"{100 * point.recall:.1f}"
+        rows.append((row.name, *old, *new))
     first = comparison.baseline.thresholds
     at = "it" if first is None else f"{first.at:g}"
-    return ("method", f"found at {at}", "false alarms", "as many at", "found", "false alarms"), rows
+    return ("method", f"found at {at}", "false alarms", "as many at", "found", "class-mean recall"), rows
 
 
 def sentences(result: DemoResult) -> list[str]:

@@ -38,7 +38,7 @@ from logn.evaluate.detection.matching import verified_rows
 from logn.evaluate.detection.measurement import Matched, Measurement, MethodDetections, renumbered
 from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.outcomes import DetectionMatches, find_matches
-from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, UnverifiedScores, counts_above
+from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, SHOWN_AT, UnverifiedScores, counts_above
 from logn.evaluate.detection.tide import ErrorTypes, error_types
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.labels.source import find_labels
@@ -284,7 +284,7 @@ def _with_details(
     before = looks[0][0]
     pairs = [BeforeAfter(task.truth, before, after, task.groups) for after, _ in looks]
     return [
-        replace(row, details=ReportDetails.of(pair, of_images, errors))
+        replace(row, details=ReportDetails.of(pair, of_images, errors, row.recall[SHOWN_AT]))
         for row, pair, (_, errors) in zip(rows, pairs, looks, strict=True)
     ]
 
