@@ -18,6 +18,7 @@ from logn.calibrators.method_spec import fit_method
 from logn.calibrators.methods.logit_normalization import FormSettings, Margin, form_settings, logit_normalization
 from logn.calibrators.score_shift_warning import form_warning
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
+from logn.deploy.fold import check_foldable
 from logn.deploy.fold import fold as fold_into
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning
@@ -159,10 +160,7 @@ def calibrate(
     batches = _Batches(loader)
     if layer is None:
         layer = find_layer(model, run=lambda: run(model, _moved(batches.first(), target)))
-    check_layer(layer)
-    for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
-        refuse_attached(path, module)
-        refuse_folded(path, module)
+    _check_ready(model, layer, fold=fold)
 
     given: list[Any] = [None]
 
@@ -195,6 +193,16 @@ def calibrate(
     if fold:
         fold_into(model, layer, affine)
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
+
+
+def _check_ready(model: nn.Module, layer: LogitLayer, *, fold: bool) -> None:
+    """Refuse a layer that could not take the map, before the pass."""
+    check_layer(layer)
+    for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
+        refuse_attached(path, module)
+        refuse_folded(path, module)
+        if fold:
+            check_foldable(path, module)
 
 
 def _checked_choice(

@@ -121,7 +121,7 @@ def record(
             mean_probability=mean_probability,
             metadata=_metadata(layer, name, class_names, digest),
         )
-        for name in _stage_names(layer)
+        for name in layer.stage_names
     )
     recorded = tuple(part if isinstance(part, ClassMoments) else finished(part) for part in running)
     unused: list[DeviceRows] = []
@@ -224,14 +224,6 @@ def _check_stages(layer: LogitLayer, modules: Sequence[nn.Module]) -> None:
             raise InputError(
                 f"Expected the stages of `{layer.name}` to be different modules, but some are the same one."
             )
-
-
-def _stage_names(layer: LogitLayer) -> list[str]:
-    """The paths of each stage as one text."""
-    return [
-        ", ".join(path for path, number in zip(layer.paths, layer.stage_of, strict=True) if number == stage)
-        for stage in range(layer.num_stages)
-    ]
 
 
 def _metadata(
