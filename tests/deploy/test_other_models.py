@@ -114,9 +114,7 @@ def test_a_map_of_another_layer_of_the_same_width_is_refused(put, fingerprinted)
     model = two_heads()
     affine = map_of_layer(model, "a", fingerprint=fingerprinted)
     before = fingerprint(model)
-    with pytest.raises(
-        InputError, match=r"^Expected `affine` to be of `b`, but it was recorded at `a`; pass"
-    ):
+    with pytest.raises(InputError, match=r"^Expected `affine` to be of `b`, but it was recorded at `a`; pass"):
         put(model, logn.LogitLayer("b"), affine)
     assert fingerprint(model) == before
     with pytest.warns(LogNWarning, match="of `b`, but it was recorded at `a`"):
