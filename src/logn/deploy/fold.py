@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import maps_of_modules, refuse_attached
-from logn.deploy.fold_mark import mark_module
+from logn.deploy.fold_mark import mark_module, unmark_module
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.logits.shared_modules import give_own_slots
@@ -73,22 +74,62 @@ def fold(
         >>> torch.allclose(model(features), expected)
         True
     """
-    allow_refold = allow_refold or again
+    fold_checked(model, layer, affine, lambda: None, allow_refold=allow_refold or again, allow_mismatch=allow_mismatch)
+
+
+def fold_checked(
+    model: nn.Module,
+    layer: LogitLayer,
+    affine: ClassAffine | Sequence[ClassAffine],
+    check: Callable[[], None],
+    *,
+    allow_refold: bool = False,
+    allow_mismatch: bool = False,
+) -> None:
+    """As `fold`, but the model is as before where `check`, which may run it, raises.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2))
+        >>> weight = model[0].weight.detach().clone()
+        >>> def refuse():
+        ...     raise InputError("No.")
+        >>> try:
+        ...     fold_checked(model, LogitLayer("0"), ClassAffine([2.0, 1.0], [0.0, 1.0]), refuse)
+        ... except InputError:
+        ...     print(torch.equal(model[0].weight, weight))
+        True
+    """
     maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     # Tensors made in inference mode could never be trained again.
-    with torch.inference_mode(False), torch.no_grad():
-        slots = give_own_slots(model, layer)
-        try:
-            folds = _prepare_all(layer, find_modules(model, layer), maps)
-        except InputError:
-            for slot in slots:
-                slot.restore()
-            raise
+    with torch.inference_mode(False), torch.no_grad(), ExitStack() as undo:
+        for slot in give_own_slots(model, layer):
+            undo.callback(slot.restore)
+        folds = _prepare_all(layer, find_modules(model, layer), maps)
         outside = _parameters_outside(model, folds)
         written: dict[int, Tensor] = {}
         for item in folds.values():
-            if _write(item, outside, written):
-                keep_untied(model)
+            undo.callback(_restore, item.module, _state_of(item.module))
+        tied = False
+        for item in folds.values():
+            tied |= _write(item, outside, written)
+        check()
+        undo.pop_all()
+        if tied:
+            keep_untied(model)
+
+
+def _state_of(module: nn.Module) -> dict[str, Any]:
+    """What a fold may replace in a module; it writes to no storage, so the tensors need not be copied."""
+    data = {name: parameter.data for name, parameter in module._parameters.items() if parameter is not None}
+    return {"_parameters": dict(module._parameters), "_buffers": dict(module._buffers), "data": data}
+
+
+def _restore(module: nn.Module, state: Mapping[str, Any]) -> None:
+    module._parameters.update(state["_parameters"])
+    module._buffers.update(state["_buffers"])
+    for name, tensor in state["data"].items():
+        state["_parameters"][name].data = tensor
+    unmark_module(module)
 
 
 def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[Any]) -> dict[int, _Fold]:
@@ -272,7 +313,7 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
                 f"`{item.path}.{name}` was tied to `{outside[id(current)]}`; it now has a copy of its own, so do not "
                 "tie them again when loading.",
                 LogNWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             _assign(item.module, name, tensor)
             tied = True

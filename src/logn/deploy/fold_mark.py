@@ -31,6 +31,11 @@ def mark_module(module: nn.Module) -> None:
     setattr(module, ATTRIBUTE, _summary(module))
 
 
+def unmark_module(module: nn.Module) -> None:
+    """Take the note off, where the fold was undone."""
+    vars(module).pop(ATTRIBUTE, None)
+
+
 def is_folded(module: Any) -> bool:
     """Whether the weights of `module` came out of a fold in this process, and are still these."""
     noted = getattr(module, ATTRIBUTE, None)

@@ -15,6 +15,7 @@ from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.fold import check_foldable, fold
+from logn.deploy.kept_outputs import check_kept, watch_outputs
 from logn.deploy.onnx_proof import Proof
 from logn.deploy.torch_proof import check_fold_proof, check_same_weights, copied_layer, prove_fold
 from logn.errors import InputError, LogNWarning
@@ -72,6 +73,12 @@ class TorchModel:
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
         plain = copied_layer(self.network, self.layer)
+
+        def run(model: TorchModel) -> None:
+            for part in images.batches(BATCH):
+                model.run(part)
+
+        before = watch_outputs(self.network, self.layer, lambda: run(self))
         with warnings.catch_warnings():
             # The file is read back below: what a tied weight needs to stay untied is seen there.
             warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
@@ -79,13 +86,10 @@ class TorchModel:
         self.save(self, output)
         written = self.reopen(self, output)
         check_same_weights(written.network, self.network, self.name)
-
-        def run() -> None:
-            for part in images.batches(BATCH):
-                written.run(part)
-
+        if before:
+            check_kept(self.layer, maps[0], before, watch_outputs(written.network, self.layer, lambda: run(written)))
         with evaluation_mode(written.network):
-            proof = prove_fold(written.network, self.layer, plain, maps, run)
+            proof = prove_fold(written.network, self.layer, plain, maps, lambda: run(written))
         return check_fold_proof(proof, self.name)
 
     def _check_layer(self) -> None:
