@@ -28,6 +28,7 @@ from logn.statistics.device_rows import DeviceRows
 from logn.statistics.estimators import MOVING_AVERAGE, Estimator, Statistics, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
+from logn.statistics.sanity_checks import unused_checks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,7 +152,7 @@ def record(
             vars(given).update(vars(finished(part)))  # the object that the caller holds is filled
     if across_processes and estimator != MOVING_AVERAGE:
         merge_across_processes(recorded)
-    _warn_if_empty(layer, recorded)
+    _warn_of_doubts(layer, recorded)
 
 
 def default_sample_rows(num_classes: int) -> int:
@@ -286,7 +287,9 @@ def _note_activation(recorded: Sequence[Statistics], activation: str) -> None:
         moments.metadata = moments.metadata.with_changes(activation=activation)
 
 
-def _warn_if_empty(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
+def _warn_of_doubts(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
+    for sentence in dict.fromkeys(sentence for moments in recorded for sentence in unused_checks(moments)):
+        warnings.warn(sentence, LogNWarning, stacklevel=4)
     if not all(moments.count.any() or moments.skipped.any() for moments in recorded):
         warnings.warn(
             f"No logits passed through `{layer.name}` while recording.",
