@@ -279,6 +279,17 @@ def detector():
     torch.manual_seed(0)
     return ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=6)
 
+class Reader(Net):
+    def forward(self, x):
+        features = self.pool(x).flatten(1)
+        logits = self.fc(features)
+        return {"logits": logits.softmax(1), "similarity": nn.functional.linear(features, self.fc.weight * 2)}
+
+def read_twice():
+    net = Reader()
+    net.load_state_dict(classifier().state_dict())
+    return net
+
 def nothing():
     return {}
 """
@@ -368,6 +379,14 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(refused, tmp_path, mod
         "to have a bias, where the correction goes": (
             f"{functions}:without_bias",
             *given,
+            "-o",
+            tmp_path / "x.safetensors",
+        ),
+        "but the output `similarity` changes too": (
+            f"{functions}:read_twice",
+            *given,
+            "--method",
+            "logn",
             "-o",
             tmp_path / "x.safetensors",
         ),

@@ -92,6 +92,17 @@ class Sum(nn.Module):
         return self.a(features) + self.b(features)
 
 
+class Returns(Sum):
+    """Returns what `ending` makes of two layers."""
+
+    def __init__(self, ending):
+        super().__init__()
+        self.ending = ending
+
+    def forward(self, features):
+        return self.ending(self, features)
+
+
 class Branches(nn.Module):
     """Its code asks for values, so that it cannot be followed without any."""
 
@@ -222,7 +233,7 @@ def merged(tmp_path, capsys):
     np.testing.assert_allclose(parts[0].variance, whole.variance, rtol=1e-13)
 
 
-@row("A map or statistics of other weights, classes or another activation")
+@row("A map or statistics of another layer, other weights, classes or another activation")
 def other_model(tmp_path, capsys):
     model, other, layer = classifier(), classifier(), logn.LogitLayer("0")
     affine = logn.logit_normalization(recorded(model, layer))
@@ -234,6 +245,9 @@ def other_model(tmp_path, capsys):
     sigmoids = logn.ClassAffine(np.ones(5), np.zeros(5), source=logn.StatisticsMetadata(activation="sigmoid"))
     with refused("to be of a softmax"):
         logn.attach(model, logn.LogitLayer("0", activation="softmax"), sigmoids)
+    elsewhere = logn.ClassAffine(np.ones(5), np.zeros(5), source=logn.StatisticsMetadata(layer="1"))
+    with refused("of `0`, but it was recorded at `1`"):
+        logn.attach(model, layer, elsewhere)
 
 
 @row("A map of another number of columns, or with the background elsewhere")
@@ -245,11 +259,43 @@ def other_columns(tmp_path, capsys):
         logn.attach(classifier(), logn.LogitLayer("0", background=0), last, allow_mismatch=True)
 
 
-@row("The class layer is not what the model returns")
+@row("The class layer is not what the model returns, or a temperature or a forward hook lies between")
 def other_layer(tmp_path, capsys):
     with refused("is not made of them alone"):
         recorded(Sum().eval(), logn.LogitLayer("a"))
     assert recorded(Sum().eval(), logn.LogitLayer("a"), check_output=False).count.max() == 50
+    with refused("a temperature"):
+        recorded(Returns(lambda model, features: model.a(features) / 2).eval(), logn.LogitLayer("a"))
+    hooked = classifier()
+    hooked[0].register_forward_hook(lambda module, inputs, output: output + 1)
+    with refused("a forward hook on it changes that"):
+        recorded(hooked, logn.LogitLayer("0"))
+
+
+@row(
+    "The model returns several tensors, and their names do not tell the class scores (`logits`, `pred_logits`, `out`, "
+    "`cls…`, `scores`)"
+)
+def several_tensors(tmp_path, capsys):
+    with refused("returns several tensors that fit, of the layers b .*, a "):
+        logn.locate_logits(Returns(lambda model, features: (model.b(features), model.a(features))).eval())
+    named = Returns(lambda model, features: {"b": model.b(features), "logits": model.a(features)})
+    assert logn.locate_logits(named.eval()).path == "a"
+
+
+@row("Something else in the model reads the class layer or its logits")
+def read_elsewhere(tmp_path, capsys):
+    model = Returns(lambda model, features: {"logits": model.a(features), "other": model.a(features).cumsum(1)}).eval()
+    with refused("but the output `other` changes too"):
+        logn.calibrate(model, [torch.rand(50, 4)], layer=logn.LogitLayer("a"), form="paper")
+
+
+@row("The class layer has no bias")
+def no_bias(tmp_path, capsys):
+    model, affine = nn.Sequential(nn.Linear(4, 5, bias=False)).eval(), logn.ClassAffine(np.full(5, 2.0), np.ones(5))
+    with refused("to have a bias, where the correction goes"):
+        logn.fold(model, logn.LogitLayer("0"), affine)
+    logn.attach(model, logn.LogitLayer("0"), affine)
 
 
 @row("The model returns a sum or a product of several layers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import numpy as np
 import pytest
@@ -140,6 +141,19 @@ def test_fewer_anchors_can_be_kept(model):
     assert detector.population == "kept anchors"
     some, all_of_them = detector.propose(images()[:1])[0], TorchvisionDetector(model).propose(images()[:1])[0]
     assert len(some.logits) <= 5 * 6 < len(all_of_them.logits)
+
+
+@pytest.mark.parametrize("bias", [9.0, -9.0])
+def test_a_column_that_is_left_out_and_scores_highest_is_warned_of(bias):
+    model = MODELS["retinanet"]()
+    with torch.no_grad():
+        model.head.classification_head.cls_logits.bias[:: CLASSES + 1] = bias
+    for detector, words in ((TorchvisionDetector(model), "Column 0 of"), (TorchvisionDetector(model, unused=()), None)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            detector.propose([torch.rand(3, 64, 64)] * 2)
+        expected = [words] if words and bias > 0 else []
+        assert [str(warning.message)[:11] for warning in caught] == expected
 
 
 def test_a_retinanet_that_counts_from_zero():

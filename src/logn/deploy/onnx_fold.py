@@ -15,7 +15,7 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.provenance import Target, asks_for_weights
 from logn.deploy.onnx_clipping import refuse_clipping
-from logn.deploy.onnx_mark import refuse_folded_file, refuse_folded_weights, write_fold
+from logn.deploy.onnx_mark import refuse_folded_file, write_fold
 from logn.deploy.onnx_proof import Proof, prove
 from logn.errors import InputError
 from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
@@ -116,8 +116,6 @@ def fold_onnx(
     runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
     logits, used = locate_onnx_logits(file, wanted, runs[0] if runs else None)
     affine.check_fits(Target(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
-    if not allow_refold:
-        refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
     _refuse_quantised(logits, file.path, insert)
     whole = _over_all_columns(affine, logits)
     refuse_clipping(file.model, logits.tensors, whole, file.path)

@@ -20,7 +20,7 @@ from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, check_threshold, recommend
 from logn.deploy.onnx_proof import Proof
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.correction.model_kinds import Advance, ImageFiles, ImageItem, Traits
+from logn.evaluate.correction.model_kinds import Advance, ImageFiles, ImageItem, Traits, beside
 from logn.evaluate.correction.onnx_model import LogitHints
 from logn.evaluate.correction.open_model import open_model
 from logn.evaluate.correction.score_change import ScoreChange, score_change
@@ -277,19 +277,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)
         yield
-
-
-def beside(output: Path, what: str, stage: int | None = None, *, in_folder: bool) -> Path:
-    """Where statistics or map of a corrected model lie.
-
-    Example:
-        >>> beside(Path("best.pt"), "statistics", in_folder=False).name
-        'best.statistics.safetensors'
-        >>> beside(Path("model"), "affine", 1, in_folder=True).as_posix()
-        'model/logn-affine-2.safetensors'
-    """
-    part = what if stage is None else f"{what}-{stage + 1}"
-    return output / f"logn-{part}.safetensors" if in_folder else output.with_name(f"{output.stem}.{part}.safetensors")
 
 
 def _check_target(name: str, target: Path) -> None:
