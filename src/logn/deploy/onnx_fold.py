@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.provenance import Target, asks_for_weights
-from logn.deploy.onnx_clipping import refuse_clipping
-from logn.deploy.onnx_mark import refuse_folded_file, refuse_folded_weights, write_fold
+from logn.calibrators.provenance import Target, asks_for_weights, fingerprint_kind
+from logn.deploy.onnx_mark import refuse_folded_file, write_fold
 from logn.deploy.onnx_proof import Proof, prove
 from logn.errors import InputError
 from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
@@ -73,15 +72,15 @@ def fold_onnx(
     The class layer is found by walking back from the class activation (or from an output that has none) to the Gemm,
     MatMul or Conv behind it, and which channel is which class is measured by a run with numbered channels. Where the
     weights cannot take the map (a cosine head that normalises them as it runs), a Mul and an Add are put behind the
-    logits. Weights in external data stay there. The file gets its name only after both models ran in onnxruntime and
-    the new logits were the map of the old ones.
+    logits. Weights in external data stay there. The file gets its name only after both models ran in onnxruntime, the
+    new logits were the map of the old ones, and no output but the class scores changed.
 
     Args:
         model_path: The ONNX file; it does not change.
         affine: The map, one column per class and for the background.
         output_path: The file to write; weights in external data go to a file of that name plus `.data`.
-        tensor: Name of the tensor that holds the logits, or of the output behind their activation, or several such;
-            needed only where the search finds none or several.
+        tensor: Name of the tensor that holds the logits, or of the output behind their activation, or several such; by
+            default where the statistics of the map were recorded, else the search finds it.
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
         inputs: What to run the models on, by the name of the input, or several such; by default random values.
@@ -112,19 +111,26 @@ def fold_onnx(
         digest = onnx_digest(file) if asks_for_weights([affine], "onnx") else None
         affine.check_fits(Target(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
-    wanted = Wanted(affine.num_classes, names, activation, axis, affine.background is not None)
+    recorded = _Recorded.of(affine, OnnxGraph(file.model))
+    wanted = Wanted(
+        affine.num_classes,
+        names or recorded.tensors,
+        activation,
+        axis,
+        affine.background is not None,
+        parameters=() if names else recorded.parameters,
+    )
     runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
     logits, used = locate_onnx_logits(file, wanted, runs[0] if runs else None)
     affine.check_fits(Target(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
-    if not allow_refold:
-        refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
-    _refuse_quantised(logits, file.path, insert)
+    if not allow_mismatch:
+        recorded.check(logits, file.path, named=bool(names))
     whole = _over_all_columns(affine, logits)
-    refuse_clipping(file.model, logits.tensors, whole, file.path)
     way = "nodes" if insert or logits.layout is None else "weights"
-    folded = _insert_map(file.model, logits, whole) if way == "nodes" else _fold_weights(file.model, logits, whole)
+    mapped = _insert_map(file.model, logits, whole)
+    folded = mapped if way == "nodes" else _fold_weights(file.model, logits, whole)
     write_fold(folded, affine, logits.tensors, way)
-    proof = _write(file, folded, target, logits, whole, [used, *runs[1:]])
+    proof = _write(file, folded, target, logits, whole, [used, *runs[1:]], None if way == "nodes" else mapped)
     return FoldReport(
         output_path=target,
         tensors=logits.tensors,
@@ -139,6 +145,58 @@ def fold_onnx(
     )
 
 
+@dataclass(frozen=True)
+class _Recorded:
+    """Where the statistics of a map were recorded, as far as it says so.
+
+    Attributes:
+        layer: As the map names it: tensors of an ONNX file, or modules of a torch model; None where it names none.
+        tensors: The tensors, where this file has them.
+        parameters: The weights and biases of the modules, where this file has any of them.
+        in_file: Whether it was an ONNX file.
+    """
+
+    layer: str | None = None
+    tensors: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    in_file: bool = False
+
+    @classmethod
+    def of(cls, affine: ClassAffine, graph: OnnxGraph) -> _Recorded:
+        source = affine.source
+        if source is None or source.layer is None:
+            return cls()
+        names = tuple(source.layer.split(", "))
+        if source.fingerprint is not None and fingerprint_kind(source.fingerprint) == "onnx":
+            return cls(source.layer, names if all(name in graph.producers for name in names) else (), in_file=True)
+        parameters = tuple(f"{name}.{part}" for name in names for part in ("weight", "bias"))
+        return cls(source.layer, (), tuple(name for name in parameters if name in graph.initializers))
+
+    def check(self, logits: OnnxLogits, path: Path, *, named: bool) -> None:
+        """Refuse logits of another layer; those of a torch layer also where the graph scales them."""
+        if self.layer is None or (named and not self.in_file):
+            return
+        found = ", ".join(logits.tensors)
+        if self.in_file and {*logits.tensors} != {*self.layer.split(", ")}:
+            raise InputError(
+                f"Expected `affine` to be recorded at the logits of `{path}`, `{found}`, but it was recorded at "
+                f"`{self.layer}`; collect the statistics there, or pass allow_mismatch=True (`--allow-mismatch`)."
+            )
+        weights = {name for layer in logits.layers for name in (layer.weight, layer.bias)}
+        if self.parameters and weights.isdisjoint(self.parameters):
+            raise InputError(
+                f"Expected `affine` to be recorded at the logits of `{path}`, `{found}`, but it was recorded at "
+                f"`{self.layer}`; name the output of that layer as `tensor`."
+            )
+        for layer in () if self.in_file else logits.layers:
+            if (layer.factor, layer.offset) != (1.0, 0.0):
+                raise InputError(
+                    f"Expected the logits of `{path}` to be what `{self.layer}` gives, where `affine` was recorded, "
+                    f"but `{found}` is {layer.factor:g} * `{layer.output}` + {layer.offset:g}; name the one that is meant "
+                    "as `tensor`."
+                )
+
+
 def _check_paths(source: Path, target: Path) -> Path:
     if source.exists() and target.exists() and source.samefile(target):
         raise InputError(f"Expected `output_path` to be another file than the model, but both are `{source}`.")
@@ -147,16 +205,6 @@ def _check_paths(source: Path, target: Path) -> Path:
     if not target.parent.is_dir():
         raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
     return target
-
-
-def _refuse_quantised(logits: OnnxLogits, path: Path, insert: bool) -> None:
-    for layer in logits.layers:
-        if layer.quantised and not insert:
-            raise InputError(
-                f"Expected the class layer of `{path}` to have floating-point weights, but {layer.reason}, and their "
-                "scales would no longer fit: fold the model before it is quantised, or put the map behind the layer "
-                "with insert=True."
-            )
 
 
 def _fold_weights(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
@@ -199,7 +247,13 @@ def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
 
 
 def _write(
-    file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine: ClassAffine, inputs: Sequence[Arrays]
+    file: OnnxFile,
+    folded: Any,
+    target: Path,
+    logits: OnnxLogits,
+    affine: ClassAffine,
+    inputs: Sequence[Arrays],
+    mapped: Any,
 ) -> Proof:
     """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
     import onnx
@@ -216,7 +270,10 @@ def _write(
                 onnx.external_data_helper.set_external_data(tensor, data_name)
         onnx.save_model(folded, str(written))
         half = _is_half(file.model, logits)
-        proof = prove(file.model, written, logits.tensors, logits.axis, affine, inputs, half=half)
+        layers = [] if mapped is None else [layer.node for layer in logits.layers]
+        proof = prove(
+            file.model, written, logits.tensors, logits.axis, affine, inputs, half=half, layers=layers, mapped=mapped
+        )
         _check_proof(proof, file.path)
         data = written.parent / data_name
         if data.exists():
