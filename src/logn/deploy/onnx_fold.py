@@ -17,6 +17,7 @@ from logn.calibrators.provenance import Target, asks_for_weights, fingerprint_ki
 from logn.deploy.onnx_mark import refuse_folded_file, write_fold
 from logn.deploy.onnx_proof import Proof, prove
 from logn.errors import InputError
+from logn.files import check_new
 from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
 from logn.logits.onnx.graph import OnnxGraph
 from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
@@ -65,6 +66,7 @@ def fold_onnx(
     insert: bool = False,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
+    overwrite: bool = False,
     again: bool = False,
 ) -> FoldReport:
     '''Write `affine` into the class layer of an ONNX model; inputs, outputs and speed stay.
@@ -89,6 +91,7 @@ def fold_onnx(
             checked then, as the earlier fold has changed it.
         allow_mismatch: Only warn where `affine` was made for another file or another activation, for example for the
             model before it was retrained. A map that was made for a torch model is not compared with the file.
+        overwrite: Replace `output_path`, and its data file, where they exist.
         again: An older name of `allow_refold`.
 
     Example:
@@ -105,6 +108,8 @@ def fold_onnx(
         raise InputError(f"Expected `affine` to be a ClassAffine to fold, but got {type(affine).__name__}.")
     target = _check_paths(Path(model_path), Path(output_path))
     file = read_onnx(model_path)
+    _check_data_file(file, target)
+    check_new(target, *([_data_of(target)] if file.data_files else []), overwrite=overwrite)
     allow_refold = allow_refold or again
     if not allow_refold:
         refuse_folded_file(file.model, file.path)
@@ -192,8 +197,8 @@ class _Recorded:
             if (layer.factor, layer.offset) != (1.0, 0.0):
                 raise InputError(
                     f"Expected the logits of `{path}` to be what `{self.layer}` gives, where `affine` was recorded, "
-                    f"but `{found}` is {layer.factor:g} * `{layer.output}` + {layer.offset:g}; name the one that is meant "
-                    "as `tensor`."
+                    f"but `{found}` is {layer.factor:g} * `{layer.output}` + {layer.offset:g}; name the one that is "
+                    "meant as `tensor`."
                 )
 
 
@@ -205,6 +210,17 @@ def _check_paths(source: Path, target: Path) -> Path:
     if not target.parent.is_dir():
         raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
     return target
+
+
+def _data_of(target: Path) -> Path:
+    """Where weights in external data go."""
+    return target.with_name(f"{target.name}.data")
+
+
+def _check_data_file(file: OnnxFile, target: Path) -> None:
+    data = _data_of(target)
+    if file.data_files and data.resolve() in {(file.path.parent / name).resolve() for name in file.data_files}:
+        raise InputError(f"Expected `{target}` not to share its data file `{data.name}` with the model, but it would.")
 
 
 def _fold_weights(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
@@ -258,11 +274,7 @@ def _write(
     """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
     import onnx
 
-    data_name = f"{target.name}.data"
-    if file.data_files and (target.parent / data_name).resolve() in {
-        (file.path.parent / name).resolve() for name in file.data_files
-    }:
-        raise InputError(f"Expected `{target}` not to share its data file `{data_name}` with the model, but it would.")
+    data_name = _data_of(target).name
     with tempfile.TemporaryDirectory(prefix=f".{target.stem}.", suffix=".partial", dir=target.parent) as folder:
         written = Path(folder) / target.name
         for tensor in folded.graph.initializer:
