@@ -298,6 +298,7 @@ def nothing():
 @pytest.fixture
 def functions(tmp_path, monkeypatch):
     (tmp_path / "my_models_for_correct.py").write_text(FUNCTION)
+    (tmp_path / "half_written_models.py").write_text("def classifier(\n")
     monkeypatch.syspath_prepend(tmp_path)
     return "my_models_for_correct"
 
@@ -368,6 +369,12 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(refused, tmp_path, mod
         ),
         "Expected `--method` to be one of": (model, *given, "--method", "logm", "-o", out),
         "be a function that can be imported": (f"{functions}:gone", *given, "-o", tmp_path / "x.safetensors"),
+        "but it cannot: '(' was never closed (half_written_models.py, line 1).": (
+            "half_written_models:classifier",
+            *given,
+            "-o",
+            tmp_path / "x.safetensors",
+        ),
         "to return a torch module, but got dict": (f"{functions}:nothing", *given, "-o", tmp_path / "x.safetensors"),
         "how its images are prepared: imagenet is for most image classifiers": (
             f"{functions}:classifier",

@@ -1,9 +1,12 @@
 """What people pass by mistake is told in one sentence, before anything runs."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import logn
 
@@ -44,6 +47,20 @@ def test_torchscript_is_refused(model):
 def test_one_tensor_is_no_loader(model):
     with pytest.raises(logn.InputError, match=r"but got one tensor; put it in a list: \[images\]"):
         logn.calibrate(model, torch.rand(8, 4))
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        ("train/", r"but got the path `train/`; for a folder of images use logn.correct, or a torch DataLoader\."),
+        (Path("train"), "but got the path `train`"),
+        (TensorDataset(torch.rand(8, 4)), r"but got a dataset \(TensorDataset\), which gives single images; put it in"),
+        (None, "but got NoneType"),
+    ],
+)
+def test_what_gives_no_batches_is_no_loader(model, loader, message):
+    with pytest.raises(logn.InputError, match=message):
+        logn.calibrate(model, loader)
 
 
 def test_one_image_has_no_spread(model):

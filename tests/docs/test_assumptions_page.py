@@ -22,11 +22,10 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is 
 LOGITS = np.random.default_rng(0).standard_normal((400, 6)) * [1.5, 1.2, 1.0, 0.8, 0.7, 1.0] - [2, 3, 4, 5, 6, -9]
 CLASSES = LOGITS[:, :5]
 # The first cannot be tried, as the page says; the others are by tests/deploy/test_onnx_fold.py, by
-# tests/deploy/test_onnx_quantised.py, by tests/frameworks/ray, and by the test of the page on the report.
+# tests/frameworks/ray, and by the test of the page on the report.
 NOT_TRIED_HERE = {
     "The statistics are of some images",
     "An ONNX file is corrected",
-    "Scales of a quantised ONNX file would clip corrected scores",
     "Workers of Ray die again and again over a block, make different models, or cannot get the function that makes it",
     "A comparison is saved",
 }

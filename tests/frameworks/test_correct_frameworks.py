@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -54,6 +57,29 @@ def maps_of(output, stages=1, *, in_folder):
 def close(after, before, affine):
     expected = affine(np.asarray(before, np.float64))
     np.testing.assert_allclose(np.asarray(after), expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
+
+
+OFFLINE = """
+import socket, sys
+
+def refuse(*arguments, **options):
+    print("NETWORK", arguments, file=sys.stderr)
+    raise SystemExit(70)
+
+socket.getaddrinfo = socket.gethostbyname = socket.create_connection = socket.socket.connect = refuse
+from logn.cli.main import execute
+sys.exit(execute(sys.argv[1:]))
+"""
+
+
+def correct_without_network(*arguments):
+    """Run `logn correct` in a process of its own, where any use of the network ends it."""
+    hidden = ("YOLO_OFFLINE", "YOLO_AUTOINSTALL", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    command = [sys.executable, "-c", OFFLINE, "correct", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert "NETWORK" not in done.stderr
+    return done
 
 
 class TestHuggingFace:
@@ -137,6 +163,10 @@ class TestHuggingFace:
         with torch.inference_mode():
             close(again(pixels).logits, model(pixels).logits, maps_of(tmp_path / "out", in_folder=True)[0])
 
+    def test_no_network_is_used(self, folder, images, tmp_path):
+        done = correct_without_network(folder("detr"), "--images", images, "-o", tmp_path / "out")
+        assert done.returncode == 0, done.stderr
+
 
 class TestUltralytics:
     @pytest.fixture(autouse=True)
@@ -189,6 +219,10 @@ class TestUltralytics:
         assert len(found.boxes) > 0
         # Half precision stays half, but for the class layer.
         assert out.stat().st_size < 1.1 * source.stat().st_size
+
+    def test_no_network_is_used(self, file, images, tmp_path):
+        done = correct_without_network(file("yolov8n"), "--trust", "--images", images, "-o", tmp_path / "out.pt")
+        assert done.returncode == 0, done.stderr
 
     def test_a_pickle_needs_trust(self, file, images, tmp_path, capsys):
         source = file("yolov8n")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import FitInputs, check_options
@@ -141,8 +143,7 @@ def calibrate(
         >>> torch.cat([model(batch) for batch in images]).std(dim=0).round(decimals=3).tolist()
         [1.0, 1.0, 1.0]
     """
-    if isinstance(loader, Tensor):
-        raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
+    _check_loader(loader)
     check_options(method, options)  # before the pass, which may take an hour
     target = torch.device(device) if device is not None else _device_of(model)
     run = forward if forward is not None else run_on_batch
@@ -176,6 +177,24 @@ def calibrate(
     example = batches.kept_first() if check_output else []
     handle = _put(model, layer, affine, lambda: [run(model, _moved(batch, target)) for batch in example], fold=fold)
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
+
+
+def _check_loader(loader: Any) -> None:
+    """Refuse what gives no batches, before torch fails on it with an error of its own."""
+    if isinstance(loader, Tensor):
+        raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
+    if isinstance(loader, str | os.PathLike):
+        raise InputError(
+            f"Expected `loader` to give batches of images, but got the path `{os.fspath(loader)}`; for a folder of "
+            "images use logn.correct, or a torch DataLoader."
+        )
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        raise InputError(
+            f"Expected `loader` to give batches of images, but got a dataset ({type(loader).__name__}), which gives "
+            "single images; put it in a loader: torch.utils.data.DataLoader(dataset, batch_size=32)."
+        )
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise InputError(f"Expected `loader` to give batches of images, but got {type(loader).__name__}.")
 
 
 def _put(

@@ -15,7 +15,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.strict_json import parse_json
 
-METADATA_KEY = "logn.folds"
+METADATA_KEY = "logn.folded"
 
 
 def affine_digest(affine: ClassAffine) -> str:

@@ -329,6 +329,9 @@ def make_folder(folder: Path | None) -> None:
     if folder is not None and folder.exists() and not folder.is_dir():
         raise InputError(f"Expected `{folder}` to be a folder, but it is a file.")
     if folder is not None:
+        from logn.evaluate.comparison.files import check_comparison_folder
+
+        check_comparison_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
 
 

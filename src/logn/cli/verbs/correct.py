@@ -36,6 +36,7 @@ from logn.cli.options.preprocessing import (
     given_preprocessing,
     size_option,
 )
+from logn.cli.paths import OverwriteOption
 
 if TYPE_CHECKING:
     from logn.evaluate.correction.correct import Correction
@@ -63,8 +64,9 @@ def correct(
         typer.Option(help="Folder of training images; with --data, the folder that its image paths start from."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The corrected model, of the same kind; must not exist yet.")
+        Path | None, typer.Option("--output", "-o", help="The corrected model, of the same kind.")
     ] = None,
+    overwrite: OverwriteOption = False,
     data: Annotated[
         Path | None,
         typer.Option("--data", "-d", help=f"Instead of a folder, the image list of labels: {ANNOTATIONS}"),
@@ -167,6 +169,7 @@ def correct(
             batch=batch,
             skip_unreadable=skip_unreadable,
             dry_run=dry_run,
+            overwrite=overwrite,
             trust=trust,
             device=device,
             activation=activation.value if activation else None,

@@ -10,7 +10,7 @@ import typer
 
 from logn.cli.console import JsonOption, count_of, print_json, print_note
 from logn.cli.options.choices import Activation
-from logn.cli.paths import check_output
+from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def fold(
     allow_mismatch: Annotated[
         bool, typer.Option("--allow-mismatch", help="Only warn where the correction was made for another model.")
     ] = False,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write a correction into an ONNX file: same inputs, same outputs, same speed.
@@ -52,7 +53,7 @@ def fold(
     from logn.calibrators.class_affine import ClassAffine
 
     _check_kind(model)
-    check_output(output, affine)
+    check_output(output, affine, overwrite=overwrite)
     correction = ClassAffine.load(affine)
     from logn.deploy.onnx_fold import fold_onnx
 
@@ -67,6 +68,7 @@ def fold(
         insert=insert,
         allow_refold=again,
         allow_mismatch=allow_mismatch,
+        overwrite=overwrite,
     )
     if json:
         print_json(asdict(report))
