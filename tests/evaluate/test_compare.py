@@ -221,7 +221,7 @@ def test_an_unknown_objective_is_refused(softmax_split):
         ("gamma=a:1:1", "three numbers"),
         ("norcal:tau=0:1:1", "over a number of `norcal`, of which it has gamma, strength, but got `tau`"),
         ("norcal:weights=0:1:1", "over a number of `norcal`"),
-        ("nothing:tau=0:1:1", "one of none, logn"),
+        ("nothing:tau=0:1:1", "one of none, recommended, logn"),
         ("gamma=0:1:0", "1 to 200 values"),
         ("gamma=0:1:-1", "1 to 200 values"),
     ],
@@ -316,7 +316,7 @@ def test_the_weights_are_compared_where_both_sides_know_them(softmax_split, recw
 def test_the_store_knows_the_activation_that_the_statistics_lack(sigmoid_split):
     moments = of_the_store(sigmoid_split.moments, activation=None)
     fitted = fit_for_store("logn", sigmoid_split.store.header, moments=moments)
-    assert fitted.settings["activation"] == "sigmoid"
+    assert fitted.source.activation == "sigmoid"
     assert fitted == fit_for_store("logn", sigmoid_split.store.header, moments=sigmoid_split.moments)
 
 

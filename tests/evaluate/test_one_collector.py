@@ -86,7 +86,7 @@ def calibrated(name, paths):
 
     images = [as_tensor(read_rgb(path)) for path in paths]
     batches = [images[start : start + 8] for start in range(0, len(images), 8)]
-    return logn.calibrate(getattr(tiny_detectors, name)(), batches, form="paper").moments
+    return logn.calibrate(getattr(tiny_detectors, name)(), batches, method="logn").moments
 
 
 @pytest.mark.parametrize("name", list(POPULATIONS))

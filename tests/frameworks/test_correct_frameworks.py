@@ -113,7 +113,7 @@ class TestHuggingFace:
     def test_the_corrected_folder_gives_the_map_of_the_logits(self, name, folder, images, tmp_path):
         source, out = folder(name), tmp_path / "corrected"
         done = correct(source, images, out)
-        assert (done.method, done.num_classes, done.images) == ("logn:balanced", 5, 6)
+        assert (done.method, done.num_classes, done.images) == ("recommended", 5, 6)
         assert done.moments[0].metadata.class_names == ("cup", "fork", "bed", "cat", "dog")
         assert done.files == (out,)
         assert {"logn-statistics.safetensors", "logn-affine.safetensors"} <= {file.name for file in out.iterdir()}
@@ -126,7 +126,7 @@ class TestHuggingFace:
 
     def test_a_softmax_with_a_background(self, folder, images, tmp_path):
         source, out = folder("detr"), tmp_path / "corrected"
-        done = correct(source, images, out, method="logn:balanced")
+        done = correct(source, images, out, method="recommended")
         assert (done.moments[0].metadata.background, done.moments[0].metadata.activation) == (-1, "softmax")
         close(self.logits(out), self.logits(source), maps_of(out, in_folder=True)[0])
 
@@ -135,7 +135,7 @@ class TestHuggingFace:
         before = sorted(path for path in tmp_path.rglob("*"))
         assert execute(["correct", str(source), "--images", str(images), "--dry-run", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        assert (told["method"], told["output"], told["files"], told["dry_run"]) == ("logn:balanced", None, [], True)
+        assert (told["method"], told["output"], told["files"], told["dry_run"]) == ("recommended", None, [], True)
         assert told["proof"]["largest_difference"] <= told["proof"]["tolerance"]
         assert told["framework"] == "transformers, RTDetrV2ForObjectDetection"
         assert sorted(path for path in tmp_path.rglob("*")) == before
@@ -155,7 +155,7 @@ class TestHuggingFace:
         model.save_pretrained(tmp_path / "model")
         processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
         processor.save_pretrained(tmp_path / "model")
-        done = correct(tmp_path / "model", images, tmp_path / "out", method="logn:balanced")
+        done = correct(tmp_path / "model", images, tmp_path / "out", method="recommended")
         assert (done.num_classes, done.moments[0].metadata.activation) == (6, "softmax")
         assert done.change.is_classification
         again = transformers.ResNetForImageClassification.from_pretrained(tmp_path / "out").eval()
@@ -204,7 +204,7 @@ class TestUltralytics:
     @pytest.mark.parametrize(("name", "stages"), [("yolov8n", 1), ("yolo26n", 2)])
     def test_the_corrected_file_gives_the_map_of_the_logits(self, name, stages, file, images, tmp_path):
         source, out = file(name), tmp_path / "corrected.pt"
-        done = correct(source, images, out, trust=True, method="logn:balanced")
+        done = correct(source, images, out, trust=True, method="recommended")
         assert (done.num_classes, done.images, len(done.maps)) == (5, 6, stages)
         assert done.traits.preprocessing == "letterboxed to 64"
         assert done.moments[0].metadata.class_names == ("cup", "fork", "bed", "cat", "dog")

@@ -44,7 +44,7 @@ SECTIONS += ["provenance"]
 @pytest.fixture(scope="module")
 def page(run_folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    summary = write_report(open_run(run_folder), path, method="logn:balanced")
+    summary = write_report(open_run(run_folder), path, method="recommended")
     return summary, path.read_text(encoding="utf-8")
 
 
@@ -231,7 +231,7 @@ def moved(run_folder, folder):
 
 def test_a_comparison_that_was_moved_lacks_nothing_but_the_images(run_folder, tmp_path, page):
     folder = moved(run_folder, tmp_path / "moved")
-    summary = write_report(open_run(folder), folder / "report.html", method="logn:balanced")
+    summary = write_report(open_run(folder), folder / "report.html", method="recommended")
     assert list(summary.missing) == ["Images"]
     assert "`/nowhere/data/images/" in summary.missing["Images"]
     _, whole = page
@@ -399,10 +399,10 @@ def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path
 def test_the_demonstration_writes_its_page(run_folder, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
-    result = DemoResult(None, folder, 0.9, exhaustive=None, recommended="logn:balanced")
+    result = DemoResult(None, folder, 0.9, exhaustive=None, recommended="recommended")
     page = write_page(result)
     assert page == folder / "report.html"
-    assert "<title>LogN report: logn:balanced, " in page.read_text()
+    assert "<title>LogN report: recommended, " in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_a_comparison_of_before_thresholds_were_measured_says_so(run_folder, tmp
 def test_the_top_says_what_it_costs(page, run_folder):
     _, text = page
     top, comparison = text.split("<main>")[0], Comparison.load(run_folder)
-    before, after = comparison.baseline, comparison["logn:balanced"]
+    before, after = comparison.baseline, comparison["recommended"]
     assert f"<small>{100 * before['ECE']:.1f} → </small>{100 * after['ECE']:.1f}" in top
     assert f"<small>{before.thresholds.found_at:,} → </small>{after.thresholds.found_at:,}" in top
     assert f"of {after.thresholds.objects:,} objects" in top
@@ -497,7 +497,7 @@ def test_model_data_and_date_stand_above_the_title(page, run_folder):
 
 
 def changed(comparison, metric, change):
-    row = comparison["logn:balanced"]
+    row = comparison["recommended"]
     return replace(row, differences={**row.differences, metric: change})
 
 
@@ -507,7 +507,7 @@ def changed(comparison, metric, change):
         ("AP", Interval(0.02, 0.01, 0.03), "Use it: correct the model", "keep the model as it is"),
         ("AP", Interval(0.0, -0.01, 0.01), "Use it, if the groups that matter to you gain more", "keep the model as"),
         ("AP", Interval(-0.02, -0.03, -0.01), "keep the model as it is", "logn correct"),
-        ("APf", Interval(-0.02, -0.03, -0.01), "logn:balanced,strength=0.5", "keep the model as it is, "),
+        ("APf", Interval(-0.02, -0.03, -0.01), "recommended:strength=0.25", "keep the model as it is, "),
     ],
 )
 def test_the_next_steps_follow_from_the_numbers(run_folder, metric, change, said, unsaid):
@@ -516,7 +516,7 @@ def test_the_next_steps_follow_from_the_numbers(run_folder, metric, change, said
     told = " ".join(f"{step.text} {step.command}" for step in steps)
     assert said in told
     assert unsaid not in told
-    assert f"logn thresholds {run_folder}/predictions -a {run_folder}/data/test.json --method logn:balanced" in told
+    assert f"logn thresholds {run_folder}/predictions -a {run_folder}/data/test.json --method recommended" in told
 
 
 def test_boxes_carry_class_and_score_and_after_it_the_score_of_the_old_scale():
@@ -546,7 +546,7 @@ def test_boxes_carry_class_and_score_and_after_it_the_score_of_the_old_scale():
 
 
 def test_labels_hide_no_other_and_stay_in_the_picture(page, run_folder):
-    details = Comparison.load(run_folder)["logn:balanced"].details
+    details = Comparison.load(run_folder)["recommended"].details
     pictures = {image.image_id: np.zeros((64, 96, 3), np.uint8) for image in details.gallery}
     drawn = gallery(details, pictures, [f"a rather long name {place}" for place in range(6)])
     views = [view for part in drawn.parts for picture in part.pictures for view in picture.views]

@@ -69,7 +69,8 @@ def _for_frequent(comparison: Comparison, focus: MethodResult) -> Iterator[Step]
     for metric, named in FREQUENT.items():
         lost = metric in focus.differences and tone(focus.differences[metric]) == "down"
         if lost and focus.name.partition(":")[0] in IN_PART and "strength=" not in focus.name:
-            half = f"{focus.name}{',' if ':' in focus.name else ':'}strength=0.5"
+            part = focus.settings.get("strength", 1.0) / 2
+            half = f"{focus.name}{',' if ':' in focus.name else ':'}strength={part:g}"
             yield Step(
                 f"If {named} matter more to you than rare ones, try half of it: compare with the method {half}, too."
             )
