@@ -1,13 +1,13 @@
 """LogN: correct a model that was trained on long-tailed data, without retraining, labels or inference cost.
 
-Run the trained model once over unlabelled training images, note the mean and the variance of every class's logit, and
-normalise the logits at test time:
+Run the trained model once over unlabelled training images, note the statistics of every class's logit, and correct the
+logits at test time:
 
     layer = logn.locate_logits(model)
     with logn.record(model, layer) as moments:
         for batch in loader:
             model(batch)
-    logn.fold(model, layer, logn.logit_normalization(moments))
+    logn.fold(model, layer, logn.recommend(moments).fit(moments))
 
 Arrays of logits: `logn.LogitNormalizer().fit(train_logits).transform(test_logits)`.
 
@@ -20,13 +20,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logn.calibrators.advice import advise as advise
     from logn.calibrators.class_affine import ClassAffine as ClassAffine
     from logn.calibrators.class_mix.estimate import estimate_prior as estimate_prior
     from logn.calibrators.class_mix.prior_estimate import PriorEstimate as PriorEstimate
     from logn.calibrators.labelled_rows import LabelledRows as LabelledRows
     from logn.calibrators.logit_normalizer import LogitNormalizer as LogitNormalizer
-    from logn.calibrators.match_confidence import keep_confidence as keep_confidence
     from logn.calibrators.method_spec import FitInputs as FitInputs
     from logn.calibrators.method_spec import fit_method as fit_method
     from logn.calibrators.methods.fracal import FracalSigmoid as FracalSigmoid
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from logn.calibrators.methods.prior2posterior import prior2posterior as prior2posterior
     from logn.calibrators.methods.tau_norm import tau_norm as tau_norm
     from logn.calibrators.methods.temperature import temperature as temperature
+    from logn.calibrators.recommend import Recommendation as Recommendation
+    from logn.calibrators.recommend import recommend as recommend
     from logn.classes.counts import ClassCounts as ClassCounts
     from logn.classes.dimensions import fractal_dimension as fractal_dimension
     from logn.classes.shares import ClassShares as ClassShares
@@ -100,9 +100,9 @@ _HOME = {
     "Preprocessing": "logits.image_folder",
     "PriorEstimate": "calibrators.class_mix.prior_estimate",
     "Proposals": "logits.proposals",
+    "Recommendation": "calibrators.recommend",
     "StatisticsMetadata": "statistics.metadata",
     "active_classes": "statistics.active_classes",
-    "advise": "calibrators.advice",
     "attach": "deploy.attach",
     "calibrate": "deploy.calibrate",
     "classification_metrics": "evaluate.classification.metrics",
@@ -118,7 +118,6 @@ _HOME = {
     "fracal": "calibrators.methods.fracal",
     "fractal_dimension": "classes.dimensions",
     "inverse_image_frequency": "calibrators.methods.inverse_image_frequency",
-    "keep_confidence": "calibrators.match_confidence",
     "locate_logits": "logits.locate",
     "logit_adjustment": "calibrators.methods.logit_adjustment",
     "logit_normalization": "calibrators.methods.logit_normalization",
@@ -127,6 +126,7 @@ _HOME = {
     "offsets": "calibrators.methods.offsets",
     "predict": "evaluate.store.predict",
     "prior2posterior": "calibrators.methods.prior2posterior",
+    "recommend": "calibrators.recommend",
     "record": "statistics.record",
     "record_onnx": "statistics.record_onnx",
     "tau_norm": "calibrators.methods.tau_norm",

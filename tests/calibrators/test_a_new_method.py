@@ -38,7 +38,7 @@ METHOD = Method(
     fit,
     {
         "power": Option("number", "power of the lack; default 1.", flag="--lack-power"),
-        "direction": Option("name", "up (default) or down.", ("up", "down"), flag="--direction", bare=True),
+        "direction": Option("name", "up (default) or down.", ("up", "down"), flag="--direction"),
     },
     needs=("counts",),
     notes=lambda inputs, options, affine: ["Rare classes were raised."],
@@ -67,11 +67,11 @@ def shifts(power=1.0):
 
 def test_specifications_know_it(raising):
     np.testing.assert_allclose(logn.fit_method("raise:power=2", counts=COUNTS).shift, shifts(2))
-    np.testing.assert_allclose(logn.fit_method("raise:down", counts=COUNTS).shift, -shifts())
-    assert parse_method("raise:down,power=2") == ("raise", {"direction": "down", "power": 2.0})
-    assert split_methods("logn,raise,down,power=2,loga") == ["logn", "raise:down,power=2", "loga"]
+    np.testing.assert_allclose(logn.fit_method("raise:direction=down", counts=COUNTS).shift, -shifts())
+    assert parse_method("raise:direction=down,power=2") == ("raise", {"direction": "down", "power": 2.0})
+    assert split_methods("logn,raise:direction=down,power=2,loga") == ["logn", "raise:direction=down,power=2", "loga"]
     for spec, sentence in [
-        ("rise", r"one of none, logn, .*, raise, but got 'rise'"),
+        ("rise", r"one of none, recommended, logn, .*, raise, but got 'rise'"),
         ("raise:tau=1", "options of `raise` to be among power, direction, but got `tau`"),
         ("raise:direction=left", "`direction` to be one of up, down, but got 'left'"),
     ]:
@@ -129,7 +129,7 @@ def test_descriptions_say_what_methods_need(method):
     moments = logn.ClassMoments(3, sample_rows=20)
     moments.update(rows)
     everything = EVERYTHING | {"moments": moments}
-    needed = {"temperature": {"value": 2.0}, "fracal": {"num_images": 200}, "p2p": {"activation": "softmax"}}
+    needed = {"temperature": {"value": 2.0}, "fracal": {"num_images": 200}, "recommended": {"activation": "softmax"}}
     options = needed.get(method.name, {"activation": "softmax"} if "labelled" in method.needs else {})
     enough = {name: everything[name] for name in method.needs}
     assert logn.FitInputs(**enough, num_columns=3).fit(method.name, options).num_classes == 3
@@ -144,4 +144,3 @@ def test_a_flag_is_of_one_kind_for_all_methods():
     described = [option for method in all_methods.METHODS for option in method.options.values() if option.flag]
     for flag in {option.flag for option in described}:
         assert len({(option.kind, option.choices) for option in described if option.flag == flag}) == 1
-    assert not all_methods.bare_words() & {method.name for method in all_methods.METHODS}

@@ -38,23 +38,22 @@ def test_scikit_learns_own_checks():
 
 
 @pytest.mark.parametrize(
-    ("options", "about"),
+    ("method", "options", "about"),
     [
-        ({}, {}),
-        ({"form": "paper"}, {}),
-        ({"form": "paper", "margin": 0.0, "eps": 0.1}, {}),
-        ({"use_mean": False, "std_power": 0.5, "relative_std": False}, {}),
-        ({"keep_confidence": True}, {"activation": "softmax"}),
-        ({"form": "paper"}, {"background": 0}),
-        ({}, {"background": -1, "activation": "softmax"}),
-        ({}, {"activation": "sigmoid"}),
+        ("recommended", {}, {"activation": "softmax"}),
+        ("recommended", {"strength": 1.0}, {"background": 0, "activation": "softmax"}),
+        ("recommended", {"threshold": 0.4}, {"activation": "sigmoid"}),
+        ("recommended", {"target": [5.0, 3.0, 2.0, 1.0]}, {"activation": "softmax"}),
+        ("logn", {}, {"background": -1, "activation": "softmax"}),
+        ("logn:use_std=false", {"strength": 0.5}, {"activation": "softmax"}),
     ],
 )
-def test_it_gives_what_the_function_gives(options, about):
+def test_it_gives_what_the_function_gives(method, options, about):
     moments = logn.ClassMoments(4, sample_rows=4096, metadata=logn.StatisticsMetadata(**about))
     moments.update(TRAIN)
-    expected = logn.logit_normalization(moments, **({"form": "balanced"} | options))
-    normalizer = logn.LogitNormalizer(**options, **about).fit(TRAIN)
+    given_options = {name: value for name, value in options.items() if name != "target"}
+    expected = logn.FitInputs(moments=moments, target=options.get("target")).fit(method, given_options)
+    normalizer = logn.LogitNormalizer(method, **options, **about).fit(TRAIN)
     assert normalizer.affine_ == expected
     assert normalizer.n_features_in_ == 4
     np.testing.assert_array_equal(normalizer.moments_.mean, moments.mean)
@@ -67,8 +66,8 @@ def test_parts_give_what_the_whole_gives(rows, cut):
     rows = rows + np.arange(12)[:, None]  # every class varies
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", logn.LogNWarning)
-        whole = logn.LogitNormalizer(activation="softmax").fit(rows)
-        parts = logn.LogitNormalizer(activation="softmax").partial_fit(rows[:cut]).partial_fit(rows[cut:])
+        whole = logn.LogitNormalizer("logn").fit(rows)
+        parts = logn.LogitNormalizer("logn").partial_fit(rows[:cut]).partial_fit(rows[cut:])
         np.testing.assert_allclose(parts.affine_.scale, whole.affine_.scale, rtol=1e-6)
         np.testing.assert_allclose(parts.affine_.shift, whole.affine_.shift, rtol=1e-6, atol=1e-6)
         back = whole.inverse_transform(whole.transform(rows))
@@ -93,16 +92,16 @@ def test_a_first_row_alone_waits_for_more():
 
 
 def test_parameters_are_read_set_and_cloned():
-    normalizer = logn.LogitNormalizer("paper", eps=0.1)
-    assert normalizer.get_params()["eps"] == 0.1
-    assert repr(normalizer) == "LogitNormalizer(form='paper', eps=0.1)"
+    normalizer = logn.LogitNormalizer("logn", strength=0.5)
+    assert normalizer.get_params()["strength"] == 0.5
+    assert repr(normalizer) == "LogitNormalizer(method='logn', strength=0.5)"
     copied = clone(normalizer.fit(TRAIN))
     assert copied.get_params() == normalizer.get_params()
     assert not hasattr(copied, "affine_")
-    assert normalizer.set_params(form="balanced") is normalizer
-    assert normalizer.form == "balanced"
-    with pytest.raises(logn.InputError, match=r"parameters of LogitNormalizer to be form.*but got `forms`"):
-        normalizer.set_params(forms="paper")
+    assert normalizer.set_params(method="p2p") is normalizer
+    assert normalizer.method == "p2p"
+    with pytest.raises(logn.InputError, match=r"parameters of LogitNormalizer to be method.*but got `methods`"):
+        normalizer.set_params(methods="logn")
 
 
 def test_it_goes_into_a_pipeline_and_through_copies():

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import logn
-from logn.calibrators.balanced_margin import solve_balanced_margin, solve_margin_of_moments
-from logn.logits.arrays import sigmoid, softmax
+from logn.logits.arrays import softmax
 
 ELEMENTS = st.floats(-20, 20)
 CLASSES = 4
@@ -50,9 +49,7 @@ def test_a_factor_on_a_class_is_normalised_away_without_a_margin(rows, test, fac
 @given(rows=ROWS)
 def test_normalised_training_logits_have_mean_0_and_variance_1(rows):
     assume(well_spread(rows))
-    normalised = moments_of(
-        logn.logit_normalization(moments_of(rows), form="paper", background=None, activation="softmax")(rows)
-    )
+    normalised = moments_of(logn.logit_normalization(moments_of(rows), background=None)(rows))
     np.testing.assert_allclose(normalised.mean, 0.0, atol=1e-6)
     np.testing.assert_allclose(normalised.variance, 1.0, rtol=1e-2)
 
@@ -60,25 +57,36 @@ def test_normalised_training_logits_have_mean_0_and_variance_1(rows):
 @given(rows=ROWS, test=TEST)
 def test_a_very_low_margin_leaves_background_a_very_high_one_foreground(rows, test):
     assume(well_spread(rows))
-    options = {"background": -1, "use_mean": False, "use_std": False}
+    options = {"background": -1, "strength": 0.0, "use_std": False}
     low = softmax(logn.logit_normalization(moments_of(rows), margin=-1e3, **options)(test))
     high = softmax(logn.logit_normalization(moments_of(rows), margin=1e3, **options)(test))
     np.testing.assert_allclose(low[:, -1], 1.0)
     np.testing.assert_allclose(high[:, -1], 0.0, atol=1e-12)
 
 
-@given(rows=ROWS, test=TEST, margin=st.sampled_from(["min", "mean", "max", "background", "balance", 1.5]))
+@given(rows=ROWS, test=TEST, margin=st.sampled_from(["min", "mean", "max", "background", 1.5]))
 def test_the_place_of_the_background_changes_no_score(rows, test, margin):
     assume(well_spread(rows))
     last_to_first = np.array([3, 0, 1, 2])
-    options = {"sample_rows": 50}
-    last = logn.logit_normalization(moments_of(rows, **options), background=-1, margin=margin)
-    first = logn.logit_normalization(moments_of(rows[:, last_to_first], **options), background=0, margin=margin)
+    last = logn.logit_normalization(moments_of(rows), background=-1, margin=margin)
+    first = logn.logit_normalization(moments_of(rows[:, last_to_first]), background=0, margin=margin)
     np.testing.assert_allclose(
         softmax(first(test[:, last_to_first])), softmax(last(test))[:, last_to_first], rtol=1e-5, atol=1e-7
     )
     assert last.scale[-1] == 1.0
     assert last.shift[-1] == 0.0
+
+
+@given(rows=ROWS, test=TEST, statistic=st.sampled_from(["mean", "prior"]), strength=st.floats(0, 1))
+def test_the_lowest_class_keeps_its_logits_and_the_others_lose_a_part_of_their_advantage(
+    rows, test, statistic, strength
+):
+    assume(well_spread(rows))
+    moments = moments_of(rows)
+    values = moments.mean[:-1] if statistic == "mean" else np.log(moments.mean_probability_of("softmax")[:-1])
+    affine = logn.logit_normalization(moments, statistic=statistic, strength=strength, use_std=False, background=-1)
+    np.testing.assert_allclose(affine.shift[:-1], -strength * (values - values.min()), rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(affine.scale, 1.0)
 
 
 @given(counts=COUNTS, test=TEST, gamma=st.floats(0, 2))
@@ -92,6 +100,7 @@ def test_norcal_on_exponentials_on_probabilities_and_as_a_shift(counts, test, ga
 @given(counts=COUNTS, test=TEST)
 def test_strength_0_changes_nothing(counts, test):
     for affine in (
+        logn.logit_normalization(moments_of(test), strength=0.0, use_std=False, background=-1, active=[True] * 4),
         logn.norcal(counts, 0.0, background=-1),
         logn.logit_adjustment(counts, 0.0, background=-1),
         logn.fracal([100 / 3] * 3, 100, [1.5, 1.2, 2.0], background=-1, strength=0.0),
@@ -143,115 +152,15 @@ def test_tau_norm_takes_convolutions_and_tensors():
     np.testing.assert_allclose(logn.tau_norm(weight, 0.7).scale, flat.scale, rtol=1e-6)
 
 
-def mean_mass(logits, activation):
-    if activation == "softmax":
-        return (1 - softmax(logits)[:, 0]).mean()
-    return sigmoid(logits).sum(axis=1).mean()
-
-
-@given(rows=ROWS, relative=st.booleans())
-def test_the_balanced_margin_keeps_the_foreground_mass(rows, relative):
-    # Rows as the sample holds them, so that the mass can be compared exactly.
-    rows = rows.astype(np.float16).astype(np.float64)
-    assume(well_spread(rows))
-    for background, activation in ((0, "softmax"), (None, "sigmoid")):
-        moments = moments_of(rows, sample_rows=100)
-        affine = logn.logit_normalization(
-            moments, background=background, margin="balance", relative_std=relative, activation=activation
-        )
-        before, after = mean_mass(rows, activation), mean_mass(affine(rows), activation)
-        assert after == pytest.approx(before, abs=1e-6)
-        assert affine.settings["margin_error"] >= 0
-
-
-@pytest.mark.parametrize("behind", [20.0, 30.0, 200.0])
-def test_the_balanced_margin_keeps_a_mass_that_is_nearly_nothing(behind):
-    rng = np.random.default_rng(0)
-    rows = rng.normal([0.0, -1.0, -3.0, -2.0], [1.0, 2.0, 0.5, 1.0], size=(500, 4))
-    for background, activation in ((0, "softmax"), (None, "sigmoid")):
-        far = rows - behind
-        if background == 0:
-            far[:, 0] = rows[:, 0]
-        affine = logn.logit_normalization(
-            moments_of(far, sample_rows=500), background=background, margin="balance", activation=activation
-        )
-        sample = moments_of(far, sample_rows=500).sample.astype(np.float64)
-        log_mass = []
-        for logits in (sample, affine(sample)):
-            # Where it is this small, the mass is the sum of the odds, whose logarithm does not run out of digits.
-            odds = logits[:, 1:] - logits[:, :1] if background == 0 else logits
-            log_mass.append(np.logaddexp.reduce(odds.ravel()))
-        assert log_mass[1] == pytest.approx(log_mass[0], abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("activation", "background", "shifted"),
-    [("softmax", 0, [True, True, False]), ("sigmoid", None, [False, True, True, False])],
-)
-def test_the_error_of_the_balanced_margin_by_the_delta_method(activation, background, shifted):
-    rows = np.array([[0.5, 1.0, -2.0, 0.25], [2.0, -1.0, 0.5, 0.5], [1.0, 0.0, -0.5, -1.0]], np.float16)
-    # The last class has a part of the mass and does not move.
-    halved = logn.ClassAffine([1.0, 0.5, 0.5, 1.0], [0.0, -1.0, -1.0, 0.0], background=background)
-    found = solve_balanced_margin(rows, halved, np.array(shifted), activation)
-
-    def mass(logits):
-        return 1 - softmax(logits)[:, 0] if activation == "softmax" else sigmoid(logits)[:, 1:3].sum(axis=1)
-
-    def mass_at(margin):
-        return mass(halved(rows.astype(np.float64)) + margin * np.array([0.0, 1.0, 1.0, 0.0]))
-
-    before = mass(rows.astype(np.float64))
-    assert mass_at(found.value).mean() == pytest.approx(before.mean(), rel=1e-8)
-    slope = (mass_at(found.value + 1e-5) - mass_at(found.value - 1e-5)).mean() / 2e-5
-    expected = (mass_at(found.value) - before).std(ddof=1) / np.sqrt(len(rows)) / slope
-    assert found.error == pytest.approx(expected, rel=1e-6)
-
-
-def test_one_sampled_row_has_a_margin_and_no_error():
-    lowered = logn.ClassAffine([1.0, 1.0], [0.0, -3.0], background=0)
-    found = solve_balanced_margin(np.array([[0.0, 1.0]], np.float16), lowered, np.array([True]), "softmax")
-    assert found.value == pytest.approx(3.0)
-    assert found.error is None
-
-
-def test_a_class_without_a_variance_counts_as_its_mean():
-    stretched, both = logn.ClassAffine([2.0, 0.5], [0.0, 0.0]), np.array([True, True])
-    mean, unknown = np.array([-1.0, 2.0]), np.array([np.nan, 3.0])
-    found = solve_margin_of_moments(mean, unknown, stretched, both)
-    assert found.value == solve_margin_of_moments(mean, np.array([0.0, 3.0]), stretched, both).value
-
-
-def test_the_error_of_the_balanced_margin_is_what_resampling_shows():
-    rng = np.random.default_rng(0)
-    population = rng.normal([2.0, -2.0, -3.0, -4.0], [2.0, 1.0, 1.5, 2.0], size=(20_000, 4))
-    values, errors = [], []
-    for seed in range(60):
-        rows = np.random.default_rng(seed).choice(population, 400)
-        moments = moments_of(population, sample_rows=1)
-        sampled = moments_of(rows, sample_rows=400).sample
-        moments._sample._rows = [sampled]  # the exact moments with another sample each time
-        affine = logn.logit_normalization(moments, background=0, margin="balance", relative_std=True)
-        values.append(affine.settings["margin_value"])
-        errors.append(affine.settings["margin_error"])
-    assert np.std(values) == pytest.approx(np.mean(errors), rel=0.35)
-
-
-def test_without_a_background_the_balanced_form_keeps_the_common_scale():
-    rows = np.random.default_rng(0).normal(size=(50, 4)) * [1.0, 2.0, 3.0, 4.0]
-    options = {"background": None, "margin": "balance", "relative_std": True, "activation": "softmax"}
-    affine = logn.logit_normalization(moments_of(rows), **options)
-    assert (1 / affine.scale).mean() == pytest.approx(1.0)
-
-
 def test_dead_classes_neither_move_nor_set_the_margin():
     rng = np.random.default_rng(0)
     rows = rng.normal([1.0, -2.0, 0.0, -50.0, 0.0], 1.0, size=(200, 5))
     rows[:, 3] = -50.0
-    affine = logn.logit_normalization(moments_of(rows), form="paper", background=0)
+    affine = logn.logit_normalization(moments_of(rows), background=0)
     assert (affine.scale[3], affine.shift[3]) == (1.0, 0.0)
     assert affine.settings["inactive"] == 1
     assert affine.settings["margin_value"] == pytest.approx(rows[:, 1].mean())
-    forced = logn.logit_normalization(moments_of(rows), form="paper", background=0, active=[True] * 5)
+    forced = logn.logit_normalization(moments_of(rows), background=0, active=[True] * 5)
     assert forced.settings["margin_value"] == -50.0
 
 
@@ -266,23 +175,9 @@ def test_named_margins_are_those_of_the_living_means(margin, side):
 
 def test_a_dead_class_that_is_left_alone_needs_no_eps():
     rows = np.random.default_rng(0).normal([0.0, -1.0, -2.0, -5.0], [1.0, 2.0, 1.0, 0.0], size=(50, 4))
-    affine = logn.logit_normalization(moments_of(rows), form="paper", background=0, eps=0.0)
+    affine = logn.logit_normalization(moments_of(rows), background=0, eps=0.0)
     assert (affine.scale[3], affine.shift[3]) == (1.0, 0.0)
     np.testing.assert_allclose(affine.scale[1:3], 1 / rows[:, 1:3].std(axis=0, ddof=1))
-
-
-@pytest.mark.parametrize(("background", "activation"), [(0, "softmax"), (None, "sigmoid")])
-def test_dead_classes_keep_their_mass_in_the_balanced_form_and_do_not_scale_the_others(background, activation):
-    rows = np.random.default_rng(0).normal([0.0, -1.0, -2.0, 0.5, -1.5], [1.0, 2.0, 0.5, 1.0, 1.0], size=(400, 5))
-    rows[:, 3] = 0.5  # dead, and yet a good part of the foreground
-    rows = rows.astype(np.float16).astype(np.float64)
-    options = {"background": background, "margin": "balance", "relative_std": True, "activation": activation}
-    affine = logn.logit_normalization(moments_of(rows, sample_rows=400), **options)
-    assert (affine.scale[3], affine.shift[3]) == (1.0, 0.0)
-    assert mean_mass(affine(rows), activation) == pytest.approx(mean_mass(rows, activation), rel=1e-6)
-    living = [column for column in range(5) if column != 3]
-    without = logn.logit_normalization(moments_of(rows[:, living], sample_rows=400), **options)
-    np.testing.assert_allclose(affine.scale[living], without.scale)
 
 
 @pytest.mark.parametrize(("share", "alive"), [(1e-4, False), (8e-4, False), (1.25e-3, True), (1e-2, True)])
@@ -293,13 +188,13 @@ def test_a_class_that_hardly_varies_is_dead(share, alive):
 
 def test_a_background_that_varies_much_more_kills_no_class():
     rows = np.random.default_rng(0).normal(size=(300, 2)) * [1e4, 1.0]
-    assert logn.logit_normalization(moments_of(rows), form="paper", background=0).settings["inactive"] == 0
+    assert logn.logit_normalization(moments_of(rows), background=0).settings["inactive"] == 0
 
 
 def test_columns_that_are_recorded_as_unused_are_dead():
     rows = np.random.default_rng(0).normal([0.0, -1.0, -9.0, -2.0], 1.0, size=(100, 4))
     moments = moments_of(rows, metadata=logn.StatisticsMetadata(background=0, unused=(2,)))
-    affine = logn.logit_normalization(moments, form="paper")
+    affine = logn.logit_normalization(moments)
     assert (affine.scale[2], affine.shift[2]) == (1.0, 0.0)
     assert affine.settings["margin_value"] == pytest.approx(rows[:, 3].mean())
 
@@ -316,14 +211,17 @@ def test_a_recorded_background_is_the_default():
     [
         ({"margin": "minimum"}, "`margin` to be a number or one of"),
         ({"margin": float("nan")}, "`margin` to be a finite number"),
-        ({"margin": "background", "background": None}, "`margin`"),
-        ({"margin": "balance"}, "row sample"),
+        ({"margin": "background", "background": None}, "this head has none"),
+        ({"margin": "mean", "background": None}, "this head has none"),
+        ({"strength": 1.5}, "`strength` to be from 0 to 1"),
+        ({"strength": -0.1}, "`strength` to be from 0 to 1"),
+        ({"statistic": "median"}, "`statistic` to be one of"),
+        ({"target": [1.0, 2.0]}, "one share per foreground class"),
         ({"background": 2}, "`background` to be None, 0 or -1"),
         ({"background": False}, "`background` to be None, 0 or -1, but got False"),
         ({"active": [True]}, "`active` to be one boolean per column"),
-        ({"active": [True, False, False, False]}, "at least one active"),
+        ({"active": [True, False, False, False]}, "at least one live"),
         ({"eps": -1.0}, "`eps` to be at least 0"),
-        ({"variance": "biased"}, "`variance` to be one of"),
         ({"std_power": float("inf")}, "`std_power`"),
     ],
 )
@@ -334,7 +232,7 @@ def test_bad_options_are_refused(options, words):
 
 
 def test_empty_statistics_are_refused():
-    with pytest.raises(logn.InputError, match="at least one active"):
+    with pytest.raises(logn.InputError, match="at least one live"):
         logn.logit_normalization(logn.ClassMoments(3), background=0)
 
 

@@ -16,6 +16,7 @@ from logn.calibrators.methods.offsets import offsets, vector_scaling
 from logn.calibrators.methods.prior2posterior import prior2posterior
 from logn.calibrators.methods.tau_norm import tau_norm
 from logn.calibrators.methods.temperature import temperature
+from logn.calibrators.recommend import recommend
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.statistics.metadata import StatisticsMetadata
@@ -40,21 +41,15 @@ def moments():
 
 EXPECTED = {
     "none": lambda m: ClassAffine.identity(4, -1),
-    "logn": lambda m: logit_normalization(m, form="paper"),
+    "recommended": lambda m: recommend(m).fit(m),
+    "recommended:strength=1": lambda m: recommend(m).fit(m, strength=1.0),
+    "logn": lambda m: logit_normalization(m),
     "logn:margin=0": lambda m: logit_normalization(m, margin=0.0),
     "logn:margin=max,use_std=false": lambda m: logit_normalization(m, margin="max", use_std=False),
-    "logn:use_mean=no,std_power=2,eps=0.1": lambda m: logit_normalization(
-        m, form="paper", use_mean=False, std_power=2, eps=0.1
-    ),
-    "logn:variance=within-batch": lambda m: logit_normalization(m, form="paper", variance="within-batch"),
-    "logn:paper": lambda m: logit_normalization(m, margin="min", relative_std=False),
-    "logn:balanced": lambda m: logit_normalization(m, margin="balance", relative_std=True),
-    "logn:form=balanced,eps=0.1": lambda m: logit_normalization(m, eps=0.1),
-    "logn:balanced,margin=0": lambda m: logit_normalization(m, margin=0.0, relative_std=True),
-    "logn:balanced,relative_std=false": lambda m: logit_normalization(m, margin="balance", relative_std=False),
+    "logn:strength=0.5,std_power=2,eps=0.1": lambda m: logit_normalization(m, strength=0.5, std_power=2, eps=0.1),
+    "logn:statistic=prior,use_std=no": lambda m: prior2posterior(m),
     "p2p": lambda m: prior2posterior(m),
     "p2p:strength=0.5,margin=0": lambda m: prior2posterior(m, strength=0.5, margin=0.0),
-    "p2p:margin=balance,extra_margin=-2": lambda m: prior2posterior(m, extra_margin=-2.0),
     "loga": lambda m: logit_adjustment(INSTANCES, background=-1),
     "loga:tau=0.5,priors=false": lambda m: logit_adjustment(INSTANCES, 0.5, priors=False, background=-1),
     "loga:counts=images": lambda m: logit_adjustment(IMAGES, background=-1),
@@ -119,7 +114,7 @@ def test_a_class_can_be_switched_off(moments):
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("logm", "one of none, logn, loga.*'logm'"),
+        ("logm", "one of none, recommended, logn, loga.*'logm'"),
         ("", "one of none"),
         (
             "norcal:tau=1",
@@ -130,9 +125,8 @@ def test_a_class_can_be_switched_off(moments):
         ("norcal:gamma=big", "`gamma` to be a number, but got 'big'"),
         ("norcal:weights=odd", "`weights` to be one of"),
         ("norcal:counts=boxes", "`counts` to be one of images, instances"),
-        ("logn:use_mean=maybe", "true or false"),
+        ("logn:use_std=maybe", "true or false"),
         ("logn:margin=huge", "`margin` to be a number or one of"),
-        ("loga:balanced", "but got `balanced`"),
         ("temperature", "temperature:value"),
         ("logn:margin=0,margin=1", "option `margin` of `logn` once, but got it twice"),
     ],
@@ -181,4 +175,4 @@ def test_weights_of_another_length_are_refused(moments):
 
 
 def test_options_are_converted():
-    assert parse_method("logn: margin=-2.5 ,use_mean=NO") == ("logn", {"margin": -2.5, "use_mean": False})
+    assert parse_method("logn: margin=-2.5 ,use_std=NO") == ("logn", {"margin": -2.5, "use_std": False})

@@ -201,14 +201,14 @@ def test_by_specification_with_a_base_a_target_and_fewer_rows():
         logn.fit_method("offsets", moments=moments)
 
 
-def test_logn_as_a_base_is_the_balanced_form(monkeypatch):
+def test_logn_can_be_the_base(monkeypatch):
     monkeypatch.setattr(labelled_fit, "STRENGTHS", (np.inf,))  # nothing but the base
     rows = draw(300, 13)
     moments = logn.ClassMoments(3, metadata=logn.StatisticsMetadata(activation="softmax"))
     moments.update(rows.logits)
     found = logn.FitInputs(moments, labelled=rows).fit("offsets:base=logn")
     assert found.settings["base"] == "logn"
-    assert found == logn.logit_normalization(moments, form="balanced")
+    assert found == logn.logit_normalization(moments)
 
 
 @pytest.mark.parametrize(

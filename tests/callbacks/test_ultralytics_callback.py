@@ -46,7 +46,7 @@ def trained(tmp_path_factory):
     said = []
     keep = logging.Handler()
     keep.emit = lambda record: said.append(record.getMessage())
-    callback = LogNCallback(method="logn:balanced", max_images=4)
+    callback = LogNCallback(method="logn", max_images=4)
     yolo = ultralytics.YOLO("yolov8n.yaml")
     yolo.add_callback("on_train_end", callback)
     logger = logging.getLogger("ultralytics")
@@ -84,7 +84,7 @@ def test_metrics_before_and_after_are_logged_by_ultralytics(trained):
     before, after = trained.callback.before[name], trained.callback.after[name]
     (line,) = [text for text in trained.said if "best.pt -> best-corrected.pt" in text]
     assert f"{name} {before:.4g} -> {after:.4g}" in line
-    assert any("LogN: logn:balanced over 4 training images" in text for text in trained.said)
+    assert any("LogN: logn over 4 training images" in text for text in trained.said)
 
 
 def stand_in(folder, **more):

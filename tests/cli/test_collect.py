@@ -133,7 +133,7 @@ def test_the_inputs_that_users_get_wrong(refused, logits, tmp_path):
     ("options", "sentence"),
     [
         (["--momentum", "0.1"], "`--momentum` only with `--estimator moving-average`"),
-        (["--estimator", "positives"], "`--estimator` to be exact or moving-average for dumped logits, which have no"),
+        (["--estimator", "positives"], "'positives' is not one of 'exact', 'moving-average'"),
         (["--estimator", "moving-average", "--nonfinite", "skip"], "`--nonfinite skip` only with `--estimator exact`"),
         (["--estimator", "moving-average", "--momentum", "7"], "`--momentum` to be above 0 and at most 1"),
         (["--batch-rows", "0"], "`--batch-rows` to be at least 1"),

@@ -10,10 +10,9 @@ import pytest
 from logn.classes.counts import ClassCounts
 from logn.cli.main import execute
 from logn.evaluate.classification.compare import compare_classification
-from logn.logits.arrays import softmax
 
 COUNTS = [400, 90, 20, 4]
-METHODS = "none,logn,logn:balanced,loga:tau=0.5,tau-norm"
+METHODS = "none,logn,recommended,loga:tau=0.5,tau-norm"
 
 
 @pytest.fixture
@@ -85,9 +84,9 @@ def test_the_table_and_the_verdicts_are_printed_and_all_files_written(files, run
 
 
 def test_a_correction_from_a_file_and_bounds_of_ones_own(files, run):
-    run("collect", files / "train.npy", "-o", files / "stats.safetensors")
-    run("fit", files / "stats.safetensors", "--method", "logn:balanced", "-o", files / "affine.safetensors")
-    more = ["--train-logits", files / "train.npy", "--methods", "logn:balanced", "--counts", files / "classes.csv"]
+    run("collect", files / "train.npy", "--activation", "softmax", "-o", files / "stats.safetensors")
+    run("fit", files / "stats.safetensors", "--method", "recommended", "-o", files / "affine.safetensors")
+    more = ["--train-logits", files / "train.npy", "--methods", "recommended", "--counts", files / "classes.csv"]
     printed = run(*command(files, *more, "--correction", files / "affine.safetensors", "--bounds", "4,20", "--json"))
     _, named, saved = printed.json["methods"]
     assert saved["metrics"] == pytest.approx(named["metrics"], abs=1e-6)
@@ -102,27 +101,6 @@ def test_a_sweep_is_chosen_on_dev(files, run):
     assert curve["chosen"] in ("loga:tau=0", "loga:tau=1", "loga:tau=2")
     assert [method["method"] for method in printed.json["methods"]] == ["none", curve["chosen"]]
     assert "other rows chose" in run(*command(files, *more, "--split", "--format", "markdown")).out
-
-
-def test_rows_that_were_not_trained_on_keep_the_confidence(files, run):
-    more = ["--train-logits", files / "train.npy", "--methods", "logn,logn:keep_confidence=true"]
-    dev = run(*command(files, *more, "--dev-logits", files / "dev.npy", "--json")).json
-    none, plain, kept = (method["metrics"] for method in dev["methods"])
-    assert abs(kept["confidence"] - none["confidence"]) < 0.03 < abs(plain["confidence"] - none["confidence"])
-    assert "The mean confidence was kept on 80 rows of `dev`." in dev["notes"]
-    notes = run(*command(files, *more, "--json")).json["notes"]
-    assert "The mean confidence was kept on training rows, of which a model is surer than of others." in notes
-
-
-def test_a_correction_can_be_fitted_to_keep_the_confidence(files, run, refused):
-    for name in ("train", "dev"):
-        run("collect", files / f"{name}.npy", "-o", files / f"{name}.safetensors")
-    fit = ["fit", files / "train.safetensors", "-o", files / "affine.safetensors", "--held-out"]
-    settings = run(*fit, files / "dev.safetensors", "--json").json["settings"]
-    expected = softmax(np.load(files / "dev.npy")).max(axis=1).mean()
-    assert settings["confidence"] == pytest.approx(expected, abs=1e-3)
-    run("collect", files / "dev.npy", "--sample-rows", "0", "-o", files / "none.safetensors")
-    assert "to hold a row sample, but it holds none" in refused(*fit, files / "none.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -141,20 +119,17 @@ def trained(tmp_path_factory):
 
 def test_a_trained_run_and_its_dumped_logits_give_the_same(trained, run):
     options = ["--bootstrap", "0", "--json"]
-    methods = ["--methods", "logn,logn:keep_confidence=true,loga", "--sweep", "tau-norm:tau=0:1:0.5"]
+    methods = ["--methods", "logn,recommended,loga", "--sweep", "tau-norm:tau=0:1:0.5"]
     families = ["--families", trained / "classes" / "classes.json"]
     dumped = run("compare", trained / "logits", *options, *methods, *families).json
     direct = run("compare", trained / "run", *options, *methods, "--data", trained / "classes").json
     names = [method["method"] for method in dumped["methods"]]
-    assert names[:4] == ["none", "logn", "logn:keep_confidence=true", "loga"]
+    assert names[:4] == ["none", "logn", "recommended", "loga"]
     assert names[4].startswith("tau-norm:tau=")
     for one, other in zip(dumped["methods"], direct["methods"], strict=True):
         assert one["method"] == other["method"]
         assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-6)
     assert "within-family" in direct["methods"][0]["metrics"]
-    assert "The mean confidence was kept on 24 rows of `dev`." in direct["notes"]
-    halved = run("compare", trained / "logits", *options, *methods, "--split").json
-    assert any("kept on training rows" in note for note in halved["notes"])
 
 
 def test_old_spellings_of_the_source_give_the_same(trained, run):
@@ -208,11 +183,8 @@ def test_options_of_detectors_are_refused(trained, refused):
         (["--methods", "loga", "--counts", "few.json"], "`--counts` to be of the 4 classes of the logits, got 2."),
         (["--bootstrap", "-1"], "`--bootstrap` to be at least 0"),
         (["--bounds", "20"], "two numbers like"),
-        (["--dev-labels", "bad.txt"], "`--dev-logits` with `--dev-labels`"),
-        (
-            ["--methods", "none", "--sweep", "temperature:value=1:2:1", "--dev-logits", "dev.npy"],
-            "labels of `dev` (`--dev-labels`) to choose the values of sweeps",
-        ),
+        (["--dev-labels", "bad.txt"], "`--dev-logits` and `--dev-labels` go together"),
+        (["--dev-logits", "dev.npy"], "`--dev-logits` and `--dev-labels` go together"),
     ],
 )
 def test_bad_input_gets_one_sentence(files, refused, monkeypatch, change, sentence):

@@ -74,7 +74,7 @@ def test_an_onnx_file(run, tmp_path, model, images):
     done = run("correct", model, "--images", images, "--mean", "0", "-o", out, "--threshold", "0.2", "--json")
     assert done.code == 0
     assert (done.json["num_classes"], done.json["activation"], done.json["layer"]) == (CLASSES, "sigmoid", "z")
-    assert (done.json["method"], done.json["advice"]["form"]) == ("logn:balanced", "logn:balanced")
+    assert (done.json["method"], done.json["recommendation"]["method"]) == ("recommended", "recommended")
     assert (done.json["images"], done.json["rows"]) == (12, 12 * 256)
     names = {"corrected.onnx", "corrected.statistics.safetensors", "corrected.affine.safetensors"}
     assert left_in(tmp_path) == {"train", "model.onnx"} | names
@@ -110,13 +110,22 @@ def test_what_is_said_fits_the_terminal(run, tmp_path, model, images, monkeypatc
     done = run("correct", model, "--images", images, "--like", "rtdetr", "-o", tmp_path / "corrected.onnx")
     assert done.code == 0
     lines = done.out.splitlines()
-    assert [line.split()[0] for line in lines if line[0] != " "] == ["Found", "Ran", "Did", "Change", "Proof", "Wrote"]
+    assert [line.split()[0] for line in lines if line[0] != " "] == [
+        "Found",
+        "Ran",
+        "Finding",
+        "Did",
+        "Change",
+        "Proof",
+        "Wrote",
+    ]
     # What has no space to break at, such as a path, may stand out.
     assert all(len(line) <= width or len(line[9:].split()) == 1 for line in lines)
     text = " ".join(done.out.split())
     assert f"Found ONNX: {CLASSES} classes at `z`, before sigmoid, no background." in text
     assert "Ran 12 images, stretch to 16x16, 0 to 1 (--like rtdetr); 3,072 rows of logits." in text
-    assert "logn:balanced (as advised, confidence" in text
+    assert "Finding Long-tailed: of" in text
+    assert "Did what LogN recommends, half of the prior." in text
     assert "the largest difference from scale x logit + shift is" in text
     assert f"logn predict {model} --data val.json" in done.err
 
@@ -142,10 +151,10 @@ def test_nothing_to_correct_is_said_and_is_no_error(run, tmp_path, images):
     done = run(*common)
     assert done.code == 0
     assert "nothing, and wrote nothing: use the model as it is" in " ".join(done.out.split())
-    assert "All classes start about level" in done.out
+    assert "little to correct" in " ".join(done.out.split())
     assert left_in(tmp_path) == {"train", "level.onnx"}
-    forced = run(*common, "--method", "logn:balanced", "--json")
-    assert (forced.code, forced.json["method"], forced.json["advice"]["form"]) == (0, "logn:balanced", "none")
+    forced = run(*common, "--method", "logn", "--json")
+    assert (forced.code, forced.json["method"], forced.json["recommendation"]["method"]) == (0, "logn", "none")
     assert (tmp_path / "out.onnx").exists()
 
 
@@ -226,7 +235,7 @@ def run_folder(tmp_path):
 @pytest.mark.parametrize("kind", ["detector", "classifier"])
 def test_a_run(run, tmp_path, images, run_folder, kind):
     source, out = run_folder(kind), tmp_path / "corrected"
-    done = run("correct", source, "--images", images, "-o", out, "--method", "logn:balanced", "--json")
+    done = run("correct", source, "--images", images, "-o", out, "--method", "recommended", "--json")
     assert done.code == 0
     assert (done.json["num_classes"], done.json["images"]) == (5, 12)
     assert done.json["class_names"] == ["cup", "fork", "bed", "cat", "dog"]
@@ -285,7 +294,7 @@ def functions(tmp_path, monkeypatch):
 def test_a_function_that_returns_a_classifier(run, tmp_path, images, functions):
     out = tmp_path / "corrected.safetensors"
     arguments = ("correct", f"{functions}:classifier", "--images", images, "--like", "imagenet", "--size", "32")
-    done = run(*arguments, "-o", out, "--method", "logn:balanced", "--json")
+    done = run(*arguments, "-o", out, "--method", "recommended", "--json")
     assert (done.code, done.json["activation"], done.json["num_classes"]) == (0, "softmax", 6)
     module = __import__(functions)
     plain, corrected = module.classifier(), module.Net()
@@ -306,7 +315,7 @@ def test_a_function_that_returns_a_detector_of_a_known_framework(run, tmp_path, 
         "--max-images",
         "3",
         "--method",
-        "logn:balanced",
+        "recommended",
     )
     done = run(*arguments, "-o", out, "--json")
     assert (done.code, done.json["framework"], done.json["background"]) == (0, "torchvision, SSD", 0)

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from logn.calibrators.advice import recommended_for
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import fit_method
 from logn.calibrators.methods.fracal import fracal
 from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.calibrators.methods.norcal import norcal
 from logn.calibrators.methods.prior2posterior import prior2posterior
 from logn.calibrators.methods.tau_norm import tau_norm
-from logn.statistics.metadata import StatisticsMetadata
+from logn.calibrators.recommend import recommend
 from logn.statistics.moments import ClassMoments
 
 
@@ -42,98 +40,30 @@ def _fit(run, tmp_path, *arguments):
     return ClassAffine.load(output)
 
 
-def test_the_balanced_form_and_the_papers_are_one_flag_away(run, stats, tmp_path):
-    moments = ClassMoments.load(stats)
-    balanced = logit_normalization(moments, margin="balance", relative_std=True)
-    assert _fit(run, tmp_path, stats, "--form", "balanced") == balanced
-    assert _fit(run, tmp_path, stats, "--method", "logn") == logit_normalization(moments, margin="min")
-
-
-def test_the_default_is_what_is_recommended_for_such_a_model_and_its_labels(run, refused, tmp_path):
-    rows = np.random.default_rng(0).normal([3, 1, -1, -3, 5], [3, 2, 1.5, 1, 1], size=(400, 5))
-    moments = ClassMoments(5, sample_rows=400, mean_probability=True, metadata=StatisticsMetadata(background=-1))
-    moments.update(rows)
-    moments.save(tmp_path / "stats.safetensors")
-    for labels in (None, "federated", "exhaustive"):
-        said = () if labels is None else ("--labels", labels)
-        spec = recommended_for(moments, labels=labels)
-        assert spec.startswith("p2p")
-        assert _fit(run, tmp_path, tmp_path / "stats.safetensors", *said) == fit_method(spec, moments=moments)
-    both = ("--labels", "federated", "--method", "logn", "-o", tmp_path / "no.safetensors")
-    assert "Expected `--labels` only without `--method`" in refused("fit", tmp_path / "stats.safetensors", *both)
-
-
-def test_without_a_row_sample_the_default_says_what_to_do(run, logits, tmp_path):
-    path, options = tmp_path / "bare.safetensors", ("--background", "last", "--sample-rows", "0")
-    assert run("collect", tmp_path / "shards", "-o", path, *options).code == 0
-    result = run("fit", path, "-o", tmp_path / "a.safetensors")
-    assert result.code == 2
-    assert "row sample" in result.err
-    assert "margin" in result.err
-
-
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [
+        ([], {}),
         (["--margin", "0"], {"margin": 0.0}),
         (["--margin", "-2.5", "--no-std"], {"margin": -2.5, "use_std": False}),
-        (["--no-mean", "--std-power", "2"], {"use_mean": False, "std_power": 2}),
-        (["--method", "logn:margin=mean", "--eps", "0.5"], {"margin": "mean", "eps": 0.5}),
-        (["--method", "logn:balanced"], {"margin": "balance", "relative_std": True}),
-        (["--margin", "balance", "--relative-std"], {"margin": "balance", "relative_std": True}),
-        (["--method", "logn", "--background", "none"], {"form": "paper", "background": None}),
-        (["--variance", "within-batch"], {"variance": "within-batch"}),
-        (["--form", "paper"], {"margin": "min", "relative_std": False}),
-        (["--method", "logn", "--form", "balanced"], {"margin": "balance", "relative_std": True}),
-        (["--form", "balanced", "--margin", "0"], {"margin": 0.0, "relative_std": True}),
-        (["--no-relative-std"], {"margin": "balance", "relative_std": False}),
-        (["--margin", "min"], {"margin": "min", "relative_std": False}),
+        (["--strength", "0.5"], {"strength": 0.5}),
+        (["--background", "none"], {"background": None}),
     ],
 )
 def test_options_of_logn(run, stats, tmp_path, options, arguments):
-    assert _fit(run, tmp_path, stats, *options) == logit_normalization(ClassMoments.load(stats), **arguments)
+    expected = logit_normalization(ClassMoments.load(stats), **arguments)
+    assert _fit(run, tmp_path, stats, "--method", "logn", *options) == expected
 
 
-@pytest.mark.parametrize(
-    "options", [["--eps", "1e-4"], ["--no-mean"], ["--no-std"], ["--std-power", "2"], ["--variance", "within-batch"]]
-)
-def test_single_options_keep_the_default_form(run, stats, tmp_path, options):
-    """They once switched to the paper's recipe, and nobody was told."""
-    settings = _fit(run, tmp_path, stats, *options).settings
-    assert (settings["margin"], settings["relative_std"]) == ("balance", True)
-
-
-def test_a_map_that_moves_the_scores_far_is_written_with_a_warning(run, stats, tmp_path):
-    result = run("fit", stats, "--method", "logn", "-o", tmp_path / "a.safetensors", "--json")
-    assert result.code == 0
-    (warning,) = result.json["warnings"]
-    assert result.err == f"Warning: {warning}\n"
-    assert "lowers the foreground mass" in warning
-    assert (tmp_path / "a.safetensors").exists()
-    quiet = run("fit", stats, "--method", "logn:balanced", "-o", tmp_path / "a.safetensors", "--json")
-    assert quiet.json["warnings"] == []
-    assert quiet.err == ""
-
-
-def test_without_rows_fit_keeps_silent(run, logits, tmp_path):
-    path, options = tmp_path / "bare.safetensors", ("--background", "last", "--sample-rows", "0")
-    assert run("collect", tmp_path / "shards", "-o", path, *options).code == 0
-    result = run("fit", path, "--method", "logn", "-o", tmp_path / "a.safetensors", "--json")
-    assert result.json["warnings"] == []
-    assert result.err == ""
-
-
-def test_the_warning_minds_the_users_threshold(run, stats, tmp_path):
-    def told(threshold):
-        return run("fit", stats, "--method", "logn", "--threshold", threshold, "-o", tmp_path / "a.safetensors").err
-
-    assert "scores above 0.3" in told("0.3")
-    assert "scores above" not in told("0")
+def test_the_default_is_what_is_recommended(run, stats, tmp_path):
+    moments = ClassMoments.load(stats)
+    assert _fit(run, tmp_path, stats) == recommend(moments).fit(moments)
+    assert _fit(run, tmp_path, stats, "--strength", "1") == recommend(moments).fit(moments, strength=1.0)
 
 
 def test_an_active_mask(run, stats, tmp_path):
     mask = [True, False, True, True]
-    expected = logit_normalization(ClassMoments.load(stats), form="paper", active=mask)
+    expected = logit_normalization(ClassMoments.load(stats), active=mask)
     (tmp_path / "active.json").write_text(json.dumps(mask))
     np.save(tmp_path / "active.npy", mask)
     for name in ("active.json", "active.npy"):
@@ -170,13 +100,9 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
     assert _fit(run, tmp_path, *method, "--weights", tmp_path / "weight.npy") == tau_norm(weight, 0.7)
 
 
-def test_prior2posterior_by_flags_and_by_options(run, refused, logits, tmp_path):
+def test_prior2posterior_by_flags_and_by_options(run, logits, tmp_path):
     statistics = tmp_path / "prior.safetensors"
     assert run("collect", tmp_path / "shards", "-o", statistics).code == 0
-    output = ("-o", tmp_path / "affine.safetensors")
-    asked = refused("fit", statistics, "--method", "p2p", *output)
-    assert "the statistics do not say it" in asked
-    assert "--activation" in asked
     moments, softmax = ClassMoments.load(statistics), ("--activation", "softmax")
     expected = prior2posterior(moments, strength=0.5, activation="softmax")
     assert _fit(run, tmp_path, statistics, "--method", "p2p:strength=0.5", *softmax) == expected
@@ -188,17 +114,18 @@ def test_prior2posterior_by_flags_and_by_options(run, refused, logits, tmp_path)
     [
         (["--method", "nonsense"], "`--method` to be one of"),
         (["--method", "norcal"], "`--counts` for the method `norcal`"),
-        (["--gamma", "1"], "Expected `--gamma` only with the methods norcal, but got `logn`."),
+        (["--gamma", "1"], "Expected `--gamma` only with the methods norcal, but got `recommended`."),
         (["--method", "temperature"], "temperature"),
-        (["--method", "logn:balanced", "--form", "paper"], "option `form` of `logn` once, but got it twice"),
-        (["--form", "squared"], "`--form` to be one of balanced, paper, but got 'squared'"),
+        (["--method", "logn:margin=0", "--margin", "1"], "option `margin` of `logn` once, but got it twice"),
+        (["--margin", "0"], "Expected `--margin` only with the methods logn, p2p, but got `recommended`."),
+        (["--strength", "2"], "`--strength` to be from 0 to 1"),
         (["--method", "norcal", "--counts", "x.csv", "--count-kind", "boxes"], "`--count-kind` to be one of images"),
         (
             ["--method", "tau-norm", "--active", "x.npy"],
-            "`--active` only with the methods logn, p2p, but got",
+            "`--active` only with the methods recommended, logn, p2p, but got",
         ),
         (["--counts", "x.csv"], "`--counts` only with the methods loga"),
-        (["--margin", "huge"], "`--margin` to be a number or one of"),
+        (["--method", "logn", "--margin", "huge"], "`--margin` to be a number or one of"),
         (["--method", "norcal", "--counts", "no-such.csv"], "no-such.csv"),
         (["--method", "temperature", "--temperature", "0"], "`--temperature` to be above 0"),
     ],
@@ -317,45 +244,3 @@ def one_stage(run, tmp_path):
 
 def mean_score(path):
     return float((1 / (1 + np.exp(-np.load(path)))).mean())
-
-
-@pytest.mark.parametrize("method", [(), ("--method", "logn")])
-def test_the_scores_of_a_one_stage_detector_survive_the_commands_of_the_readme(run, one_stage, tmp_path, method):
-    affine, corrected = tmp_path / "affine.safetensors", tmp_path / "corrected.npy"
-    told = run("fit", one_stage, *method, "-o", affine)
-    assert run("apply", affine, tmp_path / "train.npy", "-o", corrected).code == 0
-    assert mean_score(corrected) == pytest.approx(mean_score(tmp_path / "train.npy"), rel=1e-6)
-    shift = ClassAffine.load(affine).settings["margin_value"]
-    (sentence,) = [line for line in told.err.splitlines() if "activation" in line]
-    assert sentence.startswith(f"The activation is not recorded, so all classes got a common shift of {shift:.4g} that")
-    assert sentence.endswith("say --activation softmax or --activation sigmoid.")
-    assert run("fit", one_stage, *method, "-o", affine, "--json").json["notes"] == [sentence]
-
-
-def test_an_activation_that_is_said_needs_no_assumption(run, one_stage, tmp_path):
-    affine, moments = tmp_path / "affine.safetensors", ClassMoments.load(one_stage)
-    for activation in ("softmax", "sigmoid"):
-        told = run("fit", one_stage, "--method", "logn", "--activation", activation, "-o", affine, "--json").json
-        assert told["notes"] == []
-        assert told["source"]["activation"] == activation
-        assert ClassAffine.load(affine) == logit_normalization(moments, form="paper", activation=activation)
-    balanced = logit_normalization(moments, margin="balance", relative_std=True, activation="softmax")
-    assert _fit(run, tmp_path, one_stage, "--form", "balanced", "--activation", "softmax") == balanced
-    assert run("fit", one_stage, "--margin", "0", "-o", affine, "--json").json["notes"] == []  # nothing was assumed
-
-
-def test_held_out_images_are_of_a_softmax(run, refused, one_stage, tmp_path):
-    affine = tmp_path / "affine.safetensors"
-    told = run("fit", one_stage, "--held-out", one_stage, "-o", affine, "--json").json
-    assert told["notes"] == []
-    assert told["source"]["activation"] == "softmax"
-    sentence = refused("fit", one_stage, "--activation", "sigmoid", "--held-out", one_stage, "-o", affine)
-    assert "to be of a softmax to keep the mean confidence" in sentence
-
-
-def test_without_rows_the_shift_is_estimated_and_that_is_said(run, one_stage, tmp_path):
-    bare = tmp_path / "bare.safetensors"
-    assert run("collect", tmp_path / "train.npy", "--sample-rows", "0", "-o", bare).code == 0
-    told = run("fit", bare, "--method", "logn", "-o", tmp_path / "a.safetensors", "--json").json
-    assert "estimated from means and variances" in told["notes"][0]
-    assert told["settings"]["margin_from"] == "moments"

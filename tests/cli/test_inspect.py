@@ -1,4 +1,4 @@
-"""`logn inspect`: the tables, the sentences, the advice, the figure, and what programs read."""
+"""`logn inspect`: the tables, the sentences, the recommendation, the figure, and what programs read."""
 
 import re
 import warnings
@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 
-from logn.calibrators.advice import recommended_method
 from logn.errors import LogNWarning
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
@@ -65,15 +64,6 @@ def test_classes_never_seen_become_null(run, tmp_path):
     assert run("inspect", tmp_path / "a.safetensors").code == 0
 
 
-def test_without_rows_it_says_how_to_collect_them(run, stats):
-    result = run("inspect", stats)
-    assert "What each form would do: unknown." in result.out
-    assert "--sample-rows 4096" in result.out
-    plain = run("inspect", stats, "--json").json
-    assert plain["forms"]["forms"] == []
-    assert plain["advice"]["form"] == "logn:balanced"
-
-
 @pytest.fixture
 def with_rows(tmp_path):
     """Statistics with a row sample, background first."""
@@ -85,40 +75,26 @@ def with_rows(tmp_path):
     return tmp_path / "rows.safetensors"
 
 
-def test_what_each_form_would_do(run, with_rows):
+def test_the_recommendation_and_the_threshold_to_use(run, with_rows):
     result = run("inspect", with_rows)
-    table = result.out.split("What each form would do, on 500 sampled rows:\n")[1].splitlines()
-    assert table[0].split()[:4] == ["form", "margin", "foreground", "mass"]
-    assert "scores > 0.05 per 1,000 rows" in table[0]
-    rows = {line[:20].strip(): line[20:].split() for line in table[1:12]}
-    assert list(rows) == [
-        "as it is",
-        "paper (margin min)",
-        "margin mean",
-        "margin max",
-        "margin background",
-        "margin 0",
-        "relative std alone",
-        "balanced",
-        "p2p, mass kept",
-        "p2p, margin -1",
-        "p2p, margin -2",
-    ]
-    assert rows["p2p, mass kept"][1] == rows["balanced"][1] == rows["as it is"][0]  # the mass stays
-    assert float(rows["paper (margin min)"][1]) < float(rows["as it is"][0]) / 2
-    assert f"\nAdvice: {recommended_method(0, 'softmax')} (confidence " in result.out
-    federated = run("inspect", with_rows, "--labels", "federated").out
-    assert f"\nAdvice: {recommended_method(0, 'softmax', 'federated')} (confidence " in federated
-    assert "Mind: The paper's own form (logn:margin=min) lowers the foreground mass" in result.out
+    assert "Long-tailed: of 20 classes, a frequent class scores" in result.out
+    assert "where you used 0.05." in result.out
+    assert f"To correct it: logn fit {with_rows} -o affine.safetensors" in result.out
+    found = run("inspect", with_rows, "--threshold", "0.01", "--json").json["recommendation"]
+    assert (found["method"], found["head"], found["threshold"]) == ("recommended", "softmax detector", 0.01)
+    assert found["matching_threshold"] < 0.01
 
 
-def test_the_forms_for_programs_and_the_users_threshold(run, with_rows):
-    low, high = (run("inspect", with_rows, "--threshold", value, "--json").json for value in ("0.01", "0.5"))
-    assert low["forms"]["quantity"] == "foreground mass"
-    assert low["forms"]["threshold"] == 0.01
-    assert low["forms"]["before"]["detections"] > high["forms"]["before"]["detections"]
-    assert [form["form"] for form in low["forms"]["forms"]][-1] == "p2p:extra_margin=-2"
-    assert low["advice"]["indicators"]["mean_spread"] > 0.5
+def test_an_activation_that_is_not_recorded_is_taken_for_sigmoids_with_a_warning(run, tmp_path):
+    moments = ClassMoments(20, sample_rows=500)
+    moments.update(np.random.default_rng(0).standard_normal((500, 20)) - 5 - np.arange(20) / 5)
+    moments.save(tmp_path / "unknown.safetensors")
+    told = run("inspect", tmp_path / "unknown.safetensors")
+    assert "Softmax or sigmoid? Assumed sigmoid." in told.err
+    assert "AP hardly moves" in told.out
+    softmax = run("inspect", tmp_path / "unknown.safetensors", "--activation", "softmax")
+    assert softmax.err == ""
+    assert "--activation softmax -o affine.safetensors" in softmax.out
 
 
 def test_mistakes_are_named(refused, stats, tmp_path):
@@ -147,22 +123,6 @@ def test_the_background_is_told_in_the_words_of_the_option(run, with_rows):
     assert "Recorded: background first, activation softmax" in run("inspect", with_rows).out
 
 
-def test_an_activation_that_is_not_recorded_is_taken_for_sigmoids_and_that_is_said(run, tmp_path):
-    moments = ClassMoments(20, sample_rows=500)
-    mean, std = -5 - np.arange(20) / 5, 2 - np.arange(20) / 20
-    moments.update(np.random.default_rng(0).standard_normal((500, 20)) * std + mean)
-    moments.save(tmp_path / "unknown.safetensors")
-    told = run("inspect", tmp_path / "unknown.safetensors").out
-    assert "expected detections" in told
-    assert "Mind: The activation is not recorded: the scores are taken for those of sigmoids" in told
-    assert "paper's own form" not in told  # which keeps the number of detections
-    assert "not recorded" in run("inspect", tmp_path / "unknown.safetensors", "--json").json["forms"]["assumption"]
-    softmax = run("inspect", tmp_path / "unknown.safetensors", "--activation", "softmax").out
-    assert "confidence" in softmax
-    assert "not recorded" not in softmax
-    assert "--method logn:balanced --activation softmax -o affine.safetensors" in softmax
-
-
 def test_statistics_that_are_doubtful_are_told_once_and_not_refused(run, tmp_path):
     random = np.random.default_rng(0)
     scores, single = random.uniform(size=(300, 5)), random.normal(size=(300, 1))
@@ -173,27 +133,12 @@ def test_statistics_that_are_doubtful_are_told_once_and_not_refused(run, tmp_pat
             warnings.simplefilter("error", LogNWarning)
             result = run("inspect", tmp_path / "stats.safetensors")
         assert result.code == 0
-        assert result.out.count(words) == 1
+        assert (result.out + result.err).count(words) == 1
     np.save(tmp_path / "logits.npy", random.dirichlet(np.ones(5), 300))
     run("collect", tmp_path / "logits.npy", "-o", tmp_path / "stats.safetensors")
     result = run("inspect", tmp_path / "stats.safetensors")
     assert result.code == 0
-    assert "unknown. Expected `STATISTICS` to be of logits" in " ".join(result.out.split())
-
-
-def test_strengths_are_shown(run, tmp_path):
-    moments = ClassMoments(8, sample_rows=500, mean_probability=True, metadata=StatisticsMetadata(activation="softmax"))
-    moments.update(np.random.default_rng(0).normal(-np.arange(8.0), 2.0, size=(500, 8)))
-    moments.save(tmp_path / "stats.safetensors")
-    result = run("inspect", tmp_path / "stats.safetensors")
-    assert result.code == 0
-    for method in ("logn:balanced", "p2p"):
-        assert f"What a part of {method} (--strength) would do, on 500 sampled rows:" in result.out
-    found = run("inspect", tmp_path / "stats.safetensors", "--json").json["strengths"]["p2p"]["forms"]
-    assert [effect["label"] for effect in found] == [f"strength {part}" for part in ("0.25", "0.5", "0.75", "1")]
-    changed = [effect["winners_changed"] for effect in found]
-    assert changed == sorted(changed)
-    assert changed[-1] > 0
+    assert "No recommendation: Expected `STATISTICS` to be of logits" in " ".join(result.err.split())
 
 
 def test_two_files_show_drift(run, tmp_path):

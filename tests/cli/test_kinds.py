@@ -84,7 +84,7 @@ FITTING = {
     "--batch-size 1": ["onnx", "run"],
     "--size 8": ["onnx"],
     "--data x": ["onnx", "run"],
-    "--seed 0": ["run"],
+    "--image-size 8": ["run"],
 }
 
 

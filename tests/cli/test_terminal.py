@@ -18,7 +18,7 @@ from logn.text_table import TextStyle, cell_width, write_table
 
 NAMES = ("aeroplane", "a class with quite a long name of its own", "猫")
 COUNTS = [500, 40, 3]
-METHODS = "logn,logn:balanced,p2p:extra_margin=-2,logn:margin=0,use_std=false,loga:tau=1"
+METHODS = "logn,recommended,p2p,logn:margin=0,use_std=false,loga:tau=1"
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -108,8 +108,7 @@ def test_wide_gives_one_line_a_row(run, files, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     words = [word.format(f=files, m=METHODS) for word in COMMANDS["compare"].split()]
     header = run(*words, "--wide").out.splitlines()[0]
-    assert header.split() == ["method", "AP", "APr", "APc", "APf", "AP50", "AP75", "AP-Fixed", "APr-Fixed", "AP-Pool",
-                              "APr-Pool", "ECE"]  # fmt: skip
+    assert header.split() == ["method", "AP", "APr", "APc", "APf", "recall@n:0.25", "AP50", "AP75", "AP-Fixed", "APr-Fixed", "AP-Pool", "APr-Pool", "ECE"]  # fmt: skip
 
 
 ROWS = (("none", "3.9"), ("better", "4.9\n+1.0 [0.5, 1.5]"), ("worse", "2.9\n-1.0 [-1.5, -0.5]"), ("same", "3.9\n0.0"))

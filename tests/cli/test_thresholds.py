@@ -36,14 +36,14 @@ def run(split, *words):
 def test_points_and_their_map_are_written(split, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")  # titles on one line
     points, affine = tmp_path / "points.json", tmp_path / "affine.safetensors"
-    words = ["--target", "fppi=1", "--method", "logn:balanced", "-s", split.folder / "statistics.safetensors"]
+    words = ["--target", "fppi=1", "--method", "recommended", "-s", split.folder / "statistics.safetensors"]
     assert run(split, *words, "--split", "-o", points, "--affine", affine, "--at", "0.5") == 0
     printed = capsys.readouterr().out
     assert "the other half of the images" in printed
     assert "One threshold, 0.5, keeps exactly" in printed
     saved = logn.OperatingPoints.load(points)
     assert saved.affine(0.5) == logn.ClassAffine.load(affine)
-    assert saved.method == "logn:balanced"
+    assert saved.method == "recommended"
     assert run(split, "-o", points, "--json") == 0  # a file of points may be replaced
     assert json.loads(capsys.readouterr().out)["target"] == "f1"
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import logn
-from logn.calibrators.advice import recommended_for
 from logn.deploy.calibrate import calibrate, run_on_batch
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
@@ -37,42 +36,10 @@ def logits(model):
 
 def test_the_paper_for_a_classifier_makes_every_class_standard():
     model = classifier()
-    calibrate(model, batches(), margin=None, activation="softmax")
+    calibrate(model, batches(), method="logn")
     mapped = logits(model.eval())
     np.testing.assert_allclose(mapped.mean(axis=0), 0.0, atol=1e-5)
     np.testing.assert_allclose(mapped.std(axis=0, ddof=1), 1.0, atol=2e-3)
-
-
-def test_the_default_is_balanced_and_keeps_the_common_scale():
-    model = classifier().eval()
-    before = logits(model)
-    affine, _ = calibrate(model, batches())
-    spread = logits(model).std(axis=0, ddof=1)
-    np.testing.assert_allclose(spread, before.std(axis=0, ddof=1).mean(), rtol=1e-3)
-    assert affine.settings["margin"] == "balance"
-    assert affine.settings["relative_std"]
-
-
-def test_held_out_images_keep_the_mean_confidence():
-    model = classifier().eval()
-    unseen = [2.0 * torch.randn(32, 6, generator=torch.Generator().manual_seed(7)) for _ in range(3)]
-
-    def confidence():
-        with torch.inference_mode():
-            return float(torch.cat([model(batch) for batch in unseen]).softmax(dim=1).amax(dim=1).mean())
-
-    before, plain = confidence(), calibrate(model, batches())
-    without = logits(model).argmax(axis=1)
-    plain[1].remove()
-    affine, _ = calibrate(model, batches(), held_out=unseen)
-    assert confidence() == pytest.approx(before, abs=1e-3)
-    assert affine.settings["confidence"] == pytest.approx(before, abs=1e-3)
-    assert (logits(model).argmax(axis=1) == without).all()
-    with (
-        pytest.raises(InputError, match="at least one row of logits"),
-        pytest.warns(logn.LogNWarning, match="No logits"),
-    ):
-        calibrate(classifier(), batches(), held_out=[])
 
 
 def test_folding_gives_the_same_model():
@@ -189,7 +156,9 @@ def test_not_a_number_is_refused_or_skipped():
 
 
 def test_unused_columns_are_left_alone():
-    affine, _ = calibrate(classifier(), batches(), layer=LogitLayer("4", activation="sigmoid", unused=(1,)), margin=0.0)
+    affine, _ = calibrate(
+        classifier(), batches(), layer=LogitLayer("4", activation="sigmoid", unused=(1,)), method="logn", margin=0.0
+    )
     assert (affine.scale[1], affine.shift[1]) == (1.0, 0.0)
     assert (affine.scale[[0, 2, 3]] != 1.0).all()
 
@@ -214,7 +183,7 @@ def test_stages_get_a_map_each():
     torch.manual_seed(0)
     model = TwoStages()
     layer = LogitLayer(("stages.0", "stages.1"), activation="softmax", stages=True)
-    maps, handle = calibrate(model, batches(), layer=layer, margin=None)
+    maps, handle = calibrate(model, batches(), layer=layer, method="logn")
     assert len(maps) == 2
     assert maps[0] != maps[1]
     with torch.inference_mode():
@@ -231,53 +200,42 @@ def test_the_result_has_names_and_is_still_a_pair():
     assert (len(result), result[0] is affine) == (2, True)
     assert result.layer.name == "4"
     assert result.moments.count.tolist() == [128] * 4
-    assert result.affine == logn.fit_method(recommended_for(result.moments), moments=result.moments)
+    assert result.affine == logn.recommend(result.moments).fit(result.moments)
     assert "moments=ClassMoments(" in repr(result)
     stages = LogitLayer(("stages.0", "stages.1"), activation="softmax", stages=True)
     staged = calibrate(TwoStages(), batches(), layer=stages, fold=True)
     assert staged.handle is None
-    assert [logn.fit_method("p2p:strength=0.5", moments=moments) for moments in staged.moments] == list(staged.affine)
+    assert [logn.recommend(moments).fit(moments) for moments in staged.moments] == list(staged.affine)
 
 
 @pytest.mark.parametrize(
-    ("options", "settings"),
+    ("options", "expected"),
     [
-        ({"form": "balanced"}, ("balance", True)),
-        ({"eps": 1e-3}, ("balance", True)),
-        ({"margin": "balance"}, ("balance", True)),
-        ({"form": "paper"}, ("min", False)),
-        ({"margin": None}, ("min", False)),
-        ({"margin": "min"}, ("min", False)),
-        ({"form": "balanced", "margin": "max"}, ("max", True)),
-        ({"relative_std": False}, ("balance", False)),
+        ({}, lambda moments: logn.recommend(moments).fit(moments)),
+        ({"strength": 1.0}, lambda moments: logn.recommend(moments).fit(moments, strength=1.0)),
+        ({"method": "logn"}, logn.logit_normalization),
+        ({"method": "logn", "margin": "max"}, lambda moments: logn.logit_normalization(moments, margin="max")),
+        ({"method": "logn:use_std=false"}, lambda moments: logn.logit_normalization(moments, use_std=False)),
+        ({"method": "p2p"}, logn.prior2posterior),
     ],
 )
-@pytest.mark.filterwarnings("ignore::logn.LogNWarning")
-def test_the_form_and_what_changes_it(options, settings):
+def test_methods_and_their_options(options, expected):
     model, layer = detector()
-    affine, _ = calibrate(model, batches(), layer=layer, **options)
-    assert (affine.settings["margin"], affine.settings["relative_std"]) == settings
+    result = calibrate(model, batches(), layer=layer, **options)
+    assert result.affine == expected(result.moments)
 
 
-@pytest.mark.parametrize("labels", [None, "federated", "exhaustive"])
-def test_without_a_form_it_is_what_is_recommended_for_the_labels(labels):
-    model, layer = detector()
-    result = calibrate(model, batches(), layer=layer, labels=labels)
-    spec = recommended_for(result.moments, labels=labels)
-    assert spec.startswith("p2p")
-    assert result.affine == logn.fit_method(spec, moments=result.moments)
-
-
-@pytest.mark.parametrize("more", [{"form": "paper"}, {"margin": 0.0}, {"eps": 1e-3}])
-def test_labels_choose_nothing_where_the_user_has_chosen(more):
-    model, layer = detector()
-    with pytest.raises(InputError, match="Expected `labels` only without"):
-        calibrate(model, batches(), layer=layer, labels="federated", **more)
-
-
-def test_a_wrong_form_is_refused_before_the_pass():
-    with pytest.raises(InputError, match="`form` to be one of balanced, paper, but got 'balance'"):
-        calibrate(classifier(), iter(()), form="balance")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "logm"}, "`method` to be one of none, recommended, logn"),
+        ({"margin": 0.0}, "options of `recommended` to be among"),
+        ({"method": "logn", "strenght": 1.0}, "but got `strenght`"),
+    ],
+)
+def test_a_wrong_choice_is_refused_before_the_pass(options, words):
+    with pytest.raises(InputError, match=words):
+        calibrate(classifier(), iter(()), **options)
 
 
 def test_it_is_a_public_name():
@@ -299,18 +257,9 @@ def detector():
     return model, LogitLayer("4", background=0, activation="softmax")
 
 
-def test_a_chosen_margin_that_moves_the_mass_far_warns_and_works():
-    model, layer = detector()
-    with pytest.warns(logn.LogNWarning, match="lowers the foreground mass") as caught:
-        affine, _ = calibrate(model, batches(), layer=layer, margin=-20.0)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    assert affine.settings["margin"] == -20.0
-
-
 def test_the_default_and_classifiers_never_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error", logn.LogNWarning)
         model, layer = detector()
         calibrate(model, batches(), layer=layer)
-        calibrate(classifier(), batches(), margin=None)
+        calibrate(classifier(), batches(), method="logn")

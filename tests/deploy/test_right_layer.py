@@ -157,7 +157,7 @@ def scores_above_half(scores):
 @pytest.mark.parametrize("build", [HeadFirst, AsksForShapes])
 def test_a_head_registered_before_the_body_is_corrected(build):
     model = make(build)
-    affine, _ = calibrate(model, [pictures(8, seed) for seed in range(6)], margin=0.0, fold=True)
+    affine, _ = calibrate(model, [pictures(8, seed) for seed in range(6)], method="logn", margin=0.0, fold=True)
     assert affine.num_classes == CLASSES
     with torch.inference_mode():
         mapped = torch.cat([model(pictures(8, seed)) for seed in range(6)])
@@ -209,7 +209,7 @@ def test_lraspp_adds_two_layers_and_is_refused():
 def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
     model = make(Ensemble)
     both = LogitLayer(("first.classifier", "second.classifier"))
-    affine, _ = calibrate(model, [pictures(40)], layer=both, margin=0.0)
+    affine, _ = calibrate(model, [pictures(40)], layer=both, method="logn", margin=0.0)
     assert affine.num_classes == CLASSES
     with torch.inference_mode():
         np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
@@ -218,7 +218,7 @@ def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
 def test_the_way_out_of_a_sum_is_a_module_of_its_own():
     model = make(SummedOutside)
     layer = LogitLayer("logits", num_classes=CLASSES)
-    calibrate(model, [pictures(40)], layer=layer, margin=0.0)
+    calibrate(model, [pictures(40)], layer=layer, method="logn", margin=0.0)
     with torch.inference_mode():
         np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
 
@@ -230,7 +230,7 @@ def test_a_named_layer_of_another_width_is_refused_and_can_be_insisted_on():
     ):
         run_in(model)(LogitLayer("proj"))
     assert run_in(model)(LogitLayer("proj"), check_output=False).count.tolist() == [12.0] * 32
-    affine, _ = calibrate(model, [pictures()], layer=LogitLayer("proj"), check_output=False)
+    affine, _ = calibrate(model, [pictures()], layer=LogitLayer("proj", activation="softmax"), check_output=False)
     assert affine.num_classes == 32
 
 
@@ -316,10 +316,9 @@ def test_a_multi_label_model_whose_forward_ends_in_a_sigmoid_keeps_its_number_of
         before = torch.cat([model(batch) for batch in images])
         calibrate(model, images)
         after = torch.cat([model(batch) for batch in images])
-    assert float(after.mean()) == pytest.approx(float(before.mean()), rel=1e-3)
+    kept = before.flatten().sort(descending=True).values[20]  # as few exceed 0.25, the 20 highest keep their number
+    assert abs(int((after > kept).sum()) - 20) <= 2
     assert abs(scores_above_half(after) - scores_above_half(before)) < 1.0
-    with pytest.raises(InputError, match="`held_out` for a softmax classifier only, but `fc` feeds a sigmoid"):
-        calibrate(make(Ending, nn.Sigmoid()), images, held_out=images)
 
 
 # What is compared, and when
@@ -367,12 +366,12 @@ def test_the_first_batch_counts_once_and_random_numbers_stay():
 
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    affine, handle = calibrate(model, loader(), margin=None)
+    affine, handle = calibrate(model, loader(), method="logn")
     assert torch.equal(torch.random.get_rng_state(), state)
     handle.remove()
     assert drawn == [0, 1, 2]
     expected, _ = calibrate(
-        model, [pictures(8, seed) for seed in range(3)], layer=LogitLayer("classifier"), margin=None
+        model, [pictures(8, seed) for seed in range(3)], layer=LogitLayer("classifier"), method="logn"
     )
     np.testing.assert_array_equal(affine.scale, expected.scale)
     with pytest.raises(InputError, match="`loader` to give at least one batch"):
@@ -416,7 +415,7 @@ def test_the_axis_of_a_convolution_is_read_from_it():
             model(images)
         moments.append(recorded.mean)
     np.testing.assert_allclose(moments, [rows.mean(dim=0)] * 2, atol=1e-6)
-    calibrate(model, [images], layer=LogitLayer("0"), margin=0.0)
+    calibrate(model, [images], layer=LogitLayer("0"), method="logn", margin=0.0)
     with torch.inference_mode():
         np.testing.assert_allclose(model(images).mean(dim=(0, 2, 3)), 0.0, atol=1e-5)
 

@@ -56,7 +56,7 @@ def train(tmp_path):
             eval_dataset=images(1),
             processing_class=transformers.ViTImageProcessor(size={"height": 8, "width": 8}),
         )
-        callback = LogNCallback(trainer, **({"method": "logn:balanced"} if options is None else options))
+        callback = LogNCallback(trainer, **({"method": "logn"} if options is None else options))
         trainer.add_callback(callback)
         trainer.train()
         return SimpleNamespace(trainer=trainer, model=model, callback=callback)

@@ -156,9 +156,13 @@ def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, 
     purposes = [Purpose(capped, looked_at), Purpose(ranked, looked_at), Purpose(ranked)]
     found = decode_for(store, methods, purposes, threads=1)
     for method, whole in enumerate(everything):
-        assert_same(found[0][method], first[method])
-        assert_same(found[1][method], plain_best(whole, limit, looked_at))
-        assert_same(found[2][method], plain_best(whole, limit, None))
+        assert_same(found[0][method].detections, first[method])
+        assert_same(found[1][method].detections, plain_best(whole, limit, looked_at))
+        assert_same(found[2][method].detections, plain_best(whole, limit, None))
+    for decoded, every in zip(found[0], decode_many(store, methods, capped), strict=True):
+        others = every.take(~looked_at[every.image_index, every.labels])
+        np.testing.assert_array_equal(decoded.holders.per_image, np.bincount(others.image_index, minlength=len(store)))
+        np.testing.assert_array_equal(decoded.holders.scores, others.scores)
 
 
 def test_floors_spare_the_work(tmp_path, monkeypatch):

@@ -115,7 +115,7 @@ def test_what_is_kept_comes_back_and_is_what_the_rule_says(tmp_path_factory, hea
     seed=st.integers(0, 10**6),
     kept=st.integers(1, 8),
     limit=st.sampled_from([None, 1, 3, 20]),
-    threshold=st.sampled_from([1e-4, 0.05, 0.3]),
+    threshold=st.sampled_from([0.0, 1e-4, 0.05, 0.3]),
     nms=st.sampled_from(["class-wise", "class-agnostic", "none"]),
     fixed=st.booleans(),
 )

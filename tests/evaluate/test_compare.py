@@ -140,14 +140,19 @@ def test_with_sigmoids_fixed_ap_cannot_move_and_the_result_says_so(sigmoid_split
     assert "AP-Fixed cannot move" in write_comparison(found)
 
 
-def test_a_map_that_lowers_all_scores_keeps_fixed_ap(sigmoid_split):
-    """At the default threshold most of the lowered scores are gone, which is no matter of ranking."""
+@pytest.mark.parametrize(("threshold", "of_fixed"), [(None, 0.0), (1e-4, 1e-7)])
+def test_a_map_that_lowers_all_scores_keeps_ap_unless_a_threshold_cuts_them(sigmoid_split, threshold, of_fixed):
+    """At a threshold most of the lowered scores are gone, which is no matter of ranking; by default there is none."""
     lowered = ClassAffine(np.ones(10), np.full(10, -6.0))
-    found = run(sigmoid_split, {"lowered": lowered}, CompareSettings(num_bootstrap=0, fixed=True))
-    assert found["lowered"]["AP"] < found["none"]["AP"]
+    decode = DecodeSettings() if threshold is None else DecodeSettings(score_threshold=threshold)
+    found = run(sigmoid_split, {"lowered": lowered}, CompareSettings(num_bootstrap=0, fixed=True, decode=decode))
+    if threshold is None:
+        assert found["lowered"]["AP"] == pytest.approx(found["none"]["AP"], abs=1e-9)
+    else:
+        assert found["lowered"]["AP"] < found["none"]["AP"]
     assert found["lowered"]["AP-Fixed"] == pytest.approx(found["none"]["AP-Fixed"], abs=1e-9)
-    assert found.protocols["AP-Fixed"].score_threshold == 1e-7
-    assert found.protocol.score_threshold == 1e-4
+    assert found.protocols["AP-Fixed"].score_threshold == of_fixed
+    assert found.protocol.score_threshold == (threshold or 0.0)
 
 
 def test_with_softmax_fixed_ap_may_move_and_nothing_is_said(comparison):

@@ -168,12 +168,32 @@ def test_maps_of_all_kinds_give_the_softmax_of_the_mapped_logits(tmp_path, numbe
     header = StoreHeader(num_columns=5, background=0, dtype="float32")
     images = made_images(4, header)
     transform = made_transforms(5)[number]
-    found = decode(made_store(tmp_path, header, images), transform, DecodeSettings(max_detections=None))
+    # Scores near the least number that float32 can hold have few digits.
+    chosen = DecodeSettings(score_threshold=1e-30, max_detections=None)
+    found = decode(made_store(tmp_path, header, images), transform, chosen)
     for index, proposals in enumerate(images):
         mapped = proposals.logits.astype(np.float64) if transform is None else transform(proposals.logits)
         here = found.of_image(index)
         expected = softmax(mapped)[here.proposal, here.labels + 1]
         np.testing.assert_allclose(here.scores, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"multi_label": False}, {"nms": "class-agnostic"}])
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_scores_that_underflow_are_dropped_in_any_company(tmp_path, activation, settings):
+    """A score of 0 is no detection; what is left does not depend on threads, other methods or the images before."""
+    header = StoreHeader(num_columns=5, background=-1, activation=activation)
+    images = made_images(6, header, images=30)
+    store = made_store(tmp_path, header, images)
+    lowered = ClassAffine([1, 1, 1, 1, 1], [-250.0, -90.0, -95.0, -103.0, 0.0])
+    chosen = DecodeSettings(max_detections=3, **settings)
+    found = decode(store, lowered, chosen, threads=1)
+    assert 0 < found.scores.min() < 1e-37
+    assert 0 not in found.labels
+    assert_same(found, decode_many(store, [None, lowered], chosen, threads=3)[1])
+    alone = [decode(store.part(np.array([place])), lowered, chosen, threads=1) for place in range(len(store))]
+    for name in ("labels", "scores", "boxes"):
+        np.testing.assert_array_equal(getattr(found, name), np.concatenate([getattr(one, name) for one in alone]))
 
 
 def test_chunks_are_the_whole_in_pieces(tmp_path):

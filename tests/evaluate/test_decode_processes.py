@@ -48,8 +48,8 @@ def test_two_processes_give_what_one_gives(store):
     assert sum(steps) == len(part)
     for together, alone in zip(found, decode_for(part, METHODS, purposes, threads=1), strict=True):
         for one, other in zip(together, alone, strict=True):
-            assert len(one)
-            assert_same(one, other)
+            assert len(one.detections)
+            assert_same(one.detections, other.detections)
 
 
 def test_a_script_needs_no_main_guard(store):

@@ -131,11 +131,6 @@ def test_a_folder_of_images_without_labels_gives_the_same_statistics(folder, tmp
     np.testing.assert_allclose(one.mean, two.mean)
     np.testing.assert_allclose(one.variance, two.variance)
     assert one.metadata == two.metadata
-    capsys.readouterr()
-    for more in (["--estimator", "positives"], ["--population", "sampled-regions"]):
-        words = ["collect", str(folder / "model"), "--images", str(pictures), "-o", str(tmp_path / "no"), *more]
-        assert execute(words) == 2
-        assert "Expected `--data`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--batch", "--most"])

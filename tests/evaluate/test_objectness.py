@@ -109,7 +109,7 @@ def assert_same(found, expected):
         nms=st.sampled_from(["class-wise", "class-agnostic", "none"]),
         nms_iou=st.sampled_from([0.3, 0.7]),
         multi_label=st.booleans(),
-        score_threshold=st.sampled_from([1e-4, 0.05]),
+        score_threshold=st.sampled_from([0.0, 1e-4, 0.05]),
         max_detections=st.sampled_from([-1, 5, 40]),
     ),
 )
@@ -184,7 +184,7 @@ def test_a_store_says_how_its_model_is_decoded(tmp_path):
     assert PredictionStore(tmp_path).header.postprocessing == framework
     resolved = DecodeSettings().resolved(store.header)
     assert (resolved.nms, resolved.nms_iou, resolved.multi_label) == ("class-agnostic", 0.3, False)
-    assert (resolved.score_threshold, resolved.max_detections) == (1e-4, 300)  # these say what is measured
+    assert (resolved.score_threshold, resolved.max_detections) == (0, 300)  # these say what is measured
     own = DecodeSettings.of_framework(framework)
     assert len(decode(store, settings=own)) == 3
     assert DecodeSettings(nms="none").resolved(store.header).nms == "none"

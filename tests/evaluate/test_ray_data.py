@@ -165,11 +165,9 @@ def labels(tmp_path):
     ("options", "sentence"),
     [
         (("--workers", 2), "Expected `--workers` with `--ray` only, but there is no `--ray`."),
-        (("--ray", "--stages", "each"), "Expected `--stages average` with `--ray`, but got each."),
-        (("--ray", "--estimator", "positives"), "Expected `--estimator exact` with `--ray`, but got positives."),
         (
-            ("--ray", "--population", "sampled-regions"),
-            "Expected `--population test-proposals` with `--ray`, but got sampled-regions.",
+            ("--ray", "--estimator", "moving-average"),
+            "Expected `--estimator exact` with `--ray`, but got moving-average.",
         ),
         (("--ray",), 'Expected the package `ray` to be installed: run pip install "logn[ray]"'),
     ],

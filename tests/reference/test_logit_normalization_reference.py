@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import logn
 from logn.logits.arrays import softmax
@@ -30,7 +33,7 @@ def test_baseline_softmax():
 
 
 def test_equation_1_on_all_columns(moments):
-    logits = logn.logit_normalization(moments, form="paper", background=None, activation="softmax")(T)
+    logits = logn.logit_normalization(moments, background=None, activation="softmax")(T)
     np.testing.assert_allclose(logits, [0.387297, 0.497706, 1.054893, -1.549189], atol=SCORES)
     np.testing.assert_allclose(softmax(logits), [0.237502, 0.265227, 0.463021, 0.034250], atol=SCORES)
 
@@ -41,7 +44,7 @@ def test_full_formula_logits(moments):
 
 
 def test_official_head_divides_without_eps(moments):
-    logits = logn.logit_normalization(moments, form="paper", background=-1, eps=0.0)(T)
+    logits = logn.logit_normalization(moments, background=-1, eps=0.0)(T)
     np.testing.assert_allclose(logits, [-0.677772, -1.112526, 0.133955, 1.5], atol=SCORES)
     np.testing.assert_allclose(softmax(logits), [0.078580, 0.050875, 0.176947, 0.693598], atol=SCORES)
 
@@ -50,8 +53,8 @@ def test_official_head_divides_without_eps(moments):
     ("options", "expected"),
     [
         ({"use_std": False, "margin": 0.0}, [0.131995, 0.122458, 0.386746, 0.358801]),
-        ({"use_mean": False, "margin": 0.0}, [0.209701, 0.246644, 0.110503, 0.433152]),
-        ({"use_mean": False, "use_std": False}, [0.113780, 0.093155, 0.051125, 0.741940]),
+        ({"strength": 0.0, "margin": 0.0}, [0.209701, 0.246644, 0.110503, 0.433152]),
+        ({"strength": 0.0, "use_std": False, "margin": -1.375}, [0.113780, 0.093155, 0.051125, 0.741940]),
         ({"margin": 0.0}, [0.140670, 0.157091, 0.274242, 0.427998]),
         ({}, [0.078580, 0.050875, 0.176946, 0.693598]),
         ({"margin": "min"}, [0.078580, 0.050875, 0.176946, 0.693598]),
@@ -63,7 +66,7 @@ def test_official_head_divides_without_eps(moments):
     ],
 )
 def test_components_and_margins(moments, options, expected):
-    scores = softmax(logn.logit_normalization(moments, **({"form": "paper", "background": -1} | options))(T))
+    scores = softmax(logn.logit_normalization(moments, **({"background": -1} | options))(T))
     np.testing.assert_allclose(scores, expected, atol=SCORES)
 
 
@@ -75,9 +78,7 @@ def test_a_very_negative_margin_leaves_little_foreground(moments):
 def test_a_constant_logit_follows_the_papers_eps():
     constant = logn.ClassMoments(2)
     constant.update(np.array([[1.0, 0.0], [1.0, 1.0]]))
-    affine = logn.logit_normalization(
-        constant, form="paper", background=None, activation="softmax", active=np.ones(2, bool)
-    )
+    affine = logn.logit_normalization(constant, background=None, activation="softmax", active=np.ones(2, bool))
     assert affine(np.array([1.1, 0.5]))[0] == pytest.approx(31.6228, abs=1e-3)
 
 
@@ -88,7 +89,7 @@ def test_moving_average_as_in_the_official_head():
     moments = average.moments()
     np.testing.assert_allclose(moments.mean, [0.09, 0.065, -0.26, 0.665], atol=1e-12)
     np.testing.assert_allclose(moments.variance, [1.19, 0.8675, 1.4675, 1.305], atol=1e-12)
-    logits = logn.logit_normalization(moments, form="paper", background=-1, eps=0.0)(T)
+    logits = logn.logit_normalization(moments, background=-1, eps=0.0)(T)
     np.testing.assert_allclose(logits, [0.595854, 0.509987, 0.165098, 1.5], atol=SCORES)
     np.testing.assert_allclose(softmax(logits), [0.198509, 0.182175, 0.129034, 0.490282], atol=SCORES)
 
@@ -122,8 +123,6 @@ def test_within_batch_variance_beside_the_pooled_one():
     moments.update(X[2:])
     np.testing.assert_allclose(moments.within_batch_variance, [2.0, 0.3125, 3.3125, 2.5], atol=1e-12)
     np.testing.assert_allclose(moments.variance, [1.666667, 0.729167, 2.229167, 1.666667], atol=1e-6)
-    within = logn.logit_normalization(moments, form="paper", background=-1, variance="within-batch")
-    np.testing.assert_allclose(within.scale[:3], 1 / np.sqrt(np.array([2.0, 0.3125, 3.3125]) + 1e-5))
 
 
 def test_merging_three_rows_and_one():
@@ -150,7 +149,7 @@ def test_positives_in_both_readings(require_correct, mean, count):
         np.testing.assert_allclose(moments.variance[:2], [0.5, 0.5])
         assert np.isnan(moments.variance[2])
         # A class with one sample has no variance: its standard deviation falls back to 1.
-        affine = logn.logit_normalization(moments, form="paper", background=-1)
+        affine = logn.logit_normalization(moments, background=-1)
         assert affine.scale[2] == 1.0
         assert affine.settings["margin_value"] == 0.5  # it is no dead class: of the means 2.5, 2.0 and 0.5 it sets this
 
@@ -160,7 +159,7 @@ def test_positives_in_both_readings(require_correct, mean, count):
     [(-1.0, [0.148154, 0.121298, 0.066570, 0.663979]), (2.0, [0.401415, 0.328650, 0.180367, 0.089568])],
 )
 def test_a_margin_alone_equals_moving_the_background(moments, margin, expected):
-    shifted = logn.logit_normalization(moments, background=-1, margin=margin, use_mean=False, use_std=False)(T)
+    shifted = logn.logit_normalization(moments, background=-1, margin=margin, strength=0.0, use_std=False)(T)
     moved = T - np.array([0, 0, 0, margin])
     np.testing.assert_allclose(softmax(shifted), expected, atol=SCORES)
     np.testing.assert_allclose(softmax(moved), expected, atol=SCORES)
@@ -179,8 +178,32 @@ def test_slope_of_the_margin_effect(margin, slope):
 def test_folding_into_a_linear_layer(moments):
     weight, bias = np.array([[3, 4], [0.6, 0.8], [0, 0.5], [1, -1.0]]), np.array([0.1, 0.2, 0.3, 0.4])
     feature = np.array([1.0, 2.0])
-    affine = logn.logit_normalization(moments, form="paper", background=-1, eps=0.0)
+    affine = logn.logit_normalization(moments, background=-1, eps=0.0)
     expected = [7.145654, 0.761202, 0.870707, -0.6]
     np.testing.assert_allclose(affine(weight @ feature + bias), expected, atol=SCORES)
     folded = (affine.scale[:, None] * weight) @ feature + affine.scale * bias + affine.shift
     np.testing.assert_allclose(folded, expected, atol=SCORES)
+
+
+def equations_1_and_2(rows, background, eps=1e-5):
+    """The paper's equations once more, by loops over the columns."""
+    columns = rows.shape[1]
+    place = None if background is None else background % columns
+    mean = [sum(column) / len(column) for column in rows.T]
+    std = [(sum((x - m) ** 2 for x in column) / (len(column) - 1) + eps) ** 0.5 for column, m in zip(rows.T, mean)]
+    classes = [c for c in range(columns) if c != place]
+    margin = 0.0 if place is None else min(mean[c] for c in classes)
+    return lambda x: [(x[c] - mean[c] + margin) / std[c] if c in classes else x[c] for c in range(columns)]
+
+
+@given(
+    rows=hnp.arrays(np.float64, st.tuples(st.integers(3, 30), st.integers(2, 6)), elements=st.floats(-20, 20)),
+    background=st.sampled_from([None, 0, -1]),
+)
+def test_the_defaults_are_the_papers_equations(rows, background):
+    assume((rows.std(axis=0) > 1e-2).all() and not ((rows >= 0) & (rows <= 1)).all())
+    moments = logn.ClassMoments(rows.shape[1])
+    moments.update(rows)
+    affine = logn.logit_normalization(moments, background=background, active=[True] * rows.shape[1])
+    expected = equations_1_and_2(rows, background)
+    np.testing.assert_allclose(affine(rows[0]), expected(rows[0]), rtol=1e-9, atol=1e-9)

@@ -72,7 +72,7 @@ def test_an_estimator_hands_its_bias_correction_on():
 def test_calibrating_with_a_moving_average_gives_algorithm_1():
     average = {"estimator": "moving-average", "momentum": 0.1}
     # The official head adds no number to the variance.
-    affine, _ = logn.calibrate(Passing(), BATCHES, layer=LAYER, form="paper", eps=1e-11, **average)
+    affine, _ = logn.calibrate(Passing(), BATCHES, layer=LAYER, method="logn", eps=1e-11, **average)
     # The worked example: the logits of one test region after the paper's equation.
     found = affine(np.array([1.0, 0.8, 0.2, 1.5]))
     np.testing.assert_allclose(found, [0.595854, 0.509987, 0.165098, 1.5], atol=2e-6)

@@ -13,7 +13,6 @@ from torch import nn
 
 import logn
 from logn.logits.arrays import sigmoid, softmax
-from logn.statistics.mean_probability import estimate_mean_probability
 
 ROWS = hnp.arrays(np.float64, st.tuples(st.integers(1, 20), st.just(4)), elements=st.floats(-900, 900))
 SOFTMAX = logn.StatisticsMetadata(activation="softmax")
@@ -52,8 +51,8 @@ def test_large_batches_of_every_type(dtype, spread, far):
 
 
 def test_not_asked_for_and_nothing_seen():
-    assert logn.ClassMoments(3).mean_probability is None
-    moments = logn.ClassMoments(3, mean_probability=True)
+    assert logn.ClassMoments(3, mean_probability=False).mean_probability is None
+    moments = logn.ClassMoments(3)
     assert np.isnan(moments.mean_probability).all()
     moments.update(np.empty((0, 3)))
     moments.update(np.zeros((2, 3)))
@@ -177,7 +176,7 @@ def test_files_that_are_not_valid(tmp_path, changes, words):
 
 def test_what_one_side_lacks_is_lost_with_a_word():
     rows = np.random.default_rng(6).normal(size=(8, 3))
-    plain = logn.ClassMoments(3)
+    plain = logn.ClassMoments(3, mean_probability=False)
     plain.update(rows)
     for first, second in ((moments_of(rows), plain), (copy.copy(plain), moments_of(rows))):
         with pytest.warns(logn.LogNWarning, match=r"holds no mean probability .*`--prior`"):
@@ -188,52 +187,13 @@ def test_what_one_side_lacks_is_lost_with_a_word():
 def test_those_who_saw_nothing_take_nothing_away():
     rows = np.random.default_rng(7).normal(size=(8, 3))
     expected = softmax(rows).mean(axis=0)
-    for empty in (logn.ClassMoments(3), logn.ClassMoments(3, mean_probability=True)):
+    for empty in (logn.ClassMoments(3, mean_probability=False), logn.ClassMoments(3)):
         np.testing.assert_allclose(moments_of(rows).merge(empty).mean_probability, expected)
         np.testing.assert_allclose(copy.copy(empty).merge(moments_of(rows)).mean_probability, expected)
 
 
 def test_sums_of_nothing_do_not_outlive_rows_that_nobody_summed():
-    plain = logn.ClassMoments(3)
+    plain = logn.ClassMoments(3, mean_probability=False)
     plain.update(np.zeros((2, 3)))
     assert logn.ClassMoments(3, mean_probability=True).merge(plain).mean_probability is None
     assert plain.merge(logn.ClassMoments(3, mean_probability=True)).mean_probability is None
-
-
-def test_the_sample_tells_frequent_classes_well_and_says_what_it_does_not_know():
-    # A long tail: class c wins about every 2^c-th row, and is sure then.
-    rng = np.random.default_rng(8)
-    winners = np.minimum(rng.geometric(0.5, size=60_000) - 1, 9)
-    rows = rng.normal(0, 1, (60_000, 10))
-    rows[np.arange(len(rows)), winners] += 9.0
-    moments = moments_of(rows, parts=100, metadata=SOFTMAX, sample_rows=2000)
-    mean, error = estimate_mean_probability(moments.sample, "softmax")
-    recorded = moments.mean_probability
-    # Off by no more than four of the standard errors that it states; and these grow along the tail.
-    assert (np.abs(mean - recorded) < 4 * error).all()
-    relative = error / recorded
-    assert relative[0] < 0.03
-    assert relative[8] > 5 * relative[0]
-
-
-def test_a_sample_of_everything_has_no_error_and_one_row_tells_nothing():
-    rows = np.random.default_rng(9).normal(size=(20, 3))
-    mean, error = estimate_mean_probability(rows, "sigmoid", population=20)
-    np.testing.assert_allclose(mean, sigmoid(rows).mean(axis=0))
-    assert (error == 0).all()
-    _, error = estimate_mean_probability(rows[:1], "sigmoid", population=20)
-    assert (error > 1).all()
-
-
-def test_classes_that_no_sampled_row_is_sure_of_may_have_been_missed():
-    # Sure of class 0 in every row; another class may well have one row in a hundred that are not in the sample.
-    _, error = estimate_mean_probability(np.full((100, 2), [9.0, -9.0]), "softmax")
-    np.testing.assert_allclose(error, 0.01)
-
-
-def test_the_error_of_a_few_rows_in_numbers():
-    rows = np.log(np.array([[0.1], [0.3], [0.6], [0.2]]) / np.array([[0.9], [0.7], [0.4], [0.8]]))
-    mean, error = estimate_mean_probability(rows, "sigmoid", population=16)
-    assert mean[0] == pytest.approx(0.3)
-    # Squared distances 0.04, 0, 0.09 and 0.01 over 3; one more row that is sure; 12 of 16 rows left out.
-    assert error[0] == pytest.approx(np.sqrt(12 / 16) * np.sqrt(0.14 / 3 / 4 + (1 / 4) ** 2))

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logn
-from logn.calibrators.advice import advise
 from logn.errors import InputError, LogNWarning
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.sanity_checks import FEW_ROWS, ONE_LOGIT, refuse_probabilities, row_checks, sanity_checks
@@ -65,12 +64,6 @@ def test_probabilities_are_no_logits(detector):
     assert sentence.endswith("before the softmax or sigmoid.")
 
 
-def test_advice_on_doubtful_statistics_is_unsure_and_says_why(detector):
-    advice = advise(moments_of(detector))
-    assert advice.confidence == "low"
-    assert advice.cautions[0] == sanity_checks(moments_of(detector))[0]
-
-
 def test_calibrate_warns(detector):
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(7, 7))
@@ -78,7 +71,7 @@ def test_calibrate_warns(detector):
         model[1].weight.copy_(torch.eye(7))
         model[1].bias.zero_()
     batches = [torch.tensor(detector, dtype=torch.float32)]
-    layer = logn.LogitLayer("1")
+    layer = logn.LogitLayer("1", activation="softmax")
     with pytest.warns(logn.LogNWarning, match="as a background does"):
         logn.calibrate(model, batches, layer=layer)
 
@@ -92,7 +85,7 @@ def test_statistics_of_probabilities_are_refused_with_and_without_a_sample(detec
         logn.logit_normalization(moments, background=-1)
     logs = logn.ClassMoments(7, sample_rows=sample_rows)
     logs.update(np.log(softmax(detector).clip(1e-12)).astype(dtype))
-    logn.logit_normalization(logs, form="paper", background=-1)  # what the sentence proposes
+    logn.logit_normalization(logs, background=-1)  # what the sentence proposes
 
 
 @given(

@@ -1,7 +1,5 @@
 """The stages of a cascade are normalised each by its own statistics, as the official code does."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -11,12 +9,13 @@ from logn.cli.main import execute
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.transforms import SMALL_TRAIN
 from logn.errors import InputError
-from logn.evaluate.store.detector_statistics import collect_sampled_statistics, collect_stage_statistics
+from logn.evaluate.store.detector_statistics import collect_sampled_statistics
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.stage_corrections import correct_stages
 from logn.logits.fingerprint import fingerprint
-from logn.statistics.estimators import Estimator
+from logn.statistics.moments import ClassMoments
 from logn.training.detectors.models import cascade_mask_rcnn_r101_fpn, small
+from logn.training.engine.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,11 +47,17 @@ def stage_logits(cascade, image):
     return [rows.numpy() for rows in seen]
 
 
-def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset):
+def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset, lvis_folder, tmp_path):
     images = [as_tensor(dataset.read_image(index)) for index in range(2)]
-    stages = collect_stage_statistics(cascade, dataset, max_images=2, batch=1, seed=0)
-    order = np.random.default_rng(0).permutation(len(dataset))[:2]
-    by_hand = [stage_logits(cascade, as_tensor(dataset.read_image(int(index)))) for index in order]
+    Checkpoint(cascade.settings, 1, cascade.state_dict(), class_names=dataset.class_names).save(
+        tmp_path / "checkpoint.safetensors"
+    )
+    few = ["--max-images", "2", "--batch", "1", "--device", "cpu"]
+    words = ["collect", str(tmp_path), "--data", str(lvis_folder), "-o", str(tmp_path / "s.safetensors"), *few]
+    assert execute(words) == 0
+    stages = [ClassMoments.load(tmp_path / f"s.{stage}.safetensors") for stage in range(3)]
+    assert not (tmp_path / "s.safetensors").exists()
+    by_hand = [stage_logits(cascade, as_tensor(dataset.read_image(index))) for index in (0, len(dataset) // 2)]
     for place, moments in enumerate(stages):
         rows = np.concatenate([logits[place] for logits in by_hand])
         np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-4, atol=1e-5)
@@ -71,22 +76,6 @@ def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset):
     assert [moments.metadata.layer for moments in sampled] == [moments.metadata.layer for moments in stages]
 
 
-def test_a_detector_without_stages_is_refused(dataset):
-    model = small(4, image_size=64).eval()
-    for work in (partial(collect_stage_statistics, model, dataset), partial(correct_stages, model, [])):
-        with pytest.raises(InputError, match="Expected a cascade"):
-            work()
-    with pytest.raises(InputError, match="Expected `estimator` to be exact or moving-average for single stages"):
-        collect_stage_statistics(model, dataset, estimator=Estimator("positives"))
-
-
-def test_the_commands_refuse_a_detector_without_stages(lvis_folder, tmp_path, capsys):
-    from logn.training.engine.checkpoint import Checkpoint
-
-    model = small(4, image_size=64)
-    Checkpoint(model.settings, 1, model.state_dict(), run={"preset": "small"}).save(tmp_path / "checkpoint.safetensors")
-    output = tmp_path / "statistics.safetensors"
-    arguments = ["collect", str(tmp_path), "--data", str(lvis_folder), "-o", str(output), "--stages", "each"]
-    assert execute([*arguments, "--device", "cpu"]) == 2
-    assert "Expected a cascade for statistics of each stage" in capsys.readouterr().err
-    assert not list(tmp_path.glob("statistics*"))
+def test_a_detector_without_stages_is_refused():
+    with pytest.raises(InputError, match="Expected a cascade"):
+        correct_stages(small(4, image_size=64).eval(), [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logn.calibrators import recommend
 from logn.calibrators.method import Method
 from logn.calibrators.methods import (
     fracal,
@@ -20,6 +21,7 @@ from logn.errors import InputError
 
 METHODS: tuple[Method, ...] = (
     no_correction.METHOD,
+    recommend.METHOD,
     logit_normalization.METHOD,
     logit_adjustment.METHOD,
     norcal.METHOD,
@@ -45,16 +47,6 @@ def method_named(name: str) -> Method:
             return method
     listed = ", ".join(method.name for method in METHODS)
     raise InputError(f"Expected `method` to be one of {listed}, but got {name!r}.")
-
-
-def bare_words() -> set[str]:
-    """All names of options that stand alone in specifications, such as `balanced` in `logn:balanced`.
-
-    Example:
-        >>> sorted(bare_words())
-        ['balanced', 'paper']
-    """
-    return {word for method in METHODS for word in method.bare_words}
 
 
 def swept_parameters() -> dict[str, tuple[str, str]]:

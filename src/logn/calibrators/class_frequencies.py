@@ -85,3 +85,18 @@ def checked_number(name: str, value: float, *, above: float | None = None) -> fl
     if above is not None and value <= above:
         raise InputError(f"Expected `{name}` to be above {above:g}, but got {value!r}.")
     return float(value)
+
+
+def checked_strength(strength: float) -> float:
+    """How much of a correction: a number from 0 to 1.
+
+    Example:
+        >>> checked_strength(1.5)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `strength` to be from 0 to 1, but got 1.5.
+    """
+    value = checked_number("strength", strength)
+    if not 0.0 <= value <= 1.0:
+        raise InputError(f"Expected `strength` to be from 0 to 1, but got {strength!r}.")
+    return value

@@ -7,25 +7,33 @@ which of the two follows, taking it for sigmoids is right for them and costs a s
 from __future__ import annotations
 
 from logn.errors import InputError
-from logn.statistics.metadata import ACTIVATIONS
+from logn.statistics.metadata import ACTIVATIONS, StatisticsMetadata
 
 
-def known_activation(recorded: str | None, background: int | None, given: str | None = "recorded") -> str | None:
-    """The activation where it is known, None where it is not; beside a background it is a softmax.
+def known_activation(
+    recorded: StatisticsMetadata, background: int | None, given: str | None = "recorded"
+) -> str | None:
+    """The activation where it is known, None where it is not.
+
+    Beside a background column it is a softmax, and so it is where each image has one row of logits.
 
     Args:
         recorded: What the statistics say.
-        background: Place of the background column.
+        background: Index of the background column.
         given: What the user says: "softmax", "sigmoid", or "recorded" (or None) to believe the statistics.
 
     Example:
-        >>> known_activation(None, 0), known_activation(None, None), known_activation(None, None, "softmax")
-        ('softmax', None, 'softmax')
+        >>> known_activation(StatisticsMetadata(), 0), known_activation(StatisticsMetadata(), None)
+        ('softmax', None)
+        >>> known_activation(StatisticsMetadata(population="images"), None)
+        'softmax'
     """
     if given is not None and given not in (*ACTIVATIONS, "recorded"):
         raise InputError(f'Expected `activation` to be "softmax", "sigmoid" or "recorded", but got {given!r}.')
-    activation = recorded if given in (None, "recorded") else given
-    return "softmax" if activation is None and background is not None else activation
+    activation = recorded.activation if given in (None, "recorded") else given
+    if activation is None and (background is not None or recorded.population == "images"):
+        return "softmax"
+    return activation
 
 
 def assumed_activation(known: str | None) -> str:

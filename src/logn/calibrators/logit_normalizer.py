@@ -1,4 +1,4 @@
-"""LogitNormalizer: Logit Normalization of arrays in the manner of scikit-learn, which it does not need."""
+"""LogitNormalizer: correct arrays of logits in the manner of scikit-learn, which it does not need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.logit_normalization import DEFAULT_FORM, Margin, VarianceName, logit_normalization
+from logn.calibrators.method_spec import FitInputs
+from logn.calibrators.recommend import RECOMMENDED
 from logn.errors import InputError
 from logn.logits.arrays import is_torch_tensor
 from logn.statistics.metadata import StatisticsMetadata
@@ -21,22 +22,18 @@ ArrayT = TypeVar("ArrayT")
 class LogitNormalizer:
     """Fit on the logits of training images, transform those of others; no labels are read.
 
-    It has the interface of a scikit-learn transformer, so it goes into pipelines and can be cloned. Whatever is wrong
-    is said with `logn.InputError`, a ValueError, also where scikit-learn has an error of its own.
+    It has the interface of a scikit-learn transformer, so it goes into pipelines and can be cloned. Wrong input raises
+    `logn.InputError`, a ValueError.
 
     Args:
-        form: "balanced" or "paper", as in `logn.logit_normalization`, from which the other arguments come too.
-        background: Place of the background column: None, 0 or -1.
-        activation: "softmax", "sigmoid", or None where it is not known: the correction is then right for both.
-        margin: The margin instead of the form's.
-        use_mean: Subtract the mean.
-        use_std: Divide by the standard deviation.
-        relative_std: Whether the common scale stays, instead of what the form says.
-        std_power: Power of the standard deviation.
-        eps: Added to the variance.
-        variance: "pooled" over everything, or the mean of the variances "within-batch".
-        keep_confidence: For a softmax without a background: keep the mean confidence on the rows that it is fitted to.
-        sample_rows: How many rows to keep for the balanced margin and the confidence.
+        method: "recommended" (what `logn.recommend` says), "logn" (the paper's equations), or another method of
+            `logn.fit_method` that needs statistics only.
+        strength: How much of the correction, from 0 to 1; None for the method's own default.
+        target: Share of each foreground class where the model will be used, of any sum; None for equal shares.
+        background: Index of the background column: None, 0 or -1.
+        activation: "softmax" or "sigmoid": what the model applies to the logits.
+        threshold: For sigmoids: the score above which you count a detection.
+        sample_rows: How many rows to keep as a sample.
 
     Attributes:
         affine_: The correction, which can be folded into a model.
@@ -45,10 +42,13 @@ class LogitNormalizer:
 
     Example:
         >>> train = np.random.default_rng(0).normal([3.0, 0.0, -4.0], [2.0, 1.0, 0.5], size=(1000, 3))
-        >>> normalizer = LogitNormalizer(activation="softmax").fit(train)
-        >>> normalizer.transform(train).std(axis=0, ddof=1).round(3).tolist()  # one scale, and it is the model's own
-        [1.153, 1.153, 1.153]
-        >>> bool(np.allclose(normalizer.inverse_transform(normalizer.transform(train)), train))
+        >>> normalizer = LogitNormalizer().fit(train)
+        >>> normalizer.affine_.shift.round(2)
+        array([0.09, 0.91, 2.91])
+        >>> paper = LogitNormalizer("logn").fit(train)
+        >>> paper.transform(train).std(axis=0, ddof=1).round(3).tolist()
+        [1.0, 1.0, 1.0]
+        >>> bool(np.allclose(paper.inverse_transform(paper.transform(train)), train))
         True
     """
 
@@ -58,31 +58,21 @@ class LogitNormalizer:
 
     def __init__(
         self,
-        form: str = DEFAULT_FORM,
+        method: str = RECOMMENDED,
         *,
+        strength: float | None = None,
+        target: Any = None,
         background: int | None = None,
-        activation: str | None = None,
-        margin: Margin = "form",
-        use_mean: bool = True,
-        use_std: bool = True,
-        relative_std: bool | None = None,
-        std_power: float = 1.0,
-        eps: float = 1e-5,
-        variance: VarianceName = "pooled",
-        keep_confidence: bool = False,
+        activation: str = "softmax",
+        threshold: float | None = None,
         sample_rows: int = 4096,
     ) -> None:
-        self.form = form
+        self.method = method
+        self.strength = strength
+        self.target = target
         self.background = background
         self.activation = activation
-        self.margin = margin
-        self.use_mean = use_mean
-        self.use_std = use_std
-        self.relative_std = relative_std
-        self.std_power = std_power
-        self.eps = eps
-        self.variance = variance
-        self.keep_confidence = keep_confidence
+        self.threshold = threshold
         self.sample_rows = sample_rows
 
     def fit(self, logits: Any, y: Any = None) -> LogitNormalizer:
@@ -168,8 +158,8 @@ class LogitNormalizer:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _fitted(self) -> ClassAffine:
-        settings = {name: value for name, value in self.get_params().items() if name != "sample_rows"}
-        return logit_normalization(self.moments_, **settings)
+        options = {name: getattr(self, name) for name in ("strength", "threshold") if getattr(self, name) is not None}
+        return FitInputs(moments=self.moments_, target=self.target).fit(self.method, options)
 
     def _forget(self) -> None:
         for name in ("affine_", "moments_", "n_features_in_"):

@@ -35,7 +35,6 @@ class Option:
         choices: The names it may have; with none given, any.
         flag: How `logn fit` spells it, such as "--gamma" or, for true and false, "--mean/--no-mean"; None where it can
             only stand behind the name of the method.
-        bare: Whether its names may stand in a specification without that of the option, as in `logn:balanced`.
 
     Example:
         >>> Option("number", "Power; default 0.6.", flag="--gamma").read("gamma", "0.5")
@@ -48,7 +47,6 @@ class Option:
     help: str
     choices: tuple[str, ...] = ()
     flag: str | None = None
-    bare: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -166,21 +164,11 @@ class Method:
     sigmoid_scores: Callable[[MethodInputs, Options], Any] | None = None
     notes: Callable[[MethodInputs, Options, ClassAffine], list[str]] | None = None
 
-    @property
-    def bare_words(self) -> dict[str, str]:
-        """Names that may stand alone in a specification, with the option that they set."""
-        return {word: name for name, option in self.options.items() if option.bare for word in option.choices}
-
     def parse(self, text: str) -> Options:
         """Read options as they stand behind the colon of a specification: `margin=0,use_std=false`."""
         options: Options = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, equals, value = part.partition("=")
-            if not equals and part in self.bare_words:
-                name, equals, value = self.bare_words[part], "=", part
-            elif not equals and self.bare_words and part not in self.options:
-                words = ", ".join(self.bare_words)
-                raise InputError(f"Expected {words} or NAME=VALUE behind `{self.name}:`, but got {part!r}.")
             option = self.option(name)
             if not equals:
                 raise InputError(f"Expected the option `{name}` of `{self.name}` as {name}=VALUE, but got {part!r}.")

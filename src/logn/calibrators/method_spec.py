@@ -1,7 +1,7 @@
 """Methods by name, as the command line writes them: `logn`, `logn:margin=0,use_std=false`, `norcal:gamma=0.6`.
 
 A specification is a method, then options after a colon, separated by commas. Every option has the name of the argument
-of the method's own function; `logn:balanced` is short for `logn:form=balanced`, and `counts=images` or
+of the method's own function, and `counts=images` or
 `counts=instances` says which class counts a method takes. What methods and options there are, their own modules say
 (`logn.calibrators.all_methods`).
 """
@@ -138,8 +138,6 @@ def parse_method(spec: str) -> tuple[str, Options]:
     Example:
         >>> parse_method("logn:margin=0,use_std=false")
         ('logn', {'margin': 0.0, 'use_std': False})
-        >>> parse_method("logn:balanced,std_power=0.5")
-        ('logn', {'form': 'balanced', 'std_power': 0.5})
         >>> parse_method("temperature:tau=1")
         Traceback (most recent call last):
         ...
@@ -147,6 +145,20 @@ def parse_method(spec: str) -> tuple[str, Options]:
     """
     name, _, rest = spec.strip().partition(":")
     return name, method_named(name).parse(rest)
+
+
+def check_options(spec: str, options: Mapping[str, Any]) -> None:
+    """Refuse a method or an option that does not exist, or that is given twice.
+
+    Example:
+        >>> check_options("logn", {"strenght": 0.5})
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected the options of `logn` to be among ..., but got `strenght`.
+    """
+    name, chosen = parse_method(spec)
+    for option, value in options.items():
+        method_named(name).add(chosen, option, value)
 
 
 def fit_method(
@@ -169,7 +181,7 @@ def fit_method(
     model included; the others' class names, background and activation, which is all that they depend on.
 
     Args:
-        spec: Such as "none", "logn", "logn:balanced", "loga:tau=0.5", "norcal", "fracal", "iif", "tau-norm:tau=0.7",
+        spec: Such as "none", "recommended", "logn", "loga:tau=0.5", "norcal", "fracal", "iif", "tau-norm:tau=0.7",
             "temperature:value=2".
         moments: Statistics of the logits, for LogN; other methods take the background and the class names from them.
         counts: Class counts for loga, norcal, fracal and iif; a plain array serves for images and instances alike.
@@ -199,7 +211,7 @@ def _source(inputs: MethodInputs) -> StatisticsMetadata:
     return StatisticsMetadata(
         class_names=recorded.class_names or counted,
         background=inputs.background,
-        activation=known_activation(recorded.activation, None, inputs.activation),
+        activation=known_activation(recorded, None, inputs.activation),
     )
 
 

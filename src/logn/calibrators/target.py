@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_frequencies import checked_number, checked_target
+from logn.calibrators.class_frequencies import checked_strength, checked_target
 from logn.calibrators.method import MethodInputs, Option, Options
 from logn.calibrators.provenance import foreground_names
 from logn.classes.shares import ClassShares, read_shares
@@ -30,7 +30,7 @@ TARGET_OPTION = Option(
     "Class mix of the deployment: uniform (default), counts, training, or a file of shares.",
     flag="--target",
 )
-STRENGTH_OPTION = Option("number", "How much of the correction: 0 none, 1 all (default).", flag="--strength")
+STRENGTH_OPTION = Option("number", "How much of the correction, from 0 to 1 (default: 1).", flag="--strength")
 
 
 class Aim:
@@ -49,7 +49,7 @@ class Aim:
 
     def __init__(self, target: npt.ArrayLike | None, strength: float, num_classes: int) -> None:
         self.target = None if target is None else checked_target(target, num_classes)
-        self.strength = checked_number("strength", strength)
+        self.strength = checked_strength(strength)
 
     def __call__(
         self, scale: FloatArray, shift: FloatArray, *, power: float = 1.0, alive: npt.NDArray[np.bool_] | None = None

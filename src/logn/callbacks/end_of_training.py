@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logn.calibrators.advice import NONE, Advice, advise
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import fit_method
+from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, recommend
 from logn.errors import InputError, LogNWarning, MissingExtraError
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ class FoldedCopy:
     Attributes:
         method: The method of the correction; None where there was nothing to correct.
         maps: The maps, one per stage.
-        advice: What the statistics speak for.
+        recommendation: What `logn.recommend` says of the statistics.
     """
 
     method: str | None
     maps: tuple[ClassAffine, ...]
-    advice: Advice
+    recommendation: Recommendation
 
 
 class FoldingCallback:
@@ -43,9 +43,8 @@ class FoldingCallback:
 
     Args:
         dataloader: Batches of training images; by default those of the training loader, augmented as they are there.
-        method: As for `logn.fit_method`; by default as the statistics speak for.
+        method: As for `logn.fit_method`; by default what `logn.recommend` says.
         layer: Where the logits are; found by `logn.locate_logits` by default.
-        labels: "federated" or "exhaustive": the labels by which you will measure a detector.
         forward: Runs the model on a batch, `forward(model, batch)`.
     """
 
@@ -55,12 +54,11 @@ class FoldingCallback:
         *,
         method: str | None = None,
         layer: LogitLayer | None = None,
-        labels: str | None = None,
         forward: Forward | None = None,
     ) -> None:
         super().__init__()
         self.dataloader = dataloader
-        self.options: dict[str, Any] = {"method": method, "layer": layer, "labels": labels, "forward": forward}
+        self.options: dict[str, Any] = {"method": method, "layer": layer, "forward": forward}
         self._forget()
 
     def _forget(self) -> None:
@@ -77,18 +75,16 @@ def correct_in_place(
     *,
     method: str | None = None,
     layer: LogitLayer | None = None,
-    labels: str | None = None,
     forward: Forward | None = None,
     device: Any = None,
 ) -> FoldedCopy:
-    """Run `model` once over the batches, judge as `logn.advise` does, and fold the correction into its weights.
+    """Run `model` once over the batches, ask `logn.recommend`, and fold the correction into its weights.
 
     Args:
         model: A copy that is the caller's own.
         loader: Batches, as for `logn.calibrate`.
-        method: As for `logn.fit_method`; as the advice says by default.
+        method: As for `logn.fit_method`; what `logn.recommend` says by default.
         layer: Where the logits are; found by default.
-        labels: "federated" or "exhaustive", for the advice.
         forward: Runs the model on a batch; as in `logn.calibrate` by default.
         device: Where the batches go.
 
@@ -97,27 +93,25 @@ def correct_in_place(
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 5))
         >>> batches = [torch.rand(16, 8) for _ in range(4)]
-        >>> done = correct_in_place(model, batches, method="logn:balanced")
+        >>> done = correct_in_place(model, batches, method="logn")
         >>> done.method, done.maps[0].num_classes
-        ('logn:balanced', 5)
+        ('logn', 5)
     """
     from logn.deploy.calibrate import calibrate
     from logn.deploy.fold import fold
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LogNWarning)  # of the map that is taken off again below
-        found = calibrate(model, loader, layer=layer, forward=forward, device=device)
+    found = calibrate(model, loader, layer=layer, forward=forward, device=device)
     assert found.handle is not None  # noqa: S101 - not folded
     found.handle.remove()
     stages = found.moments if isinstance(found.moments, tuple) else (found.moments,)
-    judged = [advise(moments, labels=labels) for moments in stages]
-    advice = next((part for part in judged if part.form != NONE), judged[0])
-    if method is None and advice.form == NONE:
-        return FoldedCopy(None, (), advice)
-    chosen = method or advice.form
+    judged = [recommend(moments) for moments in stages]
+    recommendation = next((part for part in judged if part.method != NONE), judged[0])
+    if method is None and recommendation.method == NONE:
+        return FoldedCopy(None, (), recommendation)
+    chosen = method or RECOMMENDED
     maps = tuple(fit_method(chosen, moments=moments) for moments in stages)
     fold(model, found.layer, list(maps) if found.layer.stages else maps[0])
-    return FoldedCopy(chosen, maps, advice)
+    return FoldedCopy(chosen, maps, recommendation)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class CorrectBestCheckpoint(FoldingCallback):
 
     Attributes:
         output: The corrected checkpoint; None where nothing was written.
-        folded: The method, the maps and the advice; None before the end of a fit.
+        folded: The method, the maps and the recommendation; None before the end of a fit.
         before: What `validation_step` logs for the best checkpoint.
         after: The same for the corrected one.
     """
@@ -79,7 +79,7 @@ class CorrectBestCheckpoint(FoldingCallback):
         self.folded = correct_in_place(module.to(device), loader, device=device, **self.options)
         say = importlib.import_module(f"{_package()}.utilities.rank_zero").rank_zero_info
         if self.folded.method is None:
-            say(f"LogN: nothing to correct, nothing written. {self.folded.advice.reason}")
+            say(f"LogN: nothing to correct, nothing written. {self.folded.recommendation.finding}")
             return
         self.output = _write(module, checkpoint, best)
         self.after = _validated(trainer, module)

@@ -44,7 +44,7 @@ class CorrectBestModel(FoldingCallback):
 
     Attributes:
         output: The corrected model's folder; None where nothing was written.
-        folded: The method, the maps and the advice; None before the end of a training.
+        folded: The method, the maps and the recommendation; None before the end of a training.
         before: What `trainer.evaluate` gives for the best model, without the prefix.
         after: The same for the corrected one.
     """
@@ -78,7 +78,7 @@ class CorrectBestModel(FoldingCallback):
         self.folded = correct_in_place(model, loader, **self.options)
         log = importlib.import_module("transformers.utils.logging").get_logger("transformers.trainer").info
         if self.folded.method is None:
-            log(f"LogN: nothing to correct, nothing written. {self.folded.advice.reason}")
+            log(f"LogN: nothing to correct, nothing written. {self.folded.recommendation.finding}")
             return
         self.output = _write(model, rest.get("processing_class"), folder / f"best{SUFFIX}")
         self.after = self._evaluated(model, "eval_corrected")

@@ -71,7 +71,7 @@ class LogNCallback:
         self.correction = done
         log = importlib.import_module("ultralytics.utils").LOGGER.info
         if done.method is None:
-            log(f"LogN: nothing to correct, nothing written. {done.advice.reason}")
+            log(f"LogN: nothing to correct, nothing written. {done.recommendation.finding}")
             return
         validator = trainer.get_validator()  # a new one: other callbacks read the metrics of the trainer's own
         validator.args.plots = False

@@ -5,18 +5,15 @@ from __future__ import annotations
 import itertools
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from logn.calibrators.advice import recommended_for, recommended_method
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.match_confidence import keep_confidence
-from logn.calibrators.method_spec import fit_method
-from logn.calibrators.methods.logit_normalization import FormSettings, Margin, form_settings, logit_normalization
-from logn.calibrators.score_shift_warning import form_warning
+from logn.calibrators.method_spec import FitInputs, check_options
+from logn.calibrators.recommend import RECOMMENDED
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
 from logn.deploy.fold_mark import refuse_folded
@@ -24,9 +21,8 @@ from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, check_layer, find_modules
 from logn.logits.locate import find_layer
 from logn.logits.run_batch import run_on_batch
-from logn.logits.trace import evaluation_mode
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import record
+from logn.statistics.record import collect_moments
 from logn.statistics.sanity_checks import background_checks
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -41,7 +37,7 @@ class Calibration(tuple[Maps, AttachedMap | None]):
     Attributes:
         affine: The map; for a layer with `stages=True` a tuple with one per stage.
         handle: Takes the map off; None after a fold.
-        moments: The statistics that it was fitted to, for `logn.advise` or to save; a tuple where `affine` is one.
+        moments: The statistics that it was fitted to, for `logn.recommend` or to save; a tuple where `affine` is one.
         layer: Where the logits are.
 
     Example:
@@ -82,11 +78,8 @@ def calibrate(
     loader: Iterable[Any],
     *,
     layer: LogitLayer | None = None,
-    form: str | None = None,
-    labels: str | None = None,
-    margin: Margin = "form",
+    method: str = RECOMMENDED,
     forward: Forward | None = None,
-    held_out: Iterable[Any] | None = None,
     device: torch.device | str | None = None,
     progress: bool = False,
     fold: bool = False,
@@ -107,8 +100,8 @@ def calibrate(
     model applies itself is seen. Where neither that nor `layer` tells it, it is recorded as unknown, not as a softmax;
     say activation="sigmoid" in `layer` for a multi-label model that returns logits.
 
-    By default the correction is the one that we recommend for such a model (docs/real-images.md). LogN's balanced form,
-    which keeps the model's own scale and foreground mass, is `form="balanced"`; the paper's is `form="paper"`.
+    By default the correction is what `logn.recommend` says, which changes nothing where there is little to correct; the
+    paper's equations are `method="logn"`.
 
     Args:
         model: A torch module.
@@ -117,14 +110,9 @@ def calibrate(
             `forward`.
         layer: Where the logits are; found as by `logn.locate_logits` by default, with the first batch as its `inputs`
             where the model's code does not tell.
-        form: "balanced" or "paper", as in `logn.logit_normalization`; None without other options is what we recommend
-            for such a model.
-        labels: "federated" or "exhaustive": the labels by which you will measure a detector. They decide the margin of
-            what we recommend.
-        margin: As in `logn.logit_normalization`; one other than "balance" goes with the paper's equation.
+        method: "recommended", "logn" (the paper's equations), or another method of `logn.fit_method` that needs
+            statistics only; its options follow a colon or are given by name below.
         forward: A function that runs the model on a batch, `forward(model, batch)`.
-        held_out: For a softmax classifier: images that it was not trained on, in the same form and without labels. The
-            corrected model is then on average exactly as sure of them as it was; without them about as sure.
         device: Where the batches go; the device of the model's first parameter by default.
         progress: Show a progress bar on stderr.
         fold: Write the map into the weights instead of attaching it.
@@ -137,7 +125,7 @@ def calibrate(
         bias_correction: Whether to take the start of the moving average out again.
         row_labels: For positives: gives the column of the class of each row that a batch brings, -1 for none, such as
             `lambda batch: batch[1]` for a classifier.
-        options: Further arguments of `logn.logit_normalization`.
+        options: Options of the method by name, such as `strength=1.0` or `threshold=0.25`.
 
     Returns:
         The pair of the map (for a layer with `stages=True` a tuple with one per stage) and the handle that takes it
@@ -147,13 +135,13 @@ def calibrate(
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3))
         >>> images = [10 * torch.rand(8, 4) for _ in range(5)]
-        >>> affine, handle = calibrate(model, images, form="paper")
+        >>> affine, handle = calibrate(model, images, method="logn")
         >>> torch.cat([model(batch) for batch in images]).std(dim=0).round(decimals=3).tolist()
         [1.0, 1.0, 1.0]
     """
     if isinstance(loader, Tensor):
         raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
-    settings, recommended = _checked_choice(form, margin, labels, options)  # before the pass, which may take an hour
+    check_options(method, options)  # before the pass, which may take an hour
     target = torch.device(device) if device is not None else _device_of(model)
     run = forward if forward is not None else run_on_batch
     batches = _Batches(loader)
@@ -166,15 +154,17 @@ def calibrate(
 
     given: list[Any] = [None]
 
-    def moments_of(batches: Iterable[Any], **how: Any) -> tuple[ClassMoments, ...]:
-        recording = record(model, layer, nonfinite=nonfinite, check_output=check_output, **how)
-        with evaluation_mode(model), recording as recorded, torch.inference_mode():
-            for given[0] in _with_progress(batches, progress):
-                run(model, _moved(given[0], target))
-        return recorded if layer.stages else (recorded,)
+    def run_on(batch: Any) -> None:
+        given[0] = batch
+        run(model, _moved(batch, target))
 
-    stages = moments_of(
-        batches,
+    stages = collect_moments(
+        model,
+        layer,
+        _with_progress(batches, progress),
+        run_on,
+        nonfinite=nonfinite,
+        check_output=check_output,
         estimator=estimator,
         momentum=momentum,
         bias_correction=bias_correction,
@@ -182,14 +172,7 @@ def calibrate(
     )
     for sentence in background_checks(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
-    options |= {"form": form, "margin": margin}
-    maps = tuple(_correction(moments, None if recommended else options, labels) for moments in stages)
-    if settings.margin != "balance":
-        _warn_of_far_moves(maps, stages)
-    if held_out is not None:
-        _check_softmax(stages)
-        unseen = moments_of(held_out)
-        maps = tuple(keep_confidence(part, moments.sample) for part, moments in zip(maps, unseen, strict=True))
+    maps = tuple(_correction(moments, method, options) for moments in stages)
     affine: Maps = maps if layer.stages else maps[0]
     handle = None if fold else attach(model, layer, affine)
     if fold:
@@ -197,43 +180,10 @@ def calibrate(
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
 
 
-def _checked_choice(
-    form: str | None, margin: Margin, labels: str | None, options: Mapping[str, Any]
-) -> tuple[FormSettings, bool]:
-    """The settings of the form that is meant, and whether it is left to us; wrong words are refused."""
-    recommended = form is None and margin == "form" and not options
-    recommended_method(None, None, labels)
-    if labels is not None and not recommended:
-        raise InputError("Expected `labels` only without `form`, `margin` and their like: it chooses the correction.")
-    return form_settings(form, margin, options.get("relative_std")), recommended
-
-
-def _correction(moments: ClassMoments, options: Mapping[str, Any] | None, labels: str | None) -> ClassAffine:
-    """LogN with options, or without any what we recommend."""
+def _correction(moments: ClassMoments, method: str, options: Mapping[str, Any]) -> ClassAffine:
     if not moments.count.any():
         raise InputError(f"Expected `loader` to bring logits through `{moments.metadata.layer}`, but none came.")
-    if options is None:
-        return fit_method(recommended_for(moments, labels=labels), moments=moments)
-    return logit_normalization(moments, **options)
-
-
-def _warn_of_far_moves(maps: Sequence[ClassAffine], stages: Sequence[ClassMoments]) -> None:
-    """Warn once when a chosen margin moves the scores of a detector far; a classifier's only change their scale."""
-    for affine, moments in zip(maps, stages, strict=True):
-        detects = affine.background is not None or moments.metadata.activation == "sigmoid"
-        warning = form_warning(affine, moments) if detects else None
-        if warning is not None:
-            warnings.warn(warning, LogNWarning, stacklevel=3)
-            return
-
-
-def _check_softmax(stages: Sequence[ClassMoments]) -> None:
-    """Refuse to keep the confidence, the highest softmax score, of what feeds a sigmoid."""
-    if any(moments.metadata.activation == "sigmoid" for moments in stages):
-        raise InputError(
-            f"Expected `held_out` for a softmax classifier only, but `{stages[0].metadata.layer}` feeds a sigmoid; "
-            "leave it out: the default keeps the expected number of labels."
-        )
+    return FitInputs(moments=moments).fit(method, options)
 
 
 class _Batches:

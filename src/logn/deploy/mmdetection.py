@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.logit_normalization import Margin
+from logn.calibrators.recommend import RECOMMENDED
 from logn.deploy.attach import AttachedMap, attach
 from logn.deploy.calibrate import calibrate
 from logn.errors import InputError
@@ -34,7 +34,7 @@ class CalibrateBeforeTest:
         dataloader: Where the images come from: a loader's configuration, or a loader. By default the training set of
             the runner's configuration, as above.
         num_batches: How many batches to collect from; all by default.
-        margin: As in `logn.calibrate`; "min" is the paper's beside a background.
+        method: As in `logn.calibrate`: "recommended", "logn" (the paper's equations) and so on.
         layer: Where the logits are: a LogitLayer, or its arguments as a dict; found by `logn.locate_logits` by default.
         maps: Files of maps to use (one, or one per stage) instead of collecting.
         allow_mismatch: Use `maps` also where they were made for other weights, such as those before a retraining.
@@ -43,7 +43,7 @@ class CalibrateBeforeTest:
             loader's is one image); one process only, since it depends on their order.
         momentum: Of the moving average; 5e-5 by default, as in the official configurations.
         bias_correction: Whether to take the start of the moving average out again.
-        options: Further arguments of `logn.logit_normalization`.
+        options: Options of the method by name.
     """
 
     priority = "NORMAL"
@@ -52,7 +52,7 @@ class CalibrateBeforeTest:
         self,
         dataloader: Any = None,
         num_batches: int | None = None,
-        margin: Margin = "form",
+        method: str = RECOMMENDED,
         layer: LogitLayer | Mapping[str, Any] | None = None,
         maps: str | Sequence[str] | None = None,
         save_to: str | None = None,
@@ -73,7 +73,7 @@ class CalibrateBeforeTest:
         }
         self.dataloader = dataloader
         self.num_batches = num_batches
-        self.margin = margin
+        self.method = method
         self.layer = LogitLayer(**layer) if isinstance(layer, Mapping) else layer
         self.maps = (maps,) if isinstance(maps, str) else maps
         self.save_to = save_to
@@ -96,7 +96,7 @@ class CalibrateBeforeTest:
             model,
             self._batches(runner),
             layer=layer,
-            margin=self.margin,
+            method=self.method,
             forward=_test_step,
             **self.statistics,
             **self.options,

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_method
-from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.classes.counts import ClassCounts
 from logn.datasets.detection_dataset import DetectionDataset
 from logn.datasets.glyphs.scenes import generate_glyph_scenes
@@ -19,19 +18,18 @@ from logn.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.correction.correct import choose_images
+from logn.evaluate.correction.model_kinds import ImageFiles
+from logn.evaluate.correction.torch_files import Opening, open_run
 from logn.evaluate.decode.mask_maker import mask_maker
-from logn.evaluate.store.detector_statistics import collect_detector_statistics
 from logn.evaluate.store.predict import predict
 from logn.statistics.moments import ClassMoments
 from logn.training.detectors.config import DetectorTrainingConfig
 from logn.training.detectors.train_detector import train_detector
 from logn.training.engine.checkpoint import load_detector
 
-# What `logn correct` does to such a detector, by the labels that it will be measured by: the first is the one that the
-# demonstration recommends, since its labels are federated.
-RECOMMENDED, FOR_EXHAUSTIVE = (recommended_method(0, "softmax", labels) for labels in (FEDERATED, EXHAUSTIVE))
-# Then LogN's own forms, then the rivals, which need class counts, with their published defaults.
-METHODS = (RECOMMENDED, FOR_EXHAUSTIVE, DEFAULT_METHOD, "logn", "norcal", "loga")
+# What LogN recommends, the paper's LogN, then the rivals, which need class counts, with their published defaults.
+METHODS = ("recommended", "logn", "norcal", "loga")
 # The comparison by exhaustive labels, in the folder of a run.
 EXHAUSTIVE_FOLDER = "exhaustive"
 
@@ -77,14 +75,12 @@ class DemoResult:
         folder: Where everything is: data, model, statistics, predictions, comparison.
         correlation: Correlation of the mean logit with the logarithm of the training images, over the classes.
         exhaustive: The same methods on the same predictions, by exhaustive labels; without masks.
-        recommended: What `logn correct --labels federated` would do to the detector.
     """
 
     comparison: Comparison
     folder: Path
     correlation: float
     exhaustive: Comparison
-    recommended: str = RECOMMENDED
 
 
 def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step) -> DemoResult:
@@ -105,7 +101,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, seed: int = 0, step: Step)
         train_detector(config, processes=settings.processes)
     detector = load_detector(folder / "model")
     training = DetectionDataset(data / "train.json")
-    moments = _statistics(folder / "statistics.safetensors", detector, training, settings, step)
+    moments = _statistics(folder, training, settings, step)
     test = DetectionDataset(data / "test.json")
     with step("Predicting the test images", len(test)) as progress:
         named = {"model": "glyph detector", "data": "test.json"}
@@ -136,14 +132,15 @@ def _saved(comparison: Comparison, folder: Path, output: Path, settings: DemoSet
     return comparison
 
 
-def _statistics(
-    path: Path, detector: Any, training: DetectionDataset, settings: DemoSettings, step: Step
-) -> ClassMoments:
+def _statistics(folder: Path, training: DetectionDataset, settings: DemoSettings, step: Step) -> ClassMoments:
+    """What `logn collect` gives of the trained detector."""
+    path = folder / "statistics.safetensors"
     if path.exists():
         return ClassMoments.load(path)
     images = min(settings.statistics_images, len(training))
     with step("Recording logits of training images, without labels", images) as progress:
-        moments = collect_detector_statistics(detector, training, max_images=images, progress=progress)
+        run = open_run(folder / "model", Opening(torch.device("cpu")))
+        (moments,) = run.collect(ImageFiles(choose_images(training.image_paths(), images)), progress=progress)
     moments.save(path)
     return moments
 

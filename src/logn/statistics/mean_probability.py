@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,32 +31,6 @@ def activations_of(metadata: StatisticsMetadata) -> tuple[str, ...]:
     if metadata.activation is not None:
         return (metadata.activation,)
     return ACTIVATIONS if metadata.background is None else ("softmax",)
-
-
-class EstimatedProbability(NamedTuple):
-    """Mean probability of each class over sampled rows, and the standard error that comes from the sampling."""
-
-    mean: FloatArray
-    error: FloatArray
-
-
-def estimate_mean_probability(rows: npt.ArrayLike, activation: str, population: float = np.inf) -> EstimatedProbability:
-    """The mean probability by sampled logits (N, C), for statistics that did not record it.
-
-    What a rare class has of probability lies in few rows, and a sample of N rows may hold none of them. So the error is
-    that of N rows and one more that is sure of the class: where rows are sure of k times the class or of another, it
-    is `sqrt(k + 1) / N`, and never below `1 / N`. A sample of the whole `population`, so many rows, has no error.
-
-    Example:
-        >>> mean, error = estimate_mean_probability([[9.0, -9.0]] * 96 + [[-9.0, 9.0]] * 4, "softmax")
-        >>> mean.round(6).tolist(), error.round(3).tolist()
-        ([0.96, 0.04], [0.022, 0.022])
-    """
-    scores = (softmax if activation == "softmax" else sigmoid)(rows)
-    rows_left_out = max(0.0, 1.0 - len(scores) / population)
-    spread = scores.std(axis=0, ddof=1) if len(scores) > 1 else np.ones(scores.shape[1])
-    error = np.sqrt(rows_left_out) * np.hypot(spread / np.sqrt(len(scores)), 1.0 / len(scores))
-    return EstimatedProbability(scores.mean(axis=0), error)
 
 
 class ProbabilitySums:

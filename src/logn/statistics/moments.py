@@ -42,11 +42,11 @@ class ClassMoments:
         num_classes: Columns of the logits, the background included.
         nonfinite: "error" refuses NaN and infinity and names the class; "skip" leaves such values out and counts
             them in `skipped`.
-        sample_rows: How many rows to keep as an unbiased sample, in float16. The balanced margin needs some
+        sample_rows: How many rows to keep as an unbiased sample, in float16. Matching thresholds needs some
             thousands; 0 keeps none.
-        mean_probability: Whether to add up the probabilities of each class too, which `logn.prior2posterior` needs;
-            it takes about as long as a softmax of the rows. Where nobody says which activation follows, and there is
-            no background, both softmax and sigmoid are added up.
+        mean_probability: Whether to add up the probabilities of each class too, which `logn.recommend` needs; it takes
+            about as long as a softmax of the rows. Where the activation is not known and there is no background, both
+            softmax and sigmoid are added up.
         metadata: What the logits are.
 
     Example:
@@ -66,7 +66,7 @@ class ClassMoments:
         *,
         nonfinite: Nonfinite = "error",
         sample_rows: int = 0,
-        mean_probability: bool = False,
+        mean_probability: bool = True,
         metadata: StatisticsMetadata | None = None,
     ) -> None:
         if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 1:
@@ -233,7 +233,7 @@ class ClassMoments:
         included. Where no activation is recorded they are those of a softmax; `mean_probability_of` gives the others.
 
         Example:
-            >>> moments = ClassMoments(2, mean_probability=True)
+            >>> moments = ClassMoments(2)
             >>> moments.update(np.log([[1.0, 3.0], [1.0, 1.0]]))
             >>> moments.mean_probability.round(6), moments.mean_probability_of("sigmoid").round(6)
             (array([0.375, 0.625]), array([0.5  , 0.625]))
@@ -243,6 +243,11 @@ class ClassMoments:
     def mean_probability_of(self, activation: str) -> FloatArray | None:
         """The same by "softmax" or "sigmoid"; an activation other than the recorded one is refused."""
         return None if self._probabilities is None else self._probabilities.mean(activation)
+
+    @property
+    def sample_objectness(self) -> FloatArray | None:
+        """Objectness logit of each sampled row; None for heads without one."""
+        return None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically; `docs/file-format.md` specifies it."""

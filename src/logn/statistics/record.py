@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.errors import InputError, LogNWarning
 from logn.logits.fingerprint import fingerprint as fingerprint_of
@@ -22,7 +22,7 @@ from logn.logits.layer import (
     with_class_axis,
 )
 from logn.logits.shared_modules import give_own_slots
-from logn.logits.trace import OutputCheck
+from logn.logits.trace import OutputCheck, evaluation_mode
 from logn.statistics.across_processes import merge_across_processes, process_count
 from logn.statistics.device_rows import DeviceRows
 from logn.statistics.estimators import MOVING_AVERAGE, Estimator, Statistics, add_batch, finished
@@ -32,6 +32,7 @@ from logn.statistics.moments import ClassMoments, Nonfinite
 if TYPE_CHECKING:
     from torch import nn
 
+Batch = TypeVar("Batch")
 SAMPLE_ROWS = 4096
 SAMPLE_BYTES = 4 << 20
 
@@ -150,6 +151,40 @@ def record(
     if across_processes and estimator != MOVING_AVERAGE:
         merge_across_processes(recorded)
     _warn_if_empty(layer, recorded)
+
+
+def collect_moments(
+    model: nn.Module, layer: LogitLayer, batches: Iterable[Batch], run: Callable[[Batch], object], **options: Any
+) -> tuple[ClassMoments, ...]:
+    """Run a model over batches once, in evaluation mode and without gradients, and gather what its class layer gives.
+
+    `logn collect`, `logn correct` and `logn.calibrate` all gather statistics here, so that the same model and batches
+    have the same statistics, to the last bit, whichever is asked. Rows are what comes out of the layer: of a dense head
+    all anchors, of a two-stage head the proposals at test time.
+
+    Args:
+        model: A torch module; every part of it is in the mode it was in afterwards.
+        layer: Where the logits are.
+        batches: What `run` takes.
+        run: Runs the model on a batch.
+        options: Further arguments of `record`.
+
+    Returns:
+        The statistics of each stage; of a layer without stages, one.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3))
+        >>> (moments,) = collect_moments(model, LogitLayer("0"), [torch.rand(10, 4), torch.rand(2, 4)], model)
+        >>> moments.count.tolist()
+        [12.0, 12.0, 12.0]
+    """
+    import torch
+
+    with evaluation_mode(model), record(model, layer, **options) as recorded, torch.inference_mode():
+        for batch in batches:
+            run(batch)
+    return recorded if layer.stages else (recorded,)
 
 
 def default_sample_rows(num_classes: int) -> int:

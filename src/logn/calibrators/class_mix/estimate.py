@@ -290,7 +290,7 @@ def _recorded(logits: Any, moments: ClassMoments | None) -> StatisticsMetadata:
 
 
 def _known(recorded: StatisticsMetadata, background: int | None, given: str | None) -> str:
-    known = known_activation(recorded.activation, background, given)
+    known = known_activation(recorded, background, given)
     if known is None:
         raise InputError(
             "Expected `activation` to be known, but nothing says it; say "

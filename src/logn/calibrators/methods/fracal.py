@@ -14,6 +14,7 @@ from logn.calibrators.known_activation import known_activation
 from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
+from logn.statistics.metadata import StatisticsMetadata
 
 
 def fracal(
@@ -133,7 +134,7 @@ def _frequencies(inputs: MethodInputs, options: Options) -> tuple[FloatArray, fl
 
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
-    recorded = None if inputs.moments is None else inputs.moments.metadata.activation
+    recorded = StatisticsMetadata() if inputs.moments is None else inputs.moments.metadata
     if known_activation(recorded, inputs.background, inputs.activation) == "sigmoid":
         raise InputError(
             "Expected `activation` to be softmax for the method `fracal`, as its form for sigmoids is no affine map, "

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.class_frequencies import checked_counts, checked_number, checked_target
+from logn.calibrators.class_frequencies import checked_counts, checked_number, checked_strength, checked_target
 from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
 
@@ -45,7 +45,7 @@ def logit_adjustment(
         array([1.10436 , 3.206945, 4.90953 ])
     """
     frequencies = checked_counts("counts", counts)
-    power, factor = checked_number("tau", tau), checked_number("strength", strength)
+    power, factor = checked_number("tau", tau), checked_strength(strength)
     if priors:
         frequencies = frequencies / frequencies.sum()
     aim = 0.0 if target is None else np.log(checked_target(target, len(frequencies)))

@@ -15,7 +15,7 @@ from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method import Method, MethodInputs, Option, Options
 from logn.calibrators.target import TARGET_OPTION, target_shares
 from logn.errors import InputError
-from logn.statistics.metadata import ACTIVATIONS
+from logn.statistics.metadata import ACTIVATIONS, StatisticsMetadata
 
 BASES = ("none", "p2p", "logn", "loga", "norcal")
 LABELLED_OPTIONS = {
@@ -114,7 +114,7 @@ def fit_labelled(inputs: MethodInputs, options: Options, *, with_scale: bool) ->
     """Fit `offsets` or `vector` from the inputs of methods."""
     target = target_shares(inputs, options)
     rows = _chosen_rows(inputs.needed_labelled(), options.get("rows"))
-    recorded = None if inputs.moments is None else inputs.moments.metadata.activation
+    recorded = StatisticsMetadata() if inputs.moments is None else inputs.moments.metadata
     activation = known_activation(recorded, inputs.background, options.get("activation", inputs.activation))
     if activation is None:
         raise InputError(
@@ -146,8 +146,7 @@ def _base(inputs: MethodInputs, name: str | None, target: Any, columns: int) -> 
         name = "p2p" if has_prior else "none" if inputs.counts is None else "loga"
     if name == "none":
         return ClassAffine.identity(columns, inputs.background)
-    options: Options = {} if target is None else {"target": target}
-    return method_named(name).fit(inputs, options | ({"form": "balanced"} if name == "logn" else {}))
+    return method_named(name).fit(inputs, {} if target is None else {"target": target})
 
 
 def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:

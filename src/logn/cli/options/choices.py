@@ -54,24 +54,8 @@ class Estimator(StrEnum):
 
     exact = "exact"
     moving_average = "moving-average"
-    positives = "positives"
-    positives_correct = "positives-correct"
 
 
-class Labels(StrEnum):
-    """What the labels verify by which a detector is measured."""
-
-    federated = "federated"
-    exhaustive = "exhaustive"
-
-
-LabelsOption = Annotated[
-    Labels | None,
-    typer.Option(
-        help="Labels you will measure a detector by: `federated` (LVIS) or `exhaustive` (COCO, YOLO, VOC); it decides "
-        "the margin."
-    ),
-]
 StatisticsFileOption = Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")]
 BackgroundOption = Annotated[Background, typer.Option(help="Place of the background column.")]
 ClassNamesOption = Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")]
@@ -81,13 +65,10 @@ ActivationOption = Annotated[
 ]
 PopulationOption = Annotated[
     str | None,
-    typer.Option(
-        help="Which samples these are, e.g. 'test proposals'. Of a detector's run: `test-proposals`, or"
-        " `sampled-regions`: those that training samples, as the official code has it."
-    ),
+    typer.Option(help="Which samples these are, e.g. 'test proposals', for the record."),
 ]
 SampleRowsOption = Annotated[
-    int | None, typer.Option(help="Rows that the statistics keep, for balanced margins; default 4096.")
+    int | None, typer.Option(help="Rows that the statistics keep, for matching thresholds; default 4096.")
 ]
 MeanProbabilityOption = Annotated[
     bool | None,
@@ -95,7 +76,7 @@ MeanProbabilityOption = Annotated[
 ]
 EstimatorOption = Annotated[
     Estimator,
-    typer.Option(help="Exact; the paper's moving average; of a run, each class's logit over its own samples only."),
+    typer.Option(help="Exact, or the paper's moving average."),
 ]
 MomentumOption = Annotated[float | None, typer.Option(help="Momentum of the moving average; default 5e-5.")]
 BiasCorrectionOption = Annotated[
@@ -122,16 +103,13 @@ def complete_methods(incomplete: str) -> list[str]:
     """What the shell may put in the place of a method that is half typed, or of the last of several.
 
     Example:
-        >>> complete_methods("nor"), complete_methods("loga,p")[:2]
-        (['norcal'], ['loga,p2p', 'loga,p2p:extra_margin=-1'])
+        >>> complete_methods("nor"), complete_methods("loga,p")
+        (['norcal'], ['loga,p2p'])
     """
-    from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_method
     from logn.calibrators.all_methods import METHODS
 
     before, comma, last = incomplete.rpartition(",")
-    kinds = ((None, "sigmoid", None), (0, "softmax", EXHAUSTIVE), (0, "softmax", FEDERATED), (None, "softmax", None))
-    names = [*(method.name for method in METHODS), *(recommended_method(*kind) for kind in kinds)]
-    return [f"{before}{comma}{name}" for name in dict.fromkeys(names) if name.startswith(last)]
+    return [f"{before}{comma}{method.name}" for method in METHODS if method.name.startswith(last)]
 
 
 def complete_presets(incomplete: str) -> list[str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from logn.cli.options.choices import RUNNING
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
+
+if TYPE_CHECKING:
+    from logn.evaluate.correction.correct import ImageSource
 
 MODEL = (
     "Folder that `logn train` wrote; of detectors also an Ultralytics `.pt` (with --trust), an `.onnx`, a Hugging Face "
@@ -30,6 +34,7 @@ ImageSizeOption = Annotated[
     int | None, typer.Option(help="Side that images are scaled to, for models of Ultralytics; default: the model's.")
 ]
 
+CHECKPOINT = "checkpoint.safetensors"
 RayOption = Annotated[
     bool,
     typer.Option("--ray", help="Run on the machines of a Ray cluster (RAY_ADDRESS), or on the cores of this one."),
@@ -92,3 +97,31 @@ def is_classifier(model: Path) -> bool:
     from logn.training.engine.checkpoint import stored_kind
 
     return stored_kind(model) == "classifier"
+
+
+def training_images(model: str, folder: Path | None, data: Path | None) -> ImageSource:
+    """A folder, or what labels list; nothing else of the labels is used.
+
+    For a classifier of `logn train`, the images that its training had: thinned, and without those that were held out.
+    """
+    if data is None:
+        if folder is None:
+            raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
+        return folder
+    if (Path(model) / CHECKPOINT).is_file() and is_classifier(Path(model)):
+        return _classified(model, folder, data)
+    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.datasets.training_annotations import find_annotations
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)  # of boxes, which do not count here
+        listed = DetectionDataset(find_annotations(data), folder)
+    return listed.image_paths()
+
+
+def _classified(model: str, folder: Path | None, data: Path) -> ImageSource:
+    from logn.datasets.open_images import open_images
+    from logn.training.classifiers.train_classifier import load_classifier
+
+    images = open_images(data, "train", root=folder, **(load_classifier(model).data_options or {}))
+    return [partial(images.image, index) for index in range(len(images))]

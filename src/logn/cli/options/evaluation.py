@@ -127,7 +127,7 @@ MethodsOption = Annotated[
     str | None,
     typer.Option(
         help="Separated by commas, with options behind a colon: none,logn,norcal:gamma=0.6. Default: recommended (what "
-        "`logn correct` would take), logn:balanced, logn.",
+        "`logn correct` takes), logn (the paper's).",
         rich_help_panel=METHODS,
         autocompletion=complete_methods,
     ),

@@ -15,7 +15,7 @@ from logn.calibrators import all_methods
 from logn.calibrators.all_methods import method_named
 from logn.calibrators.method import Method, Options
 from logn.calibrators.method_spec import parse_method
-from logn.calibrators.methods.logit_normalization import METHOD as LOGN
+from logn.calibrators.recommend import RECOMMENDED
 from logn.cli.options.choices import complete_methods
 from logn.errors import InputError
 
@@ -76,14 +76,14 @@ def read_method(spec: str | None, chosen: Mapping[str, Any]) -> tuple[str, Optio
     """The method, its options as values, and the files that it is given.
 
     Args:
-        spec: What --method says; without it LogN in the form that we recommend, which --form and --margin change.
+        spec: What --method says; without it what LogN recommends.
         chosen: What came for the flags and files of methods, None where nothing did.
 
     Example:
         >>> read_method("norcal:counts=images", {"gamma": 0.5, "tau": None})
         ('norcal', {'counts': 'images', 'gamma': 0.5}, {})
     """
-    name, options = parse_method(LOGN.name if spec is None else spec)
+    name, options = parse_method(RECOMMENDED if spec is None else spec)
     method, files = method_named(name), {}
     for flag in _flags():
         value = chosen.get(flag.parameter)
@@ -98,7 +98,7 @@ def read_method(spec: str | None, chosen: Mapping[str, Any]) -> tuple[str, Optio
         else:
             read = method.options[option].read
             method.add(options, option, read(flag.parameter, value) if isinstance(value, str) else value)
-    return name, options if spec is not None else {"form": None, **options}, files
+    return name, options, files
 
 
 def _flags() -> list[_Flag]:

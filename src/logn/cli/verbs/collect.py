@@ -100,9 +100,9 @@ RUN = Kind("Trained run", "a trained run", collect_run)
 def collect(sources: SourcesArgument) -> Kind:
     """Read logits once and write their count, mean and variance per class. No label is read.
 
-    What SOURCES are is seen from them: files of logits, an ONNX file (run over `--images`; the logits are read where
-    `logn fold` will correct them), a run of `logn train` or another detector (run over the images of a folder,
-    `--images`, or of labels, `--data`).
+    What SOURCES are is seen from them: files of logits, an ONNX file, a run of `logn train` or another model as
+    `logn correct` takes it. Models run over the images of a folder, `--images`, or of labels, `--data`, and their
+    logits are read where `logn correct` folds: the statistics are those of `logn correct`.
 
     Files of logits are read in bounded memory; the result has the same bits for any number of threads. A killed run
     goes on where it stopped when the same command is given again: its progress is in OUTPUT.partial until the end.
@@ -195,11 +195,6 @@ def _statistics(
             option = next(iter(given)).replace("_", "-")
             raise InputError(f"Expected `--{option}` only with `--estimator moving-average`, but it is exact.")
         return ExactStatistics(first.num_classes, metadata=metadata, nonfinite=nonfinite, **kept)
-    if estimator is not Estimator.moving_average:
-        raise InputError(
-            f"Expected `--estimator` to be exact or moving-average for dumped logits, which have no labels, but got "
-            f"{estimator.value}; `logn.PositiveMoments` takes both in Python."
-        )
     if nonfinite == "skip":
         raise InputError("Expected `--nonfinite skip` only with `--estimator exact`, but it is moving-average.")
     return MovingAverageStatistics(first.num_classes, metadata=metadata, **given, **kept)

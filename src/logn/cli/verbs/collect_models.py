@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +29,7 @@ from logn.cli.options.choices import (
     StatisticsFileOption,
     at_least_one,
 )
+from logn.cli.options.detectors import training_images
 from logn.cli.options.preprocessing import (
     PREPROCESSING,
     ChannelsOption,
@@ -49,9 +49,6 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
-
-    # Of one statistics file, or of one for each stage.
-    Collect = Callable[..., Any]
 
 
 class Layout(StrEnum):
@@ -83,13 +80,16 @@ DATA = typer.Option(
 )
 MaxImagesOption = Annotated[
     int | None,
-    typer.Option(help="Only so many images: spread evenly over the folder of an ONNX file, drawn at random for a run."),
+    typer.Option(help="Only so many images, spread evenly."),
     formerly("--most"),
 ]
 BatchOption = Annotated[
     int | None,
     typer.Option(help="Images per forward pass; default 1 for ONNX files, 8 for runs."),
     formerly("--batch-size"),
+]
+SkipUnreadableOption = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
 ]
 
 
@@ -109,9 +109,7 @@ def collect_onnx(
     nonfinite: NonfiniteOption = Nonfinite.error,
     batch: BatchOption = None,
     provider: Annotated[str, typer.Option(help="Where to run, by onnxruntime's name.")] = "CPUExecutionProvider",
-    skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and say which.")
-    ] = False,
+    skip_unreadable: SkipUnreadableOption = False,
     size: SizeOption = None,
     like: LikeOption = None,
     resize: ResizeOption = None,
@@ -141,19 +139,24 @@ def collect_onnx(
     json: JsonOption = False,
 ) -> None:
     """Run an ONNX model over images once; the logits are read where `logn fold` will correct them."""
-    from logn.logits.image_folder import select_images
+    from logn.evaluate.correction.correct import choose_images
+    from logn.evaluate.correction.model_kinds import ImageFiles
     from logn.logits.onnx.file import read_onnx
     from logn.logits.onnx.image_input import settle, size_for_images
     from logn.statistics.record_onnx import record_onnx
 
     (model,) = map(Path, sources)
     at_least_one(max_images=max_images, batch=batch)
-    source = _training_images(model, images, data)
+    if images is None and data is None:
+        raise InputError(
+            f"Expected `--images` with an ONNX model (`{model}`), but got none; or `--data`, whose images are taken."
+        )
     check_output(output, model, holds="logn.statistics")
     given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
     file = read_onnx(model)
     settled, description = settle(file, like, **given, layout=layout.value if layout else None, dtype=dtype)
-    paths, unreadable = select_images(source, max_images), list[Path]()
+    paths = ImageFiles(choose_images(training_images(str(model), images, data), max_images)).paths
+    unreadable = list[Path]()
     preprocessing = size_for_images(file, settled, paths)
     assumed = assumptions(model, given, preprocessing, description, size_found=preprocessing != settled)
     with progress("Collecting", len(paths), shown=show_progress) as advance:
@@ -196,20 +199,6 @@ def _lacks_background(moments: ClassMoments, model: Any) -> bool:
 
     found = moments.metadata
     return found.activation == "softmax" and found.background is None and SUPPRESSION in operators(model.graph.node)
-
-
-def _training_images(model: Path, images: Path | None, data: Path | None) -> Path | list[Path]:
-    """A folder of images, or those that annotations list."""
-    if data is not None:
-        from logn.datasets.detection_dataset import DetectionDataset
-        from logn.datasets.training_annotations import find_annotations
-
-        return DetectionDataset(find_annotations(data), images).image_paths()
-    if images is None:
-        raise InputError(
-            f"Expected `--images` with an ONNX model (`{model}`), but got none; or `--data`, whose images are taken."
-        )
-    return images
 
 
 def _report_onnx(

@@ -15,6 +15,7 @@ from logn.cli.options import evaluation as options
 from logn.cli.options.choices import Task, TaskOption
 from logn.cli.verbs.compare_classification import compare_classification
 from logn.errors import InputError
+from logn.evaluate.detection.protocol import LVIS_CAP, SCORE_THRESHOLD
 from logn.files import format_of
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ def compare_detection(
     coco: options.CocoOption = False,
     allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
-    score_threshold: options.MinScoreOption = 1e-4,
+    score_threshold: options.MinScoreOption = SCORE_THRESHOLD,
     at: options.ThresholdOption = 0.5,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
     multi_label: options.MultiLabelOption = None,
-    max_detections: options.CapOption = 300,
+    max_detections: options.CapOption = LVIS_CAP,
     bounds: options.BoundsOption = None,
     fixed: options.FixedOption = False,
     errors: options.ErrorsOption = False,
@@ -125,7 +126,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     """Score any number of methods on the very same predictions, without running the model again.
 
     The table has the difference of each method to the uncorrected model (`none`, always the first row) with an interval
-    from paired draws of the images. Methods: none, logn (the paper's), logn:balanced, loga, norcal, fracal, iif,
+    from paired draws of the images. Methods: none, recommended, logn (the paper's), loga, norcal, fracal, iif,
     tau-norm, temperature, p2p; fitted to the labels of one half, with `--split`: offsets, vector.
 
     **Detectors**: AP over all classes and over rare, common and frequent ones. **Classifiers**: accuracy over all rows
@@ -148,7 +149,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     `logn compare logits --methods logn,loga,tau-norm --sweep tau=0:2:0.25 --split` (a folder of `logn predict`)
 
-    `logn compare runs/softmax --data classes --methods logn,logn:balanced,loga`
+    `logn compare runs/softmax --data classes --methods recommended,logn,loga`
     """
     refuse_model_as_predictions(source)
     if task is not None:

@@ -46,7 +46,7 @@ def compare_classification(
     sweep: options.SweepOption = None,
     dev_logits: Annotated[
         Path | None,
-        typer.Option(help="Rows to choose sweeps' values on, to fit to, and for keep_confidence=true."),
+        typer.Option(help="Rows to choose sweeps' values on and to fit methods to that need labels."),
     ] = None,
     dev_labels: Annotated[Path | None, typer.Option(help="Their labels, for sweeps, offsets and vector.")] = None,
     split: options.SplitOption = False,
@@ -106,11 +106,8 @@ def _asks_for_dev(spec: Any) -> bool:
     """Whether a method is fitted to rows that the model was not trained on."""
     from logn.calibrators.all_methods import method_named
     from logn.calibrators.method_spec import parse_method
-    from logn.evaluate.comparison.method_fitting import RECOMMENDED
 
-    if not isinstance(spec, str) or spec == RECOMMENDED:
-        return False
-    return "keep_confidence" in spec or "labelled" in method_named(parse_method(spec)[0]).needs
+    return isinstance(spec, str) and "labelled" in method_named(parse_method(spec)[0]).needs
 
 
 def _run(source: Path, data: Path | None, images: Path | None, class_names: Path | None) -> ClassifierRun | None:
@@ -155,8 +152,8 @@ def _given(
     from logn.evaluate.classification.truth import read_families
     from logn.logits.array_files import locate_array
 
-    if dev[0] is None and dev[1] is not None:
-        raise InputError("Expected `--dev-logits` with `--dev-labels`, but got none.")
+    if (dev[0] is None) != (dev[1] is None):
+        raise InputError("`--dev-logits` and `--dev-labels` go together: give both or neither.")
     given: dict[str, Any] = {name: path for name, path in files.items() if path is not None}
     if tables["class_names"] and files["logits"]:  # a folder or a run has names of its own
         given["class_names"] = read_class_names(tables["class_names"], locate_array(files["logits"]).num_classes)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-import warnings
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,11 +21,10 @@ from logn.cli.options.choices import (
     Background,
     ClassNamesOption,
     DeviceOption,
-    LabelsOption,
     at_least_one,
     complete_methods,
 )
-from logn.cli.options.detectors import TrustOption
+from logn.cli.options.detectors import TrustOption, training_images
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -39,17 +36,15 @@ from logn.cli.options.preprocessing import (
     given_preprocessing,
     size_option,
 )
-from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
-    from logn.evaluate.correction.correct import Correction, ImageSource
+    from logn.evaluate.correction.correct import Correction
     from logn.evaluate.correction.score_change import ScoreChange
 
 SEARCH = "ONNX: where the logits are, if they are not found"
 SKIP = typer.Option(
     "--skip-unreadable", help="Leave out images that cannot be read, and say which.", rich_help_panel=RUNNING
 )
-CHECKPOINT = "checkpoint.safetensors"
 # As wide as lines are where nobody sees the terminal.
 WIDTH = 100
 
@@ -79,7 +74,7 @@ def correct(
         typer.Option(
             "--method",
             "-m",
-            help="As for `logn fit`, e.g. logn:balanced; default: as the statistics say.",
+            help="recommended (default), logn (the paper's), or another method of `logn fit`.",
             autocompletion=complete_methods,
         ),
     ] = None,
@@ -90,10 +85,9 @@ def correct(
             "after, are folded in, so that the one --threshold acts as all of them."
         ),
     ] = None,
-    labels: LabelsOption = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.05, or 0.25 with --operating-points."),
+        typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.25 for sigmoids, 0.05 for a softmax."),
     ] = None,
     max_images: Annotated[
         int | None, typer.Option(help="Only so many images, spread evenly.", rich_help_panel=RUNNING)
@@ -138,8 +132,8 @@ def correct(
     """Correct a model in one step: run it over unlabelled training images, judge, fold, prove, write.
 
     The corrected model has the same inputs, outputs and speed. It is written only after it was read back and gave the
-    correction of the old logits on some of the images; statistics and map are kept beside it. Where the statistics
-    speak of no bias, that is said and nothing is written.
+    correction of the old logits on some of the images; statistics and map are kept beside it. Where there is little to
+    correct, nothing is written.
 
     **Examples**
 
@@ -155,13 +149,12 @@ def correct(
     from logn.evaluate.correction.correct import correct as run
 
     at_least_one(max_images=max_images, batch=batch)
-    chosen = choose_images(_images(model, images, data), max_images)
-    at = threshold if threshold is not None else 0.05 if operating_points is None else 0.25
+    chosen = choose_images(training_images(model, images, data), max_images)
     affine = None
     if operating_points is not None:
         from logn.evaluate.operating.points import OperatingPoints
 
-        affine = OperatingPoints.load(operating_points).affine(at=at)
+        affine = OperatingPoints.load(operating_points).affine(at=0.25 if threshold is None else threshold)
     place = BACKGROUND_INDEX[background] if background else None
     with progress("Collecting", len(chosen), shown=show_progress) as advance:
         done = run(
@@ -170,8 +163,7 @@ def correct(
             output,
             method=method,
             affine=affine,
-            labels=None if labels is None else labels.value,
-            threshold=at,
+            threshold=threshold,
             batch=batch,
             skip_unreadable=skip_unreadable,
             dry_run=dry_run,
@@ -198,35 +190,6 @@ def correct(
         _print_next(done)
 
 
-def _images(model: str, folder: Path | None, data: Path | None) -> ImageSource:
-    """A folder, or what labels list; nothing else of the labels is used."""
-    if data is None:
-        if folder is None:
-            raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
-        return folder
-    if (Path(model) / CHECKPOINT).is_file():
-        from logn.training.engine.checkpoint import stored_kind
-
-        if stored_kind(model) == "classifier":
-            return _classified(model, folder, data)
-    from logn.datasets.detection_dataset import DetectionDataset
-    from logn.datasets.training_annotations import find_annotations
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LogNWarning)  # of boxes, which do not count here
-        listed = DetectionDataset(find_annotations(data), folder)
-    return [listed.image_path(index) for index in range(len(listed))]
-
-
-def _classified(model: str, folder: Path | None, data: Path) -> ImageSource:
-    """The training images of a classifier, held out and thinned as they were in its training."""
-    from logn.datasets.open_images import open_images
-    from logn.training.classifiers.train_classifier import load_classifier
-
-    images = open_images(data, "train", root=folder, **(load_classifier(model).data_options or {}))
-    return [partial(images.image, index) for index in range(len(images))]
-
-
 def _left_out(done: Correction, total: int) -> Iterator[str]:
     if done.unreadable:
         named = ", ".join(f"`{path}`" for path in done.unreadable[:3])
@@ -251,18 +214,14 @@ def _told(done: Correction, *, asked: bool, dry_run: bool) -> Iterator[tuple[str
         f"{count_of(done.images, 'image')}, {done.traits.preprocessing.replace('like=', '--like ')}; "
         + (f"{count_of(int(done.moments[0].count.max()), 'row')} of logits."),
     )
-    advice = done.advice
+    judged = done.recommendation
+    yield "Finding", judged.finding
     if done.method is None:
-        yield "Judged", advice.reason
-        yield (
-            "Did",
-            "nothing, and wrote nothing: use the model as it is. To correct it all the same: --method logn:balanced.",
-        )
+        yield "Did", "nothing, and wrote nothing: use the model as it is."
         return
-    chosen = f"as asked; the advice: {advice.form}" if asked else f"as advised, confidence {advice.confidence}"
-    yield "Did", f"{done.method} ({chosen}). {advice.reason}"
+    yield "Did", f"{done.method}, as asked." if asked else f"what LogN recommends, half of the prior. {judged.expect}"
     if done.change is not None:
-        yield "Change", _change_in_words(done.change, objectness=done.traits.objectness)
+        yield "Change", _change_in_words(done.change)
     if done.proof is not None:
         yield (
             "Proof",
@@ -279,22 +238,17 @@ def _told(done: Correction, *, asked: bool, dry_run: bool) -> Iterator[tuple[str
         yield "Wrote", f"{done.output}" + (f", and {', '.join(others)} beside it." if others else ", statistics in it.")
 
 
-def _change_in_words(change: ScoreChange, *, objectness: bool) -> str:
-    other = f"{100 * change.other_best:.0f} % of the best classes are others"
+def _change_in_words(change: ScoreChange) -> str:
+    what = "images" if change.is_classification else "boxes"
+    other = f"{100 * change.other_best:.0f} % of {what} now get a different top class."
     if change.is_classification:
-        return f"{other}; mean confidence {change.mass_before:.3f} before, {change.mass_after:.3f} now."
-    scores = "class scores (without the objectness)" if objectness else "scores"
-    above = (
-        f"{scores} above {change.threshold:g} in an image, before suppression: {_number(change.before)} before, "
-        f"{_number(change.after)} now; {other}."
-    )
+        return other
     if change.matching is None:
-        return f"{above} Too few of them were sampled to say which threshold gives as many as before."
-    return f"{above} A threshold of {change.matching:.3g} now gives as many as {change.threshold:g} did."
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        return f"{other} Too few sampled scores exceed {change.threshold:g} to say which threshold to use now."
+    if abs(change.matching - change.threshold) < 0.02 * change.threshold:
+        return f"{other} Keep using {change.threshold:g}: about as many scores exceed it as before."
+    direction = "lower" if change.matching < change.threshold else "higher"
+    return f"Scores are {direction} now: use {change.matching:.2g} where you used {change.threshold:g}. {other}"
 
 
 def _print(label: str, text: str) -> None:

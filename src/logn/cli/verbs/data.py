@@ -212,7 +212,7 @@ def federate(
 
         logn data federate instances_val2017.json -o federated.json --negatives 8
 
-        logn compare store -s stats.safetensors -a federated.json --counts train.json --methods logn,logn:balanced
+        logn compare store -s stats.safetensors -a federated.json --counts train.json --methods recommended,logn
     """
     from logn.datasets.federated_labels import federate_file
 

@@ -88,7 +88,7 @@ def write_page(result: DemoResult) -> Path:
     from logn.report.page import write_report
     from logn.report.run_folder import open_run
 
-    return write_report(open_run(result.folder), result.folder / "report.html", method=result.recommended).path
+    return write_report(open_run(result.folder), result.folder / "report.html", method="recommended").path
 
 
 def _tell(result: DemoResult, seed: int, *, quick: bool, wide: bool) -> None:
@@ -140,7 +140,6 @@ def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple
 
 def sentences(result: DemoResult) -> list[str]:
     """What happened, in words; nothing here is known before the run."""
-    from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
     from logn.evaluate.comparison.tables import points
 
     baseline = result.comparison["none"]
@@ -148,12 +147,9 @@ def sentences(result: DemoResult) -> list[str]:
         f"The uncorrected detector reaches AP {points(baseline['AP'])}: {points(baseline['APr'])} on rare classes and "
         f"{points(baseline['APf'])} on frequent ones. From class to class, the correlation of its mean logit with the "
         f"logarithm of the training images is {result.correlation:+.2f}.",
-        f"`logn correct --labels federated` would take {result.recommended}: AP {_both(result, result.recommended)}.",
-        f"LogN in its balanced form ({DEFAULT_METHOD}): AP {_both(result, DEFAULT_METHOD)}.",
+        f"What LogN recommends changes AP by {_both(result, 'recommended')}.",
+        result.comparison.verdict("recommended"),
     ]
-    lines += [result.comparison.verdict(name) for name in (result.recommended, DEFAULT_METHOD)]
-    best = max(result.comparison.rows, key=lambda row: row["AP"])
-    lines.append(f"The highest AP by federated labels is {points(best['AP'])}, by {best.name}.")
     return lines
 
 
@@ -170,7 +166,6 @@ def _summary(result: DemoResult) -> dict[str, object]:
         "folder": result.folder,
         "report": result.folder / "report.html",
         "correlation": result.correlation,
-        "recommended": result.recommended,
         **result.comparison.to_dict(),
         "exhaustive": result.exhaustive.to_dict(),
     }

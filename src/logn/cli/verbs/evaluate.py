@@ -11,6 +11,7 @@ from logn.cli.console import JsonOption, ProgressOption, WideOption, progress
 from logn.cli.first_tries import refuse_model_as_predictions
 from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
+from logn.evaluate.detection.protocol import SCORE_THRESHOLD
 
 SourceArgument = Annotated[
     Path,
@@ -29,7 +30,7 @@ def evaluate_store(
     coco: options.CocoOption = False,
     allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
-    score_threshold: options.MinScoreOption = 1e-4,
+    score_threshold: options.MinScoreOption = SCORE_THRESHOLD,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
     multi_label: options.MultiLabelOption = None,
@@ -83,7 +84,7 @@ def evaluate_file(
     """Measure the result file of any tool, whose boxes were decoded there."""
     from logn.evaluate.detection.result_file import evaluate_results
 
-    decode = options.decode_options(1e-4, None, None, None, max_detections)
+    decode = options.decode_options(SCORE_THRESHOLD, None, None, None, max_detections)
     choices = _choices(options.style_of(protocol, coco), only_predicted, fixed, errors)
     choices["mask_errors"] = mask_errors
     settings = options.compare_settings(decode, bounds, choices)

@@ -70,7 +70,7 @@ def figure(
 
     `logn figure logit-statistics runs/demo/standard/seed-0 -o statistics.pdf`
 
-    `logn figure tide run -m logn:balanced -o tide.svg`
+    `logn figure tide run -m recommended -o tide.svg`
 
     `logn figure positive-statistics run -p store -a lvis_v1_val.json --counts lvis_v1_train.json -o positives.png`
     """

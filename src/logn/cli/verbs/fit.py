@@ -14,7 +14,7 @@ import typer
 from logn.cli.console import JsonOption, command, count_of, print_json, print_note
 from logn.cli.first_tries import refuse_model_as_statistics
 from logn.cli.option_words import in_options
-from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background, Labels, LabelsOption
+from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background
 from logn.cli.options.methods import read_method, with_method_options
 from logn.cli.paths import check_output
 from logn.errors import InputError
@@ -35,14 +35,6 @@ BackgroundOption = Annotated[
 ActivationOption = Annotated[
     Activation | None, typer.Option(help="What the model applies to the logits; default: as recorded.")
 ]
-HeldOutOption = Annotated[
-    Path | None,
-    typer.Option(help="Statistics of images a softmax classifier was not trained on: keep its mean confidence there."),
-]
-ThresholdOption = Annotated[
-    float,
-    typer.Option(min=0.0, max=1.0, help="Your score threshold; fit warns when a map moves scores far from it."),
-]
 
 
 @with_method_options
@@ -53,22 +45,17 @@ def fit(
     background: BackgroundOption = None,
     activation: ActivationOption = None,
     key: Annotated[str | None, typer.Option(help="Name of the weight in the file of --weights.")] = None,
-    held_out: HeldOutOption = None,
     dev: Annotated[
         Path | None, typer.Option(help="offsets, vector: logits (rows, classes) that were not trained on.")
     ] = None,
     dev_labels: Annotated[Path | None, typer.Option(help="Their labels: .npy, .json, .csv or .txt.")] = None,
-    threshold: ThresholdOption = 0.05,
-    labels: LabelsOption = None,
     json: JsonOption = False,
     **chosen: Any,
 ) -> None:
     """Turn statistics or class counts into a correction of the logits, one scale and one shift per class.
 
-    Without --method it is what we recommend for such a model, as `logn inspect` says (docs/real-images.md). With an
-    option of LogN it is LogN's balanced form, which its options change one by one; a --margin of your own goes with the
-    paper's equation. The paper's exact recipe is `--form paper`, or `--method logn`. The options of a method can also
-    stand behind its name: `--method logn:margin=0,use_std=false`.
+    Without --method it is what LogN recommends for the model, as `logn inspect` explains. The paper's equations are
+    `--method logn`. Options of a method may also follow its name: `--method logn:margin=0,use_std=false`.
 
     **Examples**
 
@@ -83,45 +70,22 @@ def fit(
     """
     if statistics is not None:
         refuse_model_as_statistics(statistics)
-    if method is None and statistics is not None and all(value is None for value in chosen.values()):
-        method = _recommended(statistics, background, activation, labels)
-    elif labels is not None:
-        raise InputError("Expected `--labels` only without `--method` and its options: it chooses the method.")
     name, options, files = read_method(method, chosen)
     _check_counts_are_used(name, options, files)
-    check_output(output, statistics, held_out, dev, dev_labels, *files.values(), holds="logn.affine")
+    check_output(output, statistics, dev, dev_labels, *files.values(), holds="logn.affine")
     inputs = _read_inputs(statistics, background, key, files)
     inputs = replace(
         inputs,
-        activation=_activation(activation, inputs.moments, held_out),
+        activation="recorded" if activation is None else activation.value,
         labelled=read_labelled(name, dev, dev_labels),
     )
     with _kept_warnings() as told:
         affine = _at_least_one(inputs).fit(name, options)
-        if held_out is not None:
-            affine = _keeping_confidence(affine, held_out)
         notes = _notes(name, options, inputs, affine)
     affine.save(output)
     for note in notes:
         print_note(note)
-    _report(affine, output, notes, _warnings(affine, inputs.moments, threshold, told), as_json=json)
-
-
-def _recommended(
-    statistics: Path, background: Background | None, activation: Activation | None, labels: Labels | None
-) -> str | None:
-    """The method for such statistics; None, LogN's balanced form, where it is that."""
-    from logn.calibrators.advice import recommended_for
-    from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
-    from logn.statistics.moments import ClassMoments
-
-    found = recommended_for(
-        ClassMoments.load(statistics),
-        background="recorded" if background is None else BACKGROUND_INDEX[background],
-        activation="recorded" if activation is None else activation.value,
-        labels=None if labels is None else labels.value,
-    )
-    return None if found == DEFAULT_METHOD else found
+    _report(affine, output, notes, _warnings(affine, inputs.moments, told), as_json=json)
 
 
 def _check_counts_are_used(name: str, options: Options, files: Mapping[str, Path]) -> None:
@@ -222,26 +186,6 @@ def _notes(name: str, options: Options, inputs: FitInputs, affine: ClassAffine) 
     return notes if further is None else [*notes, *further(_at_least_one(inputs).checked(name), options, affine)]
 
 
-def _activation(given: Activation | None, moments: ClassMoments | None, held_out: Path | None) -> str:
-    """What the user says; who wants to keep the confidence has a softmax, where nothing else is recorded."""
-    if given is not None:
-        return given.value
-    recorded = None if moments is None else moments.metadata.activation
-    return "softmax" if held_out is not None and recorded is None else "recorded"
-
-
-def _keeping_confidence(affine: ClassAffine, held_out: Path) -> ClassAffine:
-    from logn.calibrators.match_confidence import keep_confidence
-    from logn.statistics.moments import ClassMoments
-
-    rows = ClassMoments.load(held_out).sample
-    if len(rows) == 0:
-        raise InputError(
-            f"Expected `{held_out}` to hold a row sample, but it holds none; collect it with --sample-rows."
-        )
-    return keep_confidence(affine, rows)
-
-
 @contextlib.contextmanager
 def _kept_warnings() -> Iterator[list[str]]:
     """The sentences that LogN warns with in the block, once it is over; what others warn of is shown at once."""
@@ -258,17 +202,13 @@ def _kept_warnings() -> Iterator[list[str]]:
             warnings.warn_explicit(item.message, item.category, item.filename, item.lineno)
 
 
-def _warnings(
-    affine: ClassAffine, moments: ClassMoments | None, threshold: float, told: Sequence[str] = ()
-) -> list[str]:
-    """What was told when fitting, and what the row sample says against statistics and map; also printed on stderr."""
-    from logn.calibrators.score_shift_warning import form_warning
+def _warnings(affine: ClassAffine, moments: ClassMoments | None, told: Sequence[str] = ()) -> list[str]:
+    """Warnings of the fit, and what looks wrong with the statistics; also printed on stderr."""
     from logn.statistics.sanity_checks import sanity_checks
 
     found = list(told)
     if moments is not None:
-        moved = form_warning(affine, moments, threshold=threshold)
-        found += [*sanity_checks(moments, background=affine.background), *([moved] if moved else [])]
+        found += sanity_checks(moments, background=affine.background)
     found = [in_options(sentence) for sentence in dict.fromkeys(found)]
     for warning in found:
         print_note(f"Warning: {warning}")

@@ -1,18 +1,17 @@
-"""`logn inspect`: what the statistics say, as tables, advice and a figure."""
+"""`logn inspect`: what the statistics say, as tables, a recommendation and a figure."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, command, print_fitting, print_json, print_text
+from logn.cli.console import JsonOption, command, print_fitting, print_json, print_note, print_text
 from logn.cli.first_tries import refuse_model_as_statistics
 from logn.cli.option_words import in_options
-from logn.cli.options.choices import Activation, LabelsOption
+from logn.cli.options.choices import Activation
 from logn.cli.options.evaluation import CountsOption
 from logn.cli.paths import check_output
 from logn.cli.verbs.inspect_drift import inspect_drift
@@ -21,67 +20,12 @@ from logn.errors import InputError, LogNWarning
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from logn.calibrators.advice import Advice
-    from logn.calibrators.form_preview import FormEffect, FormEffects
+    from logn.calibrators.recommend import Recommendation
     from logn.statistics.diagnosis import Diagnosis
     from logn.statistics.metadata import StatisticsMetadata
 
 
-def print_forms(effects: FormEffects, advice: Advice, statistics: Path, activation: str | None = None) -> None:
-    """Print the table and the advice on the file `statistics`; `activation` is what the user says of it."""
-    if effects.before is None:
-        print_text(f"\nWhat each form would do: unknown. {in_options(effects.note)}")
-    else:
-        _print_forms_table(effects, effects.before)
-    print_text(f"\nAdvice: {advice.form} (confidence {advice.confidence}). {advice.reason}")
-    for caution in advice.cautions:
-        print_text(f"Mind: {caution}")
-    if advice.form != "none":
-        said = () if activation is None else ("--activation", str(activation))
-        fit = command("logn", "fit", statistics, "--method", advice.form, *said, "-o", "affine.safetensors")
-        typer.echo(f"To do so: {fit}")
-
-
-def _print_strengths(strengths: Mapping[str, FormEffects]) -> None:
-    for method, effects in strengths.items():
-        if effects.before is not None:
-            _print_forms_table(effects, effects.before, f"a part of {method} (--strength)")
-
-
-def _print_forms_table(effects: FormEffects, before: FormEffect, what: str = "each form") -> None:
-    print_text(f"\nWhat {what} would do, on {effects.rows:,} sampled rows:")
-    titles = ("margin", effects.quantity, f"scores > {effects.threshold:g} per 1,000 rows", "other best class")
-    lower = (
-        "margin",
-        effects.quantity.replace(" ", "\n"),
-        f"scores > {effects.threshold:g}\nper 1,000 rows",
-        "other\nbest class",
-    )
-    print_fitting(_forms_table(effects, before, titles), _forms_table(effects, before, lower))
-
-
-def _forms_table(effects: FormEffects, before: FormEffect, titles: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("form", no_wrap=True)
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
-    for effect in (before, *effects.forms):
-        table.add_row(*_forms_row(effect, is_before=effect is before))
-    return table
-
-
-def _forms_row(effect: FormEffect, *, is_before: bool) -> list[str]:
-    margin = "" if effect.margin is None else f"{effect.margin:.3f}"
-    winners = "" if is_before else f"{100 * effect.winners_changed:.0f} %"
-    return [effect.label, margin, f"{effect.mass:.4f}", f"{effect.detections:,.0f}", winners]
-
-
 BAR_WIDTH = 7
-# Corrections of which `inspect` shows what a part of them would do.
-PARTLY_APPLIED = ("logn:balanced", "p2p")
-_FIGURES = "To look at it: --plot here, `logn figure logit-statistics` for a paper, `logn report` after a comparison."
 
 
 def inspect(
@@ -91,20 +35,20 @@ def inspect(
     ] = None,
     counts: CountsOption = None,
     threshold: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="The score above which you count a detection.")
-    ] = 0.05,
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.25 for sigmoids, 0.05 for a softmax."),
+    ] = None,
     activation: Annotated[
         Activation | None, typer.Option(help="What the model applies to the logits; default: as recorded.")
     ] = None,
-    labels: LabelsOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw mean and std per class: .png, .svg or .pdf.")] = None,
     top: Annotated[int, typer.Option(min=0, help="Classes shown from either end; 0 shows all.")] = 10,
     json: JsonOption = False,
 ) -> None:
     """Show count, mean and standard deviation of every class's logit, and what they mean.
 
-    Without any labels it also says how strong the bias against rare classes looks, what each form of LogN would do to
-    the scores, and which form we recommend. With the training counts it says how strongly mean and spread follow them.
+    It also prints what LogN recommends for the model and which score threshold to use then. With the training counts it
+    prints how strongly mean and spread follow them.
 
     **Examples**
 
@@ -124,11 +68,11 @@ def inspect(
             raise InputError("Expected `--counts` and `--plot` only with one file of statistics, but got two.")
         inspect_drift(statistics, deployed, top, as_json=json)
         return
-    from logn.calibrators.advice import advise
-    from logn.calibrators.form_preview import form_effects, strength_effects
+    from logn.calibrators.recommend import matching_threshold, recommend
     from logn.classes.counts import ClassCounts
     from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
+    from logn.statistics.sanity_checks import sanity_checks
 
     if plot is not None:
         check_output(plot, statistics, counts)
@@ -136,29 +80,41 @@ def inspect(
     table = ClassCounts.load(counts) if counts else None
     diagnosis = diagnose(moments, table)
     said = "recorded" if activation is None else activation.value
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LogNWarning)  # what there is to doubt, the advice says
-        effects = form_effects(moments, threshold=threshold, activation=said)
-        strengths = {
-            method: strength_effects(moments, method, threshold=threshold, activation=said) for method in PARTLY_APPLIED
-        }
-        advice = advise(
-            moments, table, threshold=threshold, activation=said, labels=None if labels is None else labels.value
-        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LogNWarning)
+        try:
+            recommendation = recommend(moments, threshold=threshold, activation=said)
+            affine = recommendation.fit(moments)
+            matching = matching_threshold(moments, affine, recommendation.threshold, recommendation.activation)
+            judged = {"recommendation": recommendation.to_dict() | {"matching_threshold": matching}}
+        except InputError as error:  # such as statistics of probabilities: the table is of use all the same
+            recommendation, matching, judged = None, None, {"recommendation": None}
+            print_note(f"No recommendation: {in_options(str(error))}")
+    for note in dict.fromkeys((*(str(item.message) for item in caught), *sanity_checks(moments))):
+        print_note(f"Warning: {in_options(note)}")
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 
         plot_statistics(diagnosis, plot)
     if json:
-        parts = {method: found.to_dict() for method, found in strengths.items()}
-        forms = {"forms": effects.to_dict(), "strengths": parts, "advice": advice.to_dict()}
-        print_json(_as_mapping(diagnosis, moments.metadata) | forms | ({"plot": plot} if plot else {}))
+        print_json(_as_mapping(diagnosis, moments.metadata) | judged | ({"plot": plot} if plot else {}))
     else:
         _print_table(diagnosis, top)
         _print_summary(diagnosis, moments.metadata)
-        _print_strengths(strengths)
-        print_forms(effects, advice, statistics, activation)
-        print_text(_FIGURES)
+        if recommendation is not None:
+            _print_recommendation(recommendation, matching, statistics, activation)
+
+
+def _print_recommendation(
+    recommendation: Recommendation, matching: float | None, statistics: Path, activation: Activation | None
+) -> None:
+    print_text(f"\n{recommendation.finding} {recommendation.expect}")
+    if recommendation.method == "none":
+        return
+    if matching is not None and recommendation.head == "softmax detector":
+        print_text(f"Use a threshold of {matching:.2g} where you used {recommendation.threshold:g}.")
+    said = () if activation is None else ("--activation", activation.value)
+    print_text(f"To correct it: {command('logn', 'fit', statistics, *said, '-o', 'affine.safetensors')}")
 
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def _training_data(dataset: DetectionDataset) -> str:
 def _print_next(dataset: DetectionDataset, output: Path, collect: str) -> None:
     compare = command("logn", "compare", output, "-s", _STATISTICS, "-a", dataset.annotation_file)
     print_note(f"The statistics of training images, if they are not there yet: {collect}")
-    print_note(f"To compare methods on these proposals: {compare} --methods logn:balanced,logn")
+    print_note(f"To compare methods on these proposals: {compare} --methods recommended,logn")
 
 
 DETECTOR = Kind("Detector", "a detector", predict_detector)

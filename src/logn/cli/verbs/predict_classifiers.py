@@ -69,7 +69,7 @@ def run_classifier(
     total = ", ".join(f"{count:,} of {name}" for name, count in images_of.items())
     typer.echo(f"{output}: logits of {classifier.num_classes} classes for {total} images.")
     compare = command("logn", "compare", output)
-    print_note(f"To compare methods on them: {compare} --methods logn,logn:balanced,loga")
+    print_note(f"To compare methods on them: {compare} --methods recommended,logn,loga")
 
 
 def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:

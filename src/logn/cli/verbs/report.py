@@ -46,7 +46,7 @@ def report(
 
     `logn report runs/demo/standard/seed-0 -o report.html`
 
-    `logn report run -m logn:balanced --images coco`
+    `logn report run -m recommended --images coco`
     """
     from logn.report.page import write_report
     from logn.report.run_folder import open_run

@@ -25,6 +25,7 @@ from logn.cli.options.choices import Task, TaskOption, complete_methods
 from logn.cli.paths import check_output
 from logn.cli.verbs.compare import LOGIT_FILES
 from logn.errors import InputError
+from logn.evaluate.detection.protocol import SCORE_THRESHOLD
 
 REPORT, FOLD = "Report on other images", "Fold them"
 DEFAULT_AT = 0.25
@@ -46,7 +47,7 @@ MethodOption = Annotated[
     str | None,
     typer.Option(
         "--method",
-        help="A correction before the thresholds, such as logn:balanced.",
+        help="A correction before the thresholds, such as recommended.",
         rich_help_panel="Methods",
         autocompletion=complete_methods,
     ),
@@ -128,7 +129,7 @@ def detector_thresholds(
     given = {
         "iou": iou,
         "style": "coco" if coco else "lvis",
-        "decode": options.decode_options(1e-4, nms, nms_iou, multi_label, max_detections),
+        "decode": options.decode_options(SCORE_THRESHOLD, nms, nms_iou, multi_label, max_detections),
         "only_predicted": only_predicted,
         **_fit_inputs(statistics, counts),
     }
@@ -186,7 +187,8 @@ def thresholds(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     """Choose a score threshold for each class, with intervals, and a map that makes one threshold act as all.
 
     Classes with few objects are drawn towards the common threshold by as much as their own is unsure (empirical Bayes;
-    the column `weight` says how much of their own is left). Numbers are what to expect on as many new images; `--split`
+    the column `weight` says how much of their own is left); with fewer than 5 right detections, or for F-scores where
+    their own is no better on held-out images, they keep it. Numbers are what to expect on as many new images; `--split`
     and `--test` measure it.
 
     `--affine` writes the map for `logn fold`: for sigmoids the folded model decides exactly as the thresholds do, for a
@@ -196,7 +198,7 @@ def thresholds(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     `logn thresholds store -a dev.json --target f1 -o points.json`
 
-    `logn thresholds store -a dev.json --target fppi=1 --method logn:balanced -s stats.safetensors --split`
+    `logn thresholds store -a dev.json --target fppi=1 --method recommended -s stats.safetensors --split`
 
     `logn thresholds store -a dev.json --target precision=0.9 --threshold 0.25 --affine points.safetensors`
 

@@ -196,7 +196,7 @@ def run_classifier(
     )
     options.print_result(result, as_json=as_json)
     compare = command("logn", "compare", output, "--data", data)
-    options.print_next(f"{compare} --methods logn,logn:balanced,loga", as_json=as_json)
+    options.print_next(f"{compare} --methods recommended,logn,loga", as_json=as_json)
 
 
 DETECTOR = Kind("Detector", "data of a detector", train_detector)

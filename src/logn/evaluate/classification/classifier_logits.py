@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +13,7 @@ from logn.datasets.labelled_images import LabelledImages
 from logn.errors import InputError
 from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import record
+from logn.statistics.record import collect_moments, record
 from logn.training.classifiers.images import prepared_batch
 from logn.training.classifiers.models import Classifier
 from logn.training.engine.evaluation_mode import evaluation_mode
@@ -86,13 +84,25 @@ def classifier_statistics(
             raise InputError(f"Expected `max_images` to be at least 1, but got {max_images}.")
         images = images.subset(np.random.default_rng(seed).permutation(len(images))[:max_images])
     done = 0
-    labels = (lambda: images.labels[done : done + batch]) if how.needs_labels else None
-    recording = _recording(model, images, sample_rows, how, labels)
-    with evaluation_mode(model), recording as moments, torch.inference_mode():
-        for pictures in _batches(model, images, batch):
-            model(pictures)
-            done += len(pictures)
-            progress(len(pictures))
+
+    def run(pictures: Tensor) -> None:
+        nonlocal done
+        model(pictures)
+        done += len(pictures)
+        progress(len(pictures))
+
+    (moments,) = collect_moments(
+        model,
+        model.logit_layer,
+        _batches(model, images, batch),
+        run,
+        class_names=images.class_names,
+        sample_rows=sample_rows,
+        estimator=how.name,
+        momentum=how.momentum,
+        bias_correction=how.bias_correction,
+        row_labels=(lambda: images.labels[done : done + batch]) if how.needs_labels else None,
+    )
     return moments
 
 
@@ -106,29 +116,10 @@ def logits_and_statistics(
 ) -> tuple[npt.NDArray[np.float32], ClassMoments]:
     """What `classifier_logits` and `classifier_statistics` give, in one pass."""
     check_classes(model, images)
-    with evaluation_mode(model), _recording(model, images, sample_rows) as moments:
+    recording = record(model, model.logit_layer, class_names=images.class_names, sample_rows=sample_rows)
+    with evaluation_mode(model), recording as moments:
         logits = classifier_logits(model, images, batch=batch, progress=progress)
     return logits, moments
-
-
-def _recording(
-    model: Classifier,
-    images: LabelledImages,
-    sample_rows: int | None,
-    how: Estimator | None = None,
-    labels: Callable[[], Any] | None = None,
-) -> AbstractContextManager[ClassMoments]:
-    how = how or Estimator()
-    return record(
-        model,
-        model.logit_layer,
-        class_names=images.class_names,
-        sample_rows=sample_rows,
-        estimator=how.name,
-        momentum=how.momentum,
-        bias_correction=how.bias_correction,
-        row_labels=labels,
-    )
 
 
 def check_classes(model: Classifier, images: LabelledImages) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.advice import recommended_for
 from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs
-from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.logits import ClassifierLogits, open_logits
@@ -41,7 +39,7 @@ def compare_classification(
     families: Sequence[Hashable] | npt.ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     sweeps: Sequence[Sweep | str] = (),
-    dev: tuple[Any, Labels | None] | None = None,
+    dev: tuple[Any, Labels] | None = None,
     split: bool | None = None,
     objective: str | None = None,
     bounds: tuple[int, int] | None = None,
@@ -62,10 +60,9 @@ def compare_classification(
         logits: `(rows, classes)` of test images: an array, a tensor, or the path of a `.npy`, `.npz` or `.safetensors`
             file, which is mapped and read in blocks.
         labels: The class of each row, from 0; or a `.npy`, `.json`, `.csv` or `.txt` file with them.
-        methods: Specifications such as "logn", "logn:balanced" or "loga:tau=0.5", or a mapping from a name to a
-            specification or to a map of logits made elsewhere. The uncorrected model, "none", is always measured.
-            "recommended" is what `logn correct` would take for such a classifier; by default it is compared, LogN's
-            balanced form and the paper's.
+        methods: Specifications such as "logn" or "loga:tau=0.5", or a mapping from a name to a specification or to a
+            map of logits made elsewhere. The uncorrected model, "none", is always measured. By default what LogN
+            recommends ("recommended") and the paper's LogN ("logn").
         moments: Statistics of the training images' logits, or their file; or give `train_logits`.
         train_logits: Logits of training images, in the same forms as `logits`; their labels are not needed.
         counts: Training samples of each class: for many, medium and few, and for methods that use them.
@@ -76,8 +73,7 @@ def compare_classification(
         sweeps: Parameters to vary, such as "tau=0:2:0.25". With `dev` or `split` the best value there is reported;
             without them all values are reported, none is chosen.
         dev: Logits and labels of other rows, that were not trained on either. Values of sweeps are chosen on them, and
-            `keep_confidence=true` keeps the mean confidence there; that needs no labels, so they can be None. Methods
-            that need labels, offsets and vector, are fitted to them.
+            methods that need labels, offsets and vector, are fitted to them.
         split: Choose, and fit methods that need labels, on one half of the rows and report on the other.
         objective: The metric by which the value of a sweep is chosen; by default top-1.
         bounds: The most training samples of a few-shot and of a medium-shot class; by default 19 and 100.
@@ -128,25 +124,20 @@ def compare_classification(
         class_names=class_names or _known_names(statistics, fitted_from.counts),
         bounds=settings.bounds or PAPER_BOUNDS,
     )
-    held_out = None if dev is None else dev[0]
     labelled = _labelled_rows(opened, classes, dev, settings)
-    fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), held_out, allow_mismatch, labelled)
+    fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), allow_mismatch, labelled)
     task = ClassificationTask(opened, truth, fitter, settings, dev)
-    # Without statistics nothing is known of the activation.
-    recommended = DEFAULT_METHOD if statistics is None else recommended_for(statistics, background=None)
-    return run_comparison(
-        task, named_methods(methods, recommended), settings, sweeps=sweeps, clock=clock, progress=progress
-    )
+    return run_comparison(task, named_methods(methods), settings, sweeps=sweeps, clock=clock, progress=progress)
 
 
 def _labelled_rows(
-    logits: ClassifierLogits, labels: Any, dev: tuple[Any, Labels | None] | None, settings: CompareSettings
+    logits: ClassifierLogits, labels: Any, dev: tuple[Any, Labels] | None, settings: CompareSettings
 ) -> Callable[[], LabelledRows] | None:
     """What gives labelled rows that are not measured on; None where there are none."""
     if settings.split:
         half = choosing_half(np.arange(len(labels)), ClassificationTask.unit)
         return lambda: LabelledRows(np.asarray(logits.rows[half], np.float64), labels[half])
-    if dev is None or dev[1] is None:
+    if dev is None:
         return None
     opened, classes = open_logits(dev[0], "dev logits"), checked_labels(dev[1], logits.num_classes)
     opened.check_labels(classes)

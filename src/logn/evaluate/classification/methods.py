@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from logn.calibrators.all_methods import method_named
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.labelled_rows import LabelledRows
-from logn.calibrators.match_confidence import keep_confidence
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.provenance import Target
 from logn.classes.counts import ClassCounts
@@ -55,15 +54,12 @@ class ClassifierFit:
         truth: Its training counts are those of count-based methods.
         given: Everything else that methods are fitted from: the statistics of the logits of training images, the
             weight and bias of the last layer and so on.
-        held_out: Logits of rows that were not trained on, for `keep_confidence=true`; by default the sample of the
-            training rows serves.
         allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
         labelled: Gives the labelled rows that are not measured on, for methods that are fitted to labels.
     """
 
     truth: ClassificationTruth
     given: FitInputs
-    held_out: Any = None
     allow_mismatch: bool = False
     labelled: Callable[[], LabelledRows] | None = None
 
@@ -97,41 +93,22 @@ class ClassifierFit:
 
     def map(self, spec: str) -> LogitMap:
         """Fit one method."""
-        name, options = parse_method(spec)
+        name, _ = parse_method(spec)
         if "moments" in method_named(name).needs and self.given.moments is None:
             raise InputError(
                 f"Expected statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method "
                 f"`{name}`, but got neither."
             )
-        elsewhere = bool(options.get("keep_confidence")) and self.held_out is not None
         inputs = with_labelled(name, self.inputs, self.labelled)
-        affine = inputs.fit(_without(spec, "keep_confidence") if elsewhere else spec)
+        affine = inputs.fit(spec)
         if affine.num_classes != self.truth.num_classes:
             raise InputError(
                 f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "
                 f"but got {affine.num_classes}."
             )
-        return keep_confidence(affine, self._held_out_rows) if elsewhere else affine
-
-    def notes(self, specs: Iterable[Any]) -> list[str]:
-        """Say on which rows the confidence was kept, where it was."""
-        if not any(isinstance(spec, str) and parse_method(spec)[1].get("keep_confidence") for spec in specs):
-            return []
-        if self.held_out is None:
-            return ["The mean confidence was kept on training rows, of which a model is surer than of others."]
-        return [f"The mean confidence was kept on {len(self._held_out_rows):,} rows of `dev`."]
-
-    @cached_property
-    def _held_out_rows(self) -> Any:
-        return moments_of_logits(self.held_out, "dev logits").sample
+        return affine
 
     def _counts(self) -> ClassCounts | None:
         """Counts in the order of the columns; every image has one class, so their sum is the number of images."""
         counts = self.truth.train_counts
         return None if counts is None else ClassCounts(counts, num_images=int(counts.sum()))
-
-
-def _without(spec: str, option: str) -> str:
-    """The specification of the method without one of its options."""
-    name, _, rest = spec.partition(":")
-    return f"{name}:{','.join(part for part in rest.split(',') if part.partition('=')[0].strip() != option)}"

@@ -79,8 +79,6 @@ class ClassificationTask:
             raise InputError(
                 f"Expected the logits of `dev` to be of {self.truth.num_classes} classes, but got {opened.num_classes}."
             )
-        if self.dev[1] is None:
-            raise InputError("Expected labels of `dev` (`--dev-labels`) to choose the values of sweeps, but got none.")
         labels = checked_labels(self.dev[1], self.truth.num_classes)
         other = replace(self, logits=opened, truth=replace(self.truth, labels=labels), dev=None)
         return other, other.outcomes(maps, None)
@@ -135,7 +133,7 @@ class ClassificationTask:
         absent = int((self.truth.rows_per_class == 0).sum())
         if absent:
             notes.append(f"{absent:,} classes have no row and count nowhere.")
-        return (*notes, *self.fitter.notes(specs))
+        return tuple(notes)
 
     def provenance(self) -> Provenance:
         """When, with what and from what."""

@@ -19,12 +19,10 @@ from logn.evaluate.comparison.method_fitting import (
     Methods,
     aligned_counts,
     named_methods,
-    recommended_for_store,
 )
 from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
 from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.detection.class_groups import groups_of_classes
-from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.task import DetectionTask, other_images, read_truth
 from logn.evaluate.detection.task import MaskMaker as MaskMaker
 from logn.evaluate.store.prediction_store import PredictionStore, is_store
@@ -53,8 +51,7 @@ def compare(
         annotations: Ground truth of the same images: LVIS, COCO, YOLO or VOC annotations, or the content of a file.
         methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a
             specification or to a map of logits made elsewhere. The uncorrected model, "none", is always
-            measured. "recommended" is what `logn correct` would take for such a model and such labels; by default it
-            is compared, LogN's balanced form and the paper's.
+            measured. By default what LogN recommends ("recommended") and the paper's LogN ("logn").
         settings: What is measured, and how.
         sweeps: Parameters to vary, such as "margin=-12:4:1". With `split` the best value by the first half of
             the images is reported on the second half; without it all values are reported, none is chosen.
@@ -90,8 +87,7 @@ def compare(
     settings = replace(settings, decode=settings.decode.resolved(store.header))
     truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
     settings = replace(settings, style=truth.style)
-    recommended = recommended_for_store(store.header, fitted_from.moments, federated=_is_federated(truth))
-    named = named_methods(methods, recommended)
+    named = named_methods(methods)
     if doubt := other_images(store, truth):
         warnings.warn(doubt, LogNWarning, stacklevel=2)
     counts = None if fitted_from.counts is None else aligned_counts(fitted_from.counts, store.header).image_counts
@@ -114,10 +110,3 @@ def compare(
         allow_mismatch,
     )
     return run_comparison(task, named, settings, sweeps=sweeps, clock=clock, progress=progress)
-
-
-def _is_federated(truth: GroundTruth) -> bool:
-    """Whether a class was looked for in some images only; labels in LVIS's form may verify every class in every one."""
-    if truth.style != "lvis" or truth.verified is None:
-        return False
-    return bool((truth.verified.any(axis=0) & ~truth.verified.all(axis=0)).any())

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.advice import EXHAUSTIVE, FEDERATED, recommended_for, recommended_method
-from logn.calibrators.all_methods import bare_words, method_named
+from logn.calibrators.all_methods import method_named
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.methods.fracal import FracalSigmoid
-from logn.calibrators.methods.logit_normalization import DEFAULT_METHOD
 from logn.calibrators.provenance import Target, check_background_place, check_source, check_width, with_background_name
+from logn.calibrators.recommend import RECOMMENDED
 from logn.classes.counts import ClassCounts
 from logn.classes.shares import ClassShares
 from logn.errors import InputError
@@ -29,10 +28,8 @@ from logn.statistics.moments import ClassMoments
 LogitMap = Any
 # What a comparison takes: specifications, or specifications and maps by name.
 Methods = Sequence[str] | Mapping[str, str | LogitMap]
-# In a list of methods: what `logn correct` would take for the model and the labels at hand.
-RECOMMENDED = "recommended"
 # What is compared where nothing is named.
-DEFAULT_METHODS = (RECOMMENDED, DEFAULT_METHOD, "logn")
+DEFAULT_METHODS = (RECOMMENDED, "logn")
 # The uncorrected model: always the first method.
 BASELINE = "none"
 
@@ -41,14 +38,12 @@ def split_methods(text: str) -> list[str]:
     """Split a list of specifications at its commas, but not at those between the options of one method.
 
     Example:
-        >>> split_methods("none,logn:margin=0,use_std=false,loga,logn:balanced,std_power=0.5")
-        ['none', 'logn:margin=0,use_std=false', 'loga', 'logn:balanced,std_power=0.5']
+        >>> split_methods("none,logn:margin=0,use_std=false,loga")
+        ['none', 'logn:margin=0,use_std=false', 'loga']
     """
     specs: list[str] = []
-    words = bare_words()
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        is_option = ":" not in piece.partition("=")[0] and ("=" in piece or piece in words)
-        if not is_option:
+        if ":" in piece.partition("=")[0] or "=" not in piece:
             specs.append(piece)
         elif specs:
             specs[-1] += ("," if ":" in specs[-1] else ":") + piece
@@ -57,50 +52,21 @@ def split_methods(text: str) -> list[str]:
     return specs
 
 
-def named_methods(methods: Methods, recommended: str | None = None) -> dict[str, str | LogitMap]:
+def named_methods(methods: Methods) -> dict[str, str | LogitMap]:
     """Methods by name, the uncorrected model first.
 
     Args:
         methods: A list of specifications, or specifications and maps by name.
-        recommended: What "recommended" stands for.
 
     Example:
         >>> named_methods(["logn", "none"])
         {'none': None, 'logn': 'logn'}
-        >>> list(named_methods(["recommended", "logn:balanced"], recommended="p2p:extra_margin=-2"))
-        ['none', 'p2p:extra_margin=-2', 'logn:balanced']
     """
     if isinstance(methods, str):
         raise InputError(f"Expected `methods` to be a list of specifications, but got the text {methods!r}.")
     given = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
     given.pop(BASELINE, None)
-    named: dict[str, str | LogitMap] = {BASELINE: None}
-    for name, method in given.items():
-        if recommended is not None and isinstance(method, str) and method == RECOMMENDED:
-            named[recommended if name == RECOMMENDED else name] = recommended
-        else:
-            named[name] = method
-    return named
-
-
-def recommended_for_store(header: StoreHeader, moments: ClassMoments | None, *, federated: bool) -> str:
-    """What `logn correct` would take for the detector of a store, where such labels measure it.
-
-    Args:
-        header: What the store says of its logits.
-        moments: The statistics, if there are any.
-        federated: Whether the labels are.
-
-    Example:
-        >>> recommended_for_store(StoreHeader(num_columns=4, background=0), None, federated=True)
-        'p2p:extra_margin=-2'
-        >>> recommended_for_store(StoreHeader(num_columns=4, activation="sigmoid"), None, federated=True)
-        'logn:balanced'
-    """
-    labels = FEDERATED if federated else EXHAUSTIVE
-    if moments is None:
-        return recommended_method(header.background, header.activation, labels)
-    return recommended_for(moments, background=header.background, activation=header.activation, labels=labels)
+    return {BASELINE: None, **given}
 
 
 def map_for_store(

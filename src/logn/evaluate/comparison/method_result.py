@@ -12,6 +12,7 @@ from logn.evaluate.comparison.method_fitting import LogitMap, describe_map
 from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.metrics import DetectionMetrics
+from logn.evaluate.detection.recall_at_count import RecallAtCount
 from logn.evaluate.detection.tide import ErrorTypes
 from logn.evaluate.operating.threshold_curve import ThresholdCurve
 
@@ -34,6 +35,8 @@ class MethodResult:
         details: Of detectors what the report shows in addition to the metrics.
         reliability: Of classifiers the accuracy by confidence.
         thresholds: Of detectors what is found at each score threshold.
+        recall: Of detectors what is found with as many detections as the uncorrected model has, by the threshold that
+            it has so many above: 0.5, 0.25 and 0.05.
     """
 
     name: str
@@ -48,6 +51,7 @@ class MethodResult:
     details: ReportDetails | None = None
     reliability: Reliability | None = None
     thresholds: ThresholdCurve | None = None
+    recall: Mapping[float, RecallAtCount] = field(default_factory=dict)
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -78,4 +82,5 @@ class MethodResult:
             "map": describe_map(self.transform),
             "details": self.details.to_dict() if self.details else None,
             "thresholds": self.thresholds.to_dict() if self.thresholds else None,
+            "recall": [point.to_dict() for point in self.recall.values()],
         }

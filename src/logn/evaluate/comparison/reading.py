@@ -24,6 +24,7 @@ from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.metrics import DetectionMetrics
 from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.detection.recall_at_count import RecallAtCount
 from logn.evaluate.detection.tide import ErrorTypes
 from logn.evaluate.operating.threshold_curve import ThresholdCurve
 from logn.strict_json import number_or_nan, numbers_or_nan
@@ -171,6 +172,7 @@ def _row(
         details=None if details is None or arrays is None else ReportDetails.from_parts(details, arrays),
         reliability=Reliability(**reliability) if reliability else None,
         thresholds=ThresholdCurve.from_dict(entry["thresholds"]) if entry.get("thresholds") else None,
+        recall={point["at"]: RecallAtCount.from_dict(point) for point in entry.get("recall", ())},
     )
 
 

@@ -13,10 +13,12 @@ from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.verdict import interval_text, tone
 from logn.evaluate.detection.bootstrap import Interval
+from logn.evaluate.detection.recall_at_count import SHOWN_AT, recall_name
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.text_table import USUAL, TextStyle, write_table
 
-MAIN_COLUMNS = ("AP", "APr", "APc", "APf")
+RECALL = recall_name(SHOWN_AT)
+MAIN_COLUMNS = ("AP", "APr", "APc", "APf", RECALL)
 FORMATS = ("table", "markdown", "csv", "latex")
 OTHER_COLUMNS = (
     *("AP50", "AP75", "AP-mask", "APr-mask", "APc-mask", "APf-mask"),
@@ -164,10 +166,22 @@ def caption(comparison: Comparison) -> str:
         own.append(
             f"AP-Fixed and AP-Pool: the best {pool.per_class_limit:,} detections of each class, no limit per image"
         )
+    if comparison.baseline.recall:
+        own.append(_recall_caption(comparison))
     notes = dict.fromkeys(
         [*comparison.notes, *(f"{row.name}: {note}" for row in comparison.rows for note in row.notes)]
     )
     return ". ".join([", ".join(parts), *own, *(note.rstrip(".") for note in notes)]) + "."
+
+
+def _recall_caption(comparison: Comparison) -> str:
+    """Say what the recall is of, and which threshold gives each method as many detections."""
+    first = comparison.baseline.recall[SHOWN_AT]
+    of_methods = ", ".join(f"{row.name} {row.recall[SHOWN_AT].threshold:.3g}" for row in comparison.rows)
+    return (
+        f"{RECALL}: class-mean recall (IoU 0.5) of the {first.detections:,} best detections, as many as "
+        f"{comparison.baseline.name} has above {SHOWN_AT:g}; thresholds that keep as many: {of_methods}"
+    )
 
 
 def points(value: float) -> str:

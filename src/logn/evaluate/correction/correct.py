@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.advice import NONE, Advice, advise, recommended_method
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.form_preview import DEFAULT_THRESHOLD, check_threshold
-from logn.calibrators.method_spec import fit_method, parse_method
-from logn.calibrators.score_shift_warning import form_warning
+from logn.calibrators.method_spec import FitInputs, parse_method
+from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, check_threshold, recommend
 from logn.deploy.onnx_proof import Proof
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.correction.model_kinds import Advance, ImageFiles, ImageItem, Traits
@@ -47,13 +45,13 @@ class Correction:
         images: How many images it ran over.
         unreadable: Images that were left out.
         moments: The statistics, of each stage.
-        advice: What they speak for.
+        recommendation: What `logn.recommend` says of them.
         method: The method of the correction; None where there was nothing to correct.
         maps: The maps, of each stage.
         change: What they do to the scores.
         proof: How far the corrected model is off the map of the old one; None where there was nothing to correct.
         files: All files and folders that were written.
-        doubts: What looks wrong with the statistics or the map.
+        doubts: What looks wrong with the statistics.
     """
 
     model: str
@@ -62,7 +60,7 @@ class Correction:
     images: int
     unreadable: tuple[Path, ...]
     moments: tuple[ClassMoments, ...]
-    advice: Advice
+    recommendation: Recommendation
     method: str | None = None
     maps: tuple[ClassAffine, ...] = ()
     change: ScoreChange | None = None
@@ -100,7 +98,7 @@ class Correction:
             "images": self.images,
             "unreadable": list(self.unreadable),
             "rows": int(self.moments[0].count.max()),
-            "advice": self.advice.to_dict(),
+            "recommendation": self.recommendation.to_dict(),
             "method": self.method,
             "change": None if self.change is None else self.change.to_dict(),
             "proof": None if self.proof is None else asdict(self.proof),
@@ -116,8 +114,7 @@ def correct(
     *,
     method: str | None = None,
     affine: ClassAffine | None = None,
-    labels: str | None = None,
-    threshold: float = DEFAULT_THRESHOLD,
+    threshold: float | None = None,
     max_images: int | None = None,
     batch: int | None = None,
     skip_unreadable: bool = False,
@@ -135,7 +132,7 @@ def correct(
 ) -> Correction:
     '''Correct a model by one pass over unlabelled training images, and write it anew.
 
-    The model runs over the images, the statistics of its logits are judged as by `logn.advise`, and where there is
+    The model runs over the images, the statistics of its logits are judged by `logn.recommend`, and where there is
     something to correct, the correction is folded into the weights of its class layer. The corrected model is written
     in the same kind of file under a temporary name, read back, compared with the old one on some of the images, and
     only then gets its name. Statistics and map are written beside it (into it, where it is a folder).
@@ -147,10 +144,9 @@ def correct(
         images: A folder of training images, a list of files, or a list of functions without arguments that give one
             RGB image each. Labels are not needed.
         output: Where to write; it must not exist yet.
-        method: A method as for `logn.fit_method`; as the advice says by default.
+        method: A method as for `logn.fit_method`; what `logn.recommend` says by default.
         affine: A map to fold in the place of one that is fitted here, such as that of `logn.OperatingPoints`.
-        labels: "federated" or "exhaustive": the labels by which you will measure a detector, for the advice.
-        threshold: The score above which you count a detection.
+        threshold: The score above which you count a detection; by default 0.25 for sigmoids, 0.05 for a softmax.
         max_images: Take at most this many images, spread evenly.
         batch: Images per forward pass; by default 1 for ONNX files, else 8.
         skip_unreadable: Leave out images that cannot be read.
@@ -184,8 +180,8 @@ def correct(
         (3, 'logn', True, ['new.affine.safetensors', 'new.statistics.safetensors', 'new.onnx'])
     '''
     name, target = os.fspath(model), None if output is None else Path(output)
-    check_threshold(threshold)
-    recommended_method(None, None, labels)  # refuses a wrong word before the pass
+    if threshold is not None:
+        check_threshold(threshold)
     if method is not None:
         if affine is not None:
             raise InputError("Expected `method` or a map (`affine`, `--operating-points`), but got both.")
@@ -201,10 +197,11 @@ def correct(
     source = open_model(name, hints, like, given, trust=trust, device=device)
     if target is not None:
         _check_suffix(name, target, source.traits.suffix)
+    source.check()
     files = ImageFiles(items, skip_unreadable)
     with _quiet():
         moments = source.collect(files, batch=batch, progress=progress)
-        advice = _judge(moments, threshold, labels)
+        recommendation = _judge(moments, threshold)
     found = Correction(
         model=name,
         output=None,
@@ -212,19 +209,19 @@ def correct(
         images=len(items) - len(files.unreadable),
         unreadable=tuple(files.unreadable),
         moments=moments,
-        advice=advice,
+        recommendation=recommendation,
         doubts=tuple(dict.fromkeys((*sanity_checks(moments[0]), *row_checks(moments[0])))),
     )
     maps: tuple[ClassAffine, ...]
     if affine is not None:
         chosen, maps = affine.method or "the given map", _one_map(affine, moments)
-    elif method is None and advice.form == NONE:
+    elif method is None and recommendation.method == NONE:
         return found
     else:
-        chosen = method or advice.form
+        chosen = method or RECOMMENDED
+        keeps = {"threshold": recommendation.threshold} if chosen == RECOMMENDED else {}
         with _quiet():
-            maps = tuple(fit_method(chosen, moments=part) for part in moments)
-    moved = form_warning(maps[0], moments[0], threshold=threshold)
+            maps = tuple(FitInputs(moments=part).fit(chosen, keeps) for part in moments)
     place = target or Path(f"corrected{source.traits.suffix}")
     with _workshop(target if not dry_run else None) as folder:
         proof = source.write(maps, folder / place.name, files.few(PROOF_IMAGES))
@@ -236,10 +233,9 @@ def correct(
             "output": None if dry_run else target,
             "method": chosen,
             "maps": maps,
-            "change": score_change(moments[0], maps[0], threshold, found.images),
+            "change": score_change(moments[0], maps[0], recommendation.threshold, found.images),
             "proof": proof,
             "files": written,
-            "doubts": (*found.doubts, *([moved] if moved else [])),
         }
     )
 
@@ -257,10 +253,10 @@ def choose_images(source: ImageSource, count: int | None) -> list[ImageItem]:
     return spread_evenly(items, count)
 
 
-def _judge(moments: Sequence[ClassMoments], threshold: float, labels: str | None) -> Advice:
-    """The advice on the first stage that has something to correct, else on the first."""
-    found = [advise(part, threshold=threshold, labels=labels) for part in moments]
-    return next((advice for advice in found if advice.form != NONE), found[0])
+def _judge(moments: Sequence[ClassMoments], threshold: float | None) -> Recommendation:
+    """The recommendation for the first stage that has something to correct, else for the first."""
+    found = [recommend(part, threshold=threshold) for part in moments]
+    return next((judged for judged in found if judged.method != NONE), found[0])
 
 
 def _one_map(affine: ClassAffine, moments: Sequence[ClassMoments]) -> tuple[ClassAffine]:

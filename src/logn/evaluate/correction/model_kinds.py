@@ -14,6 +14,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.onnx_proof import Proof
 from logn.errors import InputError
 from logn.logits.image_folder import Preprocessing, read_rgb
+from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 
 Advance = Callable[[int], object]
@@ -99,7 +100,18 @@ class Correctable(Protocol):
 
     traits: Traits
 
-    def collect(self, images: ImageFiles, *, batch: int | None, progress: Advance) -> tuple[ClassMoments, ...]:
+    def check(self) -> None:
+        """Refuse what could not be corrected before the pass over the images, which may take an hour."""
+
+    def collect(
+        self,
+        images: ImageFiles,
+        *,
+        batch: int | None = None,
+        sample_rows: int | None = None,
+        estimator: Estimator | None = None,
+        progress: Advance = lambda count: None,
+    ) -> tuple[ClassMoments, ...]:
         """The statistics of its logits; for a model with several stages those of each."""
 
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from logn.errors import InputError, LogNWarning
 from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits, preprocessing_in_words
 from logn.logits.image_folder import Preprocessing
 from logn.logits.onnx.file import read_onnx
-from logn.logits.onnx.image_input import Description, settle
+from logn.logits.onnx.image_input import Description, settle, size_for_images
 from logn.logits.onnx.session import model_inputs
 from logn.logits.presets import PRESETS
+from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import plan_batches, record_onnx
 
@@ -74,13 +75,26 @@ class OnnxModel:
     traits: Traits
     tensors: tuple[str, ...] = ()
 
-    def collect(self, images: ImageFiles, *, batch: int | None, progress: Advance) -> tuple[ClassMoments, ...]:
-        """Run it over the images once."""
+    def check(self) -> None:
+        """Refuse a file that holds a correction already."""
         refuse_folded_file(read_onnx(self.path).model, self.path)
-        preset, hints, left_out = self.description.preset, self.hints, list[Path]()
-        background = hints.background
-        if background is None and preset is not None:
-            background = preset.background
+
+    def collect(
+        self,
+        images: ImageFiles,
+        *,
+        batch: int | None = None,
+        sample_rows: int | None = None,
+        estimator: Estimator | None = None,
+        progress: Advance = lambda count: None,
+    ) -> tuple[ClassMoments, ...]:
+        """Run it over the images once."""
+        how = estimator or Estimator()
+        hints, left_out = self.hints, list[Path]()
+        preprocessing = size_for_images(read_onnx(self.path), self.preprocessing, images.paths)
+        if preprocessing != self.preprocessing:
+            self.preprocessing = preprocessing
+            self.traits = replace(self.traits, preprocessing=preprocessing_in_words(preprocessing))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* could not be read", category=LogNWarning)
             moments = record_onnx(
@@ -91,21 +105,19 @@ class OnnxModel:
                 tensor=hints.tensor,
                 num_classes=hints.num_classes,
                 activation=hints.activation,
-                background=background,
+                background=hints.background,
                 class_names=hints.class_names,
                 batch_size=batch or 1,
+                sample_rows=4096 if sample_rows is None else sample_rows,
                 skip_unreadable=images.skip_unreadable,
+                estimator=how.name,
+                momentum=how.momentum,
+                bias_correction=how.bias_correction,
                 progress=progress,
                 skipped=left_out.extend,
             )
         images.unreadable |= dict.fromkeys(left_out, "it cannot be read")
-        known = moments.metadata
-        if known.activation is None and preset is not None:
-            known = known.with_changes(activation=preset.activation)
-        if known.activation == "sigmoid" and hints.background is None:
-            known = known.with_changes(background=None)
-        moments.metadata = known
-        self.tensors = tuple(str(known.layer).split(", "))
+        self.tensors = tuple(str(moments.metadata.layer).split(", "))
         return (moments,)
 
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:

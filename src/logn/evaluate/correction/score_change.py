@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.form_preview import CONFIDENCE, map_effects, matching_threshold, quantity_of
 from logn.calibrators.known_activation import assumed_activation, known_activation
+from logn.calibrators.recommend import class_scores, matching_threshold
 from logn.statistics.moments import ClassMoments
 
 
@@ -21,12 +21,10 @@ class ScoreChange:
         threshold: The user's score threshold.
         before: Scores above it in an image, on average, before any suppression of duplicates.
         after: The same of the corrected model.
-        matching: The threshold above which the corrected model has as many scores as before; None where the sample
-            holds too few of them to tell.
-        other_best: Share of the rows, weighted by their foreground, whose best class is another one.
-        quantity: What `mass_before` and `mass_after` are: "foreground mass", "expected detections" or "confidence".
-        mass_before: Its mean over the rows.
-        mass_after: The same of the corrected model.
+        matching: The threshold that as many corrected scores exceed as original ones exceed `threshold`; None where the
+            sample holds too few of them to tell.
+        other_best: Share of the rows, weighted by their foreground score, whose top class is another one.
+        is_classification: Whether each image is a row of its own, of which the top class counts.
     """
 
     threshold: float
@@ -34,14 +32,7 @@ class ScoreChange:
     after: float
     matching: float | None
     other_best: float
-    quantity: str
-    mass_before: float
-    mass_after: float
-
-    @property
-    def is_classification(self) -> bool:
-        """Whether each image is a row of its own, of which the best class counts."""
-        return self.quantity == CONFIDENCE
+    is_classification: bool
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -64,19 +55,18 @@ def score_change(moments: ClassMoments, affine: ClassAffine, threshold: float, i
         >>> change.before < change.after, change.matching > 0.5
         (True, True)
     """
-    rows = moments.sample.astype(np.float64)
-    if len(rows) == 0:
+    if len(moments.sample) == 0:
         return None
-    activation = assumed_activation(known_activation(moments.metadata.activation, affine.background))
-    before, (after,) = map_effects(rows, {"this": affine}, threshold, activation)
-    rows_per_image = float(moments.count.max()) / max(images, 1)
+    activation = assumed_activation(known_activation(moments.metadata, affine.background))
+    before, after = (class_scores(moments, part, activation) for part in (None, affine))
+    weight = before.sum(axis=1)
+    changed = after.argmax(axis=1) != before.argmax(axis=1)
+    per_image = float(moments.count.max()) / max(images, 1) / len(before)
     return ScoreChange(
         threshold=threshold,
-        before=before.detections * rows_per_image / 1000,
-        after=after.detections * rows_per_image / 1000,
-        matching=matching_threshold(rows, affine, threshold, activation),
-        other_best=after.winners_changed,
-        quantity=quantity_of(affine.background, activation),
-        mass_before=before.mass,
-        mass_after=after.mass,
+        before=int((before > threshold).sum()) * per_image,
+        after=int((after > threshold).sum()) * per_image,
+        matching=matching_threshold(moments, affine, threshold, activation),
+        other_best=float(weight @ changed / max(float(weight.sum()), np.finfo(np.float64).tiny)),
+        is_classification=activation == "softmax" and affine.background is None,
     )

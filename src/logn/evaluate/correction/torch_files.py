@@ -14,8 +14,8 @@ from torch import nn
 
 from logn.deploy.transformers_folder import class_names_of, read_transformers, write_transformers
 from logn.errors import InputError
-from logn.evaluate.correction.model_kinds import Traits, preprocessing_in_words
-from logn.evaluate.correction.torch_model import Images, TorchModel, from_adapter, with_activation
+from logn.evaluate.correction.model_kinds import Correctable, Traits, preprocessing_in_words
+from logn.evaluate.correction.torch_model import Images, ProposalModel, TorchModel, from_adapter, with_activation
 from logn.logits.frameworks.framework_of import class_names as kinds_in
 from logn.logits.image_folder import Preprocessing
 from logn.logits.layer import LogitLayer
@@ -188,16 +188,18 @@ def _save_run(source: Path, network: nn.Module, layer: LogitLayer, folder: Path)
     replace(checkpoint, model=weights, momentum={}).save(folder / FILE_NAME)
 
 
-def open_function(name: str, opening: Opening) -> TorchModel:
+def open_function(name: str, opening: Opening) -> Correctable:
     """What a function of the user's returns: a detector of a known framework, or any model of a known preprocessing."""
-    from logn.evaluate.detectors.detector import call_function, detector
+    from logn.evaluate.detectors.detector import call_function, detector, network_of
 
     made = call_function(name)
     rest: dict[str, Any] = {"name": name, "save": _save_state, "reopen": _load_state}
     if _is_detector(made):
         opening.refuse(f"`{name}`, a detector of a known framework", "size", "preprocessing")
         adapter: Any = detector(made)
-        network: nn.Module = adapter if isinstance(adapter, nn.Module) else adapter.model
+        network = network_of(adapter)
+        if network is None:
+            return ProposalModel(name, adapter, Traits(type(adapter).__name__, "its own", ""))
         network.to(opening.device)
         model = from_adapter(adapter, traits=Traits(_framework_of(network), "its own", ".safetensors"), **rest)
     else:

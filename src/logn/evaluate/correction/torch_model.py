@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
@@ -21,11 +20,14 @@ from logn.deploy.onnx_proof import Proof
 from logn.deploy.torch_proof import check_fold_proof, check_same_weights, copied_layer, prove_fold
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits
+from logn.evaluate.detectors.detector import network_of
+from logn.evaluate.detectors.proposal_statistics import column_names, start_statistics
 from logn.evaluate.store.predict import as_tensor
 from logn.logits.layer import LogitLayer, count_columns, find_modules
 from logn.logits.trace import evaluation_mode
+from logn.statistics.estimators import EXACT, Estimator, Statistics, add_batch, finished
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import record
+from logn.statistics.record import collect_moments
 
 Images = Sequence[npt.NDArray[np.uint8]]
 BATCH = 8
@@ -55,16 +57,50 @@ class TorchModel:
     save: Callable[[TorchModel, Path], object]
     reopen: Callable[[TorchModel, Path], TorchModel]
 
-    def collect(self, images: ImageFiles, *, batch: int | None, progress: Advance) -> tuple[ClassMoments, ...]:
-        """Run it over the images once."""
-        self._check_layer()
-        recording = record(self.network, self.layer, class_names=self.class_names)
-        with evaluation_mode(self.network), recording as recorded, torch.inference_mode():
-            for part in images.batches(batch or BATCH):
-                self.run(part)
-                progress(len(part))
+    def check(self) -> None:
+        """Refuse what could not be corrected before the pass over the images, which may take an hour."""
+        for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
+            refuse_attached(path, module)
+            if is_folded(module):
+                raise InputError(
+                    f"Expected a model that is not corrected yet, but `{path}` of `{self.name}` holds a correction "
+                    "already; use the model as it is, or correct the one that it was made from."
+                )
+            if module._parameters.get("bias") is None:
+                raise InputError(
+                    f"Expected the class layer `{path}` of `{self.name}` to have a bias, where the correction goes, "
+                    f"but {type(module).__name__} has none, and a file with one would not load; in Python logn.attach "
+                    "puts the correction behind it."
+                )
+
+    def collect(
+        self,
+        images: ImageFiles,
+        *,
+        batch: int | None = None,
+        sample_rows: int | None = None,
+        estimator: Estimator | None = None,
+        progress: Advance = lambda count: None,
+    ) -> tuple[ClassMoments, ...]:
+        """Run it over the images once; every image is a batch of a moving average, unless `batch` says otherwise."""
+        how = estimator or Estimator()
+
+        def run(part: Images) -> None:
+            self.run(part)
+            progress(len(part))
+
+        stages = collect_moments(
+            self.network,
+            self.layer,
+            images.batches(batch or (BATCH if how.name == EXACT else 1)),
+            run,
+            class_names=self.class_names,
+            sample_rows=sample_rows,
+            estimator=how.name,
+            momentum=how.momentum,
+            bias_correction=how.bias_correction,
+        )
         images.require_some()
-        stages: tuple[ClassMoments, ...] = recorded if self.layer.stages else (recorded,)
         for moments in stages:
             if not moments.count.any():
                 raise InputError(f"Expected logits to come through `{moments.metadata.layer}`, but none came.")
@@ -89,21 +125,55 @@ class TorchModel:
             proof = prove_fold(written.network, self.layer, plain, maps, run)
         return check_fold_proof(proof, self.name)
 
-    def _check_layer(self) -> None:
-        """Refuse what could not be corrected before the pass over the images, which may take an hour."""
-        for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
-            refuse_attached(path, module)
-            if is_folded(module):
-                raise InputError(
-                    f"Expected a model that is not corrected yet, but `{path}` of `{self.name}` holds a correction "
-                    "already; use the model as it is, or correct the one that it was made from."
-                )
-            if module._parameters.get("bias") is None:
-                raise InputError(
-                    f"Expected the class layer `{path}` of `{self.name}` to have a bias, where the correction goes, "
-                    f"but {type(module).__name__} has none, and a file with one would not load; in Python logn.attach "
-                    "puts the correction behind it."
-                )
+
+@dataclass
+class ProposalModel:
+    """A source of proposals of the user's own, without a torch module: its logits can be read, but not corrected.
+
+    Args:
+        name: What the user calls it.
+        source: With `propose`.
+        traits: What is known of it.
+    """
+
+    name: str
+    source: Any
+    traits: Traits
+
+    def check(self) -> None:
+        """Refuse: there is no layer to correct."""
+        raise InputError(
+            f"Expected `{self.name}` to return a torch model to correct, but got {type(self.source).__name__}, which "
+            "has none as `model`; `logn collect` and `logn fit` give the correction of its logits."
+        )
+
+    def collect(
+        self,
+        images: ImageFiles,
+        *,
+        batch: int | None = None,
+        sample_rows: int | None = None,
+        estimator: Estimator | None = None,
+        progress: Advance = lambda count: None,
+    ) -> tuple[ClassMoments, ...]:
+        """The statistics of what it proposes; every image is a batch of a moving average."""
+        statistics: Statistics | None = None
+        for part in images.batches(batch or BATCH):
+            for proposals in self.source.propose([as_tensor(image) for image in part]):
+                if statistics is None:
+                    statistics = start_statistics(
+                        estimator or Estimator(), self.source, None, proposals.num_columns, sample_rows
+                    )
+                add_batch(statistics, proposals.logits, tuple)
+            progress(len(part))
+        images.require_some()
+        if statistics is None:
+            raise InputError(f"Expected `{self.name}` to propose boxes, but it gave none.")
+        return (finished(statistics),)
+
+    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
+        """Never reached: `check` comes first."""
+        raise NotImplementedError
 
 
 def from_adapter(adapter: Any, **rest: Any) -> TorchModel:
@@ -113,9 +183,9 @@ def from_adapter(adapter: Any, **rest: Any) -> TorchModel:
         adapter: With `propose`, and `model` and `logit_layer`, or a network itself.
         rest: Further arguments of `TorchModel`.
     """
-    network = adapter if isinstance(adapter, nn.Module) else adapter.model
+    network: nn.Module = network_of(adapter)
     layer: LogitLayer = adapter.logit_layer
-    names = column_names(adapter, count_columns(network, layer))
+    names = column_names(adapter, getattr(adapter, "class_names", None), count_columns(network, layer))
     return TorchModel(
         network=network,
         layer=layer,
@@ -123,23 +193,6 @@ def from_adapter(adapter: Any, **rest: Any) -> TorchModel:
         class_names=names,
         **rest,
     )
-
-
-def column_names(adapter: Any, columns: int) -> tuple[str, ...] | None:
-    """The name of every column, where the adapter names its classes."""
-    names = getattr(adapter, "class_names", None)
-    places = getattr(adapter, "class_columns", None)
-    if names is None:
-        return None
-    background = None if adapter.background is None else adapter.background % columns
-    if places is None:
-        places = [column for column in range(columns) if column != background]
-    if len(places) != len(names):
-        return None
-    found = {place: str(name) for place, name in zip(places, names, strict=True)}
-    if background is not None:
-        found[background] = "background"
-    return tuple(found.get(column, f"unused {column}") for column in range(columns))
 
 
 def with_activation(layer: LogitLayer, activation: str | None) -> LogitLayer:

@@ -13,8 +13,10 @@ from logn.evaluate.decode.nms import Suppression
 
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-# Below this there is no point in lowering a level step by step: the next one is the threshold itself.
-_LOWEST_GUESS = 1e-6
+# A guess that is too high is lowered by these factors before the threshold itself is the level.
+_LOWERED = (1.0, 0.25, 0.0625)
+# Of more candidates than so many times the wanted ones the best are tried first: sorting all takes longer.
+_ENOUGH_TIMES = 8
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,6 @@ class Candidates:
         self._scores, self._boxes, self._num_classes = scores, boxes, num_classes
         self._min_box_size = np.float32(min_box_size)
 
-    def above(self, level: float) -> SortedCandidates:
-        """Candidates with a score strictly greater than `level`, sorted."""
-        return sort_candidates(*self.unsorted(level), self._num_classes)
-
     def unsorted(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
         """Candidates with a score strictly greater than `level`, ascending, and the score of each."""
         flat, scores = self._scores.above(level)
@@ -105,6 +103,13 @@ class Candidates:
             large |= borrows(self._boxes, proposals, labels)
             flat, scores = flat[large], scores[large]
         return flat, scores
+
+    def strongest(self, flat: npt.NDArray[np.intp], scores: Float32, number: int) -> SortedCandidates:
+        """The best `number` of some candidates, and those that tie with the last, sorted."""
+        if number < len(flat):
+            rows = np.flatnonzero(scores >= np.partition(scores, -number)[-number])
+            flat, scores = flat.take(rows), scores.take(rows)
+        return sort_candidates(flat, scores, self._num_classes)
 
     def number_borrowing(self, flat: npt.NDArray[np.intp]) -> int:
         """How many of the candidates have no box of their own, where each should."""
@@ -138,14 +143,17 @@ def best_candidates(
     thousand. The guess, half of the last score of the image before, is most often such a level; the result does not
     depend on it.
     """
-    level = max(threshold, guess)
-    while True:
-        found = candidates.above(level)
-        if level <= threshold or len(found) >= limit:
+    found = kept = SortedCandidates(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.float32))
+    for level in (*(guess * factor for factor in _LOWERED if guess * factor > threshold), threshold):
+        flat, scores = candidates.unsorted(level)
+        if level > threshold and len(flat) < limit:
+            continue
+        for number in (_ENOUGH_TIMES * limit, len(flat)):
+            found = candidates.strongest(flat, scores, number)
             places = suppression.keep(found.proposals, found.labels, limit)
             kept = found.take(places)
             if len(kept) >= limit:
                 return BestCandidates(kept, found.head(int(places[-1]) + 1), 0.5 * float(kept.scores[-1]))
-            if level <= threshold:
-                return BestCandidates(kept, found, 0.0)
-        level = level * 0.25 if level * 0.25 > max(threshold, _LOWEST_GUESS) else threshold
+            if len(found) == len(flat):
+                break
+    return BestCandidates(kept, found, 0.0)

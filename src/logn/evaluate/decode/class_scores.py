@@ -31,6 +31,8 @@ _LAX = 1e-5
 _MANY = 0.125
 # Below this an objectness is none: its division would leave float32.
 _NO_OBJECT = 1e-30
+# From here on sigmoids of logits that are further apart than rounding may be the same in float32.
+_LARGE_LOGIT = 5.0
 
 
 class Scratch:
@@ -89,6 +91,10 @@ class Scores(Protocol):
         """Candidates with a score strictly greater than `level`: `proposal * F + class`, ascending, and the score."""
         ...
 
+    def near_best(self) -> tuple[npt.NDArray[np.intp], Float32]:
+        """Of each proposal the candidates that may be its best, ties included; in the form of `above`."""
+        ...
+
 
 class SoftmaxScores:
     """Scores as numerators and one total per proposal, times its objectness where there is one."""
@@ -116,11 +122,21 @@ class SoftmaxScores:
             quotients = self._scratch.array("quotients", shape, np.float32)
             np.divide(self._numerators, self._totals[:, None], out=quotients)
             return strictly_above(flat, quotients.reshape(-1).take(flat), level)
-        rows = flat // max(shape[1], 1)
+        return strictly_above(flat, self._scores_at(flat), level)
+
+    def near_best(self) -> tuple[npt.NDArray[np.intp], Float32]:
+        """See `Scores.near_best`."""
+        best = self._numerators.max(axis=1, keepdims=True, initial=0)
+        flat = np.flatnonzero(self._numerators >= best * np.float32(1.0 - _LAX))
+        return flat, self._scores_at(flat)
+
+    def _scores_at(self, flat: npt.NDArray[np.intp]) -> Float32:
+        classes = self._numerators.shape[1]
+        rows = flat // max(classes, 1)
         # One index into the rows as they lie in memory is several times as fast as a pair of them.
-        places = flat + rows * (self._columns - shape[1]) + self._first
+        places = flat + rows * (self._columns - classes) + self._first
         scores: Float32 = self._flat.take(places) / self._totals.take(rows)
-        return strictly_above(flat, scores, level)
+        return scores
 
     def _least(self, level: Level) -> Float32:
         """What numerators must exceed, a little less than it is."""
@@ -145,11 +161,21 @@ class SigmoidScores:
         mask = self._scratch.array("mask", shape, np.bool_)
         np.greater(self._logits, self._lax_logits(level), out=mask)
         flat = np.flatnonzero(mask)
-        rows = flat // max(shape[1], 1)
-        scores = _sigmoid(self._logits[rows, flat - rows * shape[1]])
+        return strictly_above(flat, self._scores_at(flat), level)
+
+    def near_best(self) -> tuple[npt.NDArray[np.intp], Float32]:
+        """See `Scores.near_best`."""
+        # Large logits have scores that rounding makes equal: those of all that are at least this are looked at.
+        best = np.minimum(self._logits.max(axis=1, keepdims=True, initial=-np.inf), np.float32(_LARGE_LOGIT))
+        flat = np.flatnonzero(self._logits >= best - np.float32(_LAX) * np.maximum(np.abs(best), 1))
+        return flat, self._scores_at(flat)
+
+    def _scores_at(self, flat: npt.NDArray[np.intp]) -> Float32:
+        rows = flat // max(self._logits.shape[1], 1)
+        scores = _sigmoid(self._logits[rows, flat - rows * self._logits.shape[1]])
         if self._factors is not None:
             scores *= self._factors.take(rows)
-        return strictly_above(flat, scores, level)
+        return scores
 
     def _lax_logits(self, level: Level) -> Any:
         """The logit that a class needs for a score of `level`: of each proposal where these have objectness."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.evaluate.decode.best_per_class import BestPerClass
+from logn.evaluate.decode.best_per_class import BestPerClass, PlaceHolders
 from logn.evaluate.decode.borrowed_boxes import count_borrowed, warn_of_borrowed
 from logn.evaluate.decode.class_scores import Float32
 from logn.evaluate.decode.detections import Detections
@@ -100,7 +100,8 @@ def decode_many(
     method alone.
     """
     purpose = Purpose(settings or DecodeSettings())
-    return decode_for(store, transforms, [purpose], threads=threads, processes=processes, progress=progress)[0]
+    found = decode_for(store, transforms, [purpose], threads=threads, processes=processes, progress=progress)[0]
+    return [one.detections for one in found]
 
 
 def decode_for(
@@ -112,7 +113,7 @@ def decode_for(
     processes: int | None = None,
     progress: Progress | None = None,
     names: Sequence[str] | None = None,
-) -> list[list[Detections]]:
+) -> list[list[Decoded]]:
     """Decode under several methods for several purposes in one pass: for each purpose what each method found.
 
     Purposes differ in threshold, limits and what they look at; the rest of their settings is the same. `names` are
@@ -125,12 +126,12 @@ def decode_for(
         for method, of_method in enumerate(of_purpose):
             if of_method.best.guessed_too_high():
                 (of_purpose[method],) = _collect(store, [transforms[method]], [purpose], [[None]], how)[0]
-    found: list[list[Detections]] = []
+    found: list[list[Decoded]] = []
     for purpose, of_purpose in zip(purposes, collected, strict=True):
         borrowing = [of_method.borrowing for of_method in of_purpose]
         # One by one: what was kept for a method is let go of before that of the next one is sorted out.
-        kept = [of_purpose.pop(0).best.detections() for _ in transforms]
-        _say_borrowed(store, purpose.settings, names or _names(transforms), borrowing, kept)
+        kept = [_decoded(of_purpose.pop(0).best) for _ in transforms]
+        _say_borrowed(store, purpose.settings, names or _names(transforms), borrowing, [one.detections for one in kept])
         found.append(kept)
     return found
 
@@ -280,15 +281,26 @@ class _AllOf:
 
     def __init__(self) -> None:
         self._parts: list[Detections] = []
+        self._holders: list[PlaceHolders] = []
 
-    def add(self, detections: Detections, holders: object) -> None:
+    def add(self, detections: Detections, holders: PlaceHolders | None) -> None:
         self._parts.append(detections)
+        if holders is not None:
+            # There are millions, and nobody asks for their classes.
+            self._holders.append(replace(holders, labels=holders.labels[:0]))
 
     def guessed_too_high(self) -> bool:
         return False
 
     def detections(self) -> Detections:
         return Detections.concatenate(self._parts)
+
+    def holders(self) -> PlaceHolders | None:
+        return PlaceHolders.concatenate(self._holders) if self._holders else None
+
+
+def _decoded(best: _AllOf | BestPerClass) -> Decoded:
+    return Decoded(best.detections(), best.holders() if isinstance(best, _AllOf) else None)
 
 
 def _collector(num_classes: int, limit: int | None, guess: Float32 | None) -> _AllOf | BestPerClass:

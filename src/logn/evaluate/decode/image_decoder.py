@@ -23,7 +23,7 @@ from logn.evaluate.decode.candidates import (
 )
 from logn.evaluate.decode.class_scores import Float32, ImageLogits, Level, ScoreFunction, Scores, Scratch, Transform
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.decode.nms import Suppression, make_suppression
+from logn.evaluate.decode.nms import Suppression, make_suppression, overlaps_itself
 from logn.evaluate.decode.score_filters import BestClassScores, ChosenClassScores, LateFactorScores, PowerScores
 from logn.evaluate.decode.settings import DecodeSettings
 from logn.evaluate.store.format import StoreHeader
@@ -66,7 +66,8 @@ class Decoded:
 
     Args:
         detections: Those that are looked at.
-        holders: Those that only use up places of their class; None where no class has a limit.
+        holders: Those that only use up places, of their image or their class; None where all are looked at, and no
+            class has a limit.
         borrowing: How many candidates had no box of their own in the store, where each class has one, of all that
             decided what is kept, those that were suppressed among them: without any, the result is that of all boxes.
     """
@@ -133,10 +134,16 @@ class ImageDecoder:
         smallest = self._settings.min_box_size or 0.0
         if has_one_each(boxes) and not has_small_boxes(proposals.boxes, smallest):
             smallest = 0.0  # looked at once instead of for each candidate of each method
+        # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
+        one_class_each = self._settings.nms == "class-agnostic" and overlaps_itself(
+            boxes, self._settings.nms_iou or 0.0
+        )
         for method, function in enumerate(self._functions):
             scores = function(image)
             for purpose, limits in enumerate(self.purposes):
                 filtered, threshold = self._filtered(scores, image.factors, limits.score_threshold)
+                if one_class_each:
+                    filtered = BestClassScores(filtered, self._num_classes)
                 mask = task.kept[purpose]
                 choice = _Choice(
                     Candidates(filtered, boxes, self._num_classes, min_box_size=smallest),
@@ -153,7 +160,8 @@ class ImageDecoder:
                 found = _detections(index, kept, boxes)
                 if self._said.clip_boxes:
                     np.clip(found.boxes, 0, np.tile([proposals.width, proposals.height], 2), out=found.boxes)
-                yield purpose, method, (found, holders if limits.max_per_class is not None else None, borrowing)
+                counts = mask is not None or limits.max_per_class is not None
+                yield purpose, method, (found, holders if counts else None, borrowing)
 
     def _best(self, choice: _Choice, limit: int, place: tuple[int, int]) -> _Chosen:
         guesses: dict[tuple[int, int], float] = self._local.__dict__.setdefault("guesses", {})

@@ -64,6 +64,19 @@ def make_suppression(kind: str, boxes: Boxes, threshold: float) -> Suppression:
     return ClassBoxSuppression(boxes, threshold, across_classes=across)
 
 
+def overlaps_itself(boxes: Boxes, threshold: float) -> bool:
+    """Whether every box suppresses its copy, as those are that all classes of a proposal share.
+
+    Example:
+        >>> boxes = np.array([[0, 0, 9, 9], [5, 5, 5, 9]], np.float32)
+        >>> overlaps_itself(boxes[:1], 0.5), overlaps_itself(boxes[:1], 1.0), overlaps_itself(boxes, 0.5)
+        (True, False, False)
+    """
+    if not isinstance(boxes, np.ndarray) or boxes.ndim != 2 or threshold >= 1:
+        return False
+    return bool((boxes[:, 2:] > boxes[:, :2]).all())
+
+
 class NoSuppression:
     """Every candidate stays: for models that find each object once.
 

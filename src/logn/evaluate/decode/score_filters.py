@@ -6,6 +6,8 @@ stays what it is.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +28,11 @@ class PowerScores:
         """See `Scores.above`."""
         flat, scores = self._scores.above(self._before(level))
         return strictly_above(flat, np.power(scores, np.float32(self._power)), level)
+
+    def near_best(self) -> Found:
+        """See `Scores.near_best`."""
+        flat, scores = self._scores.near_best()
+        return flat, np.power(scores, np.float32(self._power))
 
     def _before(self, level: Level) -> Level:
         if isinstance(level, np.ndarray):
@@ -50,7 +57,13 @@ class LateFactorScores:
 
     def above(self, level: Level) -> Found:
         """See `Scores.above`."""
-        flat, scores = self._scores.above(level)
+        return self._passed(*self._scores.above(level))
+
+    def near_best(self) -> Found:
+        """See `Scores.near_best`."""
+        return self._passed(*self._scores.near_best())
+
+    def _passed(self, flat: npt.NDArray[np.intp], scores: Float32) -> Found:
         keep = scores > self._least.take(flat // self._num_classes)
         return flat[keep], scores[keep]
 
@@ -63,8 +76,15 @@ class BestClassScores:
 
     def above(self, level: Level) -> Found:
         """See `Scores.above`."""
-        # The best class may be one that is below its own level: the lowest one finds it.
-        flat, scores = self._scores.above(float(np.min(level)))
+        return strictly_above(*self._best, level)
+
+    def near_best(self) -> Found:
+        """See `Scores.near_best`."""
+        return self._best
+
+    @cached_property
+    def _best(self) -> Found:
+        flat, scores = self._scores.near_best()
         if not len(flat):
             return flat, scores
         rows = flat // self._num_classes
@@ -72,7 +92,7 @@ class BestClassScores:
         counts = np.diff(starts, append=len(rows))
         best = np.flatnonzero(scores == np.repeat(np.maximum.reduceat(scores, starts), counts))
         first = best[np.diff(rows[best], prepend=-1) > 0]
-        return strictly_above(flat[first], scores[first], level)
+        return flat[first], scores[first]
 
 
 class ChosenClassScores:
@@ -92,7 +112,13 @@ class ChosenClassScores:
         if isinstance(level, np.ndarray):
             # Columns without a class are taken out below; where they compete, the lowest level of all counts.
             level = np.where(self._class_of >= 0, level.take(self._class_of, mode="clip"), np.float32(np.inf))
-        flat, scores = self._scores.above(level)
+        return self._renumbered(*self._scores.above(level))
+
+    def near_best(self) -> Found:
+        """See `Scores.near_best`; where only some columns have a class, the best of all may be none of these."""
+        return self.above(-1.0)
+
+    def _renumbered(self, flat: npt.NDArray[np.intp], scores: Float32) -> Found:
         rows = flat // len(self._class_of)
         classes = self._class_of[flat - rows * len(self._class_of)]
         chosen = np.flatnonzero(classes >= 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from logn.errors import InputError
+from logn.evaluate.detection.protocol import LVIS_CAP, SCORE_THRESHOLD
 from logn.evaluate.store.format import StoreHeader
 from logn.logits.arrays import check_background
 from logn.logits.proposals import Postprocessing, check_nms
@@ -35,9 +36,9 @@ class DecodeSettings:
         True
     """
 
-    score_threshold: float = 1e-4
+    score_threshold: float = SCORE_THRESHOLD
     nms_iou: float | None = None
-    max_detections: int | None = 300
+    max_detections: int | None = LVIS_CAP
     max_per_class: int | None = None
     min_box_size: float | None = None
     activation: str = "recorded"

@@ -88,28 +88,37 @@ def bootstrap_metrics(
     weights: npt.NDArray[np.int32],
     *,
     groups: Groups | None = None,
+    hits: Mapping[str, MatchedDetections] | None = None,
 ) -> dict[str, Floats]:
     """AP, AP50 and, where groups are known, APr, APc and APf of every draw: `(draws,)` each.
+
+    And class-mean recall by the name under which `hits` has the detections that found an object.
 
     Args:
         matched: One method's detections, matched at all overlap thresholds.
         truth: The ground truth.
         weights: `(draws, I)` how often each image was drawn; the same for all methods makes the draws paired.
         groups: `(F,)` "r", "c" or "f" for each class.
+        hits: Right detections among those that are kept, whatever images are drawn; boxes without AP have none.
     """
     parts = [
-        _metrics_of_draws(matched, truth, weights[start : start + DRAWS_AT_ONCE], groups)
+        _metrics_of_draws(matched, truth, weights[start : start + DRAWS_AT_ONCE], groups, hits or {})
         for start in range(0, len(weights), DRAWS_AT_ONCE)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _metrics_of_draws(
-    matched: MatchedDetections, truth: GroundTruth, weights: npt.NDArray[np.int32], groups: Groups | None
+    matched: MatchedDetections,
+    truth: GroundTruth,
+    weights: npt.NDArray[np.int32],
+    groups: Groups | None,
+    hits: Mapping[str, MatchedDetections],
 ) -> dict[str, Floats]:
     # Small numbers in a small type: the weights of an image are read for each of its detections.
     by_image = np.ascontiguousarray(weights.T, np.min_scalar_type(weights.max(initial=0)))
-    boxes = _boxes_per_class(truth, by_image)
+    wanted = np.flatnonzero(~truth.crowd)
+    boxes = _per_class(truth.labels[wanted], truth.image_index[wanted], truth.num_classes, by_image)
     mean, first = np.zeros(boxes.shape), np.zeros(boxes.shape)
     for label, of_thresholds, of_first in drawn_precision(matched, by_image, boxes):
         mean[label], first[label] = of_thresholds, of_first
@@ -117,7 +126,11 @@ def _metrics_of_draws(
     if groups is not None:
         members |= {f"AP{group}": np.flatnonzero(groups == group) for group in GROUPS}
     result = {name: _mean_of_annotated(mean[rows], boxes[rows]) for name, rows in members.items()}
-    return {**result, "AP50": _mean_of_annotated(first, boxes)}
+    result["AP50"] = _mean_of_annotated(first, boxes)
+    for name, found in hits.items():
+        share = _per_class(found.labels, found.image_index, truth.num_classes, by_image) / np.maximum(boxes, 1)
+        result[name] = _mean_of_annotated(share, boxes)
+    return result
 
 
 def paired_interval(baseline: Floats, other: Floats, difference: float, confidence: float = 0.95) -> Interval:
@@ -175,11 +188,13 @@ def _mean_of_annotated(values: Floats, boxes: Counts) -> Floats:
     return result
 
 
-def _boxes_per_class(truth: GroundTruth, weights: Counts) -> npt.NDArray[np.int32]:
-    rows = np.flatnonzero(~truth.crowd)
-    rows = rows[np.argsort(truth.labels[rows], kind="stable")]
-    boxes = np.zeros((truth.num_classes, weights.shape[1]), np.int32)
-    present, starts = np.unique(truth.labels[rows], return_index=True)
-    for label, of_class in zip(present.tolist(), np.split(truth.image_index[rows], starts[1:]), strict=True):
-        np.add.reduce(weights.take(of_class, axis=0), axis=0, dtype=np.int32, out=boxes[label])
-    return boxes
+def _per_class(
+    labels: npt.NDArray[Any], images: npt.NDArray[Any], num_classes: int, weights: Counts
+) -> npt.NDArray[np.int32]:
+    """Weight of the images of each class in every draw, `(F, draws)`."""
+    order = np.argsort(labels, kind="stable")
+    total = np.zeros((num_classes, weights.shape[1]), np.int32)
+    present, starts = np.unique(labels[order], return_index=True)
+    for label, of_class in zip(present.tolist(), np.split(images[order], starts[1:]), strict=False):
+        np.add.reduce(weights.take(of_class, axis=0), axis=0, dtype=np.int32, out=total[label])
+    return total

@@ -39,6 +39,11 @@ class MatchedDetections:
     correct: npt.NDArray[np.bool_]
     counted: npt.NDArray[np.bool_]
 
+    def take(self, rows: Index) -> MatchedDetections:
+        """Keep some of them; `rows` ascend."""
+        columns = (self.rows, self.image_index, self.labels, self.scores)
+        return MatchedDetections(*(column[rows] for column in columns), self.correct[:, rows], self.counted[:, rows])
+
 
 def match_detections(
     detections: Detections,

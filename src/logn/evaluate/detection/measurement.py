@@ -21,10 +21,12 @@ from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
 from logn.evaluate.detection.metrics import calibration_error, evaluate_detections, rows_within_limits
 from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, UnverifiedScores, counts_above, recall_at_count
 from logn.evaluate.detection.tide import error_types
 from logn.evaluate.operating.threshold_curve import USUAL_THRESHOLD, ThresholdCurve
 
-# Matched detections by the suffix of the metrics they give: "" for boxes, "-mask" for masks.
+# Matched detections by the suffix of the metrics they give: "" for boxes, "-mask" for masks; and the right ones among
+# those that are kept at an equal count, by the metric that they give.
 Matched = Mapping[str, MatchedDetections]
 
 
@@ -40,6 +42,7 @@ class MethodDetections:
         looked_at: All detections of the images that the report looks at, those of unverified classes too.
         transform: The map of logits that made them.
         notes: What to know before reading the numbers.
+        unverified: Detections of classes that were not looked for, unless `capped` has them.
     """
 
     name: str
@@ -49,6 +52,7 @@ class MethodDetections:
     looked_at: Detections | None = None
     transform: LogitMap = None
     notes: tuple[str, ...] = ()
+    unverified: UnverifiedScores = NONE_UNVERIFIED
 
     def part(self, images: npt.NDArray[np.bool_]) -> MethodDetections:
         """Keep the images that the mask `(I,)` names; they are renumbered."""
@@ -57,7 +61,16 @@ class MethodDetections:
         fixed, looked_at = (
             None if found is None else renumbered(found, images) for found in (self.fixed, self.looked_at)
         )
-        return replace(self, capped=renumbered(self.capped, images), fixed=fixed, masks=masks, looked_at=looked_at)
+        unverified = self.unverified.take(images[self.unverified.image_index])
+        position = (np.cumsum(images) - 1).astype(np.int32)
+        return replace(
+            self,
+            capped=renumbered(self.capped, images),
+            fixed=fixed,
+            masks=masks,
+            looked_at=looked_at,
+            unverified=replace(unverified, image_index=position[unverified.image_index]),
+        )
 
 
 def renumbered(detections: Detections, images: npt.NDArray[np.bool_]) -> Detections:
@@ -89,16 +102,31 @@ class Measurement:
     at: float = USUAL_THRESHOLD
     mask_errors: bool = False
 
-    def measure(self, method: MethodDetections) -> tuple[MethodResult, Matched]:
-        """Compute all metrics of one method; what was matched, boxes and masks, is kept for the bootstrap."""
+    def counts(self, baseline: MethodDetections) -> dict[float, int]:
+        """How many detections the uncorrected model has above each threshold."""
+        rows = rows_within_limits(baseline.capped, self.protocol)
+        return counts_above(np.concatenate([baseline.capped.scores[rows], baseline.unverified.scores]))
+
+    def measure(
+        self, method: MethodDetections, counts: Mapping[float, int] | None = None
+    ) -> tuple[MethodResult, Matched]:
+        """Compute all metrics of one method; what was matched, boxes and masks, is kept for the bootstrap.
+
+        Args:
+            method: Its detections.
+            counts: How many detections the uncorrected model has above each threshold; by default `method` is that.
+        """
         started = time.perf_counter()
+        counts = self.counts(method) if counts is None else counts
         metrics = evaluate_detections(method.capped, self.truth, self.protocol, groups=self.groups)
         matched = self._matched(method.capped, self.protocol)
+        recall, hits = recall_at_count(matched, self._unverified(method), counts, self.truth, self.groups)
         others = {
             **self._mask_metrics(method),
             **self._fixed_metrics(method.fixed),
             **self._pool_metrics(method.fixed, matched),
             **calibration_error(matched, groups=self.groups),
+            **{name: value for point in recall.values() for name, value in point.values.items()},
         }
         errors = None
         if self.errors:
@@ -117,8 +145,9 @@ class Measurement:
             settings,
             transform=method.transform,
             thresholds=ThresholdCurve.of(matched, self.truth, self.at),
+            recall=recall,
         )
-        together = {"": matched}
+        together = {"": matched, **hits}
         if method.masks is not None:
             together["-mask"] = self._matched(method.capped, self.protocol, method.masks)
         return result, together
@@ -137,6 +166,14 @@ class Measurement:
         rows = rows_within_limits(detections, protocol)
         kept = None if masks is None else [masks[row] for row in rows.tolist()]
         return match_detections(detections.take(rows), self.truth, masks=kept)
+
+    def _unverified(self, method: MethodDetections) -> UnverifiedScores:
+        """All detections of classes that were not looked for."""
+        if self.truth.verified is None:
+            return method.unverified
+        capped = method.capped.take(rows_within_limits(method.capped, self.protocol))
+        others = capped.take(~self.truth.verified[capped.image_index, capped.labels])
+        return UnverifiedScores.concatenate(method.unverified, UnverifiedScores(others.image_index, others.scores))
 
     def _mask_metrics(self, method: MethodDetections) -> dict[str, float]:
         if method.masks is None:
@@ -159,11 +196,14 @@ class Measurement:
         return average_precision_pool(matched, self.truth, groups=self.groups)
 
     def draw(self, matched: Matched, weights: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[np.float64]]:
-        """AP over draws of images, of boxes and, where there are any, of masks."""
+        """AP over draws of images, of boxes and, where there are any, of masks; and recall at an equal count."""
+        hits = {name: found for name, found in matched.items() if name not in ("", "-mask")}
         return {
             f"{name}{suffix}": values
-            for suffix, found in matched.items()
-            for name, values in bootstrap_metrics(found, self.truth, weights, groups=self.groups).items()
+            for suffix in [name for name in matched if name not in hits]
+            for name, values in bootstrap_metrics(
+                matched[suffix], self.truth, weights, groups=self.groups, hits={} if suffix else hits
+            ).items()
         }
 
     def protocols(self, *, masks: bool, fixed: bool) -> dict[str, EvaluationProtocol]:

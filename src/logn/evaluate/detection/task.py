@@ -27,6 +27,7 @@ from logn.evaluate.comparison.sweep import choosing_half
 from logn.evaluate.decode.borrowed_boxes import borrowed_note
 from logn.evaluate.decode.decoder import Purpose, available_processors, decode_for
 from logn.evaluate.decode.detections import Detections
+from logn.evaluate.decode.image_decoder import Decoded
 from logn.evaluate.detection.assignment import labelled_proposals
 from logn.evaluate.detection.before_after import BeforeAfter
 from logn.evaluate.detection.class_groups import Groups
@@ -37,6 +38,7 @@ from logn.evaluate.detection.matching import verified_rows
 from logn.evaluate.detection.measurement import Matched, Measurement, MethodDetections, renumbered
 from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.outcomes import DetectionMatches, find_matches
+from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, UnverifiedScores, counts_above
 from logn.evaluate.detection.tide import ErrorTypes, error_types
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.labels.source import find_labels
@@ -109,9 +111,12 @@ class DetectionTask:
             limits = replace(settings.decode, max_detections=None, max_per_class=FIXED_LIMIT, score_threshold=lowest)
             purposes.append(Purpose(limits, verified))
         decoded = decode_for(self.store, transforms, purposes, progress=progress, names=list(maps))
-        looks = [found.take(looked_at[found.image_index]) for found in decoded[0]]
-        capped = decoded[0] if settings.errors else [self._verified(found) for found in decoded[0]]
-        fixed: Sequence[Detections | None] = decoded[1] if settings.fixed else [None] * len(capped)
+        found, unverified = [one.detections for one in decoded[0]], self._unverified(decoded[0])
+        looks = [of_method.take(looked_at[of_method.image_index]) for of_method in found]
+        capped = found if settings.errors else [self._verified(of_method) for of_method in found]
+        fixed: Sequence[Detections | None] = [None] * len(capped)
+        if settings.fixed:
+            fixed = [one.detections for one in decoded[1]]
         masks: Sequence[Any] = self.mask_maker(capped) if self.mask_maker else [None] * len(capped)
         return {
             name: MethodDetections(
@@ -122,12 +127,33 @@ class DetectionTask:
                 looks[place] if settings.report_images else None,
                 transform,
                 (*self._method_notes(transform), *borrowed_note(self.store, capped[place])),
+                unverified[place],
             )
             for place, (name, transform) in enumerate(maps.items())
         }
 
     def _verified(self, found: Detections) -> Detections:
         return found.take(verified_rows(found.image_index, found.labels, self.truth))
+
+    def _unverified(self, decoded: Sequence[Decoded]) -> list[UnverifiedScores]:
+        """The detections that the federated labels leave out, as far as they can be among as many as are counted."""
+        if self.settings.errors or self.truth.verified is None:
+            return [NONE_UNVERIFIED] * len(decoded)
+        most, result = 0, []
+        for place, one in enumerate(decoded):
+            found = one.detections
+            others = found.take(~self.truth.verified[found.image_index, found.labels])
+            unverified = UnverifiedScores(others.image_index, others.scores)
+            if one.holders is not None:
+                images = np.repeat(np.arange(len(self.store), dtype=np.int32), one.holders.per_image)
+                unverified = UnverifiedScores.concatenate(unverified, UnverifiedScores(images, one.holders.scores))
+            scores = np.concatenate([self._verified(found).scores, unverified.scores])
+            if place == 0:
+                most = max(counts_above(scores).values()) + 1
+            if most < len(scores) and not self.settings.split:  # of a half others may be among the best
+                unverified = unverified.take(unverified.scores >= np.partition(scores, -most)[-most])
+            result.append(unverified)
+        return result
 
     def _reported(self) -> Mask:
         if not self.settings.split:
@@ -177,8 +203,10 @@ class DetectionTask:
         self, outcomes: Mapping[str, MethodDetections], maps: Mapping[str, LogitMap]
     ) -> dict[str, tuple[MethodResult, Matched]]:
         """All metrics of each method; the matches are kept for the bootstrap."""
+        measurement = self.measurement
+        counts = measurement.counts(next(iter(outcomes.values())))
         with ThreadPoolExecutor(available_processors()) as pool:
-            measured = list(pool.map(self.measurement.measure, outcomes.values()))
+            measured = list(pool.map(lambda method: measurement.measure(method, counts), outcomes.values()))
         return {result.name: (result, matched) for result, matched in measured}
 
     def bootstrap(self, bases: Sequence[Matched]) -> list[Mapping[str, FloatArray]]:

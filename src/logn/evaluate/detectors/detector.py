@@ -83,8 +83,14 @@ def fingerprint_of(adapter: Any) -> str | None:
     """
     if (own := getattr(adapter, "fingerprint", None)) is not None:
         return str(own)
-    network: Any = adapter if hasattr(adapter, "state_dict") else getattr(adapter, "model", None)
-    return fingerprint(network) if hasattr(network, "state_dict") else None
+    network = network_of(adapter)
+    return None if network is None else fingerprint(network)
+
+
+def network_of(adapter: Any) -> Any:
+    """The torch module behind a detector, which may be itself; None for a detector that is made of something else."""
+    network = adapter if hasattr(adapter, "state_dict") else getattr(adapter, "model", None)
+    return network if hasattr(network, "state_dict") else None
 
 
 def move_to(adapter: Any, device: str) -> Any:

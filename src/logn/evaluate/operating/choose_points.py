@@ -12,10 +12,11 @@ from logn.errors import InputError
 from logn.evaluate.detection.bootstrap import draw_weights
 from logn.evaluate.operating.choice import Choice, Draws, choose, shrunk
 from logn.evaluate.operating.class_levels import above, logit
+from logn.evaluate.operating.cross_fit import HeldOut, cross_fit
 from logn.evaluate.operating.measured import METRICS, Estimate, Estimates, interval, measure
 from logn.evaluate.operating.scored_outcomes import ScoredOutcomes
-from logn.evaluate.operating.shrinkage import shrinkage_weights
-from logn.evaluate.operating.target import Target
+from logn.evaluate.operating.shrinkage import Trust
+from logn.evaluate.operating.target import F_BETA, PRECISION, RECALL, Target
 from logn.logits.arrays import FloatArray
 
 Ints = npt.NDArray[np.int64]
@@ -61,6 +62,7 @@ class ChosenPoints:
         expected: What to expect on as many new images, by draws that choose on some images and measure on others.
         expected_common: The same with the common threshold.
         stability: The share of decisions that stay when thresholds are chosen on another draw; NaN without draws.
+        held_out: The F-score on held-out folds; None for other targets, and for a single image.
     """
 
     thresholds: FloatArray
@@ -72,6 +74,7 @@ class ChosenPoints:
     expected: Estimates
     expected_common: Estimates
     stability: float
+    held_out: HeldOut | None
 
 
 def choose_points(
@@ -82,6 +85,8 @@ def choose_points(
     reference: ScoredOutcomes | None = None,
 ) -> ChosenPoints:
     """Choose a threshold per class.
+
+    For an F-score a class keeps the common threshold unless its own, shrunk, has a higher F-score on held-out folds.
 
     Args:
         outcomes: What can be kept, and what is right.
@@ -95,30 +100,49 @@ def choose_points(
     once = Draws.once(outcomes, reference)
     choice = choose(once, target)
     drawn = [choose(draws, target) for draws in bootstrap.chunks(outcomes, reference)]
-    weights, between = _weights(outcomes, choice, drawn)
+    trust = _trust(outcomes, target, float(choice.common[0]), drawn)
+    weights, between = trust.weights(logit(choice.own[:, 0]), float(logit(choice.common[0])))
+    folds = cross_fit(outcomes, target, trust, bootstrap.seed) if target.kind == F_BETA else None
+    if folds is not None:
+        weights = np.where(folds.better(), weights, 0.0)
     wanted = shrunk(choice, weights, once, target)[:, 0]
     scores = outcomes.by_class
     final = np.array([one.settled(float(value)) for one, value in zip(scores, wanted, strict=True)])
     common = float(outcomes.pooled.settled(float(choice.common[0])))
     empty = ChosenPoints(
-        final, np.full((len(final), 2), np.nan), choice.own[:, 0], weights, common, between, {}, {}, float("nan")
+        final,
+        np.full((len(final), 2), np.nan),
+        choice.own[:, 0],
+        weights,
+        common,
+        between,
+        {},
+        {},
+        float("nan"),
+        None if folds is None else folds.held_out(weights > 0),
     )
     return _with_draws(empty, outcomes, target, bootstrap, drawn, reference) if drawn else empty
 
 
-def _weights(outcomes: ScoredOutcomes, choice: Choice, drawn: list[Choice]) -> tuple[FloatArray, float]:
-    own = choice.own[:, 0]
+def _trust(outcomes: ScoredOutcomes, target: Target, common: float, drawn: list[Choice]) -> Trust:
+    """How far own thresholds are to be trusted: by their spread over draws, and by the decisions they are chosen by."""
+    hits = np.array([len(one.hits) for one in outcomes.by_class])
+    if target.kind in (F_BETA, PRECISION, RECALL):
+        return Trust(_spread(drawn), hits)
+    # False alarms count too: they are allotted, or only their number matters.
+    return Trust(_spread(drawn), hits + [int(above(one.alarms, common)) for one in outcomes.by_class], fewest=0)
+
+
+def _spread(drawn: list[Choice]) -> FloatArray | None:
+    """`(F,)` variance of each own logit over the draws; NaN for a class with fewer than two."""
     if not drawn:
-        return np.where(np.isnan(own), 0.0, 1.0), float("nan")
+        return None
     values = logit(np.concatenate([one.own for one in drawn], axis=1))
     known = np.isfinite(values)
     count = np.maximum(known.sum(axis=1), 1)
     mean = np.where(known, values, 0.0).sum(axis=1) / count
     spread = np.where(known, (values - mean[:, None]) ** 2, 0.0).sum(axis=1) / count
-    spread = np.where(known.sum(axis=1) > 1, spread, np.nan)
-    common = float(choice.common[0])
-    decisions = [len(one.hits) + int(above(one.alarms, common)) for one in outcomes.by_class]
-    return shrinkage_weights(np.where(np.isnan(own), np.nan, logit(own)), float(logit(common)), spread, decisions)
+    return np.where(known.sum(axis=1) > 1, spread, np.nan)
 
 
 def _with_draws(
@@ -154,6 +178,7 @@ def _with_draws(
         _expected(_joined(found), _joined(fixed), bootstrap.confidence),
         _expected(_joined(found_common), _joined(fixed_common), bootstrap.confidence),
         _stability(outcomes, chosen.thresholds, every),
+        chosen.held_out,
     )
 
 

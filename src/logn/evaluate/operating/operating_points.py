@@ -17,6 +17,7 @@ from logn.evaluate.comparison.method_fitting import LogitMap, map_for_store
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import choosing_half
 from logn.evaluate.decode.decoder import DecodeSettings, decode_many
+from logn.evaluate.detection.protocol import SCORE_THRESHOLD
 from logn.evaluate.detection.task import read_truth
 from logn.evaluate.operating.choice import Draws
 from logn.evaluate.operating.choose_points import (
@@ -33,9 +34,6 @@ from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_ou
 from logn.evaluate.operating.target import KEEP_COUNTS, Target
 from logn.evaluate.store.prediction_store import PredictionStore, is_store
 from logn.statistics.metadata import StatisticsMetadata
-
-# Lowest score that a threshold may be chosen from.
-SCORE_FLOOR = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +83,7 @@ def operating_points(
             multi-label one a matrix `(rows, classes)` of 1, 0, and -1 where it is not known.
         target: "f1", "f-beta=2", "precision=0.9", "recall=0.8" or "keep-counts=0.5" of each class; "fppi=1" (false
             alarms per image) or "total-precision=0.9" of all classes together.
-        affine: A correction before the thresholds: a map, or a specification such as "logn:balanced" that is fitted
+        affine: A correction before the thresholds: a map, or a specification such as "recommended" that is fitted
             from `moments`, `counts` and so on.
         split: Choose on one half of the images or rows, and report on the other.
         test: Predictions and annotations of other images, to report on.
@@ -179,7 +177,7 @@ def _detector(
     store = source if isinstance(source, PredictionStore) else PredictionStore(source)
     truth = read_truth(store, annotations, settings, masks=False)
     transform = map_for_store("affine", method, store.header, inputs, allow_mismatch=allow_mismatch)
-    limits = replace(settings.decode, score_threshold=min(settings.decode.score_threshold, SCORE_FLOOR))
+    limits = replace(settings.decode, score_threshold=min(settings.decode.score_threshold, SCORE_THRESHOLD))
     limits = limits.resolved(store.header)
     transforms = [transform, None] if target.kind == KEEP_COUNTS else [transform]
     decoded = decode_many(store, transforms, limits, progress=progress)
@@ -251,10 +249,18 @@ def _points(
             "confidence": bootstrap.confidence,
             "seed": bootstrap.seed,
             "between": chosen.between,
+            **_held_out(chosen),
         },
-        notes=notes_on(dev, target, points, chosen.common, settings.get("labels") == "lvis", bootstrap.num_bootstrap),
+        notes=notes_on(dev, target, points, chosen, settings.get("labels") == "lvis", bootstrap.num_bootstrap),
         **facts,
     )
+
+
+def _held_out(chosen: ChosenPoints) -> dict[str, Any]:
+    """The F-score on held-out folds: with the common threshold, then with the chosen ones."""
+    if chosen.held_out is None:
+        return {}
+    return {"held_out": {"overall": list(chosen.held_out.overall), "class mean": list(chosen.held_out.class_mean)}}
 
 
 def _name_of(method: LogitMap, transform: LogitMap) -> str:

@@ -17,8 +17,17 @@ MOST_ROWS = 20
 def write_points(points: OperatingPoints, most: int = MOST_ROWS, style: TextStyle = USUAL) -> str:
     """The summary and the table of classes, as text."""
     head = f"Thresholds for {points.target}; correction before them: {points.method}"
-    parts = [style.wrap(head), *_summary(points, style), "", *_classes(points, most, style)]
+    parts = [style.wrap(head), *_held_out(points, style), *_summary(points, style), "", *_classes(points, most, style)]
     return "\n".join([*parts, *(f"\n{style.wrap(note)}" for note in points.notes)])
+
+
+def _held_out(points: OperatingPoints, style: TextStyle) -> list[str]:
+    """One line with the score before and after, overall and as a mean over classes."""
+    found = points.settings.get("held_out")
+    if found is None:
+        return []
+    sides = ", ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in found.items())
+    return [style.wrap(f"{points.target.upper()} on held-out folds, with one threshold -> with these: {sides}")]
 
 
 def _summary(points: OperatingPoints, style: TextStyle) -> list[str]:

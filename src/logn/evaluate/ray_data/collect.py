@@ -7,20 +7,22 @@ import hashlib
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from logn.errors import InputError, LogNWarning
+from logn.evaluate.detectors.detector import network_of
+from logn.evaluate.detectors.proposal_statistics import column_names, start_statistics
 from logn.evaluate.ray_data.engine import BlockWorker, run_blocks, shipped
 from logn.evaluate.ray_data.images import BlockImages
-from logn.evaluate.store.detector_statistics import start_statistics
 from logn.evaluate.store.predict import as_tensor
-from logn.logits.layer import LogitLayer
+from logn.logits.fingerprint import fingerprint
+from logn.logits.layer import LogitLayer, count_columns
 from logn.logits.locate import find_layer
 from logn.statistics.estimators import Estimator, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
-from logn.statistics.record import record
+from logn.statistics.record import collect_moments
 
 
 def collect(
@@ -54,12 +56,12 @@ def collect(
         preprocess: What a module wants of an RGB image `(height, width, 3)` of bytes: a tensor, of one shape for all
             images. By default the image in 0 to 1, channels first. Sources of proposals prepare images themselves.
         image_column: Where the images are, if under none of those names.
-        class_names: Name of each class: of each column of a module, of each foreground class of a source of proposals
-            that does not name them itself.
+        class_names: Name of each class, for the record: of each column of a module, of each foreground class of a
+            source of proposals, by default what that calls them.
         batch: Images per forward pass.
         workers: How many; by default one per GPU, or one per core but one.
         gpus_per_worker: GPUs that each of them has; 0 runs on the processor.
-        sample_rows: Rows to keep for the balanced margin; by default 4096, or what fits into 4 MiB.
+        sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
         nonfinite: As in `logn.record`.
         skip_unreadable: Leave out images that cannot be read, instead of stopping at the first.
         progress: Called with the number of images whenever some are done.
@@ -189,20 +191,33 @@ class CollectWorker(BlockWorker):
         first = next(batches, None)
         if first is None:
             return None
-        model = self.model("make_model")
+        model, every = self.model("make_model"), itertools.chain([first], batches)
         if callable(getattr(model, "propose", None)):
-            return self._of_proposals(model, first, batches)
+            network = network_of(model)
+            return self._of_proposals(model, every) if network is None else self._of_detector(model, network, every)
         if not hasattr(model, "state_dict"):
             raise InputError(
                 "Expected `make_model` to give a torch module or a source of proposals (`logn.detector`), but got "
                 f"{type(model).__name__}."
             )
-        return self._of_module(model, first, batches)
+        return self._of_module(model, first, every)
 
-    def _of_proposals(self, detector: Any, first: list[Any], rest: Iterator[list[Any]]) -> ClassMoments | None:
+    def _of_detector(self, detector: Any, network: Any, batches: Iterable[list[Any]]) -> ClassMoments:
+        """What the class layer of a detector gives while it proposes, as in one process."""
+        prepare, layer = getattr(detector, "prepare", as_tensor), detector.logit_layer
+        names = self.settings["class_names"] or getattr(detector, "class_names", None)
+        columns = column_names(detector, names, count_columns(network, layer))
+
+        def run(batch: list[Any]) -> None:
+            detector.propose([prepare(image) for image in batch])
+
+        return self._recorded(network, layer, batches, run, columns)
+
+    def _of_proposals(self, detector: Any, batches: Iterable[list[Any]]) -> ClassMoments | None:
+        """What a source without a torch module proposes."""
         prepare = getattr(detector, "prepare", as_tensor)
         moments: ClassMoments | None = None
-        for batch in itertools.chain([first], rest):
+        for batch in batches:
             for proposals in detector.propose([prepare(image) for image in batch]):
                 # Every image is a batch, as in one process.
                 moments = moments or self._start(detector, proposals.num_columns)
@@ -212,33 +227,41 @@ class CollectWorker(BlockWorker):
     def _start(self, detector: Any, columns: int) -> ClassMoments:
         """Statistics of nothing; made once, since they hold a digest of the weights."""
         if self._empty is None:
-            names = self.settings["class_names"] or getattr(detector, "class_names", None)
-            if names is None:
-                raise InputError("Expected `class_names`, since the detector does not name its classes, but got None.")
             rows, nonfinite = self.settings["sample_rows"], self.settings["nonfinite"]
-            begun = start_statistics(Estimator(), detector, names, columns, rows, detector.population, nonfinite)
+            begun = start_statistics(Estimator(), detector, self.settings["class_names"], columns, rows, nonfinite)
             self._empty = finished(begun)
         return copy.copy(self._empty)
 
-    def _of_module(self, model: Any, first: list[Any], rest: Iterator[list[Any]]) -> ClassMoments:
+    def _of_module(self, model: Any, first: list[Any], batches: Iterable[list[Any]]) -> ClassMoments:
         import torch
 
-        from logn.logits.fingerprint import fingerprint
-
-        model.eval()
-        self._digest = self._digest or fingerprint(model)
         device = next((weights.device for weights in model.parameters()), torch.device("cpu"))
-        with torch.inference_mode():
-            if self._layer is None:
-                ready = self._prepared(first).to(device)
-                self._layer = find_layer(model, run=lambda: model(ready))
-            if self._layer.stages:
-                raise InputError("Expected `layer` to have one stage, but got several; collect each by itself.")
-            kept = {name: self.settings[name] for name in ("sample_rows", "nonfinite", "class_names")}
-            with record(model, self._layer, **kept, fingerprint=False, across_processes=False) as recorded:
-                for batch in itertools.chain([first], rest):
-                    model(self._prepared(batch).to(device))
-        moments: ClassMoments = recorded
+        if self._layer is None:
+            ready = self._prepared(first).to(device)
+            self._layer = find_layer(model, run=lambda: model(ready))
+
+        def run(batch: list[Any]) -> None:
+            model(self._prepared(batch).to(device))
+
+        return self._recorded(model, self._layer, batches, run, self.settings["class_names"])
+
+    def _recorded(
+        self,
+        network: Any,
+        layer: LogitLayer,
+        batches: Iterable[list[Any]],
+        run: Callable[[list[Any]], None],
+        class_names: Sequence[str] | None,
+    ) -> ClassMoments:
+        if layer.stages:
+            raise InputError(
+                f"Expected a model with one class layer, but `{layer.name}` has {layer.num_stages} stages; collect "
+                "their statistics without Ray."
+            )
+        self._digest = self._digest or fingerprint(network)
+        options = {name: self.settings[name] for name in ("sample_rows", "nonfinite")}
+        options |= {"class_names": class_names, "fingerprint": False, "across_processes": False}
+        (moments,) = collect_moments(network, layer, batches, run, **options)
         moments.metadata = moments.metadata.with_changes(fingerprint=self._digest)
         return moments
 

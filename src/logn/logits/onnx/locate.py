@@ -96,8 +96,10 @@ def wanted_of(
     """What the user says of the logits, and what is known of the model where the user says nothing."""
     if num_classes is None and not tensors and description.class_names is not None:
         num_classes = len(description.class_names)
-    start = None if description.preset is None else description.preset.start
-    return Wanted(num_classes, tensors, activation, axis, has_background, start)
+    preset = description.preset
+    if preset is None:
+        return Wanted(num_classes, tensors, activation, axis, has_background)
+    return Wanted(num_classes, tensors, activation, axis, has_background or preset.background is not None, preset.start)
 
 
 def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = None) -> tuple[OnnxLogits, Arrays]:

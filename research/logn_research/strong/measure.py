@@ -1,0 +1,119 @@
+"""Post-hoc methods on heads and public detectors: AP, its parts, and recall at an equal number of detections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import logn
+from logn import ClassAffine, ClassMoments, CompareSettings
+from logn.logits.arrays import FloatArray, foreground_columns
+from logn.statistics.active_classes import active_classes
+
+BOOTSTRAP = 200
+# Both kinds of labels of a split: federated as in LVIS, and exhaustive.
+LABELS = {"federated": "{split}.json", "exhaustive": "{split}_exhaustive.json"}
+# Shifts of the whole foreground, for the landscape of margins.
+LANDSCAPE = (2.0, 0.0, -2.0, -4.0, -6.0, -8.0)
+METRICS = ("AP", "AP50", "AP75", "APr", "APc", "APf")
+
+
+def statistics_of(moments: ClassMoments) -> dict[str, FloatArray]:
+    """What each method takes away of a live foreground class, in units of its logit."""
+    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    prior = moments.mean_probability
+    if prior is None:
+        raise ValueError("The statistics hold no mean probability.")
+    return {"mean": moments.mean[foreground], "prior": np.log(np.maximum(prior[foreground], 1e-300))}
+
+
+def methods(moments: ClassMoments, counts: Any = None) -> dict[str, ClassAffine]:
+    """The maps that are compared, by name; a common shift is free for sigmoids, so they have no margins."""
+    place = moments.metadata.background
+    foreground = foreground_columns(moments.num_classes, place)
+    live = active_classes(moments, place)[foreground]
+    found = statistics_of(moments)
+    mean, prior, std = found["mean"], found["prior"], np.sqrt(moments.variance[foreground] + 1e-5)
+
+    def over_foreground(shift: FloatArray, scale: FloatArray | float = 1.0) -> ClassAffine:
+        scales = np.where(live, np.broadcast_to(scale, shift.shape), 1.0)
+        return ClassAffine.over_foreground(scales, np.where(live, shift, 0.0), place, method="")
+
+    lowest_mean, lowest_prior = mean[live].min(), prior[live].min()
+    maps = {
+        "logn": over_foreground((lowest_mean - mean) / std, 1 / std),
+        "mean": over_foreground(lowest_mean - mean),
+        "prior": over_foreground(lowest_prior - prior),
+        "half prior": over_foreground(0.5 * (lowest_prior - prior)),
+    }
+    if place is not None:
+        maps["mean centred, margin -4"] = over_foreground(mean[live].mean() - mean - 4.0)
+        maps["half prior centred, margin -4"] = over_foreground(0.5 * (prior[live].mean() - prior) - 4.0)
+        maps["margin -4"] = over_foreground(np.full(len(mean), -4.0))
+    if counts is not None:
+        maps["norcal"] = logn.norcal(np.maximum(counts.image_counts, 1), background=place)
+        raw = np.maximum(counts.instance_counts, 1)
+        maps["loga"] = logn.logit_adjustment(raw, priors=False, background=place)
+        if place is not None:
+            maps["fracal"] = logn.fracal(np.maximum(counts.image_counts, 1), counts.num_images, None, background=place)
+    return maps
+
+
+def landscape(moments: ClassMoments) -> dict[str, ClassAffine]:
+    """Each form with the average class left where it is, then the whole foreground shifted."""
+    place = moments.metadata.background
+    live = active_classes(moments, place)[foreground_columns(moments.num_classes, place)]
+    found = statistics_of(moments)
+    std = np.sqrt(moments.variance[foreground_columns(moments.num_classes, place)] + 1e-5)
+    forms = {"none": 0.0 * std, "mean": found["mean"], "half prior": 0.5 * found["prior"], "prior": found["prior"]}
+    maps = {}
+    for shift in LANDSCAPE:
+        for name, values in forms.items():
+            moved = np.where(live, values[live].mean() - values + shift, 0.0)
+            maps[f"{name} {shift:+g}"] = ClassAffine.over_foreground(np.ones(len(std)), moved, place, method="")
+        relative = np.where(live, std[live].mean() / std, 1.0)
+        moved = np.where(live, relative * (found["mean"][live].mean() - found["mean"]) + shift, 0.0)
+        maps[f"mean, std {shift:+g}"] = ClassAffine.over_foreground(relative, moved, place, method="")
+    return maps
+
+
+def measure(
+    store: Path, annotations: Path, maps: Mapping[str, ClassAffine], *, max_detections: int | None = None
+) -> dict[str, Any]:
+    """All metrics of each map, with the interval of its difference in AP to no correction."""
+    settings = CompareSettings(num_bootstrap=BOOTSTRAP, report_images=0, allow_missing_classes=True)
+    if max_detections is not None:
+        decode = type(settings.decode)(max_detections=max_detections)
+        settings = CompareSettings(num_bootstrap=0, report_images=0, allow_missing_classes=True, decode=decode)
+    comparison = logn.compare(store, annotations, dict(maps), settings=settings)
+    result = {}
+    for row in comparison.rows:
+        values: dict[str, Any] = {name: _number(row[name]) for name in METRICS if name in row.metrics.values}
+        if "AP" in row.differences:
+            change = row.differences["AP"]
+            values["AP change"] = [_number(change.difference), _number(change.low), _number(change.high)]
+        values["recall"] = {f"{at:g}": point.to_dict() for at, point in (row.recall or {}).items()}
+        result[row.name] = values
+    return result
+
+
+def _number(value: float) -> float | None:
+    return round(float(value), 6) if np.isfinite(value) else None
+
+
+def measure_folder(folder: Path, data: Path, counts: Any, *, split: str, with_landscape: bool = False) -> None:
+    """Measure one head or detector under both kinds of labels; what is there already is not measured again."""
+    moments = ClassMoments.load(folder / "statistics.safetensors")
+    for labels, name in LABELS.items():
+        output = folder / f"{split}-{labels}.json"
+        if output.exists():
+            continue
+        annotations = data / name.format(split=split)
+        maps = methods(moments, counts) | (landscape(moments) if with_landscape else {})
+        found = measure(folder / split, annotations, maps)
+        output.write_text(json.dumps(found, indent=1))
+        print(f"{folder.parent.parent.name} {folder.name} {split} {labels}", flush=True)

@@ -1,0 +1,137 @@
+"""What is recommended, for which head, and what it does to the scores."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import logn
+from logn.calibrators.recommend import FEWEST_ABOVE, class_scores, keep_detections, matching_threshold
+from logn.logits.arrays import sigmoid
+
+LEVELS = np.array([0.0, -1.0, -2.5, -3.0, -5.0])
+
+
+def moments_of(rows, *, sample_rows=2000, mean_probability=True, **metadata):
+    moments = logn.ClassMoments(
+        rows.shape[1],
+        sample_rows=sample_rows,
+        mean_probability=mean_probability,
+        metadata=logn.StatisticsMetadata(**metadata),
+    )
+    moments.update(rows)
+    return moments
+
+
+def long_tailed(rows=2000, seed=0):
+    return np.random.default_rng(seed).normal(LEVELS, 1.5, (rows, len(LEVELS)))
+
+
+def detector_rows(rows=2000, seed=0):
+    return np.hstack([np.random.default_rng(seed + 1).normal(2.0, 1.0, (rows, 1)), long_tailed(rows, seed)])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "head"),
+    [
+        ({"background": 0}, "softmax detector"),
+        ({"activation": "softmax"}, "classifier"),
+        ({"population": "images"}, "classifier"),
+        ({"activation": "sigmoid"}, "sigmoid head"),
+    ],
+)
+def test_half_of_the_prior_for_every_head(metadata, head):
+    moments = moments_of(detector_rows() if "background" in metadata else long_tailed(), **metadata)
+    found = logn.recommend(moments)
+    assert (found.method, found.head) == ("recommended", head)
+    assert found.finding.startswith("Long-tailed: of 5 classes")
+    affine = found.fit(moments)
+    assert affine.settings["recommended"] is True
+    np.testing.assert_array_equal(affine.scale, 1.0)
+    prior = np.log(moments.mean_probability_of(found.activation))
+    shift = affine.shift
+    if head == "softmax detector":
+        assert shift[0] == 0.0
+        assert shift.max() == 0.0  # the lowest class keeps its logits, all others are lowered
+        prior, shift = prior[1:], shift[1:]
+    np.testing.assert_allclose(shift - shift[0], -0.5 * (prior - prior[0]), atol=1e-9)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_level_classes_are_left_alone(activation):
+    moments = moments_of(np.random.default_rng(0).normal(size=(500, 6)), activation=activation)
+    found = logn.recommend(moments)
+    assert found.method == "none"
+    assert "little to correct" in found.finding
+    assert found.fit(moments) == logn.ClassAffine.identity(6)
+
+
+def test_one_live_class_has_nothing_to_be_compared_with():
+    rows = long_tailed()[:, :3]
+    rows[:, 1:] = -5.0
+    assert logn.recommend(moments_of(rows, activation="sigmoid")).finding.startswith("Fewer than two classes")
+
+
+def test_an_unknown_activation_is_taken_for_a_sigmoid_with_a_warning():
+    moments = moments_of(long_tailed())
+    with pytest.warns(logn.LogNWarning, match="Softmax or sigmoid"):
+        assert logn.recommend(moments).head == "sigmoid head"
+    assert logn.recommend(moments, activation="softmax").head == "classifier"
+
+
+def test_statistics_without_the_prior_are_refused():
+    with pytest.raises(logn.InputError, match="mean_probability=True"):
+        logn.recommend(moments_of(long_tailed(), activation="softmax", mean_probability=False))
+
+
+def test_unused_and_dead_columns_set_no_minimum():
+    rows = np.hstack([detector_rows(), np.full((2000, 1), -40.0)])
+    rows[:, 3] -= 30.0
+    moments = moments_of(rows, background=0, unused=(3,))
+    affine = logn.recommend(moments).fit(moments)
+    assert affine.shift[[3, 6]].tolist() == [0.0, 0.0]
+    assert sorted(affine.shift)[-1] == 0.0
+    assert affine.shift[5] == 0.0  # the lowest class that is live
+
+
+@given(seed=st.integers(0, 50), threshold=st.sampled_from([0.05, 0.25, 0.5]), objects=st.booleans())
+def test_a_sigmoid_head_keeps_its_number_of_detections(seed, threshold, objects):
+    rows = long_tailed(500, seed).astype(np.float16).astype(np.float64)
+    moments = moments_of(rows, activation="sigmoid")
+    affine = logn.recommend(moments, threshold=threshold).fit(moments)
+    before = int((sigmoid(rows) > threshold).sum())
+    after = int((sigmoid(affine(rows)) > threshold).sum())
+    assert before >= FEWEST_ABOVE
+    assert abs(after - before) <= 1  # the sample is the data here; a tie may go either way
+    assert matching_threshold(moments, affine, threshold, "sigmoid") == pytest.approx(threshold, rel=0.05)
+
+
+def test_where_few_scores_exceed_the_threshold_a_lower_one_is_kept():
+    moments = moments_of(long_tailed(500) - 4.0, activation="sigmoid")
+    affine = keep_detections(logn.ClassAffine(np.ones(5), [-3.0, -2.0, -1.0, 0.5, 1.0]), moments, 0.99)
+    before = np.sort(class_scores(moments, None, "sigmoid"), axis=None)[::-1]
+    after = np.sort(class_scores(moments, affine, "sigmoid"), axis=None)[::-1]
+    level = (before[FEWEST_ABOVE - 1] + before[FEWEST_ABOVE]) / 2
+    assert abs(int((after > level).sum()) - FEWEST_ABOVE) <= 1
+    assert matching_threshold(moments, affine, 0.99, "sigmoid") is None
+
+
+def test_without_rows_a_sigmoid_map_is_not_shifted():
+    moments = moments_of(long_tailed(), activation="sigmoid", sample_rows=0)
+    assert "common_shift" not in logn.recommend(moments).fit(moments).settings
+
+
+def test_the_matching_threshold_keeps_the_number_of_scores():
+    moments = moments_of(detector_rows(), background=0)
+    found = logn.recommend(moments)
+    affine = found.fit(moments)
+    matching = matching_threshold(moments, affine, found.threshold, "softmax")
+    before, after = (class_scores(moments, part, "softmax") for part in (None, affine))
+    assert int((after > matching).sum()) == int((before > found.threshold).sum())
+    assert matching < found.threshold
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.5])
+def test_a_threshold_is_a_score(threshold):
+    with pytest.raises(logn.InputError, match="`threshold` to be between 0 and 1"):
+        logn.recommend(moments_of(long_tailed(), activation="sigmoid"), threshold=threshold)

@@ -1,0 +1,189 @@
+"""Class-mean recall at an equal number of detections, against plain loops over all detections."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.sweep import choosing_half
+from logn.evaluate.comparison.tables import write_comparison
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.detection.bootstrap import draw_weights, paired_interval
+from logn.evaluate.detection.recall_at_count import COUNTED_AT, recall_name
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.writer import PredictionWriter
+from logn.logits.proposals import Proposals
+
+CLASSES, FREQUENCY = 4, "rrcf"
+METHODS = {"raised": ClassAffine([1.0, 2, 1, 1], [2.0, 0, 1, 0]), "lowered": ClassAffine([1.0] * 4, [-9.0, -8, -7, -9])}
+DECODE = DecodeSettings(max_detections=9)
+
+
+def made_problem(folder, seed, *, federated, images=7):
+    """A store whose scores tie, images that do not stand in the order of their ids, and their annotations."""
+    rng = np.random.default_rng(seed)
+    ids = rng.permutation(50)[:images] + 1
+    listed, annotations = [], []
+    with PredictionWriter(folder, StoreHeader(num_columns=CLASSES, activation="sigmoid", dtype="float32")) as writer:
+        for image in ids.tolist():
+            number = int(rng.integers(1, 6))
+            corner = rng.integers(0, 4, (number, 2)) * 12.0
+            boxes, labels = np.hstack([corner, corner + 20]), rng.integers(0, CLASSES - 1, number)
+            source = rng.integers(0, number, 8)
+            proposals = boxes[source] + rng.integers(-4, 5, (8, 4))
+            logits = rng.integers(-4, 4, (8, CLASSES)) / 2.0
+            logits[np.arange(8), labels[source]] += 1
+            writer.append(image, Proposals(proposals.astype(np.float32), logits.astype(np.float32), 70, 70))
+            entry = {"id": image, "width": 70, "height": 70}
+            if federated:
+                absent = np.setdiff1d(np.flatnonzero(rng.random(CLASSES) < 0.3), labels)
+                entry |= {"neg_category_ids": (absent + 1).tolist()}
+                entry |= {"not_exhaustive_category_ids": [int(labels[0]) + 1] if rng.random() < 0.5 else []}
+            listed.append(entry)
+            for place, (box, label) in enumerate(zip(boxes.tolist(), labels.tolist(), strict=True)):
+                crowd = int(not federated and place > 0 and rng.random() < 0.3)
+                found = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1, "iscrowd": crowd}
+                annotations.append(found | {"bbox": [*box[:2], 20.0, 20.0], "area": 400.0})
+    categories = [{"id": c + 1, "name": str(c), "frequency": FREQUENCY[c]} for c in range(CLASSES)]
+    return PredictionStore(folder), {"images": listed, "annotations": annotations, "categories": categories}
+
+
+def overlap(box, other):
+    low, high = np.maximum(box[:2], other[:2]), np.minimum(box[2:], other[2:])
+    shared = np.prod(np.maximum(high - low, 0))
+    return shared / (np.prod(box[2:] - box[:2]) + np.prod(other[2:] - other[:2]) - shared)
+
+
+class Plain:
+    """The definition in loops: every detection, ranked over all images, then matched one after the other."""
+
+    def __init__(self, store, content, images):
+        self.images = [image for image in content["images"] if image["id"] in images]
+        self.boxes = [one for one in content["annotations"] if one["image_id"] in images and not one["iscrowd"]]
+        self.ids, self.store = store.image_ids.tolist(), store
+        self.verified = {
+            (image["id"], label)
+            for image in self.images
+            for label in range(CLASSES)
+            if "neg_category_ids" not in image
+            or label + 1 in image["neg_category_ids"]
+            or any(box["image_id"] == image["id"] and box["category_id"] == label + 1 for box in self.boxes)
+        }
+
+    def ranked(self, method):
+        found = decode(self.store, method, DECODE)
+        rows = []
+        for place, (image, label, score) in enumerate(
+            zip(found.image_index.tolist(), found.labels.tolist(), found.scores.tolist(), strict=True)
+        ):
+            key = (self.ids[image], label)
+            if any(image["id"] == key[0] for image in self.images):
+                rows.append((-score, key[0], key not in self.verified, place, label, found.boxes[place].astype(float)))
+        return sorted(rows, key=lambda row: row[:4])
+
+    def hits(self, ranked):
+        """Per image and class how many objects are found."""
+        free, hits = dict(enumerate(self.boxes)), {}
+        for _, image, unverified, _, label, box in ranked:
+            close = {
+                number: overlap(box, np.add(one["bbox"], [0, 0, *one["bbox"][:2]]))
+                for number, one in free.items()
+                if one["image_id"] == image and one["category_id"] == label + 1 and not unverified
+            }
+            best = max(close, key=lambda number: (close[number], number), default=None)
+            if best is not None and close[best] >= 0.5:
+                del free[best]
+                hits[image, label] = hits.get((image, label), 0) + 1
+        return hits
+
+    def recall(self, hits, weights=None):
+        """Class-mean recall, also by group, where an image counts as often as it was drawn."""
+        weights = weights or {image["id"]: 1 for image in self.images}
+        shares = {}
+        for label in range(CLASSES):
+            objects = sum(weights[box["image_id"]] for box in self.boxes if box["category_id"] == label + 1)
+            found = sum(number * weights[image] for (image, name), number in hits.items() if name == label)
+            if objects:
+                shares[label] = found / objects
+        means = {"": list(shares.values())}
+        means |= {group: [share for c, share in shares.items() if FREQUENCY[c] == group] for group in "rcf"}
+        return {group: float(np.mean(values)) if values else float("nan") for group, values in means.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    federated=st.booleans(),
+    split=st.booleans(),
+    errors=st.booleans(),
+    report_images=st.sampled_from([0, 3]),
+)
+def test_recall_and_intervals_are_those_of_the_definition(
+    tmp_path_factory, seed, federated, split, errors, report_images
+):
+    store, content = made_problem(tmp_path_factory.mktemp("store"), seed, federated=federated, images=14)
+    chosen = CompareSettings(decode=DECODE, num_bootstrap=20, split=split, errors=errors, report_images=report_images)
+    found = compare(store, content, METHODS, settings=chosen, allow_mismatch=True)
+    ids = store.image_ids
+    reported = ids[~choosing_half(ids, "images")] if split else ids
+    plain = Plain(store, content, set(reported.tolist()))
+    ranked = {row.name: plain.ranked(METHODS.get(row.name)) for row in found.rows}
+    drawn = [dict(zip(reported.tolist(), row, strict=True)) for row in draw_weights(len(reported), 20).tolist()]
+    for at in COUNTED_AT:
+        count = sum(np.float32(-row[0]) > np.float32(at) for row in ranked["none"])
+        draws = {}
+        for row in found.rows:
+            kept = ranked[row.name][:count]
+            point, hits = row.recall[at], plain.hits(kept)
+            wanted = plain.recall(hits)
+            assert point.detections == len(kept) == min(count, len(ranked[row.name]))
+            assert (point.found, point.objects) == (sum(hits.values()), len(plain.boxes))
+            assert {"": point.recall, **point.groups} == pytest.approx(wanted, abs=1e-12, nan_ok=True)
+            assert {group: row[recall_name(at, group)] for group in wanted} == pytest.approx(wanted, nan_ok=True)
+            above = sum(-other[0] > point.threshold for other in ranked[row.name])
+            ties = [other[0] for other in ranked[row.name]][count - 1 : count + 1]
+            assert above == len(kept) or (len(set(ties)) == 1 and point.threshold == -ties[0])
+            draws[row.name] = np.array([plain.recall(hits, weights)[""] for weights in drawn])
+            change = row.differences[recall_name(at)]
+            expected = paired_interval(draws["none"], draws[row.name], change.difference)
+            np.testing.assert_allclose([change.low, change.high], [expected.low, expected.high], atol=1e-12)
+            assert change.difference == pytest.approx(wanted[""] - found["none"].recall[at].recall, abs=1e-12)
+
+
+def test_the_uncorrected_model_keeps_its_threshold_and_changes_nothing(softmax_split):
+    same = {"same": ClassAffine(np.ones(11), np.zeros(11))}
+    chosen = CompareSettings(num_bootstrap=30)
+    found = compare(
+        softmax_split.store, softmax_split.annotations, same, settings=chosen, moments=softmax_split.moments
+    )
+    for row in found.rows:
+        assert {at: point.threshold for at, point in row.recall.items()} == {at: at for at in COUNTED_AT}
+        for at in COUNTED_AT:
+            change = row.differences[recall_name(at)]
+            assert (change.difference, change.low, change.high) == (0, 0, 0)
+    assert found["none"].recall[0.05].recall > found["none"].recall[0.5].recall > 0
+
+
+def test_it_is_saved_and_shown(softmax_split, tmp_path):
+    chosen = CompareSettings(num_bootstrap=10)
+    found = compare(
+        softmax_split.store, softmax_split.annotations, ["logn"], settings=chosen, moments=softmax_split.moments
+    )
+    found.save(tmp_path)
+    loaded = Comparison.load(tmp_path)
+    assert loaded == found
+    assert loaded["logn"].recall == found["logn"].recall
+    point = found["logn"].recall[0.25]
+    assert point.detections == found["none"].recall[0.25].detections
+    text = write_comparison(found, "markdown")
+    assert "recall@n:0.25" in text.splitlines()[0]
+    assert (
+        f"as many as none has above 0.25; thresholds that keep as many: none 0.25, logn {point.threshold:.3g}" in text
+    )
+    change = found["logn"].differences["recall@n:0.25"]
+    assert f"{100 * point.recall:.1f} {100 * change.difference:+.1f} [{100 * change.low:.1f}" in text
