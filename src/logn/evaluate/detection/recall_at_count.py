@@ -147,7 +147,8 @@ def recall_at_count(
     """
     scores = np.concatenate([matched.scores, unverified.scores])
     objects = truth.boxes_per_class
-    found, hits = {}, {}
+    found: dict[float, RecallAtCount] = {}
+    hits: dict[str, MatchedDetections] = {}
     for at, count in counts.items():
         kept = _best(matched, unverified, scores, count, truth)
         hits[recall_name(at)] = right = matched.take(np.flatnonzero(kept & matched.correct[0]))

@@ -139,7 +139,8 @@ class DetectionTask:
         """The detections that the federated labels leave out, as far as they can be among as many as are counted."""
         if self.settings.errors or self.truth.verified is None:
             return [NONE_UNVERIFIED] * len(decoded)
-        most, result = 0, []
+        most = 0
+        result: list[UnverifiedScores] = []
         for place, one in enumerate(decoded):
             found = one.detections
             others = found.take(~self.truth.verified[found.image_index, found.labels])
