@@ -399,7 +399,7 @@ def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path
 def test_the_demonstration_writes_its_page(run_folder, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
-    result = DemoResult(None, folder, 0.9, exhaustive=None, recommended="recommended")
+    result = DemoResult(None, folder, 0.9, exhaustive=None)
     page = write_page(result)
     assert page == folder / "report.html"
     assert "<title>LogN report: recommended, " in page.read_text()
@@ -546,9 +546,10 @@ def test_boxes_carry_class_and_score_and_after_it_the_score_of_the_old_scale():
 
 
 def test_labels_hide_no_other_and_stay_in_the_picture(page, run_folder):
-    details = Comparison.load(run_folder)["recommended"].details
+    row = Comparison.load(run_folder)["recommended"]
+    details = row.details
     pictures = {image.image_id: np.zeros((64, 96, 3), np.uint8) for image in details.gallery}
-    drawn = gallery(details, pictures, [f"a rather long name {place}" for place in range(6)])
+    drawn = gallery(details, row.recall[0.5], pictures, [f"a rather long name {place}" for place in range(6)])
     views = [view for part in drawn.parts for picture in part.pictures for view in picture.views]
     assert sum(len(view.labels) for view in views) > 10
     for view in views:

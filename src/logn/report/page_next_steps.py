@@ -14,7 +14,7 @@ from logn.evaluate.comparison.verdict import tone
 from logn.report.task_words import metric_of, words_of
 
 # Methods that can be applied in part.
-IN_PART = ("logn", "p2p", "loga", "norcal")
+IN_PART = ("recommended", "logn", "p2p", "loga", "norcal")
 # The metric of the frequent classes, and what to call them.
 FREQUENT = {"APf": "frequent classes", "many": "many-shot classes"}
 

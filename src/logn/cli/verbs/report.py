@@ -59,7 +59,7 @@ def report(
         raise InputError(f"Expected `{target}` to end in .html, but it does not.")
     places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
     opened = open_run(run, images=images, places=places)
-    check_output(target, overwrite=overwrite)
+    check_output(target, overwrite=overwrite or _is_page(target))
     for option in ("predictions", "statistics", "counts"):
         if places[option] is not None:
             print_note(f"`--{option}` is not needed any more: the comparison holds what the page shows.")
@@ -80,3 +80,8 @@ def report(
         print_note(f"Not shown: {title}. {reason}")
     typer.echo(summary.verdict)
     typer.echo(f"The page is {target} ({size / 1e6:.1f} MB).")
+
+
+def _is_page(path: Path) -> bool:
+    """Whether an earlier call wrote the file: such a page is replaced."""
+    return path.is_file() and b"<title>LogN report" in path.read_bytes()[:4096]

@@ -13,6 +13,8 @@ from logn.errors import LogNWarning
 from logn.evaluate.store.format import StoreHeader
 from logn.logits.proposals import Proposals
 
+# The checksum of an image's picture.
+PICTURE_BYTES = 4
 # A number of boxes that costs about as much as the logits of LVIS's classes: docs/predictions-store.md measures it.
 SUGGESTED_CLASS_BOXES = 40
 # From here on a size is worth a word, and from here on boxes of each class are worth a warning.
@@ -27,7 +29,7 @@ def image_bytes(header: StoreHeader, proposals: float) -> float:
         >>> round(image_bytes(lvis, 1000) / 1e6, 1)
         21.7
     """
-    size = proposals * sum(header.row_files.values()) + header.record.itemsize
+    size = proposals * sum(header.row_files.values()) + header.record.itemsize + PICTURE_BYTES
     if header.kept_class_boxes is not None:
         # Best classes of each proposal in two ways, best proposals of each class, and as many of all as of proposals.
         pairs = header.kept_class_boxes * (3 * proposals + header.num_classes)
