@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.evaluate.detectors.detector import fingerprint_of
-from logn.logits.arrays import foreground_columns
-from logn.logits.frameworks.transformers import NO_CLASS
+from logn.logits.arrays import NO_CLASS, foreground_columns
 from logn.statistics.estimators import Estimator, Statistics
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import Nonfinite
