@@ -129,9 +129,9 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     from paired draws of the images. Methods: none, recommended, logn (the paper's), loga, norcal, fracal, iif,
     tau-norm, temperature, p2p; fitted to the labels of one half, with `--split`: offsets, vector.
 
-    **Detectors**: AP over all classes and over rare, common and frequent ones; recall@n:0.25 is the class-mean recall of
-    the n best detections, n as many as `none` has above a score of 0.25. **Classifiers**: accuracy over all rows
-    and over many-, medium- and few-shot classes (more than 100, 20 to 100 and up to 19 training samples), the
+    **Detectors**: AP over all classes and over rare, common and frequent ones; recall@n:0.25 is the class-mean recall
+    of the n best detections, n as many as `none` has above a score of 0.25. **Classifiers**: accuracy over all rows and
+    over many-, medium- and few-shot classes (more than 100, 20 to 100 and up to 19 training samples), the
     calibration error (ECE) and the mean confidence.
 
     **Examples**

@@ -178,7 +178,7 @@ def _best(
     if count == 0:
         return np.zeros(len(matched.scores), bool)
     last = np.partition(scores, -count)[-count]
-    kept = scores > last
+    kept: npt.NDArray[np.bool_] = scores > last
     tied = np.flatnonzero(scores == last)
     images = np.concatenate([matched.image_index, unverified.image_index])[tied]
     # An evaluated detection stands where it stands in its image, all others behind it.
