@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("classes", type=Path, help="what `logn data glyph-classes` wrote")
     parser.add_argument("run", type=Path, help="what `logn train` wrote")
-    parser.add_argument("--methods", default="p2p,logn:balanced")
+    parser.add_argument("--methods", default="recommended,logn")
     parser.add_argument("-o", "--output", type=Path, required=True)
     chosen = parser.parse_args()
     found = measure(chosen.classes, chosen.run, chosen.methods.split(","))
