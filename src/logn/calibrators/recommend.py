@@ -103,6 +103,8 @@ def recommend(
 ) -> Recommendation:
     """What we recommend for the model that the statistics are of.
 
+    An objectness counts where it is recorded: ONNX files, and sources of proposals without a torch model.
+
     Args:
         moments: Statistics of the logits over training images.
         threshold: The score above which you count a detection; by default 0.05 for a softmax, 0.25 for sigmoids.
@@ -197,7 +199,7 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     if number < FEWEST_ABOVE:
         number, level = FEWEST_ABOVE, float(np.partition(scores, -FEWEST_ABOVE - 1, axis=None)[-FEWEST_ABOVE - 1])
     # Each score exceeds the level as soon as the shift exceeds this.
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         share = np.minimum(level / _objectness(moments), 1.0)
         needed = (np.log(share) - np.log1p(-share))[:, None] - affine(rows)
     shifted = (affine.scale != 1.0) | (affine.shift != 0.0)

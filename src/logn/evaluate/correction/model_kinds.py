@@ -30,13 +30,11 @@ class Traits:
         framework: Where it comes from and what it is, such as "transformers, RTDetrForObjectDetection".
         preprocessing: What is done to an image before the model, in words.
         suffix: How the name of the corrected model ends; empty for a folder.
-        objectness: Whether scores are more than the activated logits: a factor, or a summand, of each box.
     """
 
     framework: str
     preprocessing: str
     suffix: str
-    objectness: bool = False
 
 
 @dataclass

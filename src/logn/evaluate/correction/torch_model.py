@@ -20,7 +20,7 @@ from logn.deploy.torch_proof import check_fold_proof, check_same_weights, copied
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits, beside
 from logn.evaluate.detectors.detector import network_of
-from logn.evaluate.detectors.proposal_statistics import column_names, start_statistics
+from logn.evaluate.detectors.proposal_statistics import column_names, counted_objectness, start_statistics
 from logn.evaluate.store.predict import as_tensor
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import LogitLayer, count_columns, find_modules
@@ -166,7 +166,7 @@ class ProposalModel:
                     statistics = start_statistics(
                         estimator or Estimator(), self.source, None, proposals.num_columns, sample_rows
                     )
-                add_batch(statistics, proposals.logits, tuple)
+                add_batch(statistics, proposals.logits, tuple, counted_objectness(self.source, proposals))
             progress(len(part))
         images.require_some()
         if statistics is None:

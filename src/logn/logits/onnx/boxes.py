@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +24,11 @@ from logn.logits.onnx.locate import OnnxLogits
 
 Array = npt.NDArray[Any]
 
-# How far apart a score of the output and the activation of its logit may be.
-_SAME = 1e-4
+# How far apart a score of the output and the activation of its logit may be: relative to the largest, since levels
+# whose scores are all low must not be mistaken for each other; but a sigmoid is no more exact than this.
+_SAME, _SAME_SIGMOID = 1e-4, 1e-6
+# The largest probability below 1 in float32: an objectness of 1 has no logit.
+_ALMOST_ONE = 1 - 2.0**-24
 _CHOOSING = ("NonMaxSuppression", "TopK", "Loop", "Scan", "EfficientNMS_TRT", "BatchedNMS_TRT", "NonZero")
 # Strides of the levels of a pyramid, and where the box of a place starts: at its middle, or at its corner.
 _PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (8, 16, 32, 64, 128), (4, 8, 16, 32), (16, 32))
@@ -66,6 +69,16 @@ class BoxLayout:
         levels = [_as_rows(values[name], self.transposed) for name in self.outputs]
         return levels[0] if len(levels) == 1 else np.concatenate(levels, axis=1)
 
+    def objectness_logits(self, rows: Array) -> npt.NDArray[np.float32] | None:
+        """The objectness of `rows`, `(images, rows)`; mostly the graph gives its sigmoid."""
+        if self.objectness is None:
+            return None
+        column = rows[..., self.objectness].astype(np.float64)
+        if self.raw_objectness:
+            return column.astype(np.float32)
+        clipped = np.clip(column, np.finfo(np.float32).tiny, _ALMOST_ONE)
+        return np.asarray(np.log(clipped) - np.log1p(-clipped), np.float32)
+
 
 def class_rows(logits: OnnxLogits, values: Mapping[str, Array], order: Sequence[int]) -> Array:
     """The class logits `(images, rows, classes)`, level after level."""
@@ -89,15 +102,34 @@ def find_boxes(
     """
     if graph.outputs and any(values[output].ndim < 2 for output in graph.outputs):
         raise chosen_inside(graph, name)
-    for order in itertools.permutations(range(len(logits.tensors))):
-        rows = class_rows(logits, values, order)
-        scores = _activated(rows, logits.activation)
-        found = _joint(graph, values, scores) or _beside(graph, logits, values, scores)
+    for order, scores in _ordered_scores(logits, values):
+        found = _joint(graph, logits, values, scores) or _beside(graph, logits, values, scores)
         if found is not None:
-            return replace(_with_kind(graph, found, values, has_anchors, logits), order=tuple(order))
-        if len(logits.tensors) > 5:
-            break
+            return replace(_with_kind(graph, found, values, has_anchors, logits), order=order)
     raise chosen_inside(graph, name)
+
+
+def find_objectness(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array]) -> BoxLayout | None:
+    """The layout of an output that holds an objectness between boxes and scores; None where there is none.
+
+    Args:
+        graph: The model.
+        logits: Where its class logits are.
+        values: The outputs and the tensors of the logits, from a run.
+    """
+    for order, scores in _ordered_scores(logits, values):
+        found = _joint(graph, logits, values, scores)
+        if found is not None:
+            return replace(found, order=order) if found.objectness is not None else None
+    return None
+
+
+def _ordered_scores(logits: OnnxLogits, values: Mapping[str, Array]) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """Orders of the levels, and the scores of all rows in that order; of many levels their own order alone."""
+    for order in itertools.permutations(range(len(logits.tensors))):
+        yield order, _activated(class_rows(logits, values, order), logits.activation)
+        if len(order) > 5:
+            return
 
 
 def chosen_inside(graph: OnnxGraph, name: str) -> InputError:
@@ -139,7 +171,7 @@ def _as_rows(array: Array, transposed: bool) -> Array:
     return np.swapaxes(array, 1, 2) if transposed else array
 
 
-def _joint(graph: OnnxGraph, values: Mapping[str, Array], scores: Array) -> BoxLayout | None:
+def _joint(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], scores: Array) -> BoxLayout | None:
     """An output that holds the boxes before the scores, or a distribution behind them."""
     for output, transposed in itertools.product(graph.outputs, (False, True)):
         rows = _as_rows(values[output], transposed) if values[output].ndim >= 3 else np.zeros((1, 0, 0))
@@ -147,7 +179,8 @@ def _joint(graph: OnnxGraph, values: Mapping[str, Array], scores: Array) -> BoxL
         if rows.shape[1] != scores.shape[1] or extra < 4:
             continue
         if extra in (4, 5) and _same(rows[..., extra:], scores):
-            return BoxLayout((output,), transposed, "", objectness=4 if extra == 5 else None)
+            raw = extra == 5 and logits.activation is None
+            return BoxLayout((output,), transposed, "", objectness=4 if extra == 5 else None, raw_objectness=raw)
         if extra % 4 == 0 and extra > 4 and _same(rows[..., :-extra], scores):
             return BoxLayout((output,), transposed, "", first=scores.shape[2], width=extra, middle=0.0)
     return None
@@ -187,7 +220,11 @@ def _outputs_of(
 
 
 def _same(first: Array, second: Array) -> bool:
-    return first.shape == second.shape and bool(np.allclose(first, second, rtol=_SAME, atol=_SAME))
+    if first.shape != second.shape or not first.size:
+        return False
+    tolerance = 4e-3 if first.dtype == np.float16 else _SAME
+    nearest_zero = max(_SAME_SIGMOID, tolerance * min(1.0, float(np.abs(second).max())))
+    return bool(np.allclose(first, second, rtol=tolerance, atol=nearest_zero))
 
 
 def _with_kind(
@@ -200,8 +237,6 @@ def _with_kind(
     activated = set(origin.stops) <= set(ACTIVATIONS)
     classes = {layer.node for layer in logits.layers}
     straight = [layer for layer in origin.layers if layer.node not in classes]
-    raw = layout.objectness is not None and logits.activation is None
-    layout = replace(layout, raw_objectness=raw)
     if activated and straight:
         return replace(layout, kind="anchors" if has_anchors else "grid")
     if activated and origin.stops:
