@@ -16,10 +16,11 @@ import typer
 
 from logn.cli.help_page import PRINTING, VerbGroup
 from logn.strict_json import plain_values
-from logn.text_table import USUAL_WIDTH, TextStyle
+from logn.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=PRINTING)
@@ -58,6 +59,17 @@ def verb_group(help_line: str) -> typer.Typer:
     )
 
 
+def echo(text: str, *, err: bool = False, colours: bool = False) -> None:
+    """Print a text: every line of the command line comes out here, where names from files lose what steers a terminal.
+
+    Args:
+        text: What to print.
+        err: Print it on stderr.
+        colours: Keep the colours of `write_table`.
+    """
+    typer.echo(printable_table(text) if colours else printable(text), err=err, color=colours or None)
+
+
 def print_json(result: Mapping[str, Any]) -> None:
     """Print `result` as JSON; what is not a finite number becomes null, since strict readers refuse NaN.
 
@@ -74,7 +86,7 @@ def print_json(result: Mapping[str, Any]) -> None:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # a terminal without these letters, or a file name that is no text
         text = _json_lines(plain, ascii_only=True)
-    typer.echo(text)
+    echo(printable_json(text))
 
 
 def _json_lines(plain: Mapping[str, Any], *, ascii_only: bool) -> str:
@@ -91,12 +103,12 @@ def print_error(message: str, *, as_json: bool) -> None:
         except OSError:
             pass  # stdout may be what is wrong: then the sentence goes where people look
     with contextlib.suppress(OSError):
-        typer.echo(f"Error: {sentence}", err=True)
+        echo(f"Error: {sentence}", err=True)
 
 
 def print_note(message: str) -> None:
     """Print a remark on stderr, where it does not mix with the data on stdout."""
-    typer.echo(message, err=True)
+    echo(message, err=True)
 
 
 def text_style(*, wide: bool = False) -> TextStyle:
@@ -121,7 +133,7 @@ def print_text(*sentences: str, indent: str = "") -> None:
     """Print sentences on stdout, broken where the terminal ends; `indent` stands before the lines after the first."""
     style = text_style()
     for sentence in sentences:
-        typer.echo(style.wrap(sentence, indent))
+        echo(style.wrap(sentence, indent))
 
 
 def print_fitting(wide: RenderableType, narrow: RenderableType) -> None:
@@ -136,7 +148,18 @@ def print_fitting(wide: RenderableType, narrow: RenderableType) -> None:
     roomy = not console.options.ascii_only and console.measure(wide, options=unlimited).maximum <= console.width
     fitting = wide if roomy else narrow
     console.width = max(console.width, console.measure(fitting, options=unlimited).maximum)
-    console.print(fitting)
+    console.print(_Shown(fitting))
+
+
+class _Shown:
+    """What rich draws, with a visible sign for each control character of a name."""
+
+    def __init__(self, drawn: RenderableType) -> None:
+        self.drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.drawn, options):
+            yield segment._replace(text=printable(segment.text))
 
 
 def command(*arguments: str | Path) -> str:

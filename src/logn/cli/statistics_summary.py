@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from logn.cli.console import command, count_of, print_note
+from logn.cli.console import command, count_of, echo, print_note
 from logn.cli.option_words import in_options
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ def print_statistics(output: Path, moments: ClassMoments, rows: int, source: str
     columns = count_of(moments.num_classes, "class")
     if (place := moments.metadata.background) is not None:
         columns = f"{count_of(moments.num_classes - 1, 'class')} and a background ({'first' if place == 0 else 'last'})"
-    typer.echo(f"{output}: {count_of(rows, 'row')} of {columns} from {source}.")
+    echo(f"{output}: {count_of(rows, 'row')} of {columns} from {source}.")
 
 
 def print_next(statistics: Path) -> None:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress, text_style
+from logn.cli.console import (
+    JsonOption,
+    ProgressOption,
+    command,
+    count_of,
+    echo,
+    print_json,
+    print_note,
+    progress,
+    text_style,
+)
 from logn.cli.first_tries import PICKLES
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.option_words import in_options
@@ -302,7 +312,7 @@ def _print(label: str, text: str) -> None:
     width = text_style().prose or WIDTH
     lines = textwrap.wrap(text, max(width - 9, 30), break_long_words=False, break_on_hyphens=False)
     for number, line in enumerate(lines):
-        typer.echo(f"{label if number == 0 else '':8} {line}")
+        echo(f"{label if number == 0 else '':8} {line}")
 
 
 def _print_next(done: Correction) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, command, print_fitting, print_json, print_text
+from logn.cli.console import JsonOption, command, echo, print_fitting, print_json, print_text
 from logn.cli.first_tries import refuse_model_as_statistics
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import Activation, LabelsOption
@@ -39,7 +39,7 @@ def print_forms(effects: FormEffects, advice: Advice, statistics: Path, activati
     if advice.form != "none":
         said = () if activation is None else ("--activation", str(activation))
         fit = command("logn", "fit", statistics, "--method", advice.form, *said, "-o", "affine.safetensors")
-        typer.echo(f"To do so: {fit}")
+        echo(f"To do so: {fit}")
 
 
 def _print_strengths(strengths: Mapping[str, FormEffects]) -> None:

@@ -8,9 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from logn.cli.console import count_of, print_json, print_note, progress
+from logn.cli.console import count_of, echo, print_json, print_note, progress
 from logn.cli.options.detectors import RaySettings
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ def store_predictions(
     if as_json:
         print_json(result)
         return False
-    typer.echo(
+    echo(
         f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
         f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
     )

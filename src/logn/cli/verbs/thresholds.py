@@ -12,6 +12,7 @@ from logn.cli.console import (
     ProgressOption,
     WideOption,
     command,
+    echo,
     print_json,
     print_note,
     print_text,
@@ -292,9 +293,9 @@ class _Result:
             shares = None if folded is None else {"at": folded.at, "kept": folded.kept, "limited": folded.limited}
             print_json({**self.points.to_dict(), "folded": shares})
             return
-        typer.echo(write_points(self.points, style=text_style(wide=wide)))
+        echo(write_points(self.points, style=text_style(wide=wide)))
         if folded is not None:
-            typer.echo("")
+            echo("")
             print_text(folded.describe())
             print_note(
                 f"To write it into a model: {command('logn', 'fold', 'model.onnx', str(affine_output))} -o out.onnx"
