@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,10 +23,11 @@ from logn.deploy.attach import AttachedMap, attach, refuse_attached
 from logn.deploy.fold import fold as fold_into
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning
-from logn.logits.layer import LogitLayer, check_layer, find_modules
+from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, with_class_axis
 from logn.logits.locate import find_layer
 from logn.logits.run_batch import run_on_batch
 from logn.logits.trace import evaluation_mode
+from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import record
 from logn.statistics.sanity_checks import background_checks
@@ -163,6 +166,8 @@ def calibrate(
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
         refuse_folded(path, module)
+    if not recommended:
+        _rehearse(model, layer, {**options, "form": form, "margin": margin})
 
     given: list[Any] = [None]
 
@@ -202,10 +207,28 @@ def _checked_choice(
 ) -> tuple[FormSettings, bool]:
     """The settings of the form that is meant, and whether it is left to us; wrong words are refused."""
     recommended = form is None and margin == "form" and not options
+    known = inspect.signature(logit_normalization).parameters
+    wrong = next((name for name in options if name not in known), None)
+    if wrong is not None:
+        raise InputError(
+            "Expected the arguments of `logn.calibrate` to be its own or those of `logn.logit_normalization`, but got "
+            f"`{wrong}`."
+        )
     recommended_method(None, None, labels)
     if labels is not None and not recommended:
         raise InputError("Expected `labels` only without `form`, `margin` and their like: it chooses the correction.")
     return form_settings(form, margin, options.get("relative_std")), recommended
+
+
+def _rehearse(model: nn.Module, layer: LogitLayer, options: Mapping[str, Any]) -> None:
+    """Fit drawn logits of as many columns, so that a wrong value of an option is refused before the pass."""
+    columns = count_columns(model, with_class_axis(model, layer))
+    known = StatisticsMetadata(background=layer.background, activation=layer.activation)
+    drawn = ClassMoments(columns, sample_rows=64, mean_probability=True, metadata=known)
+    drawn.update(np.random.default_rng(0).normal(-2, 1, (64, columns)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)
+        logit_normalization(drawn, **options)
 
 
 def _correction(moments: ClassMoments, options: Mapping[str, Any] | None, labels: str | None) -> ClassAffine:
