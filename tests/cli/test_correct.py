@@ -1,6 +1,7 @@
 """`logn correct`: ONNX files, runs and functions in, corrected ones out; what is said, and what is refused."""
 
 import json
+import re
 
 import numpy as np
 import onnx
@@ -387,3 +388,11 @@ def test_collecting_from_a_pickle_says_what_to_type(refused, tmp_path):
     (tmp_path / "best.pt").write_bytes(b"")
     told = refused("collect", tmp_path / "best.pt", "--images", tmp_path, "-o", tmp_path / "stats.safetensors")
     assert "Expected `--trust`" in told
+
+
+def test_only_options_that_there_are_are_advised(refused, tmp_path, model, images):
+    common = (model, "--images", images, "--like", "rtdetr", "--mean", "3e38", "--std", "0.5", "-o")  # it overflows
+    finite = r"Expected `logits` to be finite, but got -?(inf|nan) for class \d"
+    assert re.fullmatch(finite + r"\.", refused("correct", *common, tmp_path / "out.onnx"))
+    sentence = refused("collect", *common, tmp_path / "stats.safetensors")
+    assert re.fullmatch(finite + r"; `--nonfinite skip` leaves such values out and counts them\.", sentence)
