@@ -166,8 +166,7 @@ def calibrate(
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
         refuse_folded(path, module)
-    if not recommended:
-        _rehearse(model, layer, {**options, "form": form, "margin": margin})
+    _rehearse(model, layer, None if recommended else {**options, "form": form, "margin": margin})
 
     given: list[Any] = [None]
 
@@ -220,8 +219,10 @@ def _checked_choice(
     return form_settings(form, margin, options.get("relative_std")), recommended
 
 
-def _rehearse(model: nn.Module, layer: LogitLayer, options: Mapping[str, Any]) -> None:
+def _rehearse(model: nn.Module, layer: LogitLayer, options: Mapping[str, Any] | None) -> None:
     """Fit drawn logits of as many columns, so that a wrong value of an option is refused before the pass."""
+    if options is None:
+        return
     columns = count_columns(model, with_class_axis(model, layer))
     known = StatisticsMetadata(background=layer.background, activation=layer.activation)
     drawn = ClassMoments(columns, sample_rows=64, mean_probability=True, metadata=known)
