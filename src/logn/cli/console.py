@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from logn.cli.help_page import PRINTING, VerbGroup
+from logn.commands import COMMAND_LINE as COMMAND_LINE
+from logn.commands import command as command
 from logn.strict_json import plain_values
 from logn.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
 
@@ -41,8 +40,6 @@ ProgressOption = Annotated[
 ]
 
 
-# The words of the command that runs, for what it writes to say how it was made.
-COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("command_line", default=())
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -74,6 +71,7 @@ def print_json(result: Mapping[str, Any]) -> None:
     """Print `result` as JSON; what is not a finite number becomes null, since strict readers refuse NaN.
 
     Example:
+        >>> from pathlib import Path
         >>> print_json({"mean": [0.5, float("nan")], "file": Path("x.npy")})
         {
           "mean": [0.5, null],
@@ -160,16 +158,6 @@ class _Shown:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for segment in console.render(self.drawn, options):
             yield segment._replace(text=printable(segment.text))
-
-
-def command(*arguments: str | Path) -> str:
-    """A command that can be pasted into a shell, whatever is in the names of its files.
-
-    Example:
-        >>> command("logn", "inspect", Path("my run/stats.safetensors"))
-        "logn inspect 'my run/stats.safetensors'"
-    """
-    return shlex.join(map(str, arguments))
 
 
 def count_of(number: int, thing: str) -> str:

@@ -352,11 +352,3 @@ def present(comparison: Comparison, form: Format, folder: Path | None, *, as_jso
         echo("")
         for row in comparison.rows[1:]:
             echo(style.wrap(comparison.verdict(row.name), indent="  "))
-
-
-def report_command(folder: Path, images: Path | None = None) -> str:
-    """The command that shows the comparison in a folder."""
-    import shlex
-
-    where = [] if images is None else ["--images", str(images)]
-    return " ".join(["logn report", *map(shlex.quote, [str(folder), *where])])

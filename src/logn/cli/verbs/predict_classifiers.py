@@ -68,8 +68,8 @@ def run_classifier(
         return
     total = ", ".join(f"{count:,} of {name}" for name, count in images_of.items())
     echo(f"{output}: logits of {classifier.num_classes} classes for {total} images.")
-    compare = command("logn", "compare", output)
-    print_note(f"To compare methods on them: {compare} --methods logn,logn:balanced,loga")
+    if {"train", "test"} <= {*splits}:  # it takes the logits of the one, and statistics of the other
+        print_note(f"To compare methods on them: {command('logn', 'compare', output)}")
 
 
 def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:

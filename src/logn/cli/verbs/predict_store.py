@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from logn.cli.console import count_of, echo, print_json, print_note, progress
 from logn.cli.options.detectors import RaySettings
+from logn.commands import how_it_runs, kept_words
 
 if TYPE_CHECKING:
     from logn.datasets.detection_dataset import DetectionDataset
@@ -36,6 +37,7 @@ def store_predictions(
     match = match_detector(detector, dataset.class_names)
     metadata = {
         "model": model.name,
+        "model_words": [str(model), *kept_words(how_it_runs(model))],
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
         "fingerprint": fingerprint_of(detector),

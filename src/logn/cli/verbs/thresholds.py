@@ -112,6 +112,7 @@ def detector_thresholds(
     at_least: LeastOption = None,
     iou: Annotated[float, typer.Option(help="Overlap (IoU) at which a detection counts as right.")] = 0.5,
     coco: options.CocoOption = False,
+    allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
@@ -128,9 +129,10 @@ def detector_thresholds(
     _check_outputs(output, affine_output, annotations, correction, statistics, test_annotations)
     given = {
         "iou": iou,
-        "style": "coco" if coco else "lvis",
+        "style": "coco" if coco else "auto",
         "decode": options.decode_options(1e-4, nms, nms_iou, multi_label, max_detections),
         "only_predicted": only_predicted,
+        "allow_missing_classes": allow_missing_classes,
         **_fit_inputs(statistics, counts),
     }
     choices = _choices(split, bootstrap, confidence, seed, allow_mismatch)
@@ -297,6 +299,5 @@ class _Result:
         if folded is not None:
             echo("")
             print_text(folded.describe())
-            print_note(
-                f"To write it into a model: {command('logn', 'fold', 'model.onnx', str(affine_output))} -o out.onnx"
-            )
+            fold = command("logn", "fold", "model.onnx", affine_output or "", "-o", "corrected.onnx")
+            print_note(f"To write it into a model: {fold}")
