@@ -17,6 +17,7 @@ from logn.cli.option_words import in_options
 from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background, Labels, LabelsOption
 from logn.cli.options.methods import read_method, with_method_options
 from logn.cli.paths import check_output
+from logn.cli.statistics_summary import print_fold
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -298,7 +299,7 @@ def _report(affine: ClassAffine, output: Path, notes: list[str], warnings: list[
     low, high = affine.scale.min(), affine.scale.max()
     echo(f"Scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}.")
     print_note(f"To correct logits: {command('logn', 'apply', output, 'logits.npy', '-o', 'corrected.npy')}")
-    print_note(f"To correct an ONNX file: {command('logn', 'fold', 'model.onnx', output, '-o', 'corrected.onnx')}")
+    print_fold(affine, output)
 
 
 def _told(value: Any) -> Any:

@@ -11,10 +11,8 @@ from logn.cli.console import (
     JsonOption,
     ProgressOption,
     WideOption,
-    command,
     echo,
     print_json,
-    print_note,
     print_text,
     progress,
     text_style,
@@ -24,6 +22,7 @@ from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import Task, TaskOption, complete_methods
 from logn.cli.paths import check_output
+from logn.cli.statistics_summary import print_fold
 from logn.cli.verbs.compare import LOGIT_FILES
 from logn.errors import InputError
 
@@ -296,8 +295,7 @@ class _Result:
             print_json({**self.points.to_dict(), "folded": shares})
             return
         echo(write_points(self.points, style=text_style(wide=wide)))
-        if folded is not None:
+        if folded is not None and affine_output is not None:
             echo("")
             print_text(folded.describe())
-            fold = command("logn", "fold", "model.onnx", affine_output or "", "-o", "corrected.onnx")
-            print_note(f"To write it into a model: {fold}")
+            print_fold(folded.affine, affine_output)
