@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -401,3 +402,21 @@ def test_only_options_that_there_are_are_advised(refused, tmp_path, model, image
     assert re.fullmatch(finite + r"\.", refused("correct", *common, tmp_path / "out.onnx"))
     sentence = refused("collect", *common, tmp_path / "stats.safetensors")
     assert re.fullmatch(finite + r"; `--nonfinite skip` leaves such values out and counts them\.", sentence)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"activation": "softmax"}, "a softmax"),
+        ({"settings": {"objectness": True}}, "sigmoids with an objectness"),
+        ({"settings": {"multi_label": False}}, "only the best class of a box"),
+    ],
+)
+def test_points_that_have_to_be_solved_are_refused_first(refused, tmp_path, changed, kind):
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    points = operating_points(rows, (rows > 0).astype(int), "f1", num_bootstrap=0)
+    replace(points, **changed).save(tmp_path / "points.json")
+    # Neither model nor images are there: nothing else is looked at before.
+    words = ("correct", "none.onnx", "--images", "none", "-o", "out.onnx", "--operating-points")
+    sentence = refused(*words, tmp_path / "points.json")
+    assert f"are of {kind}, whose map has to be solved on predictions" in sentence

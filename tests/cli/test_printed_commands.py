@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from PIL import Image
 
 from logn.cli.main import VERBS, execute
 from logn.commands import command
+from logn.evaluate.store.prediction_store import PredictionStore
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -186,6 +188,22 @@ def test_statistics_lead_on_to_merge_prior_and_drift(paste):
     assert "prior" in pasted
     pasted, commands = paste("logn prior deployed.npy -s stats.safetensors --bootstrap 0 -o 'my mix.json'")
     assert "logn fit stats.safetensors --target 'my mix.json' -o affine.safetensors" in commands
+
+
+def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
+    """Three classes, of which the labels have two: the sentence that asks for names is followed by what it asks for."""
+    content = json.loads(Path("val.json").read_text())
+    content["categories"].pop()
+    content["annotations"] = [entry for entry in content["annotations"] if entry["category_id"] < 3]
+    Path("two.json").write_text(json.dumps(content))
+    words = ("predict", "models_to_paste:detector", "--data", "two.json", "-o", "predictions")
+    assert "give its `--class-names`, and classes are matched by name" in refused(*words)
+    done = run(*words, "--class-names", "names.txt")
+    assert done.code == 0
+    assert "2 of the 3 classes of the model are in the labels" in done.err
+    assert PredictionStore("predictions").header.class_names == NAMES
+    Path("four.txt").write_text("a\nb\nc\nd")
+    assert "to name 3 classes, but it names 4" in refused(*words, "--class-names", "four.txt")
 
 
 @pytest.mark.parametrize(
