@@ -26,6 +26,8 @@ NAMES = ("cat", "dog", "cow")
 # A printed command is the end of its line.
 PRINTED = re.compile(rf"(?:^|[:?] )(logn (?:{'|'.join(verb.name for verb in VERBS)}) .*)$", re.MULTILINE)
 ON_THE_PAGE = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
+# The page says of names in capitals that they are to be filled in: what a comparison does not know.
+TO_FILL_IN = re.compile(r"\b(MODEL|CORRECTED|STATISTICS|COUNTS|LABELS|PREDICTIONS)\b")
 MODELS = """
 import torch
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
@@ -102,6 +104,7 @@ def made(tmp_path_factory):
     labels = generator.integers(0, 3, 300)
     np.save(folder / "shards" / "0.npy", rows)
     np.save(folder / "logits.npy", rows)
+    np.save(folder / "four columns.npy", np.hstack([rows, rows[:, :1]]))
     np.save(folder / "deployed.npy", rows + np.array([0.0, 0.5, 0.0]))
     np.save(folder / "test_logits.npy", rows + 2 * np.eye(3)[labels])
     np.save(folder / "test_labels.npy", labels)
@@ -114,7 +117,7 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def paste(made, tmp_path, monkeypatch, capfd):
+def paste(made, tmp_path, monkeypatch, capsys):
     """Run a command in a copy of the folder, then every command that it prints, and every one that those print."""
     folder = tmp_path / "a folder"
     shutil.copytree(made, folder)
@@ -124,17 +127,20 @@ def paste(made, tmp_path, monkeypatch, capfd):
 
     def run(line):
         done.append(line)
-        capfd.readouterr()
+        capsys.readouterr()
         code = execute(shlex.split(line)[1:])
-        out, err = capfd.readouterr()
+        out, err = capsys.readouterr()
         assert code == 0, f"{line}\n{err}"
         pages = [html.unescape(re.sub(r"<[^>]*>", "", text)) for page in folder.rglob("*.html")
                  for text in ON_THE_PAGE.findall(page.read_text())]  # fmt: skip
+        assert not TO_FILL_IN.search(out + err)
         for printed in PRINTED.findall("\n".join([out, err, *pages])):
-            if printed not in done:
+            if printed not in done and not TO_FILL_IN.search(printed):
                 run(printed)
 
-    def start(line):
+    def start(line, files=()):
+        for name, other in dict(files).items():
+            shutil.copy(other, name)
         run(line)
         return [shlex.split(command)[1] for command in done], done
 
@@ -145,38 +151,47 @@ LIKE = "--like yolox --class-names names.txt"
 
 
 @pytest.mark.parametrize(
-    ("line", "verbs"),
+    ("line", "verbs", "files"),
     [
         (
-            f"logn correct 'my yolox.onnx' {LIKE} --images train --method logn:balanced -o 'the corrected.onnx'",
-            {"predict", "collect", "compare", "report", "correct", "thresholds", "inspect", "fit", "apply"},
+            f"logn correct model.onnx {LIKE} --images train --method logn:balanced -o 'the corrected.onnx'",
+            {"predict", "collect", "compare", "report", "correct", "thresholds", "inspect", "fit", "apply", "fold"},
+            {"model.onnx": "my yolox.onnx"},
         ),
-        ("logn correct model.onnx --images train --like rtdetr -o out.onnx --method logn", {"compare", "report"}),
+        (
+            "logn correct model.onnx --images train --like rtdetr -o out.onnx --method logn",
+            {"compare", "report", "fit", "fold"},
+            {},
+        ),
         (
             "logn correct models_to_paste:classifier --images train --like imagenet --size 32 --method logn "
             "-o out.safetensors",
-            {"compare", "report"},
+            {"compare", "report", "fit", "apply"},
+            {},
         ),
         (
             "logn correct models_to_paste:detector --data train.json --method logn:balanced -o out.safetensors",
-            {"predict", "collect", "compare", "report", "thresholds", "correct"},
+            {"predict", "collect", "compare", "report", "thresholds", "correct", "inspect", "fit", "apply"},
+            {"logits.npy": "four columns.npy"},
         ),
-        ("logn collect 'shards/*.npy' -o 'my stats.safetensors'", {"inspect", "fit", "apply", "fold"}),
-        ("logn collect model.onnx --images train --like rtdetr -o stats.safetensors", {"inspect", "fit", "fold"}),
+        ("logn collect 'shards/*.npy' -o 'my stats.safetensors'", {"inspect", "fit", "apply", "fold"}, {}),
+        ("logn collect model.onnx --images train --like rtdetr -o stats.safetensors", {"inspect", "fit", "fold"}, {}),
         (
             "logn thresholds test_logits.npy --labels test_labels.npy --affine 'my map.safetensors' --bootstrap 0 "
             "--at-least 0",
             {"fold"},
+            {},
         ),
         (
             "logn compare test_logits.npy --labels test_labels.npy --train-logits logits.npy --counts counts.json "
             "--bootstrap 0 -o comparison",
             {"report"},
+            {},
         ),
     ],
 )
-def test_what_is_printed_can_be_pasted(paste, line, verbs):
-    pasted, commands = paste(line)
+def test_what_is_printed_can_be_pasted(paste, line, verbs, files):
+    pasted, commands = paste(line, files)
     assert verbs <= {*pasted[1:]}, commands
 
 
@@ -186,7 +201,7 @@ def test_statistics_lead_on_to_merge_prior_and_drift(paste):
     pasted, _ = paste("logn merge stats.safetensors other.safetensors -o merged.safetensors")
     pasted, _ = paste("logn inspect stats.safetensors other.safetensors")
     assert "prior" in pasted
-    pasted, commands = paste("logn prior deployed.npy -s stats.safetensors --bootstrap 0 -o 'my mix.json'")
+    pasted, commands = paste("logn prior deployed.npy -s stats.safetensors --bootstrap 20 -o 'my mix.json'")
     assert "logn fit stats.safetensors --target 'my mix.json' -o affine.safetensors" in commands
 
 

@@ -54,7 +54,7 @@ def _steps(comparison: Comparison, focus: MethodResult) -> Iterator[Step]:
         )
     else:
         sure = "" if direction == "up" else ", if the groups that matter to you gain more than the others lose"
-        yield Step(f"Use it{sure}: correct the model itself, at no cost of speed.", _correct(comparison, focus.name))
+        yield _use(comparison, focus.name, sure)
     yield from _for_frequent(comparison, focus)
     if comparison.task == DETECTION:
         again = "Choose the score threshold again: corrected scores are on another scale."
@@ -76,11 +76,17 @@ def _for_frequent(comparison: Comparison, focus: MethodResult) -> Iterator[Step]
             )
 
 
-def _correct(comparison: Comparison, method: str) -> str:
-    """The command that corrects the model that was measured; without one that is known, names in capitals."""
-    known = (comparison.provenance.inputs.get("predictions") or {}).get("model_words") or ["MODEL"]
-    output = "CORRECTED" if known == ["MODEL"] else corrected_name(known[0])
-    return command("logn", "correct", *known, "--images", "train/", "--method", method, "-o", output)
+def _use(comparison: Comparison, method: str, sure: str) -> Step:
+    """How to correct the model that was measured; where it is not known, how to make the correction."""
+    made = comparison.provenance
+    model = (made.inputs.get("predictions") or {}).get("model_words")
+    if model or not [*values_of(made.command, "--statistics")]:
+        words = ["logn", "correct", *(model or ["MODEL"]), "--images", "train/", "--method", method]
+        typed = command(*words, "-o", corrected_name(model[0]) if model else "CORRECTED")
+        return Step(f"Use it{sure}: correct the model itself, at no cost of speed.", typed)
+    (statistics, *_) = values_of(made.command, "--statistics")
+    typed = command("logn", "fit", statistics, "--method", method, "-o", "affine.safetensors")
+    return Step(f"Use it{sure}: make the correction, which the weights of the model take at no cost of speed.", typed)
 
 
 def _thresholds(comparison: Comparison, method: str) -> str:
