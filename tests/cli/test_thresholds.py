@@ -97,3 +97,14 @@ def test_a_softmax_that_keeps_too_little_writes_nothing(make_split, tmp_path, ca
     assert run(split, *words) == 2
     assert "a threshold (`--threshold`) nearer to the common one" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(("federated", "style"), [(True, "lvis"), (False, "coco")])
+def test_the_protocol_is_seen_from_the_labels(split, tmp_path, capsys, federated, style):
+    content = json.loads(split.annotations.read_text())
+    for image in content["images"] if not federated else ():
+        del image["neg_category_ids"], image["not_exhaustive_category_ids"]
+    (tmp_path / "labels.json").write_text(json.dumps(content))
+    words = ["thresholds", split.folder / "store", "-a", tmp_path / "labels.json", "--bootstrap", 0, "--json"]
+    assert execute([*map(str, words)]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["labels"] == style

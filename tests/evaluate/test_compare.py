@@ -20,7 +20,7 @@ from logn.evaluate.comparison.files import save_comparison
 from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import Sweep, first_half
-from logn.evaluate.comparison.tables import FORMATS, full_table, write_comparison
+from logn.evaluate.comparison.tables import FORMATS, Table, full_table, write_comparison
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import evaluate_detections
@@ -328,6 +328,25 @@ def test_all_formats_show_every_method(comparison):
             assert name in text
     with pytest.raises(InputError, match="`format` to be one of table, markdown, csv, latex, but got 'html'"):
         write_comparison(comparison, "html")
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ('=HYPERLINK("http://a.b";"cup")', '\'=HYPERLINK("http://a.b";"cup")'),
+        ("+1+2", "'+1+2"),
+        ("-1+2", "'-1+2"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("\t=1+2", "'\t=1+2"),
+        ("cup=2", "cup=2"),
+        ("-0.7", "-0.7"),
+        ("+1e-05", "+1e-05"),
+        ("", ""),
+    ],
+)
+def test_a_name_is_no_formula_in_a_spreadsheet(cell, written):
+    text = Table("", ("name", cell), ((cell, "1.0"),)).to_csv()
+    assert list(csv.reader(text.splitlines())) == [["name", written], [written, "1.0"]]
 
 
 def test_csv_holds_the_numbers_in_points(comparison):

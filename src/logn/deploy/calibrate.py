@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
@@ -21,9 +22,10 @@ from logn.deploy.fold import check_foldable, fold_checked
 from logn.deploy.fold_mark import refuse_folded
 from logn.deploy.kept_outputs import check_kept, watch_outputs
 from logn.errors import InputError, LogNWarning
-from logn.logits.layer import LogitLayer, check_layer, find_modules
+from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, with_class_axis
 from logn.logits.locate import find_layer
 from logn.logits.run_batch import run_on_batch
+from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import collect_moments
 from logn.statistics.sanity_checks import background_checks
@@ -151,6 +153,7 @@ def calibrate(
     if layer is None:
         layer = find_layer(model, run=lambda: run(model, _moved(batches.first(), target)))
     _check_ready(model, layer, fold=fold)
+    _rehearse(model, layer, method, options)
 
     given: list[Any] = [None]
 
@@ -227,6 +230,17 @@ def _check_ready(model: nn.Module, layer: LogitLayer, *, fold: bool) -> None:
         refuse_folded(path, module)
         if fold:
             check_foldable(path, module)
+
+
+def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping[str, Any]) -> None:
+    """Fit drawn logits of as many columns, so that a wrong value of an option is refused before the pass."""
+    columns = count_columns(model, with_class_axis(model, layer))
+    known = StatisticsMetadata(background=layer.background, activation=layer.activation, population=layer.population)
+    drawn = ClassMoments(columns, sample_rows=64, metadata=known)
+    drawn.update(np.random.default_rng(0).normal(-2 - np.arange(columns) % 5, 1, (64, columns)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)
+        FitInputs(moments=drawn).fit(method, options)
 
 
 def _correction(moments: ClassMoments, method: str, options: Mapping[str, Any]) -> ClassAffine:

@@ -29,7 +29,7 @@ class MovingAverage:
         initial_variance: Start of the variance.
         bias_correction: Take the starting values out again by dividing by `1 - (1 - momentum)^batches`, as Adam does;
             the official code keeps 29 % of them in its statistics of LVIS.
-        sample_rows: How many rows to keep beside the averages, as `ClassMoments` does, for the balanced margin.
+        sample_rows: How many rows to keep beside the averages, as `ClassMoments` does.
         mean_probability: Whether to keep the mean probability of each class beside them, over all rows alike.
         metadata: What the logits are.
 

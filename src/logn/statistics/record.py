@@ -74,7 +74,7 @@ def record(
     Args:
         model: A torch module.
         layer: Where the logits are (`logn.locate_logits`).
-        sample_rows: How many rows to keep as a sample, which the balanced margin needs; by default 4096, or as many
+        sample_rows: How many rows to keep as a sample, for matching thresholds; by default 4096, or as many
             as fit into 4 MiB.
         mean_probability: Whether to keep the mean probability of each class, which `logn.prior2posterior` needs; beside
             the model it costs next to nothing.
@@ -191,7 +191,7 @@ def collect_moments(
 
 
 def default_sample_rows(num_classes: int) -> int:
-    """Enough rows for the balanced margin, in at most 4 MiB of float16.
+    """Enough rows to match thresholds, in at most 4 MiB of float16.
 
     Example:
         >>> default_sample_rows(81), default_sample_rows(1204)

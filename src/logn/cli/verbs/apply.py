@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, echo, print_json, print_note, progress
 from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError
 
@@ -52,7 +52,7 @@ def apply(
     if json:
         print_json({"output": output, "shape": array.shape, "dtype": array.dtype, "method": correction.method})
     else:
-        typer.echo(f"{output}: {array.dtype} {array.shape} by {correction.method or 'no method'}.")
+        echo(f"{output}: {array.dtype} {array.shape} by {correction.method or 'no method'}.")
         print_note("These are logits: softmax or sigmoid, suppression and thresholds come after them.")
 
 

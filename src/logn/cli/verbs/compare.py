@@ -113,7 +113,7 @@ def compare_detection(
         )
     options.present(comparison, form, output, as_json=json, wide=wide)
     if output is not None:
-        print_note(f"For one page with charts and images: {options.report_command(output, images)}")
+        print_note(f"For one page with charts and images: {command('logn', 'report', output, keep=['--images'])}")
 
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
@@ -158,7 +158,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     if source.is_file() and format_of(source) == "logn.statistics":
         raise InputError(
             f"Expected predictions, but `{source}` holds statistics, which stand behind `-s`: "
-            f"`logn compare predictions -s {source} -a val.json`."
+            f"`{command('logn', 'compare', 'predictions', '-s', source, '-a', 'val.json')}`."
         )
     if any(source.glob("part-*")):
         return DETECTION

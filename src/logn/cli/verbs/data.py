@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, verb_group
+from logn.cli.console import JsonOption, ProgressOption, command, echo, print_json, print_note, verb_group
 from logn.cli.help_page import VerbCommand
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.options import choices as glyph_options
@@ -268,7 +268,7 @@ def _show(result: dict[str, Any], *, as_json: bool) -> None:
         return
     for key, value in result.items():
         if key != "label distribution":  # one number a class: for programs, or for the report
-            typer.echo(f"{key}: {value}")
+            echo(f"{key}: {value}")
 
 
 def summarise_images(

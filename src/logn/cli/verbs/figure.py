@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, print_json
+from logn.cli.console import JsonOption, echo, print_json
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.paths import OverwriteOption, check_output
 from logn.cli.verbs.report import (
@@ -87,4 +87,4 @@ def figure(
     if json:
         print_json({"figure": output, "name": name.value, "bytes": output.stat().st_size})
     else:
-        typer.echo(f"{name.value}: {output}")
+        echo(f"{name.value}: {output}")

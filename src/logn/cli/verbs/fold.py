@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, count_of, print_json, print_note
+from logn.cli.console import JsonOption, count_of, echo, print_json, print_note
 from logn.cli.options.choices import Activation
 from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError
@@ -137,10 +137,10 @@ def _print(report: FoldReport) -> None:
     if report.way == "weights":
         count = len(report.layers)
         place = f"the weights of {count} layers" if count > 1 else f"`{report.layers[0]}`"
-        typer.echo(f"{report.output_path}: the map is in {place}.")
+        echo(f"{report.output_path}: the map is in {place}.")
     else:
-        typer.echo(f"{report.output_path}: the map is two nodes behind {_listed(report.tensors)}, as {report.reason}.")
-    typer.echo(
+        echo(f"{report.output_path}: the map is two nodes behind {_listed(report.tensors)}, as {report.reason}.")
+    echo(
         f"Proven on {count_of(report.rows, 'row')} of logits at {_listed(report.tensors)}: the largest difference from "
         f"scale x logit + shift is {report.largest_difference:.2g} (logits of up to {report.largest_logit:.3g})."
     )

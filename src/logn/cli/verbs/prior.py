@@ -108,7 +108,8 @@ def prior(
     _print(found, top)
     if output is not None:
         print_text(f"Written to {output}.")
-        print_note(f"To aim at it: {command('logn', 'fit', statistics or 'stats.safetensors', '--target', output)}")
+        known = statistics or "stats.safetensors"
+        print_note(f"To aim at it: {command('logn', 'fit', known, '--target', output, '-o', 'affine.safetensors')}")
 
 
 def _opened(sources: list[str]) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, print_json, print_note
+from logn.cli.console import JsonOption, echo, print_json, print_note
 from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError
 
@@ -78,8 +78,8 @@ def report(
         return
     for title, reason in summary.missing.items():
         print_note(f"Not shown: {title}. {reason}")
-    typer.echo(summary.verdict)
-    typer.echo(f"The page is {target} ({size / 1e6:.1f} MB).")
+    echo(summary.verdict)
+    echo(f"The page is {target} ({size / 1e6:.1f} MB).")
 
 
 def _is_page(path: Path) -> bool:

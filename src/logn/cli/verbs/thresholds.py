@@ -11,9 +11,8 @@ from logn.cli.console import (
     JsonOption,
     ProgressOption,
     WideOption,
-    command,
+    echo,
     print_json,
-    print_note,
     print_text,
     progress,
     text_style,
@@ -23,6 +22,7 @@ from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import Task, TaskOption, complete_methods
 from logn.cli.paths import OverwriteOption, check_output
+from logn.cli.statistics_summary import print_fold
 from logn.cli.verbs.compare import LOGIT_FILES
 from logn.errors import InputError
 from logn.evaluate.detection.protocol import SCORE_THRESHOLD
@@ -113,6 +113,7 @@ def detector_thresholds(
     at_least: LeastOption = None,
     iou: Annotated[float, typer.Option(help="Overlap (IoU) at which a detection counts as right.")] = 0.5,
     coco: options.CocoOption = False,
+    allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
@@ -129,9 +130,10 @@ def detector_thresholds(
     _check_outputs(output, affine_output, overwrite, annotations, correction, statistics, test_annotations)
     given = {
         "iou": iou,
-        "style": "coco" if coco else "lvis",
+        "style": "coco" if coco else "auto",
         "decode": options.decode_options(SCORE_THRESHOLD, nms, nms_iou, multi_label, max_detections),
         "only_predicted": only_predicted,
+        "allow_missing_classes": allow_missing_classes,
         **_fit_inputs(statistics, counts),
     }
     choices = _choices(split, bootstrap, confidence, seed, allow_mismatch)
@@ -296,10 +298,8 @@ class _Result:
             shares = None if folded is None else {"at": folded.at, "kept": folded.kept, "limited": folded.limited}
             print_json({**self.points.to_dict(), "folded": shares})
             return
-        typer.echo(write_points(self.points, style=text_style(wide=wide)))
-        if folded is not None:
-            typer.echo("")
+        echo(write_points(self.points, style=text_style(wide=wide)))
+        if folded is not None and affine_output is not None:
+            echo("")
             print_text(folded.describe())
-            print_note(
-                f"To write it into a model: {command('logn', 'fold', 'model.onnx', str(affine_output))} -o out.onnx"
-            )
+            print_fold(folded.affine, affine_output)

@@ -260,6 +260,7 @@ class DetectionTask:
                     "proposals": store.num_proposals,
                     "columns": store.num_columns,
                     "model": store.header.metadata.get("model"),
+                    "model_words": store.header.metadata.get("model_words"),
                 },
                 "annotations": self.truth.source,
                 "image_root": str(source.root.absolute()) if source.path.exists() else None,
