@@ -154,7 +154,7 @@ LIKE = "--like yolox --class-names names.txt"
     ("line", "verbs", "files"),
     [
         (
-            f"logn correct model.onnx {LIKE} --images train --method logn:balanced -o 'the corrected.onnx'",
+            f"logn correct model.onnx {LIKE} --images train --method logn -o 'the corrected.onnx'",
             {"predict", "collect", "compare", "report", "correct", "thresholds", "inspect", "fit", "apply", "fold"},
             {"model.onnx": "my yolox.onnx"},
         ),
@@ -170,7 +170,7 @@ LIKE = "--like yolox --class-names names.txt"
             {},
         ),
         (
-            "logn correct models_to_paste:detector --data train.json --method logn:balanced -o out.safetensors",
+            "logn correct models_to_paste:detector --data train.json --method logn -o out.safetensors",
             {"predict", "collect", "compare", "report", "thresholds", "correct", "inspect", "fit", "apply"},
             {"logits.npy": "four columns.npy"},
         ),

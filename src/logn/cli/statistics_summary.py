@@ -41,5 +41,5 @@ def print_fold(affine: ClassAffine, path: Path) -> None:
     """Tell on stderr how the map in `path` gets into an ONNX file, unless it was made for a model of torch."""
     made_for = None if affine.source is None else affine.source.fingerprint
     if made_for is None or made_for.startswith("onnx:"):
-        fold = command("logn", "fold", "model.onnx", path, "-o", "corrected.onnx")
+        fold = command("logn", "fold", "model.onnx", path, "-o", "folded.onnx")
         print_note(f"To correct an ONNX file: {fold}")

@@ -89,7 +89,7 @@ def demo(
 def _correct(folder: Path) -> str:
     """The command that does to the detector what the table says."""
     model, data = folder / "model", folder / "data" / "train.json"
-    return command("logn", "correct", model, "--data", data, "--labels", "federated", "-o", folder / "corrected")
+    return command("logn", "correct", model, "--data", data, "-o", folder / "corrected")
 
 
 def write_page(result: DemoResult) -> Path:
