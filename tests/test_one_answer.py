@@ -99,7 +99,8 @@ def test_the_hook_of_mmdetection_takes_what_is_recommended():
 
 
 GRAPH = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 4, 4] x) => (float[N, 6] y)
-<float[3, 6] w = {WEIGHTS}, float[6] b = {BIAS}> { p = GlobalAveragePool(x) f = Flatten(p) z = Gemm(f, w, b) y = Softmax(z) }"""
+<float[3, 6] w = {WEIGHTS}, float[6] b = {BIAS}>
+{ p = GlobalAveragePool(x) f = Flatten(p) z = Gemm(f, w, b) y = Softmax(z) }"""
 
 
 def test_correct_takes_what_is_recommended(tmp_path):

@@ -122,13 +122,12 @@ class Cosine(nn.Linear):
 
 @row("The activation is not known, and there is no background")
 def unknown_activation(tmp_path, capsys):
-    affine = logn.logit_normalization(moments_of(CLASSES))
-    assert expected_detections(affine(CLASSES)) == pytest.approx(expected_detections(CLASSES), rel=0.01)
-    said = logn.logit_normalization(moments_of(CLASSES), activation="softmax")
-    np.testing.assert_allclose(softmax(affine(CLASSES)), softmax(said(CLASSES)), rtol=1e-9)
+    with warned("Assumed sigmoid"):
+        assert logn.recommend(moments_of(CLASSES)).activation == "sigmoid"
+    assert logn.recommend(moments_of(CLASSES), activation="softmax").activation == "softmax"
     moments_of(CLASSES).save(tmp_path / "stats.safetensors")
     assert execute(["fit", str(tmp_path / "stats.safetensors"), "-o", str(tmp_path / "affine.safetensors")]) == 0
-    assert "The activation is not recorded" in capsys.readouterr().err
+    assert "Softmax or sigmoid?" in capsys.readouterr().err
 
 
 @row("There is a background")
@@ -146,18 +145,6 @@ def no_background(tmp_path, capsys):
     assert logn.ClassMoments.load(target).metadata.background is None
 
 
-@row("No form is named")
-def no_form(tmp_path, capsys):
-    moments_of(LOGITS, background=-1).save(tmp_path / "stats.safetensors")
-    assert execute(["fit", str(tmp_path / "stats.safetensors"), "-o", str(tmp_path / "affine.safetensors")]) == 0
-    fitted = logn.ClassAffine.load(tmp_path / "affine.safetensors").settings
-    called = logn.calibrate(classifier(), [torch.rand(50, 4)])[0].settings
-    for settings in (fitted, called):
-        assert (settings["margin"], settings["relative_std"]) == ("balance", True)
-    paper = logn.calibrate(classifier(), [torch.rand(50, 4)], margin=None)[0].settings
-    assert not paper["relative_std"]
-
-
 @row("A column was never seen, or does not vary")
 def dead_column(tmp_path, capsys):
     logits = np.hstack([CLASSES, np.full((400, 1), -50.0), LOGITS[:, 5:]])
@@ -165,7 +152,24 @@ def dead_column(tmp_path, capsys):
     without = logn.logit_normalization(moments_of(LOGITS), background=-1, margin="min")
     assert (affine.scale[5], affine.shift[5]) == (1, 0)
     np.testing.assert_allclose(affine.shift[:5], without.shift[:5], rtol=1e-9)
-    assert logn.logit_normalization(moments_of(logits[:, :6])).shift[5] != 0  # the common shift
+
+
+@row("No method is named")
+def no_method(tmp_path, capsys):
+    moments = moments_of(LOGITS, background=-1)
+    moments.save(tmp_path / "stats.safetensors")
+    assert execute(["fit", str(tmp_path / "stats.safetensors"), "-o", str(tmp_path / "affine.safetensors")]) == 0
+    assert logn.ClassAffine.load(tmp_path / "affine.safetensors") == logn.recommend(moments).fit(moments)
+    found = logn.calibrate(classifier(), [torch.rand(50, 4)])
+    assert found.affine == logn.recommend(found.moments).fit(found.moments)
+
+
+@row("A sigmoid head is corrected as recommended")
+def kept_detections(tmp_path, capsys):
+    moments = moments_of(CLASSES, activation="sigmoid")
+    affine = logn.recommend(moments, threshold=0.3).fit(moments)
+    before, after = (1 / (1 + np.exp(-logits)) > 0.3 for logits in (CLASSES, affine(CLASSES)))
+    assert abs(int(after.sum()) - int(before.sum())) <= 3  # the sample is of half precision
 
 
 @row("A map is attached")
@@ -194,17 +198,6 @@ def folded(tmp_path, capsys):
     torch.testing.assert_close(after["0.weight"], 2 * before["0.weight"])
     logn.fold(model, layer, affine.inverse(), again=True)
     torch.testing.assert_close(model.state_dict()["0.weight"], before["0.weight"])
-
-
-@row("The balanced form is fitted")
-def balanced(tmp_path, capsys):
-    affine = logn.logit_normalization(moments_of(LOGITS, background=-1), margin="balance", relative_std=True)
-    before, after = (1 - softmax(logits)[:, -1].mean() for logits in (LOGITS, affine(LOGITS)))
-    assert after == pytest.approx(before, rel=0.02)  # the sample is of half precision
-    scale = CLASSES.std(axis=0, ddof=1).mean()
-    assert affine(LOGITS)[:, :5].std(axis=0, ddof=1).mean() == pytest.approx(scale, rel=1e-4)
-    sigmoids = logn.logit_normalization(moments_of(CLASSES, activation="sigmoid"), margin="balance", relative_std=True)
-    assert expected_detections(sigmoids(CLASSES)) == pytest.approx(expected_detections(CLASSES), rel=0.01)
 
 
 @row("A map meets a sigmoid head")
@@ -286,7 +279,7 @@ def several_tensors(tmp_path, capsys):
 def read_elsewhere(tmp_path, capsys):
     model = Returns(lambda model, features: {"logits": model.a(features), "other": model.a(features).cumsum(1)}).eval()
     with refused("but the output `other` changes too"):
-        logn.calibrate(model, [torch.rand(50, 4)], layer=logn.LogitLayer("a"), form="paper")
+        logn.calibrate(model, [torch.rand(50, 4)], layer=logn.LogitLayer("a"), method="logn")
 
 
 @row("The class layer has no bias")
@@ -413,17 +406,6 @@ def callback_without_a_checkpoint(tmp_path, capsys):
         LogNCallback()(SimpleNamespace(metrics={}, best=tmp_path / "best.pt"))
 
 
-@row("The mean confidence of sigmoids is to be kept")
-def confidence_of_sigmoids(tmp_path, capsys):
-    with refused("for a softmax classifier only"):
-        logn.calibrate(
-            classifier(),
-            [torch.rand(50, 4)],
-            layer=logn.LogitLayer("0", activation="sigmoid"),
-            held_out=[torch.rand(50, 4)],
-        )
-
-
 @row("Statistics that describe different things are merged")
 def different_statistics(tmp_path, capsys):
     with refused("one `population`"):
@@ -444,7 +426,7 @@ def unreadable_images(tmp_path, capsys):
     assert read_rgb(tmp_path / "grey.png").max() in (127, 128)
 
 
-@row("An output would replace an input, or a file of another kind")
+@row("An output would replace an input, or a file that exists and is no statistics or correction of the same command")
 def outputs(tmp_path, capsys):
     source, taken = tmp_path / "rows.npy", tmp_path / "taken.safetensors"
     np.save(source, CLASSES)

@@ -112,7 +112,7 @@ def test_the_names_and_arguments_of_the_scripts_that_cannot_run_here_exist(scrip
     "code",
     [
         "logn.callibrate(model)",
-        "logn.calibrate(model, loader, folds=True)",
+        "logn.norcal([3, 2], gama=0.5)",
         "from logn.evaluate.store.predict import foresee",
         "logn.LogitLayer('a', wrong=1)",
         "norcal(1, 2, wrong=3)",

@@ -59,7 +59,9 @@ def test_a_torchvision_model_fills_a_store(workplace, python, run_python):
     (workplace / "glyphs" / "test.json").rename(workplace / "val.json")
     (workplace / "images").mkdir()  # the folder that the names of the images start from
     (workplace / "glyphs" / "images").rename(workplace / "images" / "images")
-    run_python(python["torchvision"], {"model": model.eval()})
+    categories = json.loads((workplace / "val.json").read_text())["categories"]
+    names = [category["name"] for category in categories]
+    run_python(python["torchvision"], {"model": model.eval(), "names": names})
     assert len(PredictionStore(workplace / "predictions")) == 8
 
 
@@ -77,7 +79,8 @@ def test_an_object_with_the_methods_of_the_page_fills_a_store(lvis_classes, pyth
     def my_masks(images, boxes, labels):
         return [np.ones((len(of_image), 28, 28)) for of_image in boxes]
 
-    detector = run_python(python["own detector"], {"my_model": my_model, "my_masks": my_masks})["MyDetector"]()
+    known = {"my_model": my_model, "my_masks": my_masks, "names": [f"class {number}" for number in range(1, 1204)]}
+    detector = run_python(python["own detector"], known)["MyDetector"]()
     assert predict(detector, DetectionDataset("val.json"), "predictions") == 2
     assert PredictionStore("predictions")[1].logits.shape == (5, 1204)
     assert detector.predict_masks([None], [lvis_classes.boxes], [np.arange(5)])[0].shape == (5, 28, 28)

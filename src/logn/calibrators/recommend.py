@@ -47,6 +47,12 @@ class Recommendation:
         threshold: The score above which a detection counts.
         background: Index of the background column.
         activation: What the model applies to the logits.
+
+    Example:
+        >>> moments = ClassMoments(2)
+        >>> moments.update(np.array([[3.0, -2.0], [4.0, -1.0]]))
+        >>> print(recommend(moments, activation="softmax").finding)
+        Long-tailed: of 2 classes, a frequent class scores 54.6 times as high as a rare one on average.
     """
 
     method: str
