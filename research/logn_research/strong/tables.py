@@ -15,6 +15,17 @@ Measured = dict[str, Any]
 # The label-free candidates, simplest first: one formula for every head, then those that need more.
 CANDIDATES = ("half prior", "prior", "mean", "mean centred, margin -4")
 PROTOCOLS = ("federated", "exhaustive")
+# What the page calls the methods.
+LABELS = {
+    "logn": "LogN, paper",
+    "half prior": "**LogN, recommended: half prior**",
+    "mean": "mean, not divided",
+    "prior": "prior (Prior2Posterior)",
+    "norcal": "NorCal 0.6 (counts)",
+    "loga": "LogA, raw counts",
+    "fracal": "FRACAL (counts)",
+    "margin -4": "margin -4 alone",
+}
 FORMS = ("none", "half prior", "prior", "mean", "mean, std")
 # A candidate within so many points of the best mean gain is as good.
 CLOSE = 0.2
@@ -73,7 +84,7 @@ def ap_table(measured: Measured, activation: str = "softmax") -> list[tuple[str,
     for name in all_heads[0][PROTOCOLS[0]]:
         if name == "none" or _is_landscape(name):
             continue
-        cells = [name]
+        cells = [LABELS.get(name, name)]
         for metric in ("AP", "AP50", "AP75", "APr", "APc", "APf"):
             means = [mean(gain(protocols[kind], name, metric) for protocols in all_heads) for kind in PROTOCOLS]
             cells.append(" | ".join(f"{value:+.1f}" for value in means))
@@ -95,7 +106,14 @@ def recall_table(measured: Measured, at: str, activation: str) -> list[tuple[str
         found = sum(point["found"] for point in points) / max(1, sum(point["found"] for point in plain))
         groups = [mean(100 * point["groups"].get(group, nan) for point in points) for group in "rcf"]
         recall = mean(100 * point["recall"] for point in points)
-        rows.append((name, f"{recall:.1f}", *(f"{value:.1f}" for value in groups), f"{100 * (found - 1):+.1f} %"))
+        rows.append(
+            (
+                LABELS.get(name, name),
+                f"{recall:.1f}",
+                *(f"{value:.1f}" for value in groups),
+                f"{100 * (found - 1):+.1f} %",
+            )
+        )
     return rows
 
 
@@ -126,7 +144,7 @@ def public_table(measured: Measured) -> list[tuple[str, ...]]:
             shown = " | ".join(f"{value:.1f}" if method == "none" else f"{value:+.1f}" for value in aps)
             point, plain = second[method]["recall"]["0.25"], second["none"]["recall"]["0.25"]
             change = 100 * (point["found"] / max(1, plain["found"]) - 1)
-            rows.append((name, method, shown, f"{100 * point['recall']:.1f}", f"{change:+.1f} %"))
+            rows.append((name, LABELS.get(method, method), shown, f"{100 * point['recall']:.1f}", f"{change:+.1f} %"))
     return rows
 
 
@@ -179,5 +197,5 @@ def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
         |---|--:|
         | half prior | +2.1 |
     """
-    lines = ["| " + " | ".join(header) + " |", "|---|" + "--:|" * (len(header) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)])
+    titles, *lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows))
+    return "\n".join([titles, "|---|" + "--:|" * (len(header) - 1), *lines])
