@@ -44,7 +44,7 @@ def test_points_and_their_map_are_written(split, tmp_path, capsys, monkeypatch):
     saved = logn.OperatingPoints.load(points)
     assert saved.affine(0.5) == logn.ClassAffine.load(affine)
     assert saved.method == "recommended"
-    assert run(split, "-o", points, "--json") == 0  # a file of points may be replaced
+    assert run(split, "-o", points, "--json", "--overwrite") == 0
     assert json.loads(capsys.readouterr().out)["target"] == "f1"
 
 

@@ -61,7 +61,7 @@ def folded(tmp_path):
     def fold(body, tensor, *, feed=None, axis=-1, tolerance=1e-5, affine=AFFINE, options=None, **model):
         source = write(tmp_path / "model.onnx", body, **model)
         before = source.read_bytes()
-        report = fold_onnx(source, affine, tmp_path / "out.onnx", **(options or {}))
+        report = fold_onnx(source, affine, tmp_path / "out.onnx", overwrite=True, **(options or {}))
         feed = feed or {"x": random(5, 4)}
         expected = affine(run(source, feed, tensor).astype(np.float64), axis=axis)
         actual = run(tmp_path / "out.onnx", feed, tensor)
@@ -425,7 +425,7 @@ def test_a_proof_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     (tmp_path / "out.onnx").write_text("what was there before")
     monkeypatch.setattr(onnx_fold, "prove", lambda *arguments, **options: Proof(0.5, 1.0, 1e-4, 5))
     with pytest.raises(InputError, match=r"is off by 0\.5 .*nothing was written"):
-        fold_onnx(source, AFFINE, tmp_path / "out.onnx")
+        fold_onnx(source, AFFINE, tmp_path / "out.onnx", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
     assert (tmp_path / "out.onnx").read_text() == "what was there before"
 
@@ -454,9 +454,9 @@ def test_inputs_may_be_given_and_must_fit(tmp_path):
     several = [{"x": random(rows, 4)} for rows in (9, 5, 2)]
     assert fold_onnx(source, AFFINE, tmp_path / "several.onnx", inputs=several).rows == 9 + 5 + 2
     with pytest.raises(InputError, match="`x` is missing"):
-        fold_onnx(source, AFFINE, tmp_path / "out.onnx", inputs={"images": random(9, 4)})
+        fold_onnx(source, AFFINE, tmp_path / "no.onnx", inputs={"images": random(9, 4)})
     with pytest.raises(InputError, match=r"to run in onnxruntime on x \(9, 5\), but it does not"):
-        fold_onnx(source, AFFINE, tmp_path / "out.onnx", inputs={"x": random(9, 5)})
+        fold_onnx(source, AFFINE, tmp_path / "no.onnx", inputs={"x": random(9, 5)})
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])

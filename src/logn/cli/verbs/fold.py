@@ -53,7 +53,7 @@ def fold(
     from logn.calibrators.class_affine import ClassAffine
 
     _check_kind(model)
-    check_output(output, affine, overwrite=overwrite)
+    check_output(output, model, affine, overwrite=overwrite)
     correction = ClassAffine.load(affine)
     from logn.deploy.onnx_fold import fold_onnx
 
