@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.cli.main import VERBS, execute
-from logn.commands import command
+from logn.commands import command, values_of
 from logn.evaluate.store.prediction_store import PredictionStore
 
 pytestmark = [
@@ -127,6 +127,8 @@ def paste(made, tmp_path, monkeypatch, capsys):
 
     def run(line):
         done.append(line)
+        for name in values_of(shlex.split(line), "-o"):  # which another command may have written under the same name
+            shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
         capsys.readouterr()
         code = execute(shlex.split(line)[1:])
         out, err = capsys.readouterr()
