@@ -156,7 +156,8 @@ def _agreed(model: nn.Module, structure: Structure | None) -> tuple[str, ...] | 
 
 
 def _found_by_output(model: nn.Module, num_classes: int | None, run: Callable[[], Any]) -> LogitLayer:
-    verdicts = {(path,): verdict for path, verdict in find_by_output(model, run).items()}
+    outputs = find_by_output(model, run)
+    verdicts: dict[tuple[str, ...], Any] = {(path,): verdict for path, verdict in outputs.items()}
     found = _wide_enough(model, verdicts, num_classes)
     if len(found) > 1:
         raise _several(model, [path for paths in found for path in paths])

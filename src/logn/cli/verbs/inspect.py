@@ -87,10 +87,11 @@ def inspect(
             recommendation = recommend(moments, threshold=threshold, activation=said)
             affine = recommendation.fit(moments)
             matching = matching_threshold(moments, affine, recommendation.threshold, recommendation.activation)
-            judged = {"recommendation": recommendation.to_dict() | {"matching_threshold": matching}}
         except InputError as error:  # such as statistics of probabilities: the table is of use all the same
-            recommendation, matching, judged = None, None, {"recommendation": None}
+            recommendation, matching = None, None
             print_note(f"No recommendation: {in_options(str(error))}")
+    told = None if recommendation is None else recommendation.to_dict() | {"matching_threshold": matching}
+    judged = {"recommendation": told}
     for note in dict.fromkeys((*(str(item.message) for item in caught), *sanity_checks(moments))):
         print_note(f"Warning: {in_options(note)}")
     if plot is not None:

@@ -73,7 +73,7 @@ def _single(
     classes = checked_labels(labels, opened.num_classes)
     opened.check_labels(classes)
     truth = classification_truth(classes, opened.num_classes, train_counts=inputs.counts, class_names=names)
-    transform = ClassifierFit(truth, inputs, None, allow_mismatch).map_of("affine", method)
+    transform = ClassifierFit(truth, inputs, allow_mismatch).map_of("affine", method)
     (found,) = row_outcomes(opened, classes, [transform])
     return top1_outcomes(found, classes, names), transform
 
