@@ -1,6 +1,7 @@
 """The instrument from end to end on a made detector file, and the rule that chooses."""
 
 import json
+from pathlib import Path
 
 import logn_research.strong.heads as heads
 import logn_research.strong.measure as measuring
@@ -119,3 +120,24 @@ def measured(**gains):
 )
 def test_the_rule(gains, chosen):
     assert tables.choose(measured(**gains))["chosen"] == chosen
+
+
+def test_the_page_has_the_tables_of_the_measurements():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "strong-detectors.md").read_text(encoding="utf-8")
+    found = json.loads((root / "research" / "results" / "strong.json").read_text(encoding="utf-8"))
+    printed = tables.page(found)
+    sections = dict(part.split("\n\n", 1) for part in printed.removeprefix("## ").split("\n\n## "))
+    shown = [
+        "AP on test",
+        "softmax: recall at the count of 0.25",
+        "sigmoid: recall at the count of 0.25",
+        "Landscape on dev, federated",
+        "Landscape on dev, exhaustive",
+        "Public detectors",
+    ]
+    for title in shown:
+        assert sections[title] in page, title
+    softmax = [protocols for _, protocols in tables.heads(found["test"], "softmax")]
+    assert len(softmax) == 16
+    assert all(tables.gain(protocols[kind], "half prior") > 0 for protocols in softmax for kind in tables.PROTOCOLS)
