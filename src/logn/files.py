@@ -130,7 +130,7 @@ def _checksum(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) ->
     for name, array in sorted(tensors.items()):
         total = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), total)
         if array.size:
-            total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), total)
+            total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, total)
     return f"crc32:{total:08x}"
 
 

@@ -131,7 +131,7 @@ class RowSample:
         """A key per row: its position, salted with a checksum of this batch and of those before it."""
         with np.errstate(over="ignore", invalid="ignore"):
             some = rows[:, :: -(-rows.shape[1] // SALT_COLUMNS)].astype(np.float32, order="C")
-        self._salt = zlib.crc32(some, self._salt)
+        self._salt = zlib.crc32(some.data, self._salt)
         keys = np.arange(len(rows), dtype=np.uint64) | np.uint64(self._salt << 32)
         # The finalizer of MurmurHash3 gives different keys to different inputs, and mixes their bits.
         for multiplier in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from logn.errors import LogNWarning
-from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.format import PICTURE_BYTES, StoreHeader
 from logn.logits.proposals import Proposals
 
 # A number of boxes that costs about as much as the logits of LVIS's classes: docs/predictions-store.md measures it.
@@ -27,7 +27,7 @@ def image_bytes(header: StoreHeader, proposals: float) -> float:
         >>> round(image_bytes(lvis, 1000) / 1e6, 1)
         21.7
     """
-    size = proposals * sum(header.row_files.values()) + header.record.itemsize
+    size = proposals * sum(header.row_files.values()) + header.record.itemsize + PICTURE_BYTES
     if header.kept_class_boxes is not None:
         # Best classes of each proposal in two ways, best proposals of each class, and as many of all as of proposals.
         pairs = header.kept_class_boxes * (3 * proposals + header.num_classes)
