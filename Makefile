@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-light test test-core test-stress test-mmdet test-engines test-ray test-oldest lint format docs dist bench lock lock-docs clean
+.PHONY: help install demo demo-light test test-core test-mmdet test-engines test-ray test-oldest lint format docs dist bench lock lock-docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -r requirements.txt
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e . -e research
 	touch $@
 
 demo: $(INSTALLED)  ## the whole story on data made here
@@ -57,13 +57,6 @@ $(CORE)/.installed: pyproject.toml
 test-core: $(CORE)/.installed  ## the tests of what needs NumPy only, in an environment that has nothing else
 	$(CORE)/bin/python -m pytest @tests/core.txt
 	$(CORE)/bin/python tests/release/walk_readme.py
-
-# RUNS=10 runs them more often, TESTS=tests/cli only some of them.
-RUNS ?= 5
-TESTS ?=
-
-test-stress: $(INSTALLED)  ## the tests five times over, on a machine that is kept busy
-	$(BIN)/python benchmarks/stress_tests.py --runs $(RUNS) -- $(IN_PARALLEL) $(TESTS)
 
 # MMDetection needs an older torch and has an environment of its own. Its operators are compiled, which takes about
 # 35 minutes on two cores; MMCV_WHEEL=path installs a wheel that was built before.

@@ -39,7 +39,7 @@ CLASSES, PROPOSALS, BOXES, NEGATIVES, SIDE = 1203, 300, 12, 12, 640
 METHODS = (
     "none",
     "logn",
-    "logn:balanced",
+    "recommended",
     "logn:margin=0",
     "loga",
     "norcal",

@@ -2,7 +2,7 @@
 
 A classifier that `logn train` trained on drawn glyph classes is exported as it is and with a correction folded in, in
 each precision, and run on the test images. "after" applies the same map to the logits of the quantised plain model, as
-`logn fold --insert` does where only the int8 file exists. Needs the environment of `make test-engines`:
+an engine's user can where only the int8 file exists. Needs the environment of `make test-engines`:
 
     logn data glyph-classes -o classes && logn train classes -o run
     .venv-engines/bin/python benchmarks/engines.py classes run -o docs/results/engines.json
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("classes", type=Path, help="what `logn data glyph-classes` wrote")
     parser.add_argument("run", type=Path, help="what `logn train` wrote")
-    parser.add_argument("--methods", default="p2p,logn:balanced")
+    parser.add_argument("--methods", default="recommended,logn")
     parser.add_argument("-o", "--output", type=Path, required=True)
     chosen = parser.parse_args()
     found = measure(chosen.classes, chosen.run, chosen.methods.split(","))

@@ -24,7 +24,7 @@ from onnx_decoders import detections, nanodet_detections, nanodet_input, yolox_d
 
 ROOT = Path(__file__).resolve().parent.parent
 COCO = (ROOT / "benchmarks" / "coco_classes.txt").read_text().splitlines()
-METHODS = ("logn:balanced", "logn", "p2p", "norcal")
+METHODS = ("recommended", "logn", "p2p", "norcal")
 THRESHOLD, LIMIT = 0.01, 300
 FOLDED_IMAGES = 20  # the scores of old and new file are compared on so many
 OVERLAPS = {"yolox": 0.65, "nanodet": 0.6}
@@ -124,7 +124,7 @@ def check_fold(kind: str, model: Path, statistics: Path, annotations: Path, data
     from safetensors.numpy import load_file
 
     affine, corrected = folder / f"{kind}-affine.safetensors", folder / f"{kind}-corrected.onnx"
-    logn("fit", statistics, "--method", "logn:balanced", "-o", affine)
+    logn("fit", statistics, "--method", "logn", "-o", affine)
     report = logn("fold", model, affine, "-o", corrected)
     stored = load_file(affine)
     scale, shift = stored["scale"], stored["shift"]

@@ -1,6 +1,6 @@
 """What thresholds per class buy, with and without a correction: chosen on dev, measured on test.
 
-Over the detectors of `when_it_helps.py` (trained into `--root` where they are not there), and over any others:
+Over detectors of drawn scenes (trained into `--root` where they are not there), and over any others:
 
     python benchmarks/operating_points.py --root runs/bench
     python benchmarks/operating_points.py --drawn 0 --store 'GROUP/NAME=dev_store,dev.json,test_store,test.json,stats'
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_ou
 from logn.evaluate.operating.target import Target
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.experiments.artifact_cache import ArtifactCache
+from logn.experiments.detector_spec import DetectorSpec
 from logn.files import write_text
 from logn.logits.arrays import sigmoid
 from logn.statistics.moments import ClassMoments
@@ -49,13 +49,12 @@ START, END = "<!-- results -->", "<!-- end of results -->"
 #: The uncorrected model and every correction that needs no labels and no counts; the last of each is recommended.
 METHODS: Mapping[str, str | None] = {
     "no correction": None,
-    "LogN balanced": "logn:balanced",
     "LogN (paper)": "logn",
     "Prior2Posterior": "p2p",
-    "Prior2Posterior, foreground 2 down": "p2p:extra_margin=-2",
+    "recommended": "recommended",
 }
 CLASSIFIER_METHODS: Mapping[str, str | None] = {
-    **dict(itertools.islice(METHODS.items(), 4)),
+    **dict(itertools.islice(METHODS.items(), 3)),
     "Prior2Posterior, half": "p2p:strength=0.5",
 }
 #: What is chosen on dev, and what is read off on test. Under a target over all classes the thresholds are moved
@@ -122,11 +121,13 @@ class Source:
 
 def drawn_sources(root: Path, seeds: int, iterations: int, jobs: int, *, train: bool) -> Iterable[Source]:
     """The detectors on glyph scenes, those of them that are trained."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    from when_it_helps import detectors
-
     cache = ArtifactCache(root, jobs=jobs)
-    specs = detectors(range(seeds), iterations)
+    specs = [
+        DetectorSpec(scenes, classifier=classifier, sampler=sampler, seed=seed, iterations=iterations)
+        for seed, scenes, sampler, classifier in itertools.product(
+            range(seeds), ("families", "distinct"), ("random", "rfs"), ("linear", "cosine")
+        )
+    ]
     for name, failure in (cache.train(specs) if train else {}).items():
         print(f"{name}: {failure}")
     for spec in (spec for spec in specs if cache.is_trained(spec)):

@@ -162,7 +162,7 @@ def main() -> None:
     """Read the run's folder from the command line and make every picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run, as `logn demo` makes it")
-    parser.add_argument("--method", default="logn:balanced", help="the method to look at")
+    parser.add_argument("--method", default="recommended", help="the method to look at")
     parser.add_argument("--only", choices=["figures", "problem", "screenshots"], help="one kind of picture only")
     arguments = parser.parse_args()
     run = open_run(arguments.run)

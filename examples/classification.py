@@ -13,16 +13,16 @@ images, digits = load_digits(return_X_y=True)
 counts = np.geomspace(120, 3, 10).round().astype(int)
 order = [np.random.default_rng(0).permutation(np.flatnonzero(digits == digit)) for digit in range(10)]
 train = np.concatenate([rows[:count] for rows, count in zip(order, counts, strict=True)])
-test, others = (np.concatenate([rows[part] for rows in order]) for part in (slice(120, 160), slice(160, None)))
+test = np.concatenate([rows[120:160] for rows in order])
 
 model = LogisticRegression(max_iter=1000).fit(images[train] / 16, digits[train])
-train_logits, test_logits, other_logits = (model.decision_function(images[rows] / 16) for rows in (train, test, others))
+train_logits, test_logits = (model.decision_function(images[rows] / 16) for rows in (train, test))
 test_labels = digits[test]
 
 # --- the shortest path
 moments = logn.ClassMoments(10)
 moments.update(train_logits)
-affine = logn.logit_normalization(moments, activation="softmax")
+affine = logn.recommend(moments, activation="softmax").fit(moments)
 
 before = logn.classification_metrics(test_logits, test_labels, counts)
 after = logn.classification_metrics(affine(test_logits), test_labels, counts)
@@ -31,21 +31,13 @@ for name in ("top-1", "many", "medium", "few", "ECE"):
 
 # --- every method on the same logits
 comparison = logn.compare_classification(
-    test_logits, test_labels, ["logn", "logn:balanced", "loga"], train_logits=train_logits, counts=counts
+    test_logits, test_labels, ["recommended", "logn", "loga"], train_logits=train_logits, counts=counts
 )
 print(comparison)
-print(comparison.verdict("logn:balanced"))
-
-# --- scores that stay usable
-affine = logn.keep_confidence(affine, other_logits)
-
-kept = logn.classification_metrics(affine(test_logits), test_labels, counts)
-for name in ("confidence", "ECE"):
-    print(f"{name:12} {100 * before[name]:5.1f} -> {100 * kept[name]:5.1f}")
+print(comparison.verdict("recommended"))
 
 # --- the same from files
 np.save("test.npy", test_logits)
 np.save("test_labels.npy", test_labels)
 np.save("train.npy", train_logits)
-np.save("others.npy", other_logits)
 np.save("counts.npy", counts)

@@ -151,7 +151,7 @@ def main() -> None:
         corrected.load_state_dict(model.state_dict())
 
         # fold
-        affine, _ = logn.calibrate(corrected, batches, form="balanced", fold=True)
+        affine, _ = logn.calibrate(corrected, batches, method="logn", fold=True)
 
         # export
         before = export(model, images, folder / f"model{suffix}")

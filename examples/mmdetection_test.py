@@ -1,6 +1,6 @@
 """Test an MMDetection model with its logits normalised, by the framework's own test loop.
 
-    python examples/mmdetection_test.py CONFIG CHECKPOINT --margin min --save-to maps/logn.safetensors
+    python examples/mmdetection_test.py CONFIG CHECKPOINT --method logn --save-to maps/logn.safetensors
 
 Several GPUs: `torchrun --nproc-per-node 8 examples/mmdetection_test.py CONFIG CHECKPOINT --launcher pytorch`.
 """
@@ -26,20 +26,20 @@ def number_or_name(text: str) -> float | str:
 
 def parts_of(chosen: argparse.Namespace) -> dict[str, object]:
     """What the options say of the correction; what was not said is left to LogN."""
-    given = {"form": chosen.form, "margin": chosen.margin, "std_power": chosen.std_power, "momentum": chosen.momentum}
+    names = ("margin", "strength", "std_power", "momentum")
+    given = {name: getattr(chosen, name) for name in names}
     parts: dict[str, object] = {name: value for name, value in given.items() if value is not None}
-    parts |= {"use_mean": False} if chosen.no_mean else {}
     parts |= {"use_std": False} if chosen.no_std else {}
-    return {**parts, "estimator": chosen.estimator}
+    return {**parts, "method": chosen.method, "estimator": chosen.estimator}
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("checkpoint")
-    parser.add_argument("--form", choices=["balanced", "paper"], help="the paper's is LogN as published")
-    parser.add_argument("--margin", type=number_or_name, help='a number, or "min" (the paper\'s), "balance", ...')
-    parser.add_argument("--no-mean", action="store_true", help="leave the means alone (a row of table 2)")
+    parser.add_argument("--method", default="recommended", help="logn is LogN as published")
+    parser.add_argument("--margin", type=number_or_name, help='of logn: a number, or "min" (the paper\'s), "mean", ...')
+    parser.add_argument("--strength", type=float, help="0 leaves the means alone (a row of table 2)")
     parser.add_argument("--no-std", action="store_true", help="leave the spreads alone (a row of table 2)")
     parser.add_argument("--std-power", type=float, help="2 divides by the variance, as in the appendix")
     parser.add_argument("--estimator", default="exact", choices=["exact", "moving-average"])

@@ -56,7 +56,7 @@ moments = logn.record_onnx(folder / "model.onnx", folder / "train", preprocessin
 moments.save(folder / "stats.safetensors")
 
 # --- and write the correction into the file
-affine = logn.advise(moments).fit(moments)  # what is recommended for such a model; `logn fit` does the same
+affine = logn.recommend(moments).fit(moments)  # what is recommended for such a model; `logn fit` does the same
 report = logn.fold_onnx(folder / "model.onnx", affine, folder / "corrected.onnx")
 
 print(f"The map is in {report.layers}, off by {report.largest_difference:.1e} at most.")

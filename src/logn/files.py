@@ -224,6 +224,33 @@ def require_place(path: str | os.PathLike[str]) -> None:
         raise InputError(f"Expected `{target}` to be a file to write, but {_what_is_at(target)}.")
 
 
+def check_new(*paths: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Refuse to write where something is already, a dangling link included.
+
+    Args:
+        paths: Where files will be written.
+        overwrite: Allow to replace files; a folder is never replaced.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     check_new(file.name, overwrite=True)
+        ...     check_new(file.name)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `...` not to exist yet, but it does: choose another `output`, or pass \
+overwrite=True (`--overwrite`) to replace it.
+    """
+    for path in map(Path, paths):
+        if path.is_dir():
+            raise InputError(f"Expected `{path}` not to exist yet, but it is a folder: choose another `output`.")
+        if not overwrite and (path.exists() or path.is_symlink()):
+            raise InputError(
+                f"Expected `{path}` not to exist yet, but it does: choose another `output`, or pass overwrite=True "
+                "(`--overwrite`) to replace it."
+            )
+
+
 def file_identity(path: str | os.PathLike[str]) -> tuple[int, int] | str:
     """What two names of one file have in common, through symbolic and hard links; its path where there is no file.
 

@@ -16,6 +16,10 @@ USUAL_WIDTH = 100
 # The colours of gains and losses, as the report page has them: green, and orange (the nearest of sixteen colours).
 COLOURS = {"up": "\x1b[32m", "down": "\x1b[33m"}
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+_OWN_COLOURS = re.compile("(" + "|".join(map(re.escape, (*COLOURS.values(), BOLD, PLAIN))) + ")")
+# What a terminal acts on instead of showing it: control characters but for the end of a line and the tab, and marks
+# that change the direction of the text.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # What must stay on one line: an interval, and the difference before it.
 _INTERVAL = re.compile(r" ?\[[^\[\]]*\]")
 # Where the name of a method may be broken.
@@ -24,6 +28,38 @@ _PIECES = re.compile(r"[^:,/ ]*[:,/ ]?")
 Lines = list[str]
 # The lines of every cell of a column, the header first.
 Column = list[Lines]
+
+
+def printable(text: str) -> str:
+    r"""A text with a visible sign for each control character: a name from a file must not steer the terminal.
+
+    Example:
+        >>> printable("cup\x1b[2J")
+        'cup␛[2J'
+    """
+    return _CONTROLS.sub(_picture, text)
+
+
+def printable_json(text: str) -> str:
+    r"""The same of a JSON document, which stays one of the same content.
+
+    Example:
+        >>> printable_json('"cup\x9b2J"')
+        '"cup\\u009b2J"'
+    """
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def printable_table(text: str) -> str:
+    """The same of a text that `write_table` may have coloured: its own colours stay."""
+    parts = _OWN_COLOURS.split(text)
+    return "".join(part if place % 2 else printable(part) for place, part in enumerate(parts))
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    # Unicode has pictures of the first 32 and of delete; each is one column wide, so that tables stay aligned.
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
 
 
 @dataclass(frozen=True)
@@ -117,9 +153,8 @@ def write_table(
         none     8.3
         logn     6.6
     """
-    columns: list[Column] = [
-        [cell.split("\n") for cell in column] for column in zip(*[tuple(header), *map(tuple, rows)], strict=True)
-    ]
+    texts = [[printable(cell) for cell in row] for row in (header, *rows)]
+    columns: list[Column] = [[cell.split("\n") for cell in column] for column in zip(*texts, strict=True)]
     colours = [[""] * len(header), *(tones or [[""] * len(header)] * len(rows))]
     blocks = [list(range(len(columns)))]
     if style.width is not None and _width(columns) > style.width:

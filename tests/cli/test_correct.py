@@ -1,6 +1,8 @@
 """`logn correct`: ONNX files, runs and functions in, corrected ones out; what is said, and what is refused."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -279,6 +281,17 @@ def detector():
     torch.manual_seed(0)
     return ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=6)
 
+class Reader(Net):
+    def forward(self, x):
+        features = self.pool(x).flatten(1)
+        logits = self.fc(features)
+        return {"logits": logits.softmax(1), "similarity": nn.functional.linear(features, self.fc.weight * 2)}
+
+def read_twice():
+    net = Reader()
+    net.load_state_dict(classifier().state_dict())
+    return net
+
 def nothing():
     return {}
 """
@@ -287,6 +300,7 @@ def nothing():
 @pytest.fixture
 def functions(tmp_path, monkeypatch):
     (tmp_path / "my_models_for_correct.py").write_text(FUNCTION)
+    (tmp_path / "half_written_models.py").write_text("def classifier(\n")
     monkeypatch.syspath_prepend(tmp_path)
     return "my_models_for_correct"
 
@@ -357,6 +371,12 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(refused, tmp_path, mod
         ),
         "Expected `--method` to be one of": (model, *given, "--method", "logm", "-o", out),
         "be a function that can be imported": (f"{functions}:gone", *given, "-o", tmp_path / "x.safetensors"),
+        "but it cannot: '(' was never closed (half_written_models.py, line 1).": (
+            "half_written_models:classifier",
+            *given,
+            "-o",
+            tmp_path / "x.safetensors",
+        ),
         "to return a torch module, but got dict": (f"{functions}:nothing", *given, "-o", tmp_path / "x.safetensors"),
         "how its images are prepared: imagenet is for most image classifiers": (
             f"{functions}:classifier",
@@ -368,6 +388,14 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(refused, tmp_path, mod
         "to have a bias, where the correction goes": (
             f"{functions}:without_bias",
             *given,
+            "-o",
+            tmp_path / "x.safetensors",
+        ),
+        "but the output `similarity` changes too": (
+            f"{functions}:read_twice",
+            *given,
+            "--method",
+            "logn",
             "-o",
             tmp_path / "x.safetensors",
         ),
@@ -396,3 +424,34 @@ def test_collecting_from_a_pickle_says_what_to_type(refused, tmp_path):
     (tmp_path / "best.pt").write_bytes(b"")
     told = refused("collect", tmp_path / "best.pt", "--images", tmp_path, "-o", tmp_path / "stats.safetensors")
     assert "Expected `--trust`" in told
+
+
+def test_only_options_that_there_are_are_advised(refused, tmp_path, model, images):
+    file = onnx.load(str(model))
+    file.graph.node.insert(0, onnx.helper.make_node("Log", ["x"], ["low"]))
+    file.graph.node[1].input[0] = "low"
+    onnx.save_model(file, str(model))
+    Image.new("RGB", (64, 48)).save(images / "black.png")
+    common = (model, "--images", images, "--like", "rtdetr", "-o")
+    finite = r"Expected `logits` to be finite, but got -?(inf|nan) for class \d"
+    assert re.fullmatch(finite + r"\.", refused("correct", *common, tmp_path / "out.onnx"))
+    sentence = refused("collect", *common, tmp_path / "stats.safetensors")
+    assert re.fullmatch(finite + r"; `--nonfinite skip` leaves such values out and counts them\.", sentence)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"activation": "softmax"}, "a softmax"),
+        ({"settings": {"objectness": True}}, "sigmoids with an objectness"),
+        ({"settings": {"multi_label": False}}, "only the best class of a box"),
+    ],
+)
+def test_points_that_have_to_be_solved_are_refused_first(refused, tmp_path, changed, kind):
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    points = operating_points(rows, (rows > 0).astype(int), "f1", num_bootstrap=0)
+    replace(points, **changed).save(tmp_path / "points.json")
+    # Neither model nor images are there: nothing else is looked at before.
+    words = ("correct", "none.onnx", "--images", "none", "-o", "out.onnx", "--operating-points")
+    sentence = refused(*words, tmp_path / "points.json")
+    assert f"are of {kind}, whose map has to be solved on predictions" in sentence

@@ -65,7 +65,8 @@ def test_fold_prints_the_proof(run, tmp_path, model, affine):
     assert "the map is in `w`" in result.out
     assert "Proven on 3 rows of logits at `z`: the largest difference from scale x logit + shift is" in result.out
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3, 8, 8), np.float32))
-    inserted = run("fold", model, affine, "-o", tmp_path / "out.onnx", "--inputs", tmp_path / "inputs.npz", "--insert")
+    again = ("fold", model, affine, "-o", tmp_path / "out.onnx", "--overwrite")
+    inserted = run(*again, "--inputs", tmp_path / "inputs.npz", "--insert")
     assert "two nodes behind `z`, as nodes were asked for" in inserted.out
     assert "Proven on 2 rows" in inserted.out
     onnxruntime.InferenceSession(str(tmp_path / "out.onnx"), providers=["CPUExecutionProvider"])

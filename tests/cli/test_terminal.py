@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,16 +23,14 @@ METHODS = "logn,recommended,p2p,logn:margin=0,use_std=false,loga:tau=1"
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def make_files(folder, names):
     """A store, its labels, statistics of training and of a deployment, logits and labels of a classifier."""
-    folder = tmp_path_factory.mktemp("terminal")
     rng = np.random.default_rng(0)
     images, annotations = [], []
-    metadata = StatisticsMetadata(class_names=(*NAMES, "background"), background=-1, activation="softmax")
+    metadata = StatisticsMetadata(class_names=(*names, "background"), background=-1, activation="softmax")
     moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
     deployed = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
-    header = StoreHeader(num_columns=4, background=-1, class_names=NAMES)
+    header = StoreHeader(num_columns=4, background=-1, class_names=names)
     with PredictionWriter(folder / "store", header) as writer:
         for image in range(1, 13):
             labels = rng.integers(0, 3, 2)
@@ -44,7 +43,7 @@ def files(tmp_path_factory):
             for label, box in zip(labels.tolist(), [[0, 0, 20, 20], [40, 40, 40, 30]], strict=True):
                 annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1}
                 annotations.append(annotation | {"bbox": box, "area": box[2] * box[3]})
-    categories = [{"id": n + 1, "name": name, "frequency": "fcr"[n]} for n, name in enumerate(NAMES)]
+    categories = [{"id": n + 1, "name": name, "frequency": "fcr"[n]} for n, name in enumerate(names)]
     content = {"images": images, "annotations": annotations, "categories": categories}
     (folder / "gt.json").write_text(json.dumps(content))
     results = [{**{key: one[key] for key in ("image_id", "category_id", "bbox")}, "score": 0.5} for one in annotations]
@@ -56,6 +55,11 @@ def files(tmp_path_factory):
     np.save(folder / "test.npy", 2 * np.eye(3)[labels] + rng.normal(size=(90, 3)) + 0.7 * np.log(COUNTS))
     np.save(folder / "labels.npy", labels)
     return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return make_files(tmp_path_factory.mktemp("terminal"), NAMES)
 
 
 COMMANDS = {
@@ -108,7 +112,8 @@ def test_wide_gives_one_line_a_row(run, files, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     words = [word.format(f=files, m=METHODS) for word in COMMANDS["compare"].split()]
     header = run(*words, "--wide").out.splitlines()[0]
-    assert header.split() == ["method", "AP", "APr", "APc", "APf", "recall@n:0.25", "AP50", "AP75", "AP-Fixed", "APr-Fixed", "AP-Pool", "APr-Pool", "ECE"]  # fmt: skip
+    first = ["method", "AP", "APr", "APc", "APf", "recall@n:0.25", "AP50", "AP75"]
+    assert header.split() == [*first, "AP-Fixed", "APr-Fixed", "AP-Pool", "APr-Pool", "ECE"]
 
 
 ROWS = (("none", "3.9"), ("better", "4.9\n+1.0 [0.5, 1.5]"), ("worse", "2.9\n-1.0 [-1.5, -0.5]"), ("same", "3.9\n0.0"))
@@ -231,3 +236,46 @@ def test_thresholds_have_one_name_and_the_old_one_works(run, files, old, new):
     first, second = (run(*words, name, "0.2", "--json").json for name in (old, new))
     assert first["settings"] == second["settings"]
     assert first["methods"][1]["metrics"] == second["methods"][1]["metrics"]
+
+
+# Clears the screen, sets the title of the window (in both ways to write it), colours, and turns the text around.
+HOSTILE = ("cup\x1b[2J\x1b]0;title\x07", "\x9b2Jplate\x7f\r", "\x1b[32m\u202efork")
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    return make_files(tmp_path_factory.mktemp("hostile"), HOSTILE)
+
+
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+@pytest.mark.parametrize("colours", [False, True])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_names_from_files_do_not_steer_the_terminal(run, hostile, monkeypatch, name, colours):
+    if colours:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm-256color")
+    words = [word.format(f=hostile, m="logn") for word in COMMANDS[name].split()]
+    result = run(*words)
+    assert result.code == 0, result.err
+    shown = ANSI.sub("", result.out + result.err)
+    assert STEERING.findall(shown) == []
+    if name in ("thresholds", "inspect", "inspect, drift"):  # these name classes
+        assert "\x1b[32m" not in result.out
+        assert "cup␛[2J␛]0;title" in shown
+
+
+def test_names_from_files_do_not_steer_the_terminal_in_json_and_errors(run, hostile):
+    printed = run("inspect", hostile / "stats.safetensors", "--json")
+    assert STEERING.findall(printed.out) == []
+    assert [*printed.json["classes"]][:3] == [*HOSTILE]
+    wrong = run("inspect", "no\x1b[2Jfile\x9b")
+    assert wrong.code == 2
+    assert STEERING.findall(wrong.err) == []
+
+
+def test_only_one_function_prints():
+    folder = Path(main.__file__).parent
+    printing = re.compile(r"\btyper\.echo\(|(?<![\w.])print\(|\.write\(|secho\(")
+    files = [path for path in folder.rglob("*.py") if path.name not in ("console.py",)]
+    assert [path.name for path in files if printing.search(re.sub(r">>>.*|\.\.\. .*", "", path.read_text()))] == []

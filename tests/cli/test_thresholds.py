@@ -44,7 +44,7 @@ def test_points_and_their_map_are_written(split, tmp_path, capsys, monkeypatch):
     saved = logn.OperatingPoints.load(points)
     assert saved.affine(0.5) == logn.ClassAffine.load(affine)
     assert saved.method == "recommended"
-    assert run(split, "-o", points, "--json") == 0  # a file of points may be replaced
+    assert run(split, "-o", points, "--json", "--overwrite") == 0
     assert json.loads(capsys.readouterr().out)["target"] == "f1"
 
 
@@ -97,3 +97,14 @@ def test_a_softmax_that_keeps_too_little_writes_nothing(make_split, tmp_path, ca
     assert run(split, *words) == 2
     assert "a threshold (`--threshold`) nearer to the common one" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(("federated", "style"), [(True, "lvis"), (False, "coco")])
+def test_the_protocol_is_seen_from_the_labels(split, tmp_path, capsys, federated, style):
+    content = json.loads(split.annotations.read_text())
+    for image in content["images"] if not federated else ():
+        del image["neg_category_ids"], image["not_exhaustive_category_ids"]
+    (tmp_path / "labels.json").write_text(json.dumps(content))
+    words = ["thresholds", split.folder / "store", "-a", tmp_path / "labels.json", "--bootstrap", 0, "--json"]
+    assert execute([*map(str, words)]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["labels"] == style

@@ -1,4 +1,4 @@
-"""The mark of a fold: it travels with the weights, breaks no loading and goes when the weights change."""
+"""A second fold is refused where it can be known: by a note on the module, and by the fingerprint that a map holds."""
 
 from __future__ import annotations
 
@@ -6,30 +6,38 @@ import copy
 import io
 
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.deploy.attach import attach
 from logn.deploy.calibrate import calibrate
 from logn.deploy.fold import fold
-from logn.deploy.fold_mark import has_mark, is_folded, marked
+from logn.deploy.fold_mark import is_folded
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
+from logn.statistics.record import record
 
 LAYER = LogitLayer("0")
 AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, 0.0, -1.0])
+SHIFT = ClassAffine([1.0, 1.0, 1.0], [1.0, 0.0, -1.0])
 
 
 def fresh(features=20):
-    return nn.Sequential(nn.Linear(features, 3))
+    return nn.Sequential(nn.Linear(features, 3)).eval()
 
 
-def folded(features=20):
+def folded(features=20, affine=AFFINE):
     model = fresh(features)
-    fold(model, LAYER, AFFINE)
+    fold(model, LAYER, affine)
     return model
+
+
+def recorded_map(model):
+    with record(model, LAYER) as moments, torch.inference_mode():
+        model(torch.rand(40, model[0].in_features))
+    return logit_normalization(moments)
 
 
 def assert_refused(model):
@@ -37,8 +45,15 @@ def assert_refused(model):
         fold(model, LAYER, AFFINE)
 
 
-def test_folding_twice_is_refused_and_changes_nothing():
-    model = folded()
+@pytest.mark.parametrize("features", [20, 2])
+@pytest.mark.parametrize("affine", [AFFINE, SHIFT])
+@pytest.mark.parametrize(
+    "change",
+    [lambda model: model, copy.deepcopy, lambda model: model.half(), lambda model: model.bfloat16(), nn.Module.double],
+    ids=["as it is", "a copy", "half", "bfloat16", "double"],
+)
+def test_folding_twice_is_refused_in_one_process_and_changes_nothing(features, affine, change):
+    model = change(folded(features, affine))
     before = model[0].weight.detach().clone()
     assert_refused(model)
     assert torch.equal(model[0].weight, before)
@@ -53,45 +68,43 @@ def test_attaching_and_calibrating_a_folded_model_is_refused():
     attach(folded(), LAYER, AFFINE, again=True)
 
 
-def test_the_state_dict_loads_strictly_into_a_fresh_model_which_then_refuses():
-    model, other = folded(), fresh()
+@pytest.mark.parametrize("features", [20, 2])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_loaded_elsewhere_the_fingerprint_of_the_map_tells(features, dtype):
+    model, other = fresh(features), fresh(features).to(dtype)
+    affine = recorded_map(model)
+    fold(model, LAYER, affine)
     buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
+    torch.save(model.to(dtype).state_dict(), buffer)
     buffer.seek(0)
     other.load_state_dict(torch.load(buffer, weights_only=True), strict=True)
-    assert_refused(other)
+    assert not is_folded(other[0])
+    for put in (fold, attach):
+        with pytest.raises(InputError, match=r"the weights of `0`.*cast to another precision or changed by a fold"):
+            put(other, LAYER, affine)
 
 
-def test_the_mark_survives_safetensors_and_copies():
-    model, other = folded(), fresh()
-    other.load_state_dict(safetensors.torch.load(safetensors.torch.save(model.state_dict())))
-    assert_refused(other)
-    assert_refused(copy.deepcopy(model))
+def test_loaded_elsewhere_a_map_without_a_fingerprint_cannot_know():
+    other = fresh()
+    other.load_state_dict(folded().state_dict())
+    fold(other, LAYER, AFFINE)
 
 
-def test_the_mark_survives_a_cast_of_the_same_module():
-    assert_refused(folded().half())
-    assert_refused(folded().double())
+@pytest.mark.parametrize("affine", [AFFINE, SHIFT])
+def test_loading_other_weights_wipes_the_note_out(affine):
+    model = fresh()
+    before = copy.deepcopy(model.state_dict())
+    fold(model, LAYER, affine)
+    model.load_state_dict(before)
+    fold(model, LAYER, affine)
 
 
-def test_loading_other_weights_wipes_the_mark_out():
-    model = folded()
-    model.load_state_dict(fresh().state_dict())
-    fold(model, LAYER, AFFINE)
-
-
-def test_training_on_wipes_the_mark_out():
+def test_training_on_wipes_the_note_out():
     model = folded()
     model(torch.rand(4, 20)).square().sum().backward()
     with torch.no_grad():
         model[0].weight -= 0.1 * model[0].weight.grad
     assert not is_folded(model[0])
-
-
-def test_small_layers_are_remembered_by_the_module():
-    model = folded(features=2)
-    assert not has_mark(model[0].weight)
-    assert_refused(model)
 
 
 @pytest.mark.parametrize("name", ["allow_refold", "again"])
@@ -104,23 +117,9 @@ def test_the_inverse_on_top_undoes_it_by_either_name_of_the_argument(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_mark_costs_at_most_one_unit_in_the_last_place_and_keeps_zeros(dtype):
-    weight = torch.randn(10, 20).to(dtype)
-    weight[0, :5] = 0.0
-    weight[1, 0] = torch.finfo(dtype).smallest_normal / 2
-    before = weight.clone()
-    result = marked(weight)
-    assert torch.equal(weight, before)
-    assert has_mark(result)
-    assert not has_mark(weight)
-    assert torch.equal(result == 0, weight == 0)
-    torch.testing.assert_close(result, weight, rtol=torch.finfo(dtype).eps, atol=0)
-
-
-def test_chance_does_not_make_marks():
-    generator = torch.Generator().manual_seed(0)
-    assert not any(has_mark(torch.randn(6, 4, generator=generator)) for _ in range(2000))
-    assert not has_mark(torch.zeros(10, 10))
-    assert not has_mark(torch.zeros(10, 10, dtype=torch.int8))
-    assert not has_mark(torch.zeros(10, 10, dtype=torch.float8_e4m3fn))
-    assert not has_mark(torch.zeros(10, 10, device="meta"))
+def test_a_fold_writes_no_bit_more_than_the_map(dtype):
+    model = fresh().to(dtype)
+    weight = model[0].weight.detach().clone()
+    fold(model, LAYER, SHIFT)
+    assert torch.equal(model[0].weight, weight)
+    assert model.state_dict().keys() == {"0.weight", "0.bias"}

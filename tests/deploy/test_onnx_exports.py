@@ -1,16 +1,12 @@
 """Folding into real exports: the corrected file gives what the PyTorch model gives with the map on its logits."""
 
 import numpy as np
-import onnx
 import pytest
 import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from logn.deploy.fold import fold
 from logn.deploy.onnx_fold import fold_onnx
-from logn.errors import InputError
-from logn.logits.layer import LogitLayer
 
 CLASSES = 6
 
@@ -180,13 +176,3 @@ def test_dynamo_exports(exported, map_of, check_agreement, tmp_path, head, class
     assert report.largest_difference < 1e-4
     check_agreement(model, source, tmp_path / "out.onnx", affine, images)
     assert (source.parent / "model.onnx.data").exists() == (tmp_path / "out.onnx.data").exists()
-
-
-def test_a_model_that_was_folded_before_the_export_is_refused(exported, map_of, tmp_path):
-    model, images = build(Classifier), torch.rand(2, 3, 16, 16)
-    fold(model, LogitLayer("head"), map_of(CLASSES))
-    source = exported("FoldedClassifier", model, (images,))
-    with pytest.raises(InputError, match="was folded before the export"):
-        fold_onnx(source, map_of(CLASSES), tmp_path / "out.onnx")
-    assert fold_onnx(source, map_of(CLASSES), tmp_path / "out.onnx", allow_refold=True).way == "weights"
-    assert onnx.load(str(tmp_path / "out.onnx")).metadata_props

@@ -97,6 +97,46 @@ def test_calibrating_in_one_call_fits_its_own_model(recwarn):
     assert not [warning for warning in recwarn.list if "Expected" in str(warning.message)]
 
 
+def two_heads():
+    torch.manual_seed(0)
+    return nn.ModuleDict({"a": nn.Linear(8, 3), "b": nn.Linear(8, 3)}).eval()
+
+
+def map_of_layer(model, path, **options):
+    with logn.record(model, logn.LogitLayer(path), check_output=False, **options) as moments, torch.inference_mode():
+        model[path](torch.rand(20, 8))
+    return logn.logit_normalization(moments)
+
+
+@put_on
+@pytest.mark.parametrize("fingerprinted", [True, False])
+def test_a_map_of_another_layer_of_the_same_width_is_refused(put, fingerprinted):
+    model = two_heads()
+    affine = map_of_layer(model, "a", fingerprint=fingerprinted)
+    before = fingerprint(model)
+    with pytest.raises(InputError, match=r"^Expected `affine` to be of `b`, but it was recorded at `a`; pass"):
+        put(model, logn.LogitLayer("b"), affine)
+    assert fingerprint(model) == before
+    with pytest.warns(LogNWarning, match="of `b`, but it was recorded at `a`"):
+        put(model, logn.LogitLayer("b"), affine, allow_mismatch=True)
+
+
+@put_on
+def test_maps_of_stages_go_to_their_own_stage(put):
+    model, layer = two_heads(), logn.LogitLayer(("a", "b"), stages=True)
+    maps = [map_of_layer(model, path) for path in ("a", "b")]
+    with pytest.raises(InputError, match="of `a`, but it was recorded at `b`"):
+        put(model, layer, maps[::-1])
+    put(model, layer, maps)
+    put(two_heads(), layer, maps[0])  # one for all may come from any of them
+
+
+@put_on
+@pytest.mark.parametrize("source", [StatisticsMetadata(layer="/head/Gemm", fingerprint="onnx:0c"), None])
+def test_a_map_that_does_not_name_a_layer_of_torch_is_taken(put, source):
+    put(classifier(), LAYER, logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], source=source))
+
+
 def write(path, seed, activation="Softmax"):
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 3] y)
     {{ z = Gemm(x, w) y = {activation}(z) }}"""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -237,15 +239,14 @@ def test_a_named_layer_of_another_width_is_refused_and_can_be_insisted_on():
 @pytest.mark.parametrize(
     "ending",
     [
-        lambda logits: logits / 3.0,
-        lambda logits: 2.0 * logits + 1.0,
+        lambda logits: logits + 1.0,
         lambda logits: logits.float(),
         lambda logits: {"features": torch.zeros(7), "logits": logits},
         lambda logits: (logits, torch.zeros(2, 3)),
         lambda logits: [{"scores": logits[0]}],
         lambda logits: logits.argmax(dim=1),
     ],
-    ids=["temperature", "scale and shift", "cast", "by name", "first of two", "list of mappings", "labels"],
+    ids=["one shift", "cast", "by name", "first of two", "list of mappings", "labels"],
 )
 def test_what_treats_all_classes_alike_or_cannot_be_compared_is_taken(ending):
     moments = run_in(make(Ending, Function(ending)))(LogitLayer("fc"))
@@ -270,10 +271,162 @@ def test_what_does_not_is_refused(ending):
         run_in(make(Ending, Function(ending)))(LogitLayer("fc"))
 
 
+@pytest.mark.parametrize(
+    ("ending", "sentence"),
+    [
+        (lambda logits: logits / 4.0, r"multiplies them by 0\.25 first"),
+        (lambda logits: 2.0 * logits + 1.0, "multiplies them by 2 first"),
+        (lambda logits: (logits / 2).softmax(dim=1), r"multiplies them by 0\.5 first"),
+        (lambda logits: torch.sigmoid(logits / 2), r"multiplies them by 0\.5 and adds"),
+        (lambda logits: torch.sigmoid(logits - 1), "moves them and adds -1 first"),
+        (lambda logits: (logits, (logits / 2).softmax(dim=1)), r"multiplies them by 0\.5 first"),
+    ],
+    ids=["divided", "scale and shift", "softmax", "sigmoid", "sigmoid with a prior", "beside the logits"],
+)
+def test_a_temperature_behind_the_layer_is_refused(ending, sentence):
+    model = make(Ending, Function(ending))
+    for refused in (
+        lambda: run_in(model)(LogitLayer("fc")),
+        lambda: calibrate(model, [pictures()], layer=LogitLayer("fc")),
+        lambda: locate_logits(model, inputs=pictures()),
+    ):
+        with pytest.raises(InputError, match=rf"to take the logits of `fc` as they are, but it {sentence}"):
+            refused()
+    assert run_in(model)(LogitLayer("fc"), check_output=False).count.tolist() == [12.0] * CLASSES
+
+
+def test_the_way_out_of_a_temperature_is_a_module_behind_it():
+    model = make(Ending, nn.Sequential(Function(lambda logits: logits / 2), nn.Identity(), nn.Softmax(dim=1)))
+    layer = LogitLayer("ending.1", num_classes=CLASSES)
+    with torch.inference_mode():
+        scores = model(pictures(200)).double()
+        affine, _ = calibrate(model, [pictures(200)], layer=layer)
+        corrected = model(pictures(200)).double()
+    expected = (scores.log() * torch.tensor(affine.scale) + torch.tensor(affine.shift)).softmax(dim=1)
+    torch.testing.assert_close(corrected, expected, atol=1e-5, rtol=0)
+    assert layer.name == "ending.1"
+
+
 def test_logits_that_are_rectified_afterwards_are_taken_with_a_warning():
     model = make(Ending, nn.ReLU())
     with pytest.warns(LogNWarning, match="ReLU follows `fc`"):
         run_in(model)(LogitLayer("fc"))
+
+
+# Several tensors are returned
+
+
+Named = namedtuple("Named", ["embedding", "logits"])
+
+
+@dataclasses.dataclass
+class Record:
+    embedding: torch.Tensor
+    cls_scores: torch.Tensor
+
+
+class TwoHeads(nn.Module):
+    """Returns two layers of one width, in the way that `pack` says."""
+
+    def __init__(self, pack, follow=True, width=CLASSES):
+        super().__init__()
+        self.body, self.other, self.fc = Body(), nn.Linear(8, width), nn.Linear(8, CLASSES)
+        self.pack, self.follow = pack, follow
+
+    def forward(self, images):
+        if not self.follow and images.shape[0] == 0:
+            return None
+        features = self.body(images)
+        return self.pack(self.other(features), self.fc(features))
+
+
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize(
+    "pack",
+    [
+        Named,
+        Record,
+        lambda other, logits: {"boxes": other, "logits": logits},
+        lambda other, logits: {"features": other, "pred_logits": logits},
+        lambda other, logits: {"offsets": other, "cls_logits": logits},
+        lambda other, logits: {"offsets": other, "scores": logits.sigmoid()},
+        lambda other, logits: (other[:, :1], {"a": logits})[1],
+    ],
+    ids=["named tuple", "dataclass", "logits", "pred_logits", "cls", "scores", "alone"],
+)
+def test_names_tell_the_class_scores_wherever_they_come(pack, follow):
+    model = make(TwoHeads, pack, follow)
+    if follow:
+        assert locate_logits(model).path == "fc"
+    assert locate_logits(model, inputs=pictures()).path == "fc"
+    assert calibrate(model, [pictures()]).layer.path == "fc"
+
+
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda other, logits: (other, logits),
+        lambda other, logits: [logits, other.relu()],
+        lambda other, logits: {"fine": other, "coarse": logits},
+        lambda other, logits: {"logits": (other, logits)},
+    ],
+    ids=["two first", "two last", "fine and coarse", "one name"],
+)
+def test_several_tensors_that_fit_are_refused_with_their_layers(pack, follow):
+    model, both = (
+        make(TwoHeads, pack, follow),
+        r"several tensors that fit, of the layers (other|fc) \(5\), (other|fc) \(",
+    )
+    for refused in (lambda: locate_logits(model, inputs=pictures()), lambda: calibrate(model, [pictures()])):
+        with pytest.raises(InputError, match=rf"{both}.*name the one of the classes: layer=logn\.LogitLayer\("):
+            refused()
+    if follow:
+        with pytest.raises(InputError, match=both):
+            locate_logits(model)
+    assert calibrate(model, [pictures()], layer=LogitLayer("fc")).layer.path == "fc"
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_the_number_of_columns_tells_one_of_several(follow):
+    model = make(TwoHeads, lambda other, logits: (other, logits), follow, 7)
+    for options in ({}, {"num_classes": 6}):
+        with pytest.raises(InputError):
+            locate_logits(model, inputs=pictures(), **options)
+    assert locate_logits(model, num_classes=CLASSES, inputs=pictures()).path == "fc"
+    single = make(TwoHeads, lambda other, logits: (other, logits), follow, 1)
+    assert locate_logits(single, inputs=pictures()).path == "fc"
+
+
+# Hooks behind the layer
+
+
+HOOKS = {
+    "adds": lambda module, inputs, output: output + torch.linspace(0.0, 3.0, CLASSES),
+    "in place": lambda module, inputs, output: output.mul_(2.0),
+    "narrower": lambda module, inputs, output: output[:, 1:],
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("options", [{}, {"check_output": False}], ids=["checked", "unchecked"])
+def test_a_hook_that_changes_the_logits_is_refused(hook, options):
+    model = make(Ending, nn.Softmax(dim=1))
+    handle = model.fc.register_forward_hook(hook)
+    for refused in (
+        lambda: run_in(model)(LogitLayer("fc"), **options),
+        lambda: calibrate(model, [pictures()], layer=LogitLayer("fc"), **options),
+    ):
+        with pytest.raises(InputError, match="`fc` to hand on what it gives, but a forward hook on it changes that"):
+            refused()
+    assert list(model.fc._forward_hooks) == [handle.id]
+
+
+def test_a_hook_that_only_looks_is_taken():
+    model, seen = make(Ending, nn.Softmax(dim=1)), []
+    model.fc.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    assert run_in(model)(LogitLayer("fc")).count.tolist() == [12.0] * CLASSES
+    assert len(seen) == 1
 
 
 # Which activation
@@ -283,12 +436,10 @@ def test_logits_that_are_rectified_afterwards_are_taken_with_a_warning():
     ("ending", "activation"),
     [
         (torch.sigmoid, "sigmoid"),
-        (lambda logits: torch.sigmoid(logits / 2 - 1), "sigmoid"),
         (lambda logits: logits.softmax(dim=1), "softmax"),
-        (lambda logits: (logits / 2).softmax(dim=1), "softmax"),
         (lambda logits: logits.log_softmax(dim=1), "softmax"),
     ],
-    ids=["sigmoid", "sigmoid with temperature", "softmax", "softmax with temperature", "log softmax"],
+    ids=["sigmoid", "softmax", "log softmax"],
 )
 def test_the_forward_pass_shows_the_activation(ending, activation):
     model = make(Ending, Function(ending))

@@ -1,9 +1,12 @@
 """What people pass by mistake is told in one sentence, before anything runs."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import logn
 
@@ -44,6 +47,72 @@ def test_torchscript_is_refused(model):
 def test_one_tensor_is_no_loader(model):
     with pytest.raises(logn.InputError, match=r"but got one tensor; put it in a list: \[images\]"):
         logn.calibrate(model, torch.rand(8, 4))
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        ("train/", r"but got the path `train/`; for a folder of images use logn.correct, or a torch DataLoader\."),
+        (Path("train"), "but got the path `train`"),
+        (TensorDataset(torch.rand(8, 4)), r"but got a dataset \(TensorDataset\), which gives single images; put it in"),
+        (None, "but got NoneType"),
+    ],
+)
+def test_what_gives_no_batches_is_no_loader(model, loader, message):
+    with pytest.raises(logn.InputError, match=message):
+        logn.calibrate(model, loader)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"methd": "logn"}, "options of `recommended` to be among .*, but got `methd`"),
+        ({"method": "lgn"}, "`method` to be one of none, recommended, logn"),
+        ({"method": "logn", "margin": "mni"}, r"Expected `margin` to be a number or one of .*, but got 'mni'"),
+        ({"method": "logn", "margin": "background"}, "this head has none"),
+        ({"strength": "half"}, "Expected `strength` to be a finite number, but got 'half'"),
+        ({"strength": 2.0}, "Expected `strength` to be from 0 to 1, but got 2.0"),
+        ({"strength": float("nan")}, "Expected `strength` to be a finite number, but got nan"),
+        ({"method": "logn", "std_power": None}, "Expected `std_power` to be a finite number"),
+        ({"activation": "softmx"}, "Expected `activation` to be"),
+        ({"target": [0.5, 0.5]}, r"Expected `target` to be one share per foreground class \(6\)"),
+        ({"estimator": "exakt"}, "Expected `estimator` to be one of"),
+        ({"nonfinite": "skp"}, "Expected `nonfinite` to be one of"),
+    ],
+)
+def test_a_mistyped_option_is_refused_before_the_pass(model, wrong, message):
+    batches = []
+
+    def loader():
+        for _ in range(2):
+            batches.append(torch.rand(8, 4))
+            yield batches[-1]
+
+    with pytest.raises(logn.InputError, match=message):
+        logn.calibrate(model, loader(), layer=logn.LogitLayer("2"), **wrong)
+    assert batches == []
+
+
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+@pytest.mark.parametrize(
+    ("background", "activation"), [(None, None), (None, "softmax"), (None, "sigmoid"), (0, "softmax"), (-1, None)]
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"strength": 0.0},
+        {"threshold": 0.4},
+        {"method": "logn"},
+        {"method": "logn", "margin": -3.0, "use_std": False},
+        {"method": "logn", "std_power": 2.0, "eps": 1e-3},
+        {"method": "p2p:strength=0.5"},
+    ],
+)
+def test_what_can_be_fitted_is_not_refused_before(model, background, activation, options):
+    layer = logn.LogitLayer("2", background=background, activation=activation)
+    affine, _ = logn.calibrate(model, [torch.rand(32, 4)] * 2, layer=layer, **options)
+    assert affine.num_classes == 6
 
 
 def test_one_image_has_no_spread(model):

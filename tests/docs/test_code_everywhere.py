@@ -21,7 +21,7 @@ STAND_INS = {
     "logn.callbacks.lightning.LogNCallback": "logn.callbacks.lightning.CorrectBestCheckpoint",
     "logn.callbacks.transformers.LogNCallback": "logn.callbacks.transformers.CorrectBestModel",
 }
-KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folds", "logn.predictions", "logn.prior", "logn.statistics"}
+KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.prior", "logn.statistics"}
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the documentation is not beside the tests")
 
@@ -112,7 +112,7 @@ def test_the_names_and_arguments_of_the_scripts_that_cannot_run_here_exist(scrip
     "code",
     [
         "logn.callibrate(model)",
-        "logn.calibrate(model, loader, folds=True)",
+        "logn.norcal([3, 2], gama=0.5)",
         "from logn.evaluate.store.predict import foresee",
         "logn.LogitLayer('a', wrong=1)",
         "norcal(1, 2, wrong=3)",

@@ -44,7 +44,7 @@ def test_an_array_of_logits_is_corrected(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = run("classifier_from_arrays.ipynb", {})
     assert names["after"]["few"] > names["before"]["few"]
-    assert "p2p:strength=0.5" in capsys.readouterr().out
+    assert "recommended" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -56,6 +56,7 @@ def test_a_detector_gets_a_report(tmp_path, monkeypatch, capsys):
         "ITERATIONS = 500": "ITERATIONS = 2",
         "classes=40, train=1200, dev=240, test=240": "classes=6, train=24, dev=8, test=1, size=64",
         "num_bootstrap=100": "num_bootstrap=0",
+        "max_images=400": 'max_images=400, method="logn"',  # two iterations leave too little bias to be corrected
     }
     names = run("detector_to_report.ipynb", shorter)
     assert names["done"].output.is_dir()

@@ -1,6 +1,5 @@
 """The README works by copy and paste: on a detector, on an ONNX file, on dumped logits."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +38,14 @@ def loader(detector):
 
 
 def test_the_one_call_corrects_a_detector(blocks, run_python, detector, loader):
-    weight = detector.roi_heads.box_predictor.cls_score.weight.detach().clone()
+    torch = pytest.importorskip("torch")
+    bias = detector.roi_heads.box_predictor.cls_score.bias
+    with torch.no_grad():
+        bias.copy_(torch.tensor([2.0, 1.0, 0.0, -2.0, -4.0]))  # a long tail
+    before = bias.detach().clone()
     call, _ = blocks("python")
     run_python(call, {"model": detector, "loader": loader})
-    assert not detector.roi_heads.box_predictor.cls_score.weight.equal(weight)
+    assert not detector.roi_heads.box_predictor.cls_score.bias.equal(before)
 
 
 def test_the_lines_of_python_correct_a_detector(blocks, run_python, detector, loader):
@@ -64,7 +67,8 @@ def test_dumped_logits_are_corrected(tmp_path, paste):
     lines = (f"class{index},{2 ** (index // 2)}" for index in range(20))
     (tmp_path / "class_counts.csv").write_text("\n".join(["name,image_count", *lines]))
     assert "strongly follow the training counts" in paste("logn collect 'train_logits", tmp_path)
-    assert np.ptp(np.load(tmp_path / "corrected.npy")[:, 1:].mean(0)) < 0.2
+    means = [np.load(tmp_path / name)[:, 1:].mean(0) for name in ("test_logits.npy", "corrected.npy")]
+    assert np.ptp(means[1]) < 0.6 * np.ptp(means[0])  # half of the prior
 
 
 def test_an_onnx_file_is_corrected(tmp_path, paste):
@@ -87,7 +91,7 @@ def test_dumped_logits_of_a_classifier_are_compared(tmp_path, paste):
         np.save(tmp_path / name, 2 * np.eye(4)[rows] + random.standard_normal((80, 4)) + np.log(counts))
     np.save(tmp_path / "labels.npy", labels)
     (tmp_path / "counts.csv").write_text("name,image_count\n" + "".join(f"c{n},{n}\n" for n in counts))
-    assert "logn:balanced" in paste("logn compare test.npy", tmp_path)
+    assert "recommended" in paste("logn compare test.npy", tmp_path)
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -123,26 +127,7 @@ def test_the_first_commands_correct_a_yolo_and_measure_it(tmp_path, blocks, run_
     monkeypatch.chdir(tmp_path)
     first, *more = [block for block in blocks("console") if block.startswith(("$ logn correct", "$ logn predict best"))]
     said = run_logn(first)
-    assert "logn:balanced (as advised" in " ".join(said.split())
+    assert "what LogN recommends, half of the prior" in " ".join(said.split())
     assert {"corrected.pt", "corrected.statistics.safetensors"} <= {path.name for path in tmp_path.iterdir()}
     run_logn(more[0], shorter={"-o comparison": "-o comparison --bootstrap 0"})
     assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_detector_that_was_trained_here_is_compared_and_reported(workplace, blocks, run_logn):
-    (workplace / "runs" / "glyphs").rename(workplace / "run")
-    for before, after in (("train.json", "train.json"), ("test.json", "val.json"), ("images", "images")):
-        (workplace / "glyphs" / before).rename(workplace / after)
-    (commands,) = [block for block in blocks("console") if block.startswith("$ logn collect run/")]
-    run_logn(commands)
-    assert "<html" in (workplace / "report.html").read_text(encoding="utf-8")
-
-
-def test_every_command_has_options_that_exist(assert_options_exist):
-    assert_options_exist(re.findall(r"^\$ logn (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.M))
-
-
-def test_the_installation_names_an_extra_that_exists():
-    (extra,) = re.findall(r'pip install "\.\[(\w+)\]"', PAGE.read_text(encoding="utf-8"))
-    assert re.search(rf"^{extra} = ", (PAGE.parent / "pyproject.toml").read_text(encoding="utf-8"), flags=re.M)

@@ -24,7 +24,7 @@ def demonstration(workplace, run_logn):
         f"logn predict {folder}/model --data {folder}/data/test.json -o {folder}/predictions\n"
         f"logn collect {folder}/model --data {folder}/data/train.json -o {folder}/statistics.safetensors\n"
         f"logn compare {folder}/predictions -s {folder}/statistics.safetensors -a {folder}/data/test.json"
-        f" --counts {folder}/data/train.json --methods logn:balanced,logn --bootstrap 50 -o {folder}"
+        f" --counts {folder}/data/train.json --methods recommended,logn --bootstrap 50 -o {folder}"
     )
     return folder
 
@@ -40,7 +40,7 @@ def test_the_commands_write_a_page_and_a_figure(demonstration, workplace, blocks
 def test_the_lines_of_python_give_the_numbers_of_a_figure(demonstration, blocks, run_python, capsys):
     reading, code = blocks("python")
     found = run_python(reading)
-    assert "\nlogn:balanced " in capsys.readouterr().out
+    assert "\nrecommended " in capsys.readouterr().out
     assert found["affine"].num_classes == 7
     run_python(code)
     assert -1 <= float(capsys.readouterr().out) <= 1

@@ -21,8 +21,10 @@ def test_the_tutorial_can_be_pasted(tmp_path, monkeypatch, blocks, run_logn, run
     said = ""
     for block in blocks("sh"):
         shorter = {long: short for long, short in SHORTER.items() if long in block}
+        if "logn correct" in block:  # of a detector that has learnt nothing, nothing would be written
+            shorter = {"--max-images 400": "--max-images 8 --method logn"}
         said += run_logn(block, shorter=shorter)
-    assert "p2p:extra_margin=-2" in said
+    assert "recommended" in said
     assert (tmp_path / "corrected" / "checkpoint.safetensors").is_file()
     assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
     (lines,) = blocks("python")

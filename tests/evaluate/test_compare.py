@@ -20,7 +20,7 @@ from logn.evaluate.comparison.files import save_comparison
 from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import Sweep, first_half
-from logn.evaluate.comparison.tables import FORMATS, full_table, write_comparison
+from logn.evaluate.comparison.tables import FORMATS, Table, full_table, write_comparison
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import evaluate_detections
@@ -221,7 +221,7 @@ def test_an_unknown_objective_is_refused(softmax_split):
         ("gamma=a:1:1", "three numbers"),
         ("norcal:tau=0:1:1", "over a number of `norcal`, of which it has gamma, strength, but got `tau`"),
         ("norcal:weights=0:1:1", "over a number of `norcal`"),
-        ("nothing:tau=0:1:1", "one of none, logn"),
+        ("nothing:tau=0:1:1", "one of none, recommended, logn"),
         ("gamma=0:1:0", "1 to 200 values"),
         ("gamma=0:1:-1", "1 to 200 values"),
     ],
@@ -316,7 +316,7 @@ def test_the_weights_are_compared_where_both_sides_know_them(softmax_split, recw
 def test_the_store_knows_the_activation_that_the_statistics_lack(sigmoid_split):
     moments = of_the_store(sigmoid_split.moments, activation=None)
     fitted = fit_for_store("logn", sigmoid_split.store.header, moments=moments)
-    assert fitted.settings["activation"] == "sigmoid"
+    assert fitted.source.activation == "sigmoid"
     assert fitted == fit_for_store("logn", sigmoid_split.store.header, moments=sigmoid_split.moments)
 
 
@@ -328,6 +328,25 @@ def test_all_formats_show_every_method(comparison):
             assert name in text
     with pytest.raises(InputError, match="`format` to be one of table, markdown, csv, latex, but got 'html'"):
         write_comparison(comparison, "html")
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ('=HYPERLINK("http://a.b";"cup")', '\'=HYPERLINK("http://a.b";"cup")'),
+        ("+1+2", "'+1+2"),
+        ("-1+2", "'-1+2"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("\t=1+2", "'\t=1+2"),
+        ("cup=2", "cup=2"),
+        ("-0.7", "-0.7"),
+        ("+1e-05", "+1e-05"),
+        ("", ""),
+    ],
+)
+def test_a_name_is_no_formula_in_a_spreadsheet(cell, written):
+    text = Table("", ("name", cell), ((cell, "1.0"),)).to_csv()
+    assert list(csv.reader(text.splitlines())) == [["name", written], [written, "1.0"]]
 
 
 def test_csv_holds_the_numbers_in_points(comparison):

@@ -29,11 +29,12 @@ from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import Curve, Sweep
 from logn.evaluate.decode.decoder import DecodeSettings
-from logn.evaluate.detection.before_after import OperatingPoint, score_histogram
+from logn.evaluate.detection.before_after import score_histogram
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.gallery import KINDS, GalleryImage, Mark
 from logn.evaluate.detection.metrics import DetectionMetrics
 from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.detection.recall_at_count import COUNTED_AT, RecallAtCount
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 
 VALUES = st.floats(-2, 2) | st.just(math.nan)
@@ -56,7 +57,19 @@ ERRORS = st.builds(
     st.dictionaries(st.sampled_from("rcf"), st.fixed_dictionaries({"AP50": VALUES, **GAINS}), max_size=1),
 )
 PAIRS = st.tuples(st.integers(0, 99), st.integers(0, 99))
-POINTS = st.builds(OperatingPoint, st.floats(0, 1), st.floats(0, 1), PAIRS, PAIRS, PAIRS, PAIRS)
+RECALL = {
+    at: st.builds(
+        RecallAtCount,
+        st.just(at),
+        st.integers(0, 99),
+        st.floats(0, 1),
+        st.integers(0, 99),
+        st.integers(0, 99),
+        VALUES,
+        st.dictionaries(st.sampled_from("rcf"), VALUES),
+    )
+    for at in COUNTED_AT
+}
 MARKS = st.builds(
     Mark,
     st.sampled_from(KINDS),
@@ -82,8 +95,6 @@ DETAILS = st.builds(
     st.integers(0, 500),
     st.integers(0, 500),
     st.dictionaries(st.sampled_from(["all", "rare"]), HISTOGRAMS),
-    st.lists(POINTS, max_size=3).map(tuple),
-    POINTS,
     st.lists(IMAGES, max_size=2).map(tuple),
     st.none() | ERRORS,
 )
@@ -145,6 +156,7 @@ def detections(draw):
             draw(st.dictionaries(TEXTS, st.floats(-9, 9) | TEXTS)),
             draw(MAPS),
             draw(st.none() | DETAILS),
+            recall=draw(st.fixed_dictionaries(RECALL)),
         )
         for name in names
     ]

@@ -86,7 +86,7 @@ def calibrated(name, paths):
 
     images = [as_tensor(read_rgb(path)) for path in paths]
     batches = [images[start : start + 8] for start in range(0, len(images), 8)]
-    return logn.calibrate(getattr(tiny_detectors, name)(), batches, form="paper").moments
+    return logn.calibrate(getattr(tiny_detectors, name)(), batches, method="logn").moments
 
 
 @pytest.mark.parametrize("name", list(POPULATIONS))
@@ -139,7 +139,7 @@ def test_a_corrected_model_is_collected_but_not_corrected_again(folder):
     plain = collected(folder, "tiny_detectors:retinanet", "--images", "images")
     twice = collected(folder, "twice:build", "--images", "images")
     np.testing.assert_allclose(twice.mean, 2.0 * plain.mean, rtol=1e-5)
-    with pytest.raises(logn.InputError, match="Expected a model that is not corrected yet"):
+    with pytest.raises(logn.InputError, match="to have no map folded into it, but it has one"):
         logn.correct("twice:build", folder / "images", dry_run=True)
 
 

@@ -1,6 +1,8 @@
 """ONNX detectors in the layouts of public ones: logits found, folded and recorded, and boxes as a decoder by hand."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -10,13 +12,17 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
+import logn
 from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.recommend import class_scores
 from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
 from logn.evaluate.detectors.onnx import OnnxDetector
 from logn.logits.image_folder import Preprocessing, read_prepared
+from logn.logits.onnx.boxes import find_objectness
 from logn.logits.onnx.file import read_onnx
-from logn.logits.onnx.locate import Wanted, locate_onnx_logits
+from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
+from logn.logits.presets import PRESETS
 from logn.statistics.record_onnx import record_onnx
 
 SIZE, CLASSES, STRIDES = 64, 6, (8, 16, 32)
@@ -284,6 +290,109 @@ def test_statistics_are_those_of_all_levels_together(tmp_path, name):
     np.testing.assert_allclose(moments.variance, rows.var(0, ddof=1), rtol=1e-4)
 
 
+def raw_levels(path, classes=CLASSES):
+    """Box, objectness and classes of three anchors as the layers give them, one output per level."""
+    graph, width = Writer(7), 5 + classes
+    for level, cells in enumerate(CELLS):
+        graph.constant(f"split{level}", [1, 3, width, cells, cells])
+        graph.conv(f"m{level}", level, 3 * width)
+        graph.add(
+            f"v{level} = Reshape(m{level}, split{level}) y{level} = Transpose <perm = [0, 1, 3, 4, 2]> (v{level})"
+        )
+    return graph.save(path, ", ".join(f"float[1, 3, A{i}, B{i}, {width}] y{i}" for i in range(3)))
+
+
+def with_tail(path):
+    """The same model, each class half a logit below the one before."""
+    model = onnx.load(str(path))
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith(("cls", "m")) and tensor.name.endswith("_b"):
+            biases = numpy_helper.to_array(tensor).copy()
+            width = len(biases) // 3 if tensor.name.startswith("m") else CLASSES
+            biases.reshape(-1, width)[:, -CLASSES:] -= 0.5 * np.arange(CLASSES, dtype=np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(biases, tensor.name))
+    onnx.save_model(model, str(path))
+    return path
+
+
+def pictures(folder, count):
+    """Of every brightness, so that scores spread."""
+    folder.mkdir()
+    for number in range(count):
+        Image.fromarray((picture(seed=number) * (number + 1) / count).astype(np.uint8)).save(
+            folder / f"{number:02}.png"
+        )
+    return folder
+
+
+def score_parts(name, path, folder):
+    """Objectness and class scores of all boxes of all images, as the outputs of the file have them."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    prepare = PRESETS["yolov5" if name == "raw" else name].preprocessing
+    rows = []
+    for image in sorted(folder.iterdir()):
+        ready = replace(prepare, size=(SIZE, SIZE), layout="NCHW", dtype="float32")
+        outputs = session.run(None, {"x": read_prepared(image, ready)[None]})
+        rows.extend(output.reshape(-1, 5 + CLASSES)[:, 4:].astype(np.float64) for output in outputs)
+    values = np.concatenate(rows)
+    values = sigmoid(values) if name == "raw" else values
+    return values[:, :1], values[:, 1:]
+
+
+@pytest.mark.parametrize("name", ["yolox", "yolov5", "raw"])
+def test_an_objectness_is_recorded(tmp_path, name):
+    source = {**LAYOUTS, "raw": raw_levels}[name](tmp_path / "m.onnx")
+    folder = pictures(tmp_path / "images", 5)
+    moments = record_onnx(source, folder, like="yolov5" if name == "raw" else name)
+    objectness, classes = score_parts(name, source, folder)
+    assert moments.count.tolist() == [len(classes)] * CLASSES
+    np.testing.assert_allclose(moments.mean_probability, (objectness * classes).mean(axis=0), rtol=1e-4)
+    sampled = sigmoid(moments.sample_objectness)[:, None] * sigmoid(moments.sample)
+    np.testing.assert_allclose(np.sort(sampled, axis=0), np.sort(objectness * classes, axis=0), rtol=2e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["nanodet", "yolov8", "detr"])
+def test_layouts_without_an_objectness_have_none(tmp_path, name):
+    moments = record_onnx(
+        LAYOUTS[name](tmp_path / "m.onnx"), pictures(tmp_path / "images", 2), like=LIKE.get(name, name)
+    )
+    assert moments.sample_objectness is None
+
+
+@pytest.mark.parametrize("name", ["yolox", "yolov5"])
+@pytest.mark.parametrize("threshold", [0.25, 0.5])
+def test_a_corrected_file_keeps_its_number_of_scores(tmp_path, name, threshold):
+    source, folder = with_tail(LAYOUTS[name](tmp_path / "m.onnx")), pictures(tmp_path / "images", 12)
+    done = logn.correct(source, folder, tmp_path / "new.onnx", like=name, threshold=threshold)
+    (moments,), (affine,) = done.moments, done.maps
+    assert len(moments.sample) == moments.count.max()  # all rows are in it
+    before, after = (int((class_scores(moments, part, "sigmoid") > threshold).sum()) for part in (None, affine))
+    assert before >= 100
+    assert abs(after - before) <= 1
+    numbers = []
+    for path in (source, tmp_path / "new.onnx"):
+        objectness, classes = score_parts(name, path, folder)
+        numbers.append(int((objectness * classes > threshold).sum()))
+    assert numbers[1] == pytest.approx(numbers[0], rel=0.01)  # the sample is rounded to float16
+    alone = int((score_parts(name, source, folder)[1] > threshold).sum())
+    assert alone > 1.2 * numbers[0]  # without the objectness another number would be kept
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_levels_of_low_scores_are_not_mistaken_for_each_other(dtype):
+    """The order of the levels in the output is found though all scores are below 1e-4."""
+    rng = np.random.default_rng(0)
+    first, second = (rng.normal(-10, 0.4, (1, 50, 3)).astype(dtype) for _ in range(2))
+    logits = OnnxLogits(("a", "b"), -1, 3, np.dtype(dtype), "sigmoid", (), None, None, 0, 3)
+    scores = sigmoid(np.concatenate([second, first], axis=1)).astype(dtype)
+    boxes, objectness = np.ones((1, 100, 4), dtype), rng.uniform(0.1, 0.9, (1, 100, 1)).astype(dtype)
+    values = {"a": first, "b": second, "y": np.concatenate([boxes, objectness, scores], axis=2)}
+    found = find_objectness(SimpleNamespace(outputs=["y"]), logits, values)
+    assert (found.order, found.outputs) == ((1, 0), ("y",))
+    np.testing.assert_allclose(sigmoid(found.objectness_logits(values["y"])), objectness[..., 0], rtol=1e-5)
+    assert find_objectness(SimpleNamespace(outputs=["y"]), logits, values | {"y": values["y"][..., 1:]}) is None
+
+
 def test_the_metadata_of_ultralytics_say_classes_and_preprocessing(tmp_path):
     names = {place: f"thing {place}" for place in range(CLASSES)}
     metadata = {"names": str(names), "stride": "32", "task": "detect", "imgsz": f"[{SIZE}, {SIZE}]", "head": "Detect"}
@@ -345,14 +454,7 @@ def test_several_images_at_once_are_those_one_by_one(tmp_path):
 
 
 def test_raw_levels_with_box_objectness_and_classes_are_split_where_the_user_says_so(tmp_path):
-    graph, width = Writer(7), 5 + CLASSES
-    for level, cells in enumerate(CELLS):
-        graph.constant(f"split{level}", [1, 3, width, cells, cells])
-        graph.conv(f"m{level}", level, 3 * width)
-        graph.add(
-            f"v{level} = Reshape(m{level}, split{level}) y{level} = Transpose <perm = [0, 1, 3, 4, 2]> (v{level})"
-        )
-    source = graph.save(tmp_path / "m.onnx", ", ".join(f"float[1, 3, A{i}, B{i}, {width}] y{i}" for i in range(3)))
+    source = raw_levels(tmp_path / "m.onnx")
     found, _ = locate_onnx_logits(read_onnx(source), Wanted(start=5))
     assert (found.num_classes, found.start, found.activation, len(found.tensors)) == (CLASSES, 5, None, 3)
 

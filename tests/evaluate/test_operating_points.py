@@ -406,7 +406,7 @@ class TestOfADetector:
             sigmoid_split.store,
             sigmoid_split.annotations,
             "keep-counts=0.5",
-            "logn:balanced",
+            "recommended",
             moments=sigmoid_split.moments,
             num_bootstrap=0,
         )
@@ -417,7 +417,7 @@ class TestOfADetector:
 
 
 class TestFolded:
-    @pytest.mark.parametrize("correction", [None, "logn:balanced", "norcal"])
+    @pytest.mark.parametrize("correction", [None, "recommended", "norcal"])
     @pytest.mark.parametrize("at", [0.05, 0.25, 0.7])
     def test_a_sigmoid_model_decides_as_before(self, sigmoid_split, correction, at):
         points = logn.operating_points(

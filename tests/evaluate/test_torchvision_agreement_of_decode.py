@@ -18,6 +18,7 @@ from logn.calibrators.class_affine import ClassAffine  # noqa: E402
 from logn.datasets.masks import decode_segmentation  # noqa: E402
 from logn.errors import InputError  # noqa: E402
 from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
+from logn.evaluate.decode.detections import Detections  # noqa: E402
 from logn.evaluate.decode.mask_maker import mask_maker, paste_mask  # noqa: E402
 from logn.evaluate.detectors.torchvision import TorchvisionDetector  # noqa: E402
 from logn.evaluate.store.format import StoreHeader  # noqa: E402
@@ -224,6 +225,7 @@ def test_masks_equal_the_model_and_are_made_once_for_all_methods(tmp_path, mask_
         for row, expected in zip(rows, output["masks"][:, 0] > 0.5, strict=True):
             mask = decode_segmentation(encoded[0][row], *expected.shape)
             assert (mask != expected.numpy()).mean() < 0.01, row
+    assert mask_maker(detector, data, store)([Detections.empty()] * 2) == [[], []]  # nothing was detected
 
 
 def test_models_that_do_not_fit_are_refused(faster_rcnn):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import numpy as np
 import pytest
@@ -125,6 +126,11 @@ def test_decode_equals_the_final_output_of_the_model(name, tmp_path):
     assert len(set(found.labels.tolist())) > 2
 
 
+# Random weights may score the unused column highest.
+UNUSED_COLUMN = pytest.mark.filterwarnings("ignore:Column 0 of .* is left out:logn.LogNWarning")
+
+
+@UNUSED_COLUMN
 def test_the_adapter_says_what_the_model_is(model):
     detector = TorchvisionDetector(model, class_names=["none", *"abcdef"])
     assert detector.num_classes == CLASSES
@@ -135,11 +141,25 @@ def test_the_adapter_says_what_the_model_is(model):
     assert detector.propose(images()[:1])[0].num_columns == CLASSES + 1
 
 
+@UNUSED_COLUMN
 def test_fewer_anchors_can_be_kept(model):
     detector = TorchvisionDetector(model, anchors_per_level=5)
     assert detector.population == "kept anchors"
     some, all_of_them = detector.propose(images()[:1])[0], TorchvisionDetector(model).propose(images()[:1])[0]
     assert len(some.logits) <= 5 * 6 < len(all_of_them.logits)
+
+
+@pytest.mark.parametrize("bias", [9.0, -9.0])
+def test_a_column_that_is_left_out_and_scores_highest_is_warned_of(bias):
+    model = MODELS["retinanet"]()
+    with torch.no_grad():
+        model.head.classification_head.cls_logits.bias[:: CLASSES + 1] = bias
+    for detector, words in ((TorchvisionDetector(model), "Column 0 of"), (TorchvisionDetector(model, unused=()), None)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            detector.propose([torch.rand(3, 64, 64)] * 2)
+        expected = [words] if words and bias > 0 else []
+        assert [str(warning.message)[:11] for warning in caught] == expected
 
 
 def test_a_retinanet_that_counts_from_zero():

@@ -17,6 +17,7 @@ from logn.experiments.detector_spec import DetectionProblem, DetectorSpec
 from logn.experiments.experiment import BenchResult, BenchSection, RowResult, SectionResult
 from logn.experiments.model_spec import Folders
 from logn.experiments.run_experiment import detectors_of
+from logn.statistics.moments import ClassMoments
 from logn.text_table import TextStyle
 from logn.training.detectors.config import DetectorTrainingConfig
 
@@ -70,7 +71,7 @@ def test_every_row_can_be_trained_and_fitted(experiment, length, tmp_path):
         labels = [row.label for row in section.rows]
         assert len(set(labels)) == len(labels)
         for row in section.rows:
-            parse_method(row.correction.method)
+            parse_method(row.correction.filled(-5.35))
     # Detectors of different training have different folders.
     specs = detectors_of(sections)
     assert len({spec.name for spec in specs}) == len(set(specs))
@@ -78,8 +79,8 @@ def test_every_row_can_be_trained_and_fitted(experiment, length, tmp_path):
 
 def test_table1_has_every_rival_under_both_samplers():
     wanted = {"CE", "CE, normalised", "EQL", "EQL v2", "Seesaw", "BAGS", "LOCE", "LOCE + MFS", "LogA", "LogN"}
-    wanted |= {"focal", "cRT", "LWS", "tau-norm", "LogN balanced", "online LogN", "Seesaw, linear", "LogA, linear"}
-    wanted |= {"LogA with priors, linear", "LogN, linear", "LogN balanced, linear"}
+    wanted |= {"focal", "cRT", "LWS", "tau-norm", "online LogN", "Seesaw, linear", "LogA, linear"}
+    wanted |= {"LogA with priors, linear", "LogN, linear"}
     wanted |= {"recommended", "recommended, linear"}
     wanted |= {f"{name}, linear" for name in ("NorCal", "FRACAL", "IIF")}
     for section in table1.sections(BENCHMARK, 0):
@@ -99,7 +100,7 @@ def test_table1_has_every_rival_under_both_samplers():
 def test_table1_has_the_heads_of_the_paper():
     for section in table1.sections(BENCHMARK, 0):
         heads = {row.label: row.detector.classifier for row in section.rows}
-        normalised = {"CE, normalised", "Seesaw", "online LogN", "LogA", "LogN", "LogN balanced", "recommended"}
+        normalised = {"CE, normalised", "Seesaw", "online LogN", "LogA", "LogN", "recommended"}
         assert {label for label, head in heads.items() if head == "cosine"} == normalised
 
 
@@ -151,13 +152,18 @@ def test_the_threshold_of_eql_on_lvis_is_its_own():
 
 
 def test_components_has_every_subset():
-    options = [parse_method(correction.method)[1] for correction in components.CORRECTIONS.values()]
-    subsets = {
-        (chosen.get("use_mean", True), chosen.get("use_std", True), chosen.get("margin", "min") == "min")
-        for chosen, correction in zip(options, components.CORRECTIONS.values(), strict=True)
-        if correction.method.startswith("logn") and not chosen.get("relative_std") and chosen.get("margin") != "balance"
-    }
-    assert len(subsets) == 7  # the eighth is no correction at all
+    mean, std, margin = np.array([-2.0, -5.0]), np.array([2.0, 4.0]), -5.0
+    moments = ClassMoments(3)
+    moments.update(np.array([[7, *(mean - std)], [7, *(mean + std)]]))
+    std = np.sqrt(moments.variance[1:] + 1e-5)
+    for label, correction in list(components.CORRECTIONS.items())[1:8]:  # the first is no correction at all
+        words = label.partition(":")[0]
+        taken, divided, raised = (part in words for part in ("mean", "std", "margin"))
+        affine = fit_method(correction.filled(margin), moments=moments, background=0)
+        divisor = std if divided else np.ones(2)
+        np.testing.assert_allclose(affine.scale[1:], 1 / divisor)
+        np.testing.assert_allclose(affine.shift[1:], (margin * raised - mean * taken) / divisor)
+    assert len(components.CORRECTIONS) == 11
     assert parse_method(components.CORRECTIONS["LogN, squared std"].method)[1] == {"std_power": 2.0}
     assert components.CORRECTIONS["LogN, positives only"].statistics == "positives"
 

@@ -50,7 +50,8 @@ def sections(length, seed):
         BenchRow("CE", plain),
         BenchRow("BAGS", length.second("BAGS", "random", seed=seed)),
         BenchRow("LogN", plain, Correction("logn")),
-        BenchRow("recommended", plain, Correction("p2p:extra_margin=-2")),
+        BenchRow("recommended", plain, Correction("recommended")),
+        BenchRow("margin alone", plain, Correction("logn:strength=0,use_std=false,margin={min}")),
         BenchRow("positives", plain, Correction("logn", "positives")),
         BenchRow("tau-norm", plain, Correction("tau-norm:tau=0.7")),
         BenchRow("FRACAL", plain, Correction("fracal")),
@@ -91,6 +92,7 @@ def test_every_row_is_measured_and_the_impossible_one_is_told(finished):
         "BAGS",
         "LogN",
         "recommended",
+        "margin alone",
         "positives",
         "tau-norm",
         "FRACAL",
@@ -107,6 +109,7 @@ def test_every_row_is_measured_and_the_impossible_one_is_told(finished):
     assert section["BAGS"].relative_cost[0] > 0
     moments = ClassMoments.load(finished[0] / "models" / "tiny-linear-random-ce-i12-s0" / "statistics.safetensors")
     assert section["LogN"].margins[0] == pytest.approx(moments.mean[1:].min())
+    assert section["margin alone"].margins == section["LogN"].margins
     assert not section["CE"].margins
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -56,6 +59,29 @@ def close(after, before, affine):
     np.testing.assert_allclose(np.asarray(after), expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
 
 
+OFFLINE = """
+import socket, sys
+
+def refuse(*arguments, **options):
+    print("NETWORK", arguments, file=sys.stderr)
+    raise SystemExit(70)
+
+socket.getaddrinfo = socket.gethostbyname = socket.create_connection = socket.socket.connect = refuse
+from logn.cli.main import execute
+sys.exit(execute(sys.argv[1:]))
+"""
+
+
+def correct_without_network(*arguments):
+    """Run `logn correct` in a process of its own, where any use of the network ends it."""
+    hidden = ("YOLO_OFFLINE", "YOLO_AUTOINSTALL", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    command = [sys.executable, "-c", OFFLINE, "correct", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert "NETWORK" not in done.stderr
+    return done
+
+
 class TestHuggingFace:
     @pytest.fixture(autouse=True)
     def _installed(self):
@@ -87,7 +113,7 @@ class TestHuggingFace:
     def test_the_corrected_folder_gives_the_map_of_the_logits(self, name, folder, images, tmp_path):
         source, out = folder(name), tmp_path / "corrected"
         done = correct(source, images, out)
-        assert (done.method, done.num_classes, done.images) == ("logn:balanced", 5, 6)
+        assert (done.method, done.num_classes, done.images) == ("recommended", 5, 6)
         assert done.moments[0].metadata.class_names == ("cup", "fork", "bed", "cat", "dog")
         assert done.files == (out,)
         assert {"logn-statistics.safetensors", "logn-affine.safetensors"} <= {file.name for file in out.iterdir()}
@@ -100,7 +126,7 @@ class TestHuggingFace:
 
     def test_a_softmax_with_a_background(self, folder, images, tmp_path):
         source, out = folder("detr"), tmp_path / "corrected"
-        done = correct(source, images, out, method="logn:balanced")
+        done = correct(source, images, out, method="recommended")
         assert (done.moments[0].metadata.background, done.moments[0].metadata.activation) == (-1, "softmax")
         close(self.logits(out), self.logits(source), maps_of(out, in_folder=True)[0])
 
@@ -109,7 +135,7 @@ class TestHuggingFace:
         before = sorted(path for path in tmp_path.rglob("*"))
         assert execute(["correct", str(source), "--images", str(images), "--dry-run", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        assert (told["method"], told["output"], told["files"], told["dry_run"]) == ("logn:balanced", None, [], True)
+        assert (told["method"], told["output"], told["files"], told["dry_run"]) == ("recommended", None, [], True)
         assert told["proof"]["largest_difference"] <= told["proof"]["tolerance"]
         assert told["framework"] == "transformers, RTDetrV2ForObjectDetection"
         assert sorted(path for path in tmp_path.rglob("*")) == before
@@ -129,13 +155,17 @@ class TestHuggingFace:
         model.save_pretrained(tmp_path / "model")
         processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
         processor.save_pretrained(tmp_path / "model")
-        done = correct(tmp_path / "model", images, tmp_path / "out", method="logn:balanced")
+        done = correct(tmp_path / "model", images, tmp_path / "out", method="recommended")
         assert (done.num_classes, done.moments[0].metadata.activation) == (6, "softmax")
         assert done.change.is_classification
         again = transformers.ResNetForImageClassification.from_pretrained(tmp_path / "out").eval()
         pixels = torch.rand(2, 3, 32, 32)
         with torch.inference_mode():
             close(again(pixels).logits, model(pixels).logits, maps_of(tmp_path / "out", in_folder=True)[0])
+
+    def test_no_network_is_used(self, folder, images, tmp_path):
+        done = correct_without_network(folder("detr"), "--images", images, "-o", tmp_path / "out")
+        assert done.returncode == 0, done.stderr
 
 
 class TestUltralytics:
@@ -174,7 +204,7 @@ class TestUltralytics:
     @pytest.mark.parametrize(("name", "stages"), [("yolov8n", 1), ("yolo26n", 2)])
     def test_the_corrected_file_gives_the_map_of_the_logits(self, name, stages, file, images, tmp_path):
         source, out = file(name), tmp_path / "corrected.pt"
-        done = correct(source, images, out, trust=True, method="logn:balanced")
+        done = correct(source, images, out, trust=True, method="recommended")
         assert (done.num_classes, done.images, len(done.maps)) == (5, 6, stages)
         assert done.traits.preprocessing == "letterboxed to 64"
         assert done.moments[0].metadata.class_names == ("cup", "fork", "bed", "cat", "dog")
@@ -189,6 +219,10 @@ class TestUltralytics:
         assert len(found.boxes) > 0
         # Half precision stays half, but for the class layer.
         assert out.stat().st_size < 1.1 * source.stat().st_size
+
+    def test_no_network_is_used(self, file, images, tmp_path):
+        done = correct_without_network(file("yolov8n"), "--trust", "--images", images, "-o", tmp_path / "out.pt")
+        assert done.returncode == 0, done.stderr
 
     def test_a_pickle_needs_trust(self, file, images, tmp_path, capsys):
         source = file("yolov8n")

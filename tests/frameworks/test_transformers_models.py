@@ -512,8 +512,6 @@ def test_a_folded_model_is_the_same_after_saving_and_loading(name, class_map, sp
     for key in ("logits", "pred_boxes", "enc_outputs_class"):
         if expected.get(key) is not None:
             np.testing.assert_allclose(found[key], expected[key], atol=1e-6)
-    with pytest.raises(InputError, match="no map folded into it"):
-        fold(loaded, layer, class_map(LABELS + (layer.background is not None), layer.background))
 
 
 def test_columns_that_the_configuration_names_no_class_are_left_alone(spread):

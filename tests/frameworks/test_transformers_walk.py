@@ -65,7 +65,7 @@ def test_the_commands_of_the_page(work):
     assert [command[1] for command in commands] == ["correct", "predict", "compare", "report"]
     # The page says train/; random weights may give nothing to correct.
     commands[0][commands[0].index("train/")] = str(work)
-    commands[0] += ["--method", "logn:balanced"]
+    commands[0] += ["--method", "recommended"]
     for command in commands:
         assert execute(command[1:]) == 0
     store = PredictionStore("predictions")

@@ -45,6 +45,15 @@ def test_evaluate_matches_classes_by_name(tmp_path, store, capsys, write):
     assert any("3 of the 4 classes of the model are in the labels" in note for note in found["notes"])
 
 
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+@pytest.mark.parametrize("write", [write_yolo, write_voc])
+def test_thresholds_sees_the_protocol_as_compare_does(tmp_path, store, capsys, write):
+    labels = write(tmp_path / "labels", SIZES, THINGS)
+    code, out, err = run(capsys, "thresholds", store, "-a", labels, "--bootstrap", "0", "--json")
+    assert code == 0, err
+    assert json.loads(out)["settings"]["labels"] == "coco"
+
+
 def test_results_of_ultralytics_name_their_images(tmp_path, capsys):
     labels = write_yolo(tmp_path / "labels", SIZES, THINGS)
     results = [

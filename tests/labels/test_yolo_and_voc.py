@@ -238,6 +238,19 @@ def test_a_wrong_xml_file_is_named(voc, old, new, message):
         read_annotations(voc)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "iso-8859-1"])
+def test_entities_are_refused_in_any_encoding(voc, encoding):
+    file = voc / "Annotations" / "a.xml"
+    declared = f'<?xml version="1.0" encoding="{encoding.removesuffix("-sig")}"?>\n'
+    plain = file.read_text()
+    file.write_bytes((declared + plain).encode(encoding))
+    assert len(read_annotations(voc).images) == 3
+    entity = plain.replace("<annotation>", '<!DOCTYPE a [<!ENTITY b "cat">]><annotation>').replace("cat<", "&b;<")
+    file.write_bytes((declared + entity).encode(encoding))
+    with pytest.raises(InputError, match="which has no entities, but it defines some"):
+        read_annotations(voc)
+
+
 def test_an_image_that_voc_lacks_is_named(voc):
     (voc / "JPEGImages" / "b.png").unlink()
     with pytest.raises(InputError, match=r"the image of `.*b\.xml` at `.*JPEGImages/b\.png`, but there is no file"):

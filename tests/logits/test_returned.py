@@ -87,10 +87,23 @@ def test_what_cannot_be_told_is_left_open():
     assert compare([logits], [drawn(6, 4)], may_drop_columns=True).agrees is None
 
 
-def test_the_first_tensor_that_could_hold_the_logits_decides():
+def test_any_tensor_that_holds_the_logits_decides():
     logits, other = drawn(6, 5), drawn(6, 5, seed=1)
     assert compare([logits], [drawn(6, 8), logits]).agrees
-    assert compare([logits], [logits + other, logits]).agrees is False
+    assert compare([logits], [other, logits]).agrees
+    assert compare([logits], [logits + other, torch.zeros(6, 5)]).agrees is False
+    assert compare([logits], [logits, logits / 2]).rescaled
+
+
+@pytest.mark.parametrize("activation", ENDINGS)
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1.0, 2.0), (0.5, 0.0), (3.0, -1.0)])
+def test_the_scale_before_the_activation_is_seen(activation, scale, shift):
+    logits = drawn(40, 5, spread=1.0)
+    verdict = compare([logits], [ENDINGS[activation](logits * scale + shift)])
+    assert verdict.activation == activation
+    assert verdict.scale == pytest.approx(scale, rel=1e-3)
+    # A softmax does not show a shift, and where nothing is applied yet a softmax may follow.
+    assert verdict.rescaled == (scale != 1.0 or (activation == "sigmoid" and shift != 0.0))
 
 
 def test_tensors_of_what_models_return():

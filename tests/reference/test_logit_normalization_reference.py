@@ -190,7 +190,8 @@ def equations_1_and_2(rows, background, eps=1e-5):
     columns = rows.shape[1]
     place = None if background is None else background % columns
     mean = [sum(column) / len(column) for column in rows.T]
-    std = [(sum((x - m) ** 2 for x in column) / (len(column) - 1) + eps) ** 0.5 for column, m in zip(rows.T, mean)]
+    variance = [sum((x - m) ** 2 for x in column) / (len(rows) - 1) for column, m in zip(rows.T, mean, strict=True)]
+    std = [(value + eps) ** 0.5 for value in variance]
     classes = [c for c in range(columns) if c != place]
     margin = 0.0 if place is None else min(mean[c] for c in classes)
     return lambda x: [(x[c] - mean[c] + margin) / std[c] if c in classes else x[c] for c in range(columns)]

@@ -21,7 +21,7 @@ NAMES = ("cup", HOSTILE, 'a "quoted" & <b>bold</b> name', "spoon", "fork", "{{ 7
 COUNTS = (400, 150, 60, 20, 6, 3)
 GROUPS = ("f", "f", "c", "c", "r", "r")
 WIDTH, HEIGHT, IMAGES = 96, 64, 12
-METHODS = ("logn", "logn:balanced", "norcal", "loga")
+METHODS = ("logn", "recommended", "norcal", "loga")
 
 
 def annotation_file(path: Path, images: int, rng: np.random.Generator, shares: np.ndarray) -> dict:

@@ -149,7 +149,7 @@ def test_the_commands_compare_and_report(tmp_path, capsys):
     assert execute(list(map(str, given))) == 0
     said = capsys.readouterr()
     assert f"logn report {tmp_path}/run" in said.err
-    assert execute(["report", str(tmp_path / "run"), "-m", "logn:balanced", "--json"]) == 0
+    assert execute(["report", str(tmp_path / "run"), "-m", "recommended", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["missing"] == {}
     shutil.copytree(tmp_path / "run", tmp_path / "moved")
     assert execute(["report", str(tmp_path / "moved"), "--json"]) == 0

@@ -186,11 +186,11 @@ def test_counts_of_other_classes_are_refused():
 # Fig. 3
 def test_online_stands_beside_baseline_and_post_hoc(run_folder, tmp_path):
     run = Comparison.load(run_folder)
-    data = online_comparison(run, run, "logn:balanced")
+    data = online_comparison(run, run, "recommended")
     assert data.metrics == ("APr", "APc", "APf", "AP")
-    assert list(data.series) == ["Baseline", "Online LogN", "Post-hoc (logn:balanced)"]
+    assert list(data.series) == ["Baseline", "Online LogN", "Post-hoc (recommended)"]
     assert data.series["Baseline"] == data.series["Online LogN"] == tuple(run["none"][name] for name in data.metrics)
-    assert data.series["Post-hoc (logn:balanced)"][3] == run["logn:balanced"]["AP"]
+    assert data.series["Post-hoc (recommended)"][3] == run["recommended"]["AP"]
 
 
 def test_both_margins_stand_in_one_figure(run_folder, tmp_path):

@@ -7,10 +7,11 @@ from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.decoder import decode
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.before_after import BeforeAfter, OperatingPoint, operating_point
+from logn.evaluate.detection.before_after import BeforeAfter
 from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, choose_images
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.outcomes import find_matches
+from logn.evaluate.detection.recall_at_count import RecallAtCount
 from logn.report.class_changes_data import class_changes
 from logn.report.page_classes import ClassRow, most_changed
 from logn.report.run_folder import open_run
@@ -67,17 +68,8 @@ def pair():
     return pair_of(truth, before, after)
 
 
-def test_the_new_threshold_keeps_as_many_detections(pair):
-    point = operating_point(pair, 0.5)
-    assert point.new == pytest.approx(0.25)
-    assert point.kept == (3, 3)
-    assert point.hits == (2, 2)
-    assert point.false_alarms == (1, 1)
-    assert point.rare_hits == (0, 1)
-
-
 def test_the_gallery_shows_gains_losses_and_false_alarms(pair):
-    chosen = choose_images(pair, operating_point(pair, 0.5))
+    chosen = choose_images(pair, RecallAtCount(0.5, 3, 0.25, 2, 3, 0.75, {}))
     assert [(image.part, image.amount, image.image_id) for image in chosen] == [
         (FOUND, 1, 0),
         (LOST, 1, 1),
@@ -96,17 +88,17 @@ def test_an_image_is_shown_once_and_equal_ones_go_by_id():
     before = detections(*((image, 1, 0.1, 0) for image in range(6)))
     after = detections(*((image, 1, 0.8, 0) for image in range(6)), *((image, 0, 0.7, -1) for image in range(6)))
     many = pair_of(truth, before, after)
-    point = OperatingPoint(0.5, 0.5, kept=(0, 12), hits=(0, 6), false_alarms=(0, 6), rare_hits=(0, 6))
+    point = RecallAtCount(0.5, 0, 0.5, 6, 6, 1.0, {})
     chosen = choose_images(many, point, each=2)
     assert [(image.part, image.image_id) for image in chosen] == [(FOUND, 0), (FOUND, 1), (ALARMS, 2), (ALARMS, 3)]
 
 
 def test_a_correction_flattens_mean_and_spread(run_folder):
     run = open_run(run_folder)
-    changes = class_changes(run.comparison, "logn:balanced")
+    changes = class_changes(run.comparison, "logn")
     assert changes.follows_count(changes.mean_before) > 0.9
-    np.testing.assert_allclose(changes.mean_after, changes.mean_after[0], atol=1e-3)
-    np.testing.assert_allclose(changes.std_after, changes.std_before.mean(), atol=1e-3)
+    np.testing.assert_allclose(changes.mean_after * changes.std_before, changes.mean_before.min(), atol=1e-3)
+    np.testing.assert_allclose(changes.std_after, 1.0, atol=1e-3)
     assert changes.images.tolist() == run.counts.image_counts.tolist()
 
 

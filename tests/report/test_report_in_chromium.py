@@ -44,7 +44,7 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(run_folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    assert write_report(open_run(run_folder), path, method="logn:balanced").missing == {}
+    assert write_report(open_run(run_folder), path, method="recommended").missing == {}
     return path.as_uri()
 
 
@@ -101,7 +101,7 @@ def test_the_table_sorts_both_ways(page):
     header.find_element("tag name", "button").click()
     assert [row[1] for row in column(page, 1)] == sorted(row[1] for row in before)
     page.find_elements("css selector", "#method-table th button")[0].click()
-    assert [row[0] for row in column(page, 1)] == ["loga", "logn", "logn:balanced", "none", "norcal"]
+    assert [row[0] for row in column(page, 1)] == ["loga", "logn", "recommended", "none", "norcal"]
 
 
 def at_class(page, chart, place):
@@ -184,7 +184,7 @@ def classifier_address(tmp_path_factory):
         for rows in (labels, np.repeat(np.arange(4), counts))
     )
     known = {"train_logits": train, "counts": counts, "families": [0, 0, 1, 1], "class_names": (*"abc", HOSTILE)}
-    methods = ["logn:balanced", "logn", "logn:margin=0,use_std=false", "logn:strength=0.25", "loga", "loga:tau=0.5"]
+    methods = ["recommended", "logn", "logn:margin=0,use_std=false", "logn:strength=0.25", "loga", "loga:tau=0.5"]
     methods += ["loga:tau=2", "temperature:value=2", "iif"]  # nine: their names are titles of columns, too
     compare_classification(test, labels, methods, num_bootstrap=50, **known).save(folder)
     write_report(open_run(folder), folder / "report.html")
@@ -267,7 +267,7 @@ def test_everything_is_there_without_script(page, address):
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         page.get(address)
-        assert page.find_element("id", "verdict").text.startswith("logn:balanced ")
+        assert page.find_element("id", "verdict").text.startswith("recommended ")
         assert len(page.find_elements("css selector", "#method-table tbody tr")) == 5
         assert all(element.is_displayed() for element in page.find_elements("css selector", "section h2"))
         assert len(page.find_elements("css selector", "#gallery image")) >= 2

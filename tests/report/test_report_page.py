@@ -23,9 +23,10 @@ from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.decoder import decode
-from logn.evaluate.detection.before_after import OperatingPoint, ScoreHistogram
+from logn.evaluate.detection.before_after import ScoreHistogram
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.gallery import GalleryImage, Mark
+from logn.evaluate.detection.recall_at_count import RecallAtCount
 from logn.experiments.demo import DemoResult
 from logn.report.page import NotShown, PageData, render_page, write_report
 from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
@@ -43,7 +44,7 @@ SECTIONS += ["provenance"]
 @pytest.fixture(scope="module")
 def page(run_folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    summary = write_report(open_run(run_folder), path, method="logn:balanced")
+    summary = write_report(open_run(run_folder), path, method="recommended")
     return summary, path.read_text(encoding="utf-8")
 
 
@@ -129,7 +130,7 @@ def test_an_attack_in_the_name_of_a_class_stays_text(top, attack):
     key = Key("hit", 1, "found", attack, 0.5)
     view = View("Before", {"hit": 0}, (), ())
     picture = Picture(0, 7, "data:,", 10, 10, 1.0, (view, view), (key,))
-    point = OperatingPoint(0.3, 0.2, (1, 1), (1, 1), (0, 0), (0, 0))
+    point = RecallAtCount(0.3, 1, 0.2, 1, 1, 1.0, {})
     sections = [ChangedClasses((row,), (), (row,)), Gallery(point, (GalleryPart("Found", "most", (picture,)),))]
     elements = Elements(render_page(replace(top, sections=sections)))
     check_harmless(elements, scripts=1)
@@ -230,7 +231,7 @@ def moved(run_folder, folder):
 
 def test_a_comparison_that_was_moved_lacks_nothing_but_the_images(run_folder, tmp_path, page):
     folder = moved(run_folder, tmp_path / "moved")
-    summary = write_report(open_run(folder), folder / "report.html", method="logn:balanced")
+    summary = write_report(open_run(folder), folder / "report.html", method="recommended")
     assert list(summary.missing) == ["Images"]
     assert "`/nowhere/data/images/" in summary.missing["Images"]
     _, whole = page
@@ -372,9 +373,7 @@ def test_the_page_shows_the_correction_of_its_table(run_folder, tmp_path):
     assert (histogram.after == right).all()
     assert (histogram.after != wrong).any()
     write_report(open_run(tmp_path), tmp_path / "report.html")
-    assert (
-        f"keep those of at least <b>{read.details.gallery_point.new:.3g}</b>" in (tmp_path / "report.html").read_text()
-    )
+    assert f"keep those above <b>{read.recall[0.25].threshold:.3g}</b>" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "&amp;", "\u2028", "{{ 7 * 7 }}"])
@@ -400,10 +399,10 @@ def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path
 def test_the_demonstration_writes_its_page(run_folder, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
-    result = DemoResult(None, folder, 0.9, exhaustive=None, recommended="logn:balanced")
+    result = DemoResult(None, folder, 0.9, exhaustive=None)
     page = write_page(result)
     assert page == folder / "report.html"
-    assert "<title>LogN report: logn:balanced, " in page.read_text()
+    assert "<title>LogN report: recommended, " in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -470,10 +469,15 @@ def test_a_comparison_of_before_thresholds_were_measured_says_so(run_folder, tmp
 def test_the_top_says_what_it_costs(page, run_folder):
     _, text = page
     top, comparison = text.split("<main>")[0], Comparison.load(run_folder)
-    before, after = comparison.baseline, comparison["logn:balanced"]
+    before, after = comparison.baseline, comparison["recommended"]
     assert f"<small>{100 * before['ECE']:.1f} → </small>{100 * after['ECE']:.1f}" in top
     assert f"<small>{before.thresholds.found_at:,} → </small>{after.thresholds.found_at:,}" in top
     assert f"of {after.thresholds.objects:,} objects" in top
+    recalls = [row.recall[0.25] for row in (before, after)]
+    assert "Class-mean recall at as many detections" in top
+    assert f"<small>{100 * recalls[0].recall:.1f} → </small>{100 * recalls[1].recall:.1f}" in top
+    assert f"<small>0.25 → </small>{recalls[1].threshold:.3g}" in top
+    assert f"keeps {recalls[0].detections:,} detections" in top
     assert f"<small>{before.thresholds.false_alarms_at:,} → </small>{after.thresholds.false_alarms_at:,}" in top
     assert "Frequent classes" in top
     assert f"Its calibration error (ECE) {'falls' if after['ECE'] < before['ECE'] else 'rises'} from" in top
@@ -493,7 +497,7 @@ def test_model_data_and_date_stand_above_the_title(page, run_folder):
 
 
 def changed(comparison, metric, change):
-    row = comparison["logn:balanced"]
+    row = comparison["recommended"]
     return replace(row, differences={**row.differences, metric: change})
 
 
@@ -503,7 +507,7 @@ def changed(comparison, metric, change):
         ("AP", Interval(0.02, 0.01, 0.03), "Use it: correct the model", "keep the model as it is"),
         ("AP", Interval(0.0, -0.01, 0.01), "Use it, if the groups that matter to you gain more", "keep the model as"),
         ("AP", Interval(-0.02, -0.03, -0.01), "keep the model as it is", "logn correct"),
-        ("APf", Interval(-0.02, -0.03, -0.01), "logn:balanced,strength=0.5", "keep the model as it is, "),
+        ("APf", Interval(-0.02, -0.03, -0.01), "recommended:strength=0.25", "keep the model as it is, "),
     ],
 )
 def test_the_next_steps_follow_from_the_numbers(run_folder, metric, change, said, unsaid):
@@ -512,12 +516,12 @@ def test_the_next_steps_follow_from_the_numbers(run_folder, metric, change, said
     told = " ".join(f"{step.text} {step.command}" for step in steps)
     assert said in told
     assert unsaid not in told
-    assert f"logn thresholds {run_folder}/predictions -a {run_folder}/data/test.json --method logn:balanced" in told
+    assert f"logn thresholds {run_folder}/predictions -a {run_folder}/data/test.json --method recommended" in told
 
 
 def test_boxes_carry_class_and_score_and_after_it_the_score_of_the_old_scale():
     histogram = ScoreHistogram(np.array([0.01, 0.1, 0.3, 1.0]), np.array([0, 4, 4]), np.array([4, 4, 0]))
-    point = OperatingPoint(0.3, 0.1, (1, 1), (1, 1), (0, 0), (0, 0))
+    point = RecallAtCount(0.3, 1, 0.1, 1, 1, 1.0, {})
     box, other = (10.0, 40.0, 60.0, 80.0), (90.0, 40.0, 120.0, 80.0)
     image = GalleryImage(
         "Objects lost",
@@ -527,9 +531,9 @@ def test_boxes_carry_class_and_score_and_after_it_the_score_of_the_old_scale():
         before=(Mark("hit", box, 0, 0.5, changed=True), Mark("missed", other, 1, changed=True)),
         after=(Mark("missed", box, 0, changed=True), Mark("hit", other, 1, 0.1, changed=True)),
     )
-    details = ReportDetails(1, 1, {"all": histogram}, (point,), point, (image,))
+    details = ReportDetails(1, 1, {"all": histogram}, (image,))
     names = ["cup", "a class with a long name"]
-    (picture,) = gallery(details, {7: np.zeros((100, 170, 3), np.uint8)}, names).parts[1].pictures
+    (picture,) = gallery(details, point, {7: np.zeros((100, 170, 3), np.uint8)}, names).parts[1].pictures
     before, after = picture.views
     assert [label.text for label in before.labels] == ["1 cup 0.50"]
     assert [(label.kind, label.text) for label in after.labels] == [("hit", "2 a class with … 0.30"), ("lost", "cup")]
@@ -542,9 +546,10 @@ def test_boxes_carry_class_and_score_and_after_it_the_score_of_the_old_scale():
 
 
 def test_labels_hide_no_other_and_stay_in_the_picture(page, run_folder):
-    details = Comparison.load(run_folder)["logn:balanced"].details
+    row = Comparison.load(run_folder)["recommended"]
+    details = row.details
     pictures = {image.image_id: np.zeros((64, 96, 3), np.uint8) for image in details.gallery}
-    drawn = gallery(details, pictures, [f"a rather long name {place}" for place in range(6)])
+    drawn = gallery(details, row.recall[0.5], pictures, [f"a rather long name {place}" for place in range(6)])
     views = [view for part in drawn.parts for picture in part.pictures for view in picture.views]
     assert sum(len(view.labels) for view in views) > 10
     for view in views:

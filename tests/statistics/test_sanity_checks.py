@@ -130,3 +130,14 @@ def test_few_rows_and_exchanged_axes_are_told_apart_from_enough_rows():
     assert "only 9 rows, from which the spread of a class is uncertain by 25 %" in sentence
     assert row_checks(moments_of(random.standard_normal((FEW_ROWS, 3)))) == ()
     assert row_checks(logn.ClassMoments(3)) == ()
+
+
+@pytest.mark.parametrize("probabilities", [True, False])
+@pytest.mark.parametrize(("level", "warns"), [(1.0, True), (-1.0, True), (-9.0, False)])
+def test_an_unused_column_that_scores_as_classes_do_is_noticed(level, warns, probabilities):
+    rows = np.random.default_rng(0).standard_normal((400, 6)) + np.array([level, 0.0, -1.0, -2.0, -3.0, -4.0])
+    metadata = StatisticsMetadata(activation="sigmoid", layer="head", unused=(0,))
+    moments = logn.ClassMoments(6, mean_probability=probabilities, metadata=metadata)
+    moments.update(rows)
+    found = [sentence for sentence in sanity_checks(moments) if "Column 0 of `head` is called unused" in sentence]
+    assert bool(found) == warns

@@ -261,7 +261,7 @@ def test_the_whole_way_on_the_command_line(lvis_folder, tmp_path, capsys):
     assert execute(["predict", "-m", run, "-d", data, "-o", store]) == 0
     capsys.readouterr()
     compare = ["compare", "-p", store, "-s", statistics, "-a", data, "--counts", data, "--coco", "--bootstrap", "0"]
-    assert execute([*compare, "--methods", "none,logn,logn:balanced,norcal,loga", "--json"]) == 0
+    assert execute([*compare, "--methods", "none,logn,recommended,norcal,loga", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
     assert execute([*compare, "--methods", "none,logn", "--detector", run]) == 2
     assert "Expected a detector with a mask head" in capsys.readouterr().err

@@ -85,10 +85,14 @@ def measure(
     store: Path, annotations: Path, maps: Mapping[str, ClassAffine], *, max_detections: int | None = None
 ) -> dict[str, Any]:
     """All metrics of each map, with the interval of its difference in AP to no correction."""
-    settings = CompareSettings(num_bootstrap=BOOTSTRAP, report_images=0, allow_missing_classes=True)
+    settings = CompareSettings(
+        num_bootstrap=BOOTSTRAP, report_images=0, allow_missing_classes=True, only_predicted=True
+    )
     if max_detections is not None:
         decode = type(settings.decode)(max_detections=max_detections)
-        settings = CompareSettings(num_bootstrap=0, report_images=0, allow_missing_classes=True, decode=decode)
+        settings = CompareSettings(
+            num_bootstrap=0, report_images=0, allow_missing_classes=True, only_predicted=True, decode=decode
+        )
     comparison = logn.compare(store, annotations, dict(maps), settings=settings)
     result = {}
     for row in comparison.rows:

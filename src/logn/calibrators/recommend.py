@@ -47,6 +47,12 @@ class Recommendation:
         threshold: The score above which a detection counts.
         background: Index of the background column.
         activation: What the model applies to the logits.
+
+    Example:
+        >>> moments = ClassMoments(2)
+        >>> moments.update(np.array([[3.0, -2.0], [4.0, -1.0]]))
+        >>> print(recommend(moments, activation="softmax").finding)
+        Long-tailed: of 2 classes, a frequent class scores 54.6 times as high as a rare one on average.
     """
 
     method: str
@@ -102,6 +108,8 @@ def recommend(
     activation: str | None = "recorded",
 ) -> Recommendation:
     """What we recommend for the model that the statistics are of.
+
+    An objectness counts where it is recorded: ONNX files, and sources of proposals without a torch model.
 
     Args:
         moments: Statistics of the logits over training images.
@@ -197,7 +205,7 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     if number < FEWEST_ABOVE:
         number, level = FEWEST_ABOVE, float(np.partition(scores, -FEWEST_ABOVE - 1, axis=None)[-FEWEST_ABOVE - 1])
     # Each score exceeds the level as soon as the shift exceeds this.
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         share = np.minimum(level / _objectness(moments), 1.0)
         needed = (np.log(share) - np.log1p(-share))[:, None] - affine(rows)
     shifted = (affine.scale != 1.0) | (affine.shift != 0.0)

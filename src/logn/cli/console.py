@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from logn.cli.help_page import PRINTING, VerbGroup
+from logn.commands import COMMAND_LINE as COMMAND_LINE
+from logn.commands import command as command
 from logn.strict_json import plain_values
-from logn.text_table import USUAL_WIDTH, TextStyle
+from logn.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=PRINTING)
@@ -40,8 +40,6 @@ ProgressOption = Annotated[
 ]
 
 
-# The words of the command that runs, for what it writes to say how it was made.
-COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("command_line", default=())
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -58,10 +56,22 @@ def verb_group(help_line: str) -> typer.Typer:
     )
 
 
+def echo(text: str, *, err: bool = False, colours: bool = False) -> None:
+    """Print a text: every line of the command line comes out here, where names from files lose what steers a terminal.
+
+    Args:
+        text: What to print.
+        err: Print it on stderr.
+        colours: Keep the colours of `write_table`.
+    """
+    typer.echo(printable_table(text) if colours else printable(text), err=err, color=colours or None)
+
+
 def print_json(result: Mapping[str, Any]) -> None:
     """Print `result` as JSON; what is not a finite number becomes null, since strict readers refuse NaN.
 
     Example:
+        >>> from pathlib import Path
         >>> print_json({"mean": [0.5, float("nan")], "file": Path("x.npy")})
         {
           "mean": [0.5, null],
@@ -74,7 +84,7 @@ def print_json(result: Mapping[str, Any]) -> None:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # a terminal without these letters, or a file name that is no text
         text = _json_lines(plain, ascii_only=True)
-    typer.echo(text)
+    echo(printable_json(text))
 
 
 def _json_lines(plain: Mapping[str, Any], *, ascii_only: bool) -> str:
@@ -91,12 +101,12 @@ def print_error(message: str, *, as_json: bool) -> None:
         except OSError:
             pass  # stdout may be what is wrong: then the sentence goes where people look
     with contextlib.suppress(OSError):
-        typer.echo(f"Error: {sentence}", err=True)
+        echo(f"Error: {sentence}", err=True)
 
 
 def print_note(message: str) -> None:
     """Print a remark on stderr, where it does not mix with the data on stdout."""
-    typer.echo(message, err=True)
+    echo(message, err=True)
 
 
 def text_style(*, wide: bool = False) -> TextStyle:
@@ -121,7 +131,7 @@ def print_text(*sentences: str, indent: str = "") -> None:
     """Print sentences on stdout, broken where the terminal ends; `indent` stands before the lines after the first."""
     style = text_style()
     for sentence in sentences:
-        typer.echo(style.wrap(sentence, indent))
+        echo(style.wrap(sentence, indent))
 
 
 def print_fitting(wide: RenderableType, narrow: RenderableType) -> None:
@@ -136,17 +146,18 @@ def print_fitting(wide: RenderableType, narrow: RenderableType) -> None:
     roomy = not console.options.ascii_only and console.measure(wide, options=unlimited).maximum <= console.width
     fitting = wide if roomy else narrow
     console.width = max(console.width, console.measure(fitting, options=unlimited).maximum)
-    console.print(fitting)
+    console.print(_Shown(fitting))
 
 
-def command(*arguments: str | Path) -> str:
-    """A command that can be pasted into a shell, whatever is in the names of its files.
+class _Shown:
+    """What rich draws, with a visible sign for each control character of a name."""
 
-    Example:
-        >>> command("logn", "inspect", Path("my run/stats.safetensors"))
-        "logn inspect 'my run/stats.safetensors'"
-    """
-    return shlex.join(map(str, arguments))
+    def __init__(self, drawn: RenderableType) -> None:
+        self.drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.drawn, options):
+            yield segment._replace(text=printable(segment.text))
 
 
 def count_of(number: int, thing: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.cli.option_words import spelling
+from logn.commands import command
 from logn.errors import InputError
 
 MODEL_FILES = (".pt", ".pth", ".onnx", ".engine", ".plan", ".tflite", ".torchscript")
@@ -88,24 +89,25 @@ def refuse_verb(word: str, verbs: Iterable[str]) -> None:
     raise InputError(f"Expected a verb behind `logn`, but got `{word}`; {told}.")
 
 
-def correct_command(model: Path) -> str:
-    """The command that corrects a model.
+def correct_command(model: Path, *more: str) -> str:
+    """The command that corrects a model, with further options.
 
     Example:
         >>> correct_command(Path("best.pt"))
         'logn correct best.pt --images train/ -o corrected.pt --trust'
     """
-    trust = " --trust" if model.suffix.lower() in PICKLES else ""
-    return f"logn correct {model} --images train/ -o corrected{model.suffix}{trust}"
+    trust = ["--trust"] if model.suffix.lower() in PICKLES else []
+    return command("logn", "correct", model, "--images", "train/", "-o", f"corrected{model.suffix}", *trust, *more)
 
 
 def refuse_model_as_predictions(source: Path) -> None:
     """Say how to get predictions where a model was named."""
     if source.suffix.lower() in MODEL_FILES:
-        trust = " --trust" if source.suffix.lower() in PICKLES else ""
+        trust = ["--trust"] if source.suffix.lower() in PICKLES else []
+        predict = command("logn", "predict", source, "--data", "val.json", "-o", "predictions", *trust)
         raise InputError(
-            f"Expected predictions, but `{source}` looks like a model: run it once, by "
-            f"`logn predict {source} --data val.json -o predictions{trust}`, and name `predictions` here."
+            f"Expected predictions, but `{source}` looks like a model: run it once, by `{predict}`, and name "
+            "`predictions` here."
         )
 
 
@@ -114,7 +116,7 @@ def refuse_model_as_statistics(path: Path) -> None:
     if path.suffix.lower() in MODEL_FILES:
         raise InputError(
             f"Expected statistics that `logn collect` wrote, but `{path}` looks like a model; to see what would "
-            f"be done to it, and nothing written, type `{correct_command(path)} --dry-run`."
+            f"be done to it, and nothing written, type `{correct_command(path, '--dry-run')}`."
         )
 
 

@@ -12,7 +12,7 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from logn.cli.help_page import REQUIRED
-from logn.cli.option_words import spelling
+from logn.cli.option_words import speak_only, spelling
 from logn.errors import InputError
 
 NOTHING = inspect.Parameter.empty
@@ -86,6 +86,7 @@ def verb_of(*kinds: Kind, common: str) -> Callable[[Callable[..., Kind]], Comman
             given = _newly_spelled(context, parameters, values)
             kind = see(**_part_of(parameters, see, values))
             _check_fit(kind, kinds, parameters, given, values)
+            speak_only({item.name for item in parameters if {see, kind.run} & {*item.takers}})
             kind.run(**_part_of(parameters, kind.run, values))
 
         return _shown(call, parameters, see)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
-from logn.cli.console import COMMAND_LINE, HELP_OPTIONS, print_error, print_note
+from logn.cli.console import COMMAND_LINE, HELP_OPTIONS, echo, print_error, print_note
 from logn.cli.first_tries import refuse_verb, rewritten, usage_sentence
 from logn.cli.help_page import VerbCommand, VerbGroup
 from logn.cli.option_words import in_options, speak_options_of
@@ -118,7 +118,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from logn import __version__
 
-        typer.echo(f"logn {__version__}")
+        echo(f"logn {__version__}")
         raise typer.Exit
 
 
@@ -200,7 +200,7 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     message = usage_sentence(error)
     if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
         if message:
-            typer.echo(message, err=True)
+            echo(message, err=True)
         return 2
     if message[-1:] not in (".", "?", "!"):
         message += "."

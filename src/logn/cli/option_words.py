@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -29,6 +29,8 @@ _PARAMETER = re.compile(
 _SETTING = re.compile(r"(?<=[\s(])(\w+)=(True|\d+)\b(?![:\d])")
 # Sentences that tell both ways say only the one that counts here.
 _BOTH = re.compile(r"(?:`(\w+)`|`?(\w+)=True`?) \(`(--[\w-]+)`\)|\(`(\w+)`, `(--[\w-]+)`\)")
+# An advice behind the sentence that names a setting of Python and its option.
+_ADVICE = re.compile(r'; \w+="\w+" \((`(--[\w-]+)[^`]*`)\)([^.;]*)')
 _IN_PYTHON = re.compile(r", in Python `[^`]*`")
 
 _words: ContextVar[Mapping[str, str]] = ContextVar("logn_option_words", default={})  # noqa: B039 - it is never changed
@@ -38,6 +40,11 @@ def speak_options_of(command: Any) -> None:
     """From now on say the options of `command`, or of all commands of a group, in the place of parameters."""
     commands = [command, *getattr(command, "commands", {}).values()]
     _words.set({item.name: spelling(item) for part in commands for item in part.params})
+
+
+def speak_only(names: Collection[str]) -> None:
+    """From now on say the options of these parameters only, since the input is of a kind that takes no others."""
+    _words.set({name: option for name, option in _words.get().items() if name in names})
 
 
 def spelling(parameter: Any) -> str:
@@ -66,6 +73,11 @@ def in_options(sentence: str, words: Mapping[str, str] | None = None) -> str:
         'It does: choose another `--output`, or delete it.'
         >>> in_options("Expected statistics (`moments`) for the method `logn`.", {"statistics": "--statistics"})
         'Expected statistics (`--statistics`) for the method `logn`.'
+        >>> advice = 'Expected `rows` to be finite, but got nan; nonfinite="skip" (`--nonfinite skip`) leaves it out.'
+        >>> in_options(advice, {"nonfinite": "--nonfinite"})
+        'Expected `rows` to be finite, but got nan; `--nonfinite skip` leaves it out.'
+        >>> in_options(advice, words)
+        'Expected `rows` to be finite, but got nan.'
     """
     known = _words.get() if words is None else words
     if not known:
@@ -89,5 +101,9 @@ def in_options(sentence: str, words: Mapping[str, str] | None = None) -> str:
             return found[0]
         return f"(`{spelled}`)" if found[4] else f"`{spelled}`"
 
+    def advice(found: re.Match[str]) -> str:
+        return f"; {found[1]}{found[3]}" if found[2] in known.values() else ""
+
+    sentence = _ADVICE.sub(advice, sentence)
     sentence = _BOTH.sub(both, _IN_PYTHON.sub("", sentence))
     return _PARAMETER.sub(parameter, _PARAMETER.sub(parameter, _SETTING.sub(setting, sentence)))

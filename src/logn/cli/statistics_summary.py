@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from logn.cli.console import command, count_of, print_note
+from logn.cli.console import command, count_of, echo, print_note
 from logn.cli.option_words import in_options
 
 if TYPE_CHECKING:
+    from logn.calibrators.class_affine import ClassAffine
     from logn.statistics.moments import ClassMoments
 
 
@@ -29,10 +28,18 @@ def print_statistics(output: Path, moments: ClassMoments, rows: int, source: str
     columns = count_of(moments.num_classes, "class")
     if (place := moments.metadata.background) is not None:
         columns = f"{count_of(moments.num_classes - 1, 'class')} and a background ({'first' if place == 0 else 'last'})"
-    typer.echo(f"{output}: {count_of(rows, 'row')} of {columns} from {source}.")
+    echo(f"{output}: {count_of(rows, 'row')} of {columns} from {source}.")
 
 
 def print_next(statistics: Path) -> None:
     """Tell on stderr what statistics are good for."""
     print_note(f"Is there a bias to correct? {command('logn', 'inspect', statistics)}")
     print_note(f"To make the correction: {command('logn', 'fit', statistics, '-o', 'affine.safetensors')}")
+
+
+def print_fold(affine: ClassAffine, path: Path) -> None:
+    """Tell on stderr how the map in `path` gets into an ONNX file, unless it was made for a model of torch."""
+    made_for = None if affine.source is None else affine.source.fingerprint
+    if made_for is None or made_for.startswith("onnx:"):
+        fold = command("logn", "fold", "model.onnx", path, "-o", "folded.onnx")
+        print_note(f"To correct an ONNX file: {fold}")

@@ -6,7 +6,7 @@ import itertools
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.methods.fracal import FracalSigmoid
-from logn.calibrators.provenance import Target, asks_for_weights, check_width
+from logn.calibrators.provenance import Target, asks_for_weights, check_width, fingerprint_kind
 from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning
 from logn.logits.fingerprint import fingerprint, only_looking
@@ -76,8 +76,9 @@ def attach(
             one per stage, or one for all. FRACAL for sigmoid heads comes back as the logits of its scores, so that
             the model's own sigmoid gives the scores.
         allow_refold: Attach even to a layer that has a map folded into its weights.
-        allow_mismatch: Only warn where `affine` was made for other weights or another activation, for example those of
-            the model before it was retrained. To know, all weights are digested once, if `affine` names a fingerprint.
+        allow_mismatch: Only warn where `affine` was made for another layer, other weights or another activation, for
+            example those of the model before it was retrained. To know, all weights are digested once, if `affine`
+            names a fingerprint.
         again: An older name of `allow_refold`.
 
     Returns:
@@ -132,8 +133,11 @@ def maps_of_modules(
             refuse_folded(path, module)
     digest = fingerprint(model) if not allow_refold and asks_for_weights(maps, "") else None
     target = Target(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
-    for logit_map in maps if isinstance(affine, Sequence) else maps[:1]:
+    for stage, logit_map in enumerate(maps if isinstance(affine, Sequence) else maps[:1]):
         _check_map(logit_map, target, allow_mismatch)
+        # One map for all stages may come from any of them.
+        names = layer.stage_names if not isinstance(affine, Sequence) else layer.stage_names[stage : stage + 1]
+        _check_layer_of(logit_map, {*names, layer.name}, allow_mismatch)
     return tuple(maps[stage] for stage in layer.stage_of)
 
 
@@ -148,6 +152,21 @@ def _check_map(logit_map: LogitFunction, target: Target, allow_mismatch: bool) -
         check_width("`affine`", width, target)
     if isinstance(logit_map, FracalSigmoid) and target.activation == "softmax":
         raise InputError(f"Expected {target.name} to feed a sigmoid for FracalSigmoid, but got {target.activation!r}.")
+
+
+def _check_layer_of(logit_map: LogitFunction, names: Collection[str], allow_mismatch: bool) -> None:
+    """Refuse a map that was recorded at another layer, or warn of it."""
+    source = getattr(logit_map, "source", None)
+    # The tensors of an ONNX file have names of their own.
+    if source is None or source.layer is None or fingerprint_kind(source.fingerprint or "") == "onnx":
+        return
+    recorded = {*source.layer.split(", ")}
+    if any(recorded == {*name.split(", ")} for name in names):
+        return
+    sentence = f"Expected `affine` to be of `{min(names, key=len)}`, but it was recorded at `{source.layer}`"
+    if not allow_mismatch:
+        raise InputError(f"{sentence}; pass allow_mismatch=True if it is meant for this layer.")
+    warnings.warn(f"{sentence}.", LogNWarning, stacklevel=4)
 
 
 def refuse_attached(path: str, module: nn.Module) -> None:

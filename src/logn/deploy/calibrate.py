@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import FitInputs, check_options
 from logn.calibrators.recommend import RECOMMENDED
 from logn.deploy.attach import AttachedMap, attach, refuse_attached
-from logn.deploy.fold import fold as fold_into
+from logn.deploy.fold import check_foldable, fold_checked
 from logn.deploy.fold_mark import refuse_folded
+from logn.deploy.kept_outputs import check_kept, watch_outputs
 from logn.errors import InputError, LogNWarning
-from logn.logits.layer import LogitLayer, check_layer, find_modules
+from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, with_class_axis
 from logn.logits.locate import find_layer
 from logn.logits.run_batch import run_on_batch
+from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import collect_moments
 from logn.statistics.sanity_checks import background_checks
@@ -118,7 +123,8 @@ def calibrate(
         fold: Write the map into the weights instead of attaching it.
         nonfinite: "error" refuses NaN and infinite logits, "skip" leaves them out.
         check_output: Whether to compare a classifier's layer with what the model returns, and refuse one that is not
-            what it returns (`logn.record`).
+            what it returns (`logn.record`); and whether to run the first batch once more with the correction, and
+            refuse it where anything but the class scores changes.
         estimator: "exact", or as in `logn.record`: the paper's "moving-average", of which each batch of the loader is a
             batch, or statistics of "positives" only.
         momentum: Of the moving average; 5e-5 by default.
@@ -139,18 +145,15 @@ def calibrate(
         >>> torch.cat([model(batch) for batch in images]).std(dim=0).round(decimals=3).tolist()
         [1.0, 1.0, 1.0]
     """
-    if isinstance(loader, Tensor):
-        raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
+    _check_loader(loader)
     check_options(method, options)  # before the pass, which may take an hour
     target = torch.device(device) if device is not None else _device_of(model)
     run = forward if forward is not None else run_on_batch
     batches = _Batches(loader)
     if layer is None:
         layer = find_layer(model, run=lambda: run(model, _moved(batches.first(), target)))
-    check_layer(layer)
-    for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
-        refuse_attached(path, module)
-        refuse_folded(path, module)
+    _check_ready(model, layer, fold=fold)
+    _rehearse(model, layer, method, options)
 
     given: list[Any] = [None]
 
@@ -174,10 +177,70 @@ def calibrate(
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     maps = tuple(_correction(moments, method, options) for moments in stages)
     affine: Maps = maps if layer.stages else maps[0]
-    handle = None if fold else attach(model, layer, affine)
-    if fold:
-        fold_into(model, layer, affine)
+    example = batches.kept_first() if check_output else []
+    handle = _put(model, layer, affine, lambda: [run(model, _moved(batch, target)) for batch in example], fold=fold)
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
+
+
+def _check_loader(loader: Any) -> None:
+    """Refuse what gives no batches, before torch fails on it with an error of its own."""
+    if isinstance(loader, Tensor):
+        raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
+    if isinstance(loader, str | os.PathLike):
+        raise InputError(
+            f"Expected `loader` to give batches of images, but got the path `{os.fspath(loader)}`; for a folder of "
+            "images use logn.correct, or a torch DataLoader."
+        )
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        raise InputError(
+            f"Expected `loader` to give batches of images, but got a dataset ({type(loader).__name__}), which gives "
+            "single images; put it in a loader: torch.utils.data.DataLoader(dataset, batch_size=32)."
+        )
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise InputError(f"Expected `loader` to give batches of images, but got {type(loader).__name__}.")
+
+
+def _put(
+    model: nn.Module, layer: LogitLayer, affine: Maps, run: Callable[[], object], *, fold: bool
+) -> AttachedMap | None:
+    """Attach or fold; what changes more than the class scores is undone and refused."""
+    before = watch_outputs(model, layer, run)
+
+    def check() -> None:
+        if before and isinstance(affine, ClassAffine):
+            check_kept(layer, affine, before, watch_outputs(model, layer, run))
+
+    if fold:
+        fold_checked(model, layer, affine, check)
+        return None
+    handle = attach(model, layer, affine)
+    try:
+        check()
+    except InputError:
+        handle.remove()
+        raise
+    return handle
+
+
+def _check_ready(model: nn.Module, layer: LogitLayer, *, fold: bool) -> None:
+    """Refuse a layer that could not take the map, before the pass."""
+    check_layer(layer)
+    for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
+        refuse_attached(path, module)
+        refuse_folded(path, module)
+        if fold:
+            check_foldable(path, module)
+
+
+def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping[str, Any]) -> None:
+    """Fit drawn logits of as many columns, so that a wrong value of an option is refused before the pass."""
+    columns = count_columns(model, with_class_axis(model, layer))
+    known = StatisticsMetadata(background=layer.background, activation=layer.activation, population=layer.population)
+    drawn = ClassMoments(columns, sample_rows=64, metadata=known)
+    drawn.update(np.random.default_rng(0).normal(-2 - np.arange(columns) % 5, 1, (64, columns)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)
+        FitInputs(moments=drawn).fit(method, options)
 
 
 def _correction(moments: ClassMoments, method: str, options: Mapping[str, Any]) -> ClassAffine:
@@ -205,7 +268,13 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Any]:
         rest = iter(self._loader) if self._iterator is None else self._iterator
-        yield from itertools.chain(self._first, rest)
+        for batch in itertools.chain(self._first, rest):
+            self._first = self._first or [batch]
+            yield batch
+
+    def kept_first(self) -> list[Any]:
+        """The first batch after all have been gone through; none where there was none."""
+        return self._first
 
     def __length_hint__(self) -> int:
         return operator.length_hint(self._loader)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import maps_of_modules, refuse_attached
-from logn.deploy.fold_mark import is_plain, mark_module, marked
+from logn.deploy.fold_mark import mark_module, unmark_module
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.logits.shared_modules import give_own_slots
@@ -43,12 +44,14 @@ def fold(
 ) -> None:
     """Write `affine` into the weights and biases of `layer`, in place; the model's speed and state dict keys stay.
 
-    A missing bias is made. The arithmetic is float64, rounded once to the precision of the weights. All modules are
-    tried out on random input before any is changed, so that a layer which does not follow its weights (a cosine head
-    normalises them) is refused and the model left as it was. A module that is there under several names is folded
-    once; a weight tied to a module outside `layer` is given to the layer as its own copy first, with a warning.
+    A layer without a bias takes a map that only scales; a shift is refused there, since weights with a bias would no
+    longer load into the model's own class. The arithmetic is float64, rounded once to the precision of the weights. All
+    modules are tried out on random input before any is changed, so that a layer which does not follow its weights (a
+    cosine head normalises them) is refused and the model left as it was. A module that is there under several names is
+    folded once; a weight tied to a module outside `layer` is given to the layer as its own copy first, with a warning.
 
-    The weights carry a mark afterwards (`logn.deploy.fold_mark`), and folding once more is refused.
+    Folding once more is refused: in this process by a note on the module, and wherever `affine` holds a fingerprint of
+    the weights it was made for. Weights that were saved and loaded elsewhere do not say that they hold a map.
 
     Args:
         model: A torch module.
@@ -63,7 +66,7 @@ def fold(
         again: An older name of `allow_refold`.
 
     Example:
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False, dtype=torch.float64))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2, dtype=torch.float64))
         >>> features = torch.rand(3, 4, dtype=torch.float64)
         >>> affine = ClassAffine([2.0, 1.0], [0.0, 1.0])
         >>> expected = affine(model(features))
@@ -71,29 +74,74 @@ def fold(
         >>> torch.allclose(model(features), expected)
         True
     """
-    allow_refold = allow_refold or again
+    fold_checked(model, layer, affine, lambda: None, allow_refold=allow_refold or again, allow_mismatch=allow_mismatch)
+
+
+def fold_checked(
+    model: nn.Module,
+    layer: LogitLayer,
+    affine: ClassAffine | Sequence[ClassAffine],
+    check: Callable[[], None],
+    *,
+    allow_refold: bool = False,
+    allow_mismatch: bool = False,
+) -> None:
+    """As `fold`, but the model is as before where `check`, which may run it, raises.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2))
+        >>> weight = model[0].weight.detach().clone()
+        >>> def refuse():
+        ...     raise InputError("No.")
+        >>> try:
+        ...     fold_checked(model, LogitLayer("0"), ClassAffine([2.0, 1.0], [0.0, 1.0]), refuse)
+        ... except InputError:
+        ...     print(torch.equal(model[0].weight, weight))
+        True
+    """
     maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     # Tensors made in inference mode could never be trained again.
-    with torch.inference_mode(False), torch.no_grad():
-        slots = give_own_slots(model, layer)
-        try:
-            folds = _prepare_all(layer, find_modules(model, layer), maps)
-        except InputError:
-            for slot in slots:
-                slot.restore()
-            raise
+    with torch.inference_mode(False), torch.no_grad(), ExitStack() as undo:
+        for slot in give_own_slots(model, layer):
+            undo.callback(slot.restore)
+        folds = _prepare_all(layer, find_modules(model, layer), maps)
         outside = _parameters_outside(model, folds)
         written: dict[int, Tensor] = {}
         for item in folds.values():
-            if _write(item, outside, written):
-                keep_untied(model)
+            undo.callback(_restore, item.module, _state_of(item.module))
+        tied = False
+        for item in folds.values():
+            tied |= _write(item, outside, written)
+        check()
+        undo.pop_all()
+        if tied:
+            keep_untied(model)
+
+
+def _state_of(module: nn.Module) -> dict[str, Any]:
+    """What a fold may replace in a module; it writes to no storage, so the tensors need not be copied."""
+    data = {name: parameter.data for name, parameter in module._parameters.items() if parameter is not None}
+    return {"_parameters": dict(module._parameters), "_buffers": dict(module._buffers), "data": data}
+
+
+def _restore(module: nn.Module, state: Mapping[str, Any]) -> None:
+    module._parameters.update(state["_parameters"])
+    module._buffers.update(state["_buffers"])
+    for name, tensor in state["data"].items():
+        state["_parameters"][name].data = tensor
+    unmark_module(module)
 
 
 def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[Any]) -> dict[int, _Fold]:
     """The fold of every distinct module, by identity; whatever is wrong is found before anything changes."""
     folds: dict[int, _Fold] = {}
     for index, (path, module, logit_map) in enumerate(zip(layer.paths, modules, maps, strict=True)):
-        _check_foldable(path, module, logit_map)
+        if not isinstance(logit_map, ClassAffine):
+            raise InputError(
+                f"Expected `affine` to be a ClassAffine to fold, but got {type(logit_map).__name__}, which is not "
+                f"affine; {WAY_OUT}."
+            )
+        check_foldable(path, module, shifts=bool(logit_map.shift.any()))
         if id(module) not in folds:
             folds[id(module)] = _prepare(layer, index, module, logit_map)
         elif logit_map != maps[list(modules).index(module)]:
@@ -101,13 +149,21 @@ def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence
     return folds
 
 
-def _check_foldable(path: str, module: nn.Module, logit_map: Any) -> None:
-    """Refuse what cannot be folded, with the reason and the way out."""
-    if not isinstance(logit_map, ClassAffine):
-        raise InputError(
-            f"Expected `affine` to be a ClassAffine to fold, but got {type(logit_map).__name__}, which is not affine; "
-            f"{WAY_OUT}."
-        )
+def check_foldable(path: str, module: nn.Module, *, shifts: bool = True) -> None:
+    """Refuse a module that cannot take a map, with the reason and the way out.
+
+    Args:
+        path: Its path.
+        module: The module.
+        shifts: Whether the map has shifts, which need a bias.
+
+    Example:
+        >>> check_foldable("fc", nn.Linear(4, 2, bias=False))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `fc` to have a bias, where the correction goes, but Linear has none, and \
+weights with one would not load into the model's own class; use logn.attach instead.
+    """
     refuse_attached(path, module)
     kind = type(module).__name__
     weight = module._parameters.get("weight")
@@ -126,6 +182,17 @@ def _check_foldable(path: str, module: nn.Module, logit_map: Any) -> None:
             f"Expected `{path}` to have one row of weights per output, but got {kind} with {tuple(weight.shape)}; "
             f"{WAY_OUT}."
         )
+    if shifts and module._parameters.get("bias") is None:
+        raise InputError(
+            f"Expected `{path}` to have a bias, where the correction goes, but {kind} has none, and weights with one "
+            f"would not load into the model's own class; {WAY_OUT}."
+        )
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Whether `weight` is an ordinary floating point tensor: not quantised, sharded, or without memory."""
+    ordinary = type(weight) in (Tensor, nn.Parameter) and weight.is_floating_point() and weight.element_size() >= 2
+    return ordinary and weight.device.type != "meta"
 
 
 def _prepare(layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffine) -> _Fold:
@@ -136,12 +203,11 @@ def _prepare(layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffi
     exact = _folded_tensors(module, scale, shift)
     _try_out(path, module, exact, scale, shift)
     weight = module._parameters["weight"]
-    assert weight is not None  # noqa: S101 - _check_foldable saw it
+    assert weight is not None  # noqa: S101 - check_foldable saw it
     rounded = {name: tensor.to(weight) for name, tensor in exact.items()}
     for name, tensor in rounded.items():
         if not torch.isfinite(tensor).all():
             raise InputError(f"Expected the folded {name} of `{path}` to fit into {weight.dtype}, but it overflows.")
-    rounded["weight"] = marked(rounded.get("weight", weight))
     return _Fold(path, module, rounded)
 
 
@@ -149,9 +215,9 @@ def _folded_tensors(module: nn.Module, scale: Tensor, shift: Tensor) -> dict[str
     """Weight and bias after the fold, in float64; a temperature per class takes the scale instead of the weight."""
     factor = "temperature" if _has_temperature(module, len(scale)) else "weight"
     tensor: Tensor = getattr(module, factor).detach().double().cpu()
+    folded = {factor: tensor * scale.reshape(-1, *[1] * (tensor.dim() - 1))}
     bias = module._parameters.get("bias")
-    start = torch.zeros_like(shift) if bias is None else bias.detach().double().cpu()
-    return {factor: tensor * scale.reshape(-1, *[1] * (tensor.dim() - 1)), "bias": start * scale + shift}
+    return folded if bias is None else {**folded, "bias": bias.detach().double().cpu() * scale + shift}
 
 
 def _has_temperature(module: nn.Module, width: int) -> bool:
@@ -247,7 +313,7 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
                 f"`{item.path}.{name}` was tied to `{outside[id(current)]}`; it now has a copy of its own, so do not "
                 "tie them again when loading.",
                 LogNWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             _assign(item.module, name, tensor)
             tied = True

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.provenance import Target, asks_for_weights
-from logn.deploy.onnx_clipping import refuse_clipping
-from logn.deploy.onnx_mark import refuse_folded_file, refuse_folded_weights, write_fold
+from logn.calibrators.provenance import Target, asks_for_weights, fingerprint_kind
+from logn.deploy.onnx_mark import refuse_folded_file, write_fold
 from logn.deploy.onnx_proof import Proof, prove
 from logn.errors import InputError
+from logn.files import check_new
 from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
 from logn.logits.onnx.graph import OnnxGraph
 from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
@@ -66,6 +66,7 @@ def fold_onnx(
     insert: bool = False,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
+    overwrite: bool = False,
     again: bool = False,
 ) -> FoldReport:
     '''Write `affine` into the class layer of an ONNX model; inputs, outputs and speed stay.
@@ -73,15 +74,15 @@ def fold_onnx(
     The class layer is found by walking back from the class activation (or from an output that has none) to the Gemm,
     MatMul or Conv behind it, and which channel is which class is measured by a run with numbered channels. Where the
     weights cannot take the map (a cosine head that normalises them as it runs), a Mul and an Add are put behind the
-    logits. Weights in external data stay there. The file gets its name only after both models ran in onnxruntime and
-    the new logits were the map of the old ones.
+    logits. Weights in external data stay there. The file gets its name only after both models ran in onnxruntime, the
+    new logits were the map of the old ones, and no output but the class scores changed.
 
     Args:
         model_path: The ONNX file; it does not change.
         affine: The map, one column per class and for the background.
         output_path: The file to write; weights in external data go to a file of that name plus `.data`.
-        tensor: Name of the tensor that holds the logits, or of the output behind their activation, or several such;
-            needed only where the search finds none or several.
+        tensor: Name of the tensor that holds the logits, or of the output behind their activation, or several such; by
+            default where the statistics of the map were recorded, else the search finds it.
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
         inputs: What to run the models on, by the name of the input, or several such; by default random values.
@@ -90,6 +91,7 @@ def fold_onnx(
             checked then, as the earlier fold has changed it.
         allow_mismatch: Only warn where `affine` was made for another file or another activation, for example for the
             model before it was retrained. A map that was made for a torch model is not compared with the file.
+        overwrite: Replace `output_path`, and its data file, where they exist.
         again: An older name of `allow_refold`.
 
     Example:
@@ -106,25 +108,34 @@ def fold_onnx(
         raise InputError(f"Expected `affine` to be a ClassAffine to fold, but got {type(affine).__name__}.")
     target = _check_paths(Path(model_path), Path(output_path))
     file = read_onnx(model_path)
+    _check_data_file(file, target)
+    check_new(target, *([_data_of(target)] if file.data_files else []), overwrite=overwrite)
     allow_refold = allow_refold or again
     if not allow_refold:
         refuse_folded_file(file.model, file.path)
         digest = onnx_digest(file) if asks_for_weights([affine], "onnx") else None
         affine.check_fits(Target(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
-    wanted = Wanted(affine.num_classes, names, activation, axis, affine.background is not None)
+    recorded = _Recorded.of(affine, OnnxGraph(file.model))
+    wanted = Wanted(
+        affine.num_classes,
+        names or recorded.tensors,
+        activation,
+        axis,
+        affine.background is not None,
+        parameters=() if names else recorded.parameters,
+    )
     runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
     logits, used = locate_onnx_logits(file, wanted, runs[0] if runs else None)
     affine.check_fits(Target(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
-    if not allow_refold:
-        refuse_folded_weights(OnnxGraph(file.model), logits.layers, file.path)
-    _refuse_quantised(logits, file.path, insert)
+    if not allow_mismatch:
+        recorded.check(logits, file.path, named=bool(names))
     whole = _over_all_columns(affine, logits)
-    refuse_clipping(file.model, logits.tensors, whole, file.path)
     way = "nodes" if insert or logits.layout is None else "weights"
-    folded = _insert_map(file.model, logits, whole) if way == "nodes" else _fold_weights(file.model, logits, whole)
+    mapped = _insert_map(file.model, logits, whole)
+    folded = mapped if way == "nodes" else _fold_weights(file.model, logits, whole)
     write_fold(folded, affine, logits.tensors, way)
-    proof = _write(file, folded, target, logits, whole, [used, *runs[1:]])
+    proof = _write(file, folded, target, logits, whole, [used, *runs[1:]], None if way == "nodes" else mapped)
     return FoldReport(
         output_path=target,
         tensors=logits.tensors,
@@ -139,6 +150,58 @@ def fold_onnx(
     )
 
 
+@dataclass(frozen=True)
+class _Recorded:
+    """Where the statistics of a map were recorded, as far as it says so.
+
+    Attributes:
+        layer: As the map names it: tensors of an ONNX file, or modules of a torch model; None where it names none.
+        tensors: The tensors, where this file has them.
+        parameters: The weights and biases of the modules, where this file has any of them.
+        in_file: Whether it was an ONNX file.
+    """
+
+    layer: str | None = None
+    tensors: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    in_file: bool = False
+
+    @classmethod
+    def of(cls, affine: ClassAffine, graph: OnnxGraph) -> _Recorded:
+        source = affine.source
+        if source is None or source.layer is None:
+            return cls()
+        names = tuple(source.layer.split(", "))
+        if source.fingerprint is not None and fingerprint_kind(source.fingerprint) == "onnx":
+            return cls(source.layer, names if all(name in graph.producers for name in names) else (), in_file=True)
+        parameters = tuple(f"{name}.{part}" for name in names for part in ("weight", "bias"))
+        return cls(source.layer, (), tuple(name for name in parameters if name in graph.initializers))
+
+    def check(self, logits: OnnxLogits, path: Path, *, named: bool) -> None:
+        """Refuse logits of another layer; those of a torch layer also where the graph scales them."""
+        if self.layer is None or (named and not self.in_file):
+            return
+        found = ", ".join(logits.tensors)
+        if self.in_file and {*logits.tensors} != {*self.layer.split(", ")}:
+            raise InputError(
+                f"Expected `affine` to be recorded at the logits of `{path}`, `{found}`, but it was recorded at "
+                f"`{self.layer}`; collect the statistics there, or pass allow_mismatch=True (`--allow-mismatch`)."
+            )
+        weights = {name for layer in logits.layers for name in (layer.weight, layer.bias)}
+        if self.parameters and weights.isdisjoint(self.parameters):
+            raise InputError(
+                f"Expected `affine` to be recorded at the logits of `{path}`, `{found}`, but it was recorded at "
+                f"`{self.layer}`; name the output of that layer as `tensor`."
+            )
+        for layer in () if self.in_file else logits.layers:
+            if (layer.factor, layer.offset) != (1.0, 0.0):
+                raise InputError(
+                    f"Expected the logits of `{path}` to be what `{self.layer}` gives, where `affine` was recorded, "
+                    f"but `{found}` is {layer.factor:g} * `{layer.output}` + {layer.offset:g}; name the one that is "
+                    "meant as `tensor`."
+                )
+
+
 def _check_paths(source: Path, target: Path) -> Path:
     if source.exists() and target.exists() and source.samefile(target):
         raise InputError(f"Expected `output_path` to be another file than the model, but both are `{source}`.")
@@ -149,14 +212,15 @@ def _check_paths(source: Path, target: Path) -> Path:
     return target
 
 
-def _refuse_quantised(logits: OnnxLogits, path: Path, insert: bool) -> None:
-    for layer in logits.layers:
-        if layer.quantised and not insert:
-            raise InputError(
-                f"Expected the class layer of `{path}` to have floating-point weights, but {layer.reason}, and their "
-                "scales would no longer fit: fold the model before it is quantised, or put the map behind the layer "
-                "with insert=True."
-            )
+def _data_of(target: Path) -> Path:
+    """Where weights in external data go."""
+    return target.with_name(f"{target.name}.data")
+
+
+def _check_data_file(file: OnnxFile, target: Path) -> None:
+    data = _data_of(target)
+    if file.data_files and data.resolve() in {(file.path.parent / name).resolve() for name in file.data_files}:
+        raise InputError(f"Expected `{target}` not to share its data file `{data.name}` with the model, but it would.")
 
 
 def _fold_weights(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
@@ -199,16 +263,18 @@ def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
 
 
 def _write(
-    file: OnnxFile, folded: Any, target: Path, logits: OnnxLogits, affine: ClassAffine, inputs: Sequence[Arrays]
+    file: OnnxFile,
+    folded: Any,
+    target: Path,
+    logits: OnnxLogits,
+    affine: ClassAffine,
+    inputs: Sequence[Arrays],
+    mapped: Any,
 ) -> Proof:
     """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
     import onnx
 
-    data_name = f"{target.name}.data"
-    if file.data_files and (target.parent / data_name).resolve() in {
-        (file.path.parent / name).resolve() for name in file.data_files
-    }:
-        raise InputError(f"Expected `{target}` not to share its data file `{data_name}` with the model, but it would.")
+    data_name = _data_of(target).name
     with tempfile.TemporaryDirectory(prefix=f".{target.stem}.", suffix=".partial", dir=target.parent) as folder:
         written = Path(folder) / target.name
         for tensor in folded.graph.initializer:
@@ -216,7 +282,10 @@ def _write(
                 onnx.external_data_helper.set_external_data(tensor, data_name)
         onnx.save_model(folded, str(written))
         half = _is_half(file.model, logits)
-        proof = prove(file.model, written, logits.tensors, logits.axis, affine, inputs, half=half)
+        layers = [] if mapped is None else [layer.node for layer in logits.layers]
+        proof = prove(
+            file.model, written, logits.tensors, logits.axis, affine, inputs, half=half, layers=layers, mapped=mapped
+        )
         _check_proof(proof, file.path)
         data = written.parent / data_name
         if data.exists():

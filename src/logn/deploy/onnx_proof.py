@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from logn.calibrators.class_affine import ClassAffine
+from logn.deploy.onnx_outputs import check_outputs
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray
 from logn.logits.onnx.file import read_onnx
+from logn.logits.onnx.graph import OnnxGraph
 from logn.logits.onnx.session import Arrays, OnnxSession, exposing
 
 # How far a logit may be off, relative to the largest one (or to 1).
@@ -51,8 +53,10 @@ def prove(
     inputs: Arrays | Sequence[Arrays],
     *,
     half: bool = False,
+    layers: Sequence[str] = (),
+    mapped: Any = None,
 ) -> Proof:
-    """Run the original model and the file that was written, and compare their logits.
+    """Run the original model and the file that was written, and compare their logits and all their outputs.
 
     Args:
         original: The `onnx.ModelProto` before the fold.
@@ -62,13 +66,21 @@ def prove(
         affine: The map.
         inputs: What to run them on, once or several times.
         half: Whether the map was rounded to half precision.
+        layers: The layers whose weights changed, by their node; empty where nodes were put in.
+        mapped: The `onnx.ModelProto` with the map as nodes; None where the file is that.
     """
     session = OnnxSession(written, str(written.name))
     before = OnnxSession(exposing(original, tensors), "the model")
     _check_interface(before, session, original)
     after = OnnxSession(exposing(read_onnx(written).model, tensors), "the folded model")
-    runs = [inputs] if isinstance(inputs, dict) else inputs
-    proofs = [compare_logits(before.run(run), after.run(run), tensors, axis, affine, half=half) for run in runs]
+    reference = after if mapped is None else OnnxSession(exposing(mapped, ()), "the model with the map as nodes")
+    graph, proofs = OnnxGraph(original), []
+    for run in [inputs] if isinstance(inputs, dict) else inputs:
+        old, new = before.run(run), after.run(run)
+        proofs.append(compare_logits(old, new, tensors, axis, affine, half=half))
+        if proofs[-1].holds:
+            tolerance = HALF_TOLERANCE if half else TOLERANCE
+            check_outputs(graph, tensors, layers, old, new if mapped is None else reference.run(run), new, tolerance)
     worst = max(proofs, key=lambda proof: proof.largest_difference / proof.tolerance)
     return replace(worst, rows=sum(proof.rows for proof in proofs))
 

@@ -126,6 +126,7 @@ def class_names_of(config: Any) -> tuple[str, ...] | None:
 
 
 def _transformers() -> Any:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when the package is imported
     try:
         import transformers
     except ImportError as error:

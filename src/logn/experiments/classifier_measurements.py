@@ -141,7 +141,6 @@ def _measured(cache: ArtifactCache, spec: ClassifierSpec, methods: Sequence[str]
     if TAU_NORM in methods:
         inputs["weight"], inputs["bias"] = cache.class_layer(spec)
         inputs["sweeps"] = [TAU_SWEEP]
-    if TAU_NORM in methods or any("keep_confidence" in method for method in fitted):
         inputs["dev"] = (cache.predictions(spec, "dev"), cache.dataset(spec, "dev").labels)
     comparison = compare_classification(
         cache.predictions(spec, "test"),

@@ -25,8 +25,7 @@ READING = (
     "classes, with class-balanced sampling; tau-norm, LogA and LogN correct a trained classifier. As in the paper, "
     "LogA (tau 1), LogN and Seesaw have a normalised (cosine) classifier, the others a linear one, so the last "
     "section shows what the classifier and the correction do each. The tau of tau-norm is the best on dev in steps of "
-    "0.05, as its authors choose it; nothing else is chosen by labels. `Confidence kept` scales all logits by the one "
-    "factor that leaves the mean confidence on dev as it was, which changes no decision. The paper's numbers stand "
+    "0.05, as its authors choose it; nothing else is chosen by labels. The paper's numbers stand "
     "next to ours: another network on other data, so compare differences, not heights."
 )
 
@@ -139,7 +138,6 @@ _GAINS = (
     (COMPONENTS, "mean"),
     (COMPONENTS, "std"),
     (COMPONENTS, "mean and std"),
-    (COMPONENTS, "mean and std, confidence kept"),
     (MORE, "LogN, linear classifier"),
 )
 

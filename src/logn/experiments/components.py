@@ -13,18 +13,16 @@ WHOLE = "mean, std and margin: LogN"
 CORRECTIONS = {
     "none": Correction(),
     "mean": Correction("logn:use_std=false,margin=0"),
-    "std": Correction("logn:use_mean=false,margin=0"),
-    "margin": Correction("logn:use_mean=false,use_std=false,margin=min"),
+    "std": Correction("logn:strength=0,margin=0"),
+    # The minimum is that of the means, which a strength of 0 would make 0.
+    "margin": Correction("logn:strength=0,use_std=false,margin={min}"),
     "mean and std": Correction("logn:margin=0"),
     "mean and margin": Correction("logn:use_std=false"),
-    "std and margin": Correction("logn:use_mean=false"),
+    "std and margin": Correction("logn:strength=0,margin={min}"),
     WHOLE: Correction("logn"),
     "LogN, squared std": Correction("logn:std_power=2"),
     "LogN, positives only": Correction("logn", POSITIVES),
     "LogN, recognised positives only": Correction("logn", CORRECT_POSITIVES),
-    "mean and relative std": Correction("logn:relative_std=true,margin=0"),
-    "mean, foreground mass kept": Correction("logn:use_std=false,margin=balance"),
-    "LogN balanced": Correction("logn:balanced"),
 }
 
 
@@ -77,8 +75,8 @@ EXPERIMENT = Experiment(
         "the parts of the paper's equation 2, alone and together; then the variants that the paper's appendix "
         "tells of: the squared deviation, and statistics of positives only, which need labels. A positive is a "
         "proposal that overlaps a box of its class by one half or more; recognised ones also have their highest "
-        "logit at that class; a class without any is left alone. Last come the parts of the balanced form. Cls, "
-        "Miss, FP and FN are what mending these errors would add to box AP50 (TIDE)."
+        "logit at that class; a class without any is left alone. Cls, Miss, FP and FN are what mending these errors "
+        "would add to box AP50 (TIDE)."
     ),
     sections=ablation(CORRECTIONS, COMPONENTS),
     findings=findings,

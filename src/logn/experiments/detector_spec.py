@@ -36,7 +36,7 @@ GLYPH_REPEAT_THRESHOLD = 0.04
 SAMPLERS = {"random": "random", "rfs": "repeat-factor-stochastic", "balanced": "class-balanced"}
 #: The length of training of the experiments; other lengths are part of a detector's name.
 ITERATIONS = 800
-#: Enough for the balanced margin to be within 0.05 of that from all images.
+#: How many training images the statistics are of.
 STATISTICS_IMAGES = 600
 
 

@@ -19,13 +19,16 @@ class Correction:
     """What is done to the logits after training.
 
     Args:
-        method: Specification such as `logn:margin=0`; `none` for nothing.
+        method: Specification such as `logn:margin=0`; `none` for nothing. `{min}` in it stands for the smallest class
+            mean, the margin of the paper's equation, as a number.
         statistics: `all` proposals, those of each class only (`positives`), or those that are also recognised
             (`positives-correct`).
 
     Example:
         >>> Correction("logn", "positives").key
         'logn of positives'
+        >>> Correction("logn:strength=0,margin={min}").filled(-5.35)
+        'logn:strength=0,margin=-5.35'
     """
 
     method: str = "none"
@@ -35,6 +38,10 @@ class Correction:
     def key(self) -> str:
         """Name of the correction in files."""
         return self.method if self.statistics == ALL else f"{self.method} of {self.statistics}"
+
+    def filled(self, smallest: float) -> str:
+        """The specification with the smallest class mean in place of `{min}`."""
+        return self.method.format(min=smallest)
 
 
 NOTHING = Correction()

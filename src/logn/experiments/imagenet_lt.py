@@ -91,9 +91,8 @@ def _components(cosine: ClassifierSpec) -> tuple[ClassifierRow, ...]:
     return (
         ClassifierRow(plain, cosine, baseline=plain),
         ClassifierRow("mean", cosine, "logn:use_std=false", PaperAccuracy(65.8, 45.0, 22.8, 50.0), plain),
-        ClassifierRow("std", cosine, "logn:use_mean=false", PaperAccuracy(63.0, 48.4, 25.9, 50.9), plain),
+        ClassifierRow("std", cosine, "logn:strength=0", PaperAccuracy(63.0, 48.4, 25.9, 50.9), plain),
         ClassifierRow("mean and std", cosine, "logn", PaperAccuracy(59.1, 50.3, 35.0, 51.6), plain),
-        ClassifierRow("mean and std, confidence kept", cosine, "logn:keep_confidence=true", baseline=plain),
     )
 
 
@@ -103,7 +102,7 @@ def _more(softmax: ClassifierSpec, cosine: ClassifierSpec) -> tuple[ClassifierRo
         ClassifierRow("LogA, linear classifier", softmax, "loga"),
         ClassifierRow("LogN, linear classifier", softmax, "logn"),
         ClassifierRow("mean, linear classifier", softmax, "logn:use_std=false"),
-        ClassifierRow("std, linear classifier", softmax, "logn:use_mean=false"),
+        ClassifierRow("std, linear classifier", softmax, "logn:strength=0"),
         ClassifierRow("Normalised classifier", cosine),
         ClassifierRow("LogA, normalised classifier", cosine, "loga", baseline="Normalised classifier"),
         ClassifierRow("LogN, normalised classifier", cosine, "logn", baseline="Normalised classifier"),

@@ -9,12 +9,8 @@ from logn.experiments.experiment import Correction, Experiment, SectionResult
 from logn.experiments.formatting import best_row, signed
 from logn.experiments.paper_tables import COMPONENTS, MARGINS
 
-FIXED = ("-4", "-12", "background", "max", "mean", "min", "0", "balance")
-CORRECTIONS = {
-    "none": Correction(),
-    **{margin: Correction(f"logn:margin={margin}") for margin in FIXED},
-    "LogN balanced": Correction("logn:balanced"),
-}
+FIXED = ("-4", "-12", "background", "max", "mean", "min", "0")
+CORRECTIONS = {"none": Correction(), **{margin: Correction(f"logn:margin={margin}") for margin in FIXED}}
 #: The paper's baseline stands in its table of components.
 PAPER = (COMPONENTS[0], *MARGINS)
 
@@ -41,11 +37,9 @@ EXPERIMENT = Experiment(
     title="Margins: how the foreground is weighed against the background",
     reading=(
         "Every row is LogN, with its mean and standard deviation, on the same trained detector, and differs in the "
-        "margin only: a number, or the background's mean, or the largest, average or smallest mean of a class; "
-        "`balance` solves for the margin that keeps the detector's share of foreground. `none` is the detector as "
-        "it is, and LogN balanced also keeps its scale. The column margin has the value; `balance` adds it after "
-        "the division by the standard deviation, the others before. In the paper's detector the means were: "
-        "background 13.44, max 3.11, mean -1.09, min -5.35."
+        "margin only: a number, or the background's mean, or the largest, average or smallest mean of a class. "
+        "`none` is the detector as it is. The column margin has the value, which is added before the division by the "
+        "standard deviation. In the paper's detector the means were: background 13.44, max 3.11, mean -1.09, min -5.35."
     ),
     sections=ablation(CORRECTIONS, PAPER),
     findings=findings,

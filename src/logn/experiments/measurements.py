@@ -291,7 +291,11 @@ class _FitInputs:
         self.cache, self.spec, self.store = cache, spec, store
 
     def fit(self, correction: Correction) -> Any:
-        method = method_named(parse_method(correction.method)[0])
+        spec = correction.method
+        if "{min}" in spec:
+            paper = self.fit(Correction("logn", correction.statistics))
+            spec = correction.filled(paper.settings["margin_value"])
+        method = method_named(parse_method(spec)[0])
         if method.name == "none":
             return None
         inputs: dict[str, Any] = {}
@@ -304,7 +308,7 @@ class _FitInputs:
         if "dimensions" in method.takes:
             training = self.cache.dataset(self.spec, "train")
             inputs["dimensions"] = read_dimensions(training.annotation_file, self.store.header.class_names)
-        return fit_for_store(correction.method, self.store.header, **inputs)
+        return fit_for_store(spec, self.store.header, **inputs)
 
     def moments(self, kind: str) -> ClassMoments:
         usual = self.cache.statistics(self.spec)

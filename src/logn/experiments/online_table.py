@@ -33,7 +33,6 @@ def _rows(length: BenchLength, sampler: str, seed: int) -> tuple[BenchRow, ...]:
         *(BenchRow(name, length.trained(name, sampler, seed=seed, classifier="cosine")) for name in online),
         BenchRow("LogN", plain, Correction("logn")),
         BenchRow("LogN, margin 0", plain, Correction("logn:margin=0")),
-        BenchRow("LogN balanced", plain, Correction("logn:balanced")),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from logn.calibrators.advice import FEDERATED, recommended_method
 from logn.experiments.bench_detectors import SECOND_STAGES, BenchLength
 from logn.experiments.experiment import BenchRow, BenchSection, Correction, Experiment, SectionResult
 from logn.experiments.formatting import best_row, signed
@@ -15,16 +14,9 @@ SAMPLERS = {"random": "Random sampling", "rfs": "Repeat factor sampling (RFS)"}
 NORMALISED = "CE, normalised"
 #: Rows that train a whole detector, with the class layer that the paper gives each.
 TRAINED = {"EQL": "linear", "EQL v2": "linear", "Seesaw": "cosine", "focal": "linear", "online LogN": "cosine"}
-#: What `logn correct` takes for such a detector and federated labels.
-RECOMMENDED = recommended_method(0, "softmax", FEDERATED)
 #: Corrections of the normalised detector. The paper's LogA keeps the score of the background, as NorCal does with raw
 #: counts; with priors every class gains the logarithm of the number of all objects on it.
-CORRECTIONS = {
-    "LogA": "loga:priors=false",
-    "LogN": "logn",
-    "LogN balanced": "logn:balanced",
-    "recommended": RECOMMENDED,
-}
+CORRECTIONS = {"LogA": "loga:priors=false", "LogN": "logn", "recommended": "recommended"}
 #: The same and others on the linear detector, each with its published default; these rows are ours.
 LINEAR_CORRECTIONS = {
     "tau-norm": "tau-norm:tau=0.7",
@@ -34,8 +26,7 @@ LINEAR_CORRECTIONS = {
     "FRACAL, linear": "fracal",
     "IIF, linear": "iif",
     "LogN, linear": "logn",
-    "LogN balanced, linear": "logn:balanced",
-    "recommended, linear": RECOMMENDED,
+    "recommended, linear": "recommended",
 }
 
 
@@ -83,7 +74,7 @@ def findings(results: Sequence[SectionResult]) -> list[str]:
             f"{section.title}: of the corrections, which need no training, {free.row.label} is highest "
             f"({free.mean('AP'):.1f})."
         )
-        pairs = (("LogN", NORMALISED), ("LogN balanced", NORMALISED), ("LogN, linear", "CE"))
+        pairs = (("LogN", NORMALISED), ("LogN, linear", "CE"))
         changes = [
             f"{label} changes box AP of {base} by {signed(section.change(label, 'AP', base))} and that of rare classes "
             f"by {signed(section.change(label, 'APr', base))}"
@@ -105,14 +96,13 @@ EXPERIMENT = Experiment(
     title="Table 1: every rival, with and without repeat factor sampling",
     reading=(
         "One row per method, all on the same data and length of training. CE has a linear class layer, as the paper's "
-        "row has; Seesaw, online LogN, LogA, LogN and LogN balanced have the normalised one, as in the paper, whose "
+        "row has; Seesaw, online LogN, LogA and LogN have the normalised one, as in the paper, whose "
         "own baseline is `CE, normalised`. Rows that end in `linear`, and all that the paper has no numbers for, are "
         "ours. EQL, EQL v2, Seesaw, focal and online LogN train the whole detector; BAGS, LOCE, cRT and LWS train a "
         "part of the CE detector for a quarter of the iterations; LogA and the rows from it on correct a CE detector "
         "after training, with the default that their authors published. The paper's LogA keeps the score of the "
-        "background, so it stands beside the form with raw counts. LogN is the paper's; LogN balanced keeps the "
-        "detector's scale and its share of foreground; recommended is what `logn correct --labels federated` takes "
-        f"({RECOMMENDED}). The numbers of the paper stand next to ours: another detector "
+        "background, so it stands beside the form with raw counts. LogN is the paper's; recommended is what "
+        "`logn correct` takes, half of the prior. The numbers of the paper stand next to ours: another detector "
         "on other data, so compare differences to CE, not heights."
     ),
     sections=sections,

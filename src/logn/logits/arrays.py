@@ -12,6 +12,9 @@ from logn.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 
+# What frameworks call a column that stands for no class.
+NO_CLASS = "N/A"
+
 
 def is_torch_tensor(array: Any) -> bool:
     """Whether `array` is a torch tensor; torch is not imported to find out.

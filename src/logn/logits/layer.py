@@ -130,6 +130,14 @@ class LogitLayer:
         """How many sets of statistics, and maps, the layer has."""
         return max(self.stage_of, default=-1) + 1
 
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """The paths of each stage as one text."""
+        return tuple(
+            ", ".join(path for path, number in zip(self.paths, self.stage_of, strict=True) if number == stage)
+            for stage in range(self.num_stages)
+        )
+
     def anchors_of(self, index: int) -> int:
         """How many anchors the module at `paths[index]` has per location."""
         return self.anchors if isinstance(self.anchors, int) else self.anchors[index]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.errors import InputError
 from logn.logits.candidates import candidates, listed_candidates
@@ -26,11 +26,13 @@ from logn.logits.layer import (
     with_class_axis,
 )
 from logn.logits.run_batch import run_on_batch
-from logn.logits.structure import Structure, read_structure
+from logn.logits.structure import Structure, read_structures
 from logn.logits.trace import WAY_OUT, OutputCheck, as_it_was, find_by_output, warn_of_rectifier, with_activation
 
 if TYPE_CHECKING:
     from torch import nn
+
+FoundT = TypeVar("FoundT")
 
 KNOWN = (
     "a detector of torchvision, MMDetection, Detectron2, Hugging Face, Ultralytics or RF-DETR, a timm model or a "
@@ -113,17 +115,30 @@ def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], 
     """The layer that a classifier returns, by its code, by timm's word for it, or by what it returns."""
     if any(class_names(model, package) for package in NEVER_GUESSED) or not may_be_classifier(model):
         return None
-    structure = read_structure(model)
+    structures = _wide_enough(model, {part.paths: part for part in read_structures(model)}, num_classes)
+    structure = next(iter(structures.values()), None)
+    if len(structures) > 1:
+        raise _several(model, [path for paths in structures for path in paths])
     paths = _agreed(model, structure)
     if paths is not None:
         layer = classifier_layer(model, paths, structure.activation if structure else None)
         if structure is not None and structure.rectified:
             warn_of_rectifier(layer.name)
     elif run is not None:
-        layer = _found_by_output(model, run)
+        layer = _found_by_output(model, num_classes, run)
     else:
         raise InputError(_unknown_layer(model, structure, num_classes))
     return layer if num_classes in (None, count_columns(model, layer)) else None
+
+
+def _wide_enough(
+    model: nn.Module, found: Mapping[tuple[str, ...], FoundT], num_classes: int | None
+) -> Mapping[tuple[str, ...], FoundT]:
+    """Of several layers those that have the wanted columns, and at least two; a single one is left to later checks."""
+    if len(found) < 2:
+        return found
+    widths = {paths: output_width(model.get_submodule(paths[0])) or 0 for paths in found}
+    return {paths: item for paths, item in found.items() if widths[paths] >= 2 and num_classes in (None, widths[paths])}
 
 
 def _agreed(model: nn.Module, structure: Structure | None) -> tuple[str, ...] | None:
@@ -140,16 +155,27 @@ def _agreed(model: nn.Module, structure: Structure | None) -> tuple[str, ...] | 
     return structure.paths if averaged else None
 
 
-def _found_by_output(model: nn.Module, run: Callable[[], Any]) -> LogitLayer:
-    found = find_by_output(model, run)
-    if found is None:
-        raise InputError(
-            f"Expected the model to return the logits of one layer, perhaps scaled or activated, but "
-            f"{type(model).__name__} returns something else (a sum of several, or the same for all images); {WAY_OUT}; "
-            f"its layers are: {listed_candidates(model)}."
-        )
-    layer, verdict = found
-    return classifier_layer(model, layer.paths, verdict.activation)
+def _found_by_output(model: nn.Module, num_classes: int | None, run: Callable[[], Any]) -> LogitLayer:
+    verdicts = {(path,): verdict for path, verdict in find_by_output(model, run).items()}
+    found = _wide_enough(model, verdicts, num_classes)
+    if len(found) > 1:
+        raise _several(model, [path for paths in found for path in paths])
+    for paths, verdict in found.items():
+        return classifier_layer(model, paths, verdict.activation)
+    raise InputError(
+        f"Expected the model to return the logits of one layer, perhaps activated, but {type(model).__name__} returns "
+        f"something else (a sum of several, or the same for all images); {WAY_OUT}; its layers are: "
+        f"{listed_candidates(model)}."
+    )
+
+
+def _several(model: nn.Module, paths: Sequence[str]) -> InputError:
+    """The refusal of a model that returns the outputs of several layers, without names that tell the class scores."""
+    listed = ", ".join(f"{path} ({output_width(model.get_submodule(path))})" for path in dict.fromkeys(paths))
+    return InputError(
+        f"Expected the model to return the logits of one layer, but {type(model).__name__} returns several tensors "
+        f'that fit, of the layers {listed}; name the one of the classes: layer=logn.LogitLayer("{paths[0]}").'
+    )
 
 
 def _check_columns(layer: LogitLayer, columns: int, num_classes: int | None) -> None:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.logits.arrays import is_torch_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Where a model returns several tensors by name, the logits are those of the first of these.
-LOGIT_KEYS = ("logits", "out", "pred_logits")
+PartT = TypeVar("PartT")
+
+# Where a model returns several tensors by name, the logits are those of the first of these kinds that is there.
+SCORE_NAMES: tuple[Callable[[str], bool], ...] = (
+    lambda name: name in ("logits", "pred_logits"),
+    lambda name: name == "out",
+    # A class token is a feature of the image.
+    lambda name: name.startswith(("cls", "class")) and not any(word in name for word in ("token", "feat", "embed")),
+    lambda name: name in ("score", "scores"),
+)
 DEEPEST = 3
+# A factor nearer to 1 than this, or a shift nearer to 0, is none.
+LEAST_RESCALING = 1e-3
 # How far the values may be off, relative to their range; more where the precision of the tensors is coarser.
 TOLERANCE = 1e-4
 ROUNDINGS = 4.0
@@ -41,11 +51,21 @@ class Verdict:
             activated; False when it returns something else; None when that is unknown.
         activation: What the model applies to the logits before it returns them, where it does.
         rectified: Whether a ReLU cuts them off at 0.
+        scale: By what the model multiplies them first, alike for all classes.
+        shift: What it adds then.
     """
 
     agrees: bool | None
     activation: str | None = None
     rectified: bool = False
+    scale: float = 1.0
+    shift: float = 0.0
+
+    @property
+    def rescaled(self) -> bool:
+        """Whether scores are made of logits on another scale than those of the layer; a softmax hides a shift."""
+        shifted = self.activation == "sigmoid" and abs(self.shift) > LEAST_RESCALING
+        return bool(self.agrees) and (shifted or abs(self.scale - 1) > LEAST_RESCALING)
 
 
 UNKNOWN = Verdict(None)
@@ -64,31 +84,62 @@ def returned_tensors(returned: Any) -> list[Tensor]:
         >>> [tuple(part.shape) for part in returned_tensors((features, logits))], returned_tensors([{"boxes": logits}])
         ([(2, 8), (2, 5)], [])
     """
-    return list(_tensors(returned, DEEPEST))
+    return [tensor for _, tensor in named_scores(returned_parts(returned))]
 
 
-def _tensors(returned: Any, depth: int) -> Iterator[Tensor]:
-    if is_torch_tensor(returned):
-        if returned.is_floating_point():
-            yield returned.detach()
+def returned_parts(returned: Any) -> list[tuple[str, Tensor]]:
+    """All floating point tensors that a model returned, with their names: of fields and keys, or numbers.
+
+    Example:
+        >>> import torch
+        >>> [name for name, _ in returned_parts({"boxes": torch.rand(2, 4), "levels": [torch.rand(2)]})]
+        ['boxes', 'levels.0']
+    """
+    parts = named_parts(returned, DEEPEST)
+    return [(name, part.detach()) for name, part in parts if is_torch_tensor(part) and part.is_floating_point()]
+
+
+def named_parts(returned: Any, depth: int = DEEPEST) -> Iterator[tuple[str, Any]]:
+    """Everything in the containers that a model returned, with its name."""
+    inside = container_items(returned)
+    if inside is None or depth == 0:
+        yield "", returned
         return
-    if depth == 0:
-        return
+    for key, value in inside:
+        for name, part in named_parts(value, depth - 1):
+            yield f"{key}.{name}".strip("."), part
+
+
+def container_items(returned: Any) -> list[tuple[str, Any]] | None:
+    """What a container holds, with names or numbers; None for what is none. A detector's list of mappings is empty."""
     if isinstance(returned, Mapping):
-        named = [returned[key] for key in LOGIT_KEYS if is_torch_tensor(returned.get(key))]
-        parts: Sequence[Any] = named[:1] or list(returned.values())
-    elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
-        yield from _tensors({item.name: getattr(returned, item.name) for item in dataclasses.fields(returned)}, depth)
-        return
-    else:
-        parts = returned if isinstance(returned, list | tuple) else ()
-        parts = () if any(isinstance(part, Mapping) for part in parts) else parts
-    for part in parts:
-        yield from _tensors(part, depth - 1)
+        return [(str(key), value) for key, value in returned.items()]
+    if dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        return [(item.name, getattr(returned, item.name)) for item in dataclasses.fields(returned)]
+    if not isinstance(returned, list | tuple):
+        return None
+    if any(isinstance(part, Mapping) for part in returned):
+        return []
+    names = getattr(returned, "_fields", range(len(returned)))
+    return [(str(name), value) for name, value in zip(names, returned, strict=True)]
+
+
+def named_scores(parts: Sequence[tuple[str, PartT]]) -> list[tuple[str, PartT]]:
+    """The parts whose names say that they are class scores; all of them where none does.
+
+    Example:
+        >>> named_scores([("boxes", 1), ("cls_logits", 2)]), named_scores([("0", 1), ("1", 2)])
+        ([('cls_logits', 2)], [('0', 1), ('1', 2)])
+    """
+    for says_so in SCORE_NAMES:
+        named = [(name, part) for name, part in parts if any(map(says_so, name.lower().split(".")))]
+        if named:
+            return named
+    return list(parts)
 
 
 def compare(rows: Sequence[Tensor], returned: Sequence[Tensor], *, may_drop_columns: bool = False) -> Verdict:
-    """Whether the first returned tensor that could hold the logits is made of any of `rows` alone.
+    """Whether any returned tensor that could hold the logits is made of any of `rows` alone.
 
     Args:
         rows: What a layer gave, as logits of shape (…, C); each of its calls, or the mean of several layers.
@@ -98,25 +149,28 @@ def compare(rows: Sequence[Tensor], returned: Sequence[Tensor], *, may_drop_colu
     Example:
         >>> import torch
         >>> logits, other = torch.randn(4, 5), torch.randn(4, 5)
-        >>> compare([logits], [logits / 2]), compare([logits], [logits.sigmoid()]).activation
-        (Verdict(agrees=True, activation=None, rectified=False), 'sigmoid')
+        >>> compare([logits], [logits]).agrees, compare([logits], [logits.sigmoid()]).activation
+        (True, 'sigmoid')
+        >>> round(compare([logits], [logits / 2]).scale, 3)
+        0.5
         >>> compare([logits], [logits + other]).agrees, compare([logits], [torch.randn(6, 4)]).agrees
         (False, None)
     """
+    verdicts = []
     for tensor in returned:
         pairs = [pair for given in rows for pair in _arrangements(given, tensor)]
         if pairs:
-            return _best([_verdict(*pair) for pair in pairs])
+            verdicts.append(_best([_verdict(*pair) for pair in pairs]))
+    if verdicts:
+        # What is found somewhere is returned. Where it is found on two scales, nobody knows which of them counts.
+        return max(verdicts, key=lambda verdict: (verdict.agrees or False, verdict.rescaled, verdict.agrees is False))
     other_width = len(returned) == 1 and not may_drop_columns and _is_of_other_width(rows, returned[0])
     return Verdict(False) if other_width else UNKNOWN
 
 
 def _best(verdicts: Sequence[Verdict]) -> Verdict:
-    for agrees in (True, None):
-        for verdict in verdicts:
-            if verdict.agrees is agrees:
-                return verdict
-    return Verdict(False)
+    """The best of the ways in which one tensor may have come to be."""
+    return max(verdicts, key=lambda verdict: (verdict.agrees or False, not verdict.rescaled, verdict.agrees is None))
 
 
 def _is_of_other_width(rows: Sequence[Tensor], returned: Tensor) -> bool:
@@ -193,28 +247,29 @@ def _verdict(rows: Tensor, returned: Tensor, rectified: bool) -> Verdict:
             return Verdict(True, activation, rectified)
     if got.numel() < FEWEST_VALUES:
         return UNKNOWN
-    tried = dict(_fitted(given, got))
-    fitted = {activation: off(expected) for activation, expected in tried.items() if expected is not None}
-    best = min(fitted, key=lambda activation: fitted[activation])
-    if fitted[best] <= allowed:
-        return Verdict(True, best, rectified)
+    tried = list(_fitted(given, got))
+    fitted = [(off(expected), verdict) for verdict, expected in tried if expected is not None]
+    error, best = min(fitted, key=lambda item: item[0])
+    if error <= allowed:
+        return replace(best, rectified=rectified)
     return Verdict(False) if len(fitted) == len(tried) else UNKNOWN
 
 
-def _fitted(given: Tensor, got: Tensor) -> Iterator[tuple[str | None, Tensor | None]]:
+def _fitted(given: Tensor, got: Tensor) -> Iterator[tuple[Verdict, Tensor | None]]:
     """`given` with the scale and shift that bring it closest to `got`, before each activation that it may have.
 
     The scale is one for all classes, and positive: a class that stands out stays the one that does. None where too few
     values tell: a saturated score does not show its logit.
     """
     scale, shift = _line(given, got)
-    yield None, scale * given + shift
+    yield Verdict(True, None, scale=scale, shift=shift), scale * given + shift
     if float(got.min()) < 0 or float(got.max()) > 1:
         return
     inside = (got > LEAST_SCORE) & (got < 1 - LEAST_SCORE)
     enough = int(inside.sum()) >= FEWEST_VALUES
     scale, shift = _line(given[inside], got[inside].logit()) if enough else (1.0, 0.0)
-    yield "sigmoid", (scale * given + shift).sigmoid() if enough else None
+    sigmoid = Verdict(True, "sigmoid", scale=scale, shift=shift)
+    yield sigmoid, (scale * given + shift).sigmoid() if enough else None
     # Differences to the highest of the row, since a softmax does not show the sum of its logits.
     top = got.argmax(dim=1, keepdim=True)
     lower = (got > LEAST_SCORE**2) & (got < got.gather(1, top))
@@ -223,7 +278,8 @@ def _fitted(given: Tensor, got: Tensor) -> Iterator[tuple[str | None, Tensor | N
     scale = float(
         (distances * (got / got.gather(1, top))[lower].log()).sum() / distances.square().sum().clamp_min(1e-300)
     )
-    yield "softmax", (max(scale, 0.0) * given).softmax(1) if enough else None
+    scale = max(scale, 0.0)
+    yield Verdict(True, "softmax", scale=scale), (scale * given).softmax(1) if enough else None
 
 
 def _line(x: Tensor, y: Tensor) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logn.logits.frameworks.classifiers import is_final_layer
-from logn.logits.returned import LOGIT_KEYS
+from logn.logits.returned import container_items, named_parts, named_scores
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,23 +58,39 @@ class Structure:
     rectified: bool = False
 
 
-def read_structure(model: nn.Module) -> Structure | None:
+def read_structures(model: nn.Module) -> tuple[Structure, ...]:
     """Follow the forward pass of `model`, in evaluation mode, back from what it returns to the layers that make it.
 
-    None where that cannot be done: a forward pass that asks for the values or the shapes of its tensors, or that does
-    something after its last layer of which is not known here that it treats all classes alike.
+    One structure for each returned tensor of other layers; of tensors whose names say that they are class scores, those
+    alone. None at all where that cannot be done: a forward pass that asks for the values or the shapes of its tensors,
+    or that does something after its last layer of which is not known here that it treats all classes alike.
 
     Example:
         >>> from torch import nn
-        >>> read_structure(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3), nn.Sigmoid()))
-        Structure(paths=('2',), mixed=False, summed=False, activation='sigmoid', rectified=False)
+        >>> read_structures(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3), nn.Sigmoid()))
+        (Structure(paths=('2',), mixed=False, summed=False, activation='sigmoid', rectified=False),)
     """
     traced = _trace(model)
     if traced is None:
-        return None
+        return ()
     nodes, modules = traced
-    returned = _principal(nodes[-1].args[0])
-    return None if returned is None else _follow(returned, modules)
+    parts = [(name, part) for name, part in named_parts(_opened(nodes[-1].args[0])) if hasattr(part, "op")]
+    structures: dict[tuple[str, ...], Structure] = {}
+    for _, node in named_scores(parts):
+        structure = _follow(node, modules)
+        if structure is None:
+            return ()
+        structures.setdefault(structure.paths, structure)
+    return tuple(structures.values())
+
+
+def _opened(returned: Any) -> Any:
+    """What is returned, with the objects that are made at the very end (named tuples, dataclasses) as mappings."""
+    kind = getattr(returned, "target", None)
+    if isinstance(kind, type) and returned.op == "call_function":
+        return {**dict(zip(getattr(kind, "_fields", ()), returned.args, strict=False)), **returned.kwargs}
+    items = container_items(returned)
+    return returned if items is None else {name: _opened(value) for name, value in items}
 
 
 def _trace(model: nn.Module) -> tuple[list[Any], Mapping[str, Any]] | None:
@@ -109,16 +125,6 @@ def _twin(model: nn.Module) -> nn.Module:
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
     return twin.eval()
-
-
-def _principal(returned: Any) -> Any:
-    """The node of the logits among what is returned: the only one, the first of a tuple, or the one of a usual name."""
-    if isinstance(returned, Mapping):
-        named = [returned[key] for key in LOGIT_KEYS if key in returned]
-        returned = named[0] if named else next(iter(returned.values())) if len(returned) == 1 else None
-    elif isinstance(returned, list | tuple):
-        returned = returned[0] if returned else None
-    return returned if hasattr(returned, "op") else None
 
 
 def _follow(node: Any, modules: Mapping[str, Any]) -> Structure | None:

@@ -32,7 +32,8 @@ class OutputCheck:
     """Compare the logits of a layer with what the model returns, once, in the first forward pass that can tell.
 
     Passes in training mode, and those that return nothing like the logits, decide nothing. A pass that shows that the
-    model returns something else than these logits, or applies another activation than `layer` says, is refused.
+    model returns something else than these logits, multiplies them first (a temperature), or applies another activation
+    than `layer` says, is refused.
 
     Args:
         model: A torch module.
@@ -106,6 +107,8 @@ class OutputCheck:
         self.verdict = verdict
         if verdict.agrees is False:
             raise InputError(_not_returned(self._model, self._layer, returned_tensors(output)))
+        if verdict.rescaled:
+            raise _rescaled(self._layer, verdict)
         if verdict.rectified:
             warn_of_rectifier(self._layer.name)
         if verdict.activation is None:
@@ -149,8 +152,8 @@ def warn_of_rectifier(path: str) -> None:
     )
 
 
-def find_by_output(model: nn.Module, run: Callable[[], Any]) -> tuple[LogitLayer, Verdict] | None:
-    """The layer whose logits `model` returns when `run` runs it; None when it is none of its layers alone.
+def find_by_output(model: nn.Module, run: Callable[[], Any]) -> dict[str, Verdict]:
+    """The layers whose logits `model` returns when `run` runs it: one for each returned tensor that is of one alone.
 
     The model runs twice: first to see how many columns it returns, then to compare the layers that have as many.
     """
@@ -163,11 +166,13 @@ def find_by_output(model: nn.Module, run: Callable[[], Any]) -> tuple[LogitLayer
             if path and output_width(module) in widths and "aux" not in path.lower()
         }
         captured, returned = _captured(inner, layers, run)
-    for path, rows in reversed(captured.items()):
-        verdict = compare(rows, returned, may_drop_columns=True)
-        if verdict.agrees:
-            return layers[path], verdict
-    return None
+    found: dict[str, Verdict] = {}
+    for tensor in returned:
+        verdicts = ((path, compare(rows, [tensor], may_drop_columns=True)) for path, rows in reversed(captured.items()))
+        first = next(((path, verdict) for path, verdict in verdicts if verdict.agrees), None)
+        if first is not None:
+            found.setdefault(*first)
+    return found
 
 
 def _captured(
@@ -224,7 +229,18 @@ def _not_returned(model: nn.Module, layer: LogitLayer, returned: Sequence[Tensor
     shapes = ", ".join(str(tuple(tensor.shape)) for tensor in returned)
     widths = [size for tensor in returned for size in tensor.shape[1:]]
     return (
-        f"Expected the model to return the logits of `{layer.name}`, perhaps scaled or activated, but what it returns "
+        f"Expected the model to return the logits of `{layer.name}`, perhaps activated, but what it returns "
         f"({shapes}) is not made of them alone; {WAY_OUT}, or say check_output=False if you know better; its layers "
         f"are: {listed_candidates(model, widths)}."
+    )
+
+
+def _rescaled(layer: LogitLayer, verdict: Verdict) -> InputError:
+    done = f"multiplies them by {verdict.scale:.4g}" if abs(verdict.scale - 1) > 1e-3 else "moves them"
+    done += f" and adds {verdict.shift:.4g}" if verdict.activation == "sigmoid" else ""
+    return InputError(
+        f"Expected the model to take the logits of `{layer.name}` as they are, but it {done} first (a temperature?), "
+        "so its scores are of others; pass what comes out through a module of its own in forward, such as "
+        'self.logits = torch.nn.Identity(), and name that (LogitLayer("logits", num_classes=…), with logn.attach), or '
+        "say check_output=False if you know better."
     )

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.report.run_folder import Run
 
-# The parts of LogN as the paper's error analysis takes them: mean, spread and margin, each alone, then all.
+# The parts of LogN as the paper's error analysis takes them: mean, spread and margin, each alone, then all. `{min}` is
+# the smallest class mean.
 COMPONENTS: Mapping[str, str] = {
     "Baseline": "none",
     "+ mean": "logn:margin=0,use_std=false",
-    "+ std": "logn:margin=0,use_mean=false",
-    "+ margin": "logn:margin=min,use_mean=false,use_std=false",
+    "+ std": "logn:margin=0,strength=0",
+    "+ margin": "logn:margin={min},strength=0,use_std=false",
     "LogN (all)": "logn",
 }
 
@@ -45,10 +47,12 @@ def error_components(run: Run) -> dict[str, Errors]:
     These are no methods that people compare, so this figure has a comparison of its own, made from the predictions.
     """
     made = run.comparison.settings if run.has("comparison") else CompareSettings()
+    paper = fit_for_store("logn", run.store.header, moments=run.moments)
+    specs = {title: spec.format(min=paper.settings["margin_value"]) for title, spec in COMPONENTS.items()}
     comparison = compare(
         run.store,
         run.path("annotations"),
-        list(dict.fromkeys(COMPONENTS.values())),
+        list(specs.values()),
         settings=CompareSettings(
             made.style,
             made.decode,
@@ -60,4 +64,4 @@ def error_components(run: Run) -> dict[str, Errors]:
         ),
         inputs=FitInputs(run.moments, run.counts if run.has("counts") else None),
     )
-    return {title: known_errors(comparison[spec]) for title, spec in COMPONENTS.items()}
+    return {title: known_errors(comparison[spec]) for title, spec in specs.items()}

@@ -17,6 +17,7 @@ from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.comparison.tables import points
 from logn.evaluate.comparison.verdict import tone
+from logn.evaluate.detection.recall_at_count import SHOWN_AT
 from logn.files import write_text
 from logn.report.class_changes_data import class_changes
 from logn.report.error_data import known_errors
@@ -207,7 +208,7 @@ class _Builder:
         return [
             self._attempt("Kinds of error", self._errors),
             self._attempt("What is found at your threshold", lambda: threshold_curves(self.comparison, self.focus)),
-            self._attempt("Scores and thresholds", lambda: score_changes(self._details())),
+            self._attempt("Scores and thresholds", lambda: score_changes(self._details(), self.comparison, self.focus)),
             self._attempt("Images", self._gallery),
         ]
 
@@ -228,7 +229,7 @@ class _Builder:
         return statistics_charts(self.comparison, self.focus, class_changes(self.comparison, self.focus.name))
 
     def _details(self) -> ReportDetails:
-        if self.focus.details is None:
+        if self.focus.details is None or SHOWN_AT not in self.focus.recall:
             raise InputError(
                 "Expected the comparison to hold scores and boxes (in `comparison.safetensors`, which "
                 "`logn compare -o` writes next to `comparison.json`), but it does not; compare again."
@@ -257,4 +258,4 @@ class _Builder:
             lacking = f"{len(reasons):,} of {len(details.gallery):,} pictures are not here. {reasons[0]}"
             self.missing["Images"] = lacking
         names = [known.name for known in self.comparison.classes]
-        return gallery(details, pictures, names, lacking)
+        return gallery(details, self.focus.recall[SHOWN_AT], pictures, names, lacking)

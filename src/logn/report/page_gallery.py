@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from logn.datasets.image_file import ImageArray, import_pillow
 from logn.evaluate.comparison.report_details import ReportDetails
-from logn.evaluate.detection.before_after import OperatingPoint
 from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark
+from logn.evaluate.detection.recall_at_count import RecallAtCount
 
 LARGEST_SIDE = 560
 RULES = {
@@ -118,18 +118,22 @@ class Gallery:
     """
 
     template: ClassVar[str] = "gallery.html.jinja"
-    point: OperatingPoint
+    point: RecallAtCount
     parts: tuple[GalleryPart, ...]
     lacking: str = ""
 
 
 def gallery(
-    details: ReportDetails, pictures: Mapping[int, ImageArray], names: Sequence[str], lacking: str = ""
+    details: ReportDetails,
+    point: RecallAtCount,
+    pictures: Mapping[int, ImageArray],
+    names: Sequence[str],
+    lacking: str = "",
 ) -> Gallery:
     """Draw boxes on the pictures that are there, by the id of the image; `names` are those of the classes."""
 
     def old_score(score: float) -> float:
-        return max(details.histograms["all"].old_score(score), details.gallery_point.old)
+        return max(details.histograms["all"].old_score(score), point.at)
 
     drawn = [
         (image.part, _picture(image, pictures[image.image_id], names, old_score))
@@ -145,7 +149,7 @@ def gallery(
         )
         for title, rule in RULES.items()
     )
-    return Gallery(details.gallery_point, tuple(parts), lacking)
+    return Gallery(point, tuple(parts), lacking)
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
+from logn.calibrators.all_methods import method_named
+from logn.commands import command, corrected_name, values_of
 from logn.evaluate.comparison.comparison import DETECTION, Comparison
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.verdict import tone
 from logn.report.task_words import metric_of, words_of
 
 # Methods that can be applied in part.
-IN_PART = ("logn", "p2p", "loga", "norcal")
+IN_PART = ("recommended", "logn", "p2p", "loga", "norcal")
 # The metric of the frequent classes, and what to call them.
 FREQUENT = {"APf": "frequent classes", "many": "many-shot classes"}
+# Options of the command that compared which choosing thresholds needs too.
+KEPT = ("--statistics", "--counts", "--coco", "--only-predicted", "--allow-missing", "--allow-mismatch")
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,12 @@ def _steps(comparison: Comparison, focus: MethodResult) -> Iterator[Step]:
         )
     else:
         sure = "" if direction == "up" else ", if the groups that matter to you gain more than the others lose"
-        yield Step(f"Use it{sure}: correct the model itself, at no cost of speed.", _correct(focus.name))
+        yield _use(comparison, focus.name, sure)
     yield from _for_frequent(comparison, focus)
     if comparison.task == DETECTION:
-        yield Step(
-            "Choose the score threshold again: corrected scores are on another scale. One per class, to be folded in:",
-            _thresholds(comparison, focus.name),
-        )
+        again = "Choose the score threshold again: corrected scores are on another scale."
+        typed = _thresholds(comparison, focus.name)
+        yield Step(f"{again} One per class, to be folded in:" if typed else again, typed)
     yield Step(
         "Confirm it on other images: a method that was chosen by this table has to be measured on images that had no "
         "part in the choice."
@@ -69,29 +70,39 @@ def _for_frequent(comparison: Comparison, focus: MethodResult) -> Iterator[Step]
     for metric, named in FREQUENT.items():
         lost = metric in focus.differences and tone(focus.differences[metric]) == "down"
         if lost and focus.name.partition(":")[0] in IN_PART and "strength=" not in focus.name:
-            half = f"{focus.name}{',' if ':' in focus.name else ':'}strength=0.5"
+            part = focus.settings.get("strength", 1.0) / 2
+            half = f"{focus.name}{',' if ':' in focus.name else ':'}strength={part:g}"
             yield Step(
                 f"If {named} matter more to you than rare ones, try half of it: compare with the method {half}, too."
             )
 
 
-def _correct(method: str) -> str:
-    return shlex.join(["logn", "correct", "MODEL", "--images", "train/", "--method", method, "-o", "CORRECTED"])
+def _use(comparison: Comparison, method: str, sure: str) -> Step:
+    """How to correct the model that was measured; where it is not known, how to make the correction."""
+    made = comparison.provenance
+    model = (made.inputs.get("predictions") or {}).get("model_words")
+    if model or not [*values_of(made.command, "--statistics")]:
+        words = ["logn", "correct", *(model or ["MODEL"]), "--images", "train/", "--method", method]
+        typed = command(*words, "-o", corrected_name(model[0]) if model else "CORRECTED")
+        return Step(f"Use it{sure}: correct the model itself, at no cost of speed.", typed)
+    (statistics, *_) = values_of(made.command, "--statistics")
+    typed = command("logn", "fit", statistics, "--method", method, "-o", "affine.safetensors")
+    return Step(f"Use it{sure}: make the correction, which the weights of the model take at no cost of speed.", typed)
 
 
 def _thresholds(comparison: Comparison, method: str) -> str:
-    known = comparison.provenance
-    predictions = (known.inputs.get("predictions") or {}).get("path", "predictions")
-    labels = known.inputs.get("annotations") or "val.json"
-    words = ["logn", "thresholds", str(predictions), "-a", str(labels), "--method", method]
-    statistics = _given(known.command, "-s", "--statistics")
-    words += [] if statistics is None else ["-s", statistics]
-    return shlex.join([*words, "--split", "-o", "points.json"])
-
-
-def _given(command: tuple[str, ...], *options: str) -> str | None:
-    """What stands behind an option of the command that compared."""
-    for word, following in pairwise(command):
-        if word in options:
-            return following
-    return None
+    """The command that chooses thresholds after a method; empty where `logn thresholds` cannot fit it."""
+    made = comparison.provenance
+    predictions = (made.inputs.get("predictions") or {}).get("path", "PREDICTIONS")
+    words = ["logn", "thresholds", str(predictions), "-a", str(made.inputs.get("annotations") or "LABELS")]
+    if method in values_of(made.command, "--correction"):
+        words += ["--correction", method]
+    else:
+        needs = {*method_named(method.partition(":")[0]).needs}
+        if not needs <= {"moments", "counts"}:
+            return ""
+        words += ["--method", method]
+        words += ["-s", "STATISTICS"] if "moments" in needs and not [*values_of(made.command, "--statistics")] else []
+        words += ["--counts", "COUNTS"] if "counts" in needs and not [*values_of(made.command, "--counts")] else []
+    words += ["--coco"] if "coco" in values_of(made.command, "--protocol") else []
+    return command(*words, "--split", "-o", "points.json", keep=KEPT, given=made.command)

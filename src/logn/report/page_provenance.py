@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from logn.commands import command
 from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.report.run_folder import Run
@@ -117,7 +117,7 @@ def commands(run: Run, focus: str, output: Path) -> list[str]:
     """
     lines = []
     if run.has("comparison") and run.comparison.provenance.command:
-        lines.append(shlex.join(run.comparison.provenance.command))
+        lines.append(command(*run.comparison.provenance.command))
     where = [] if run.images is None else ["--images", str(run.images)]
-    lines.append(shlex.join(["logn", "report", str(run.folder), *where, "--method", focus, "-o", str(output)]))
+    lines.append(command("logn", "report", run.folder, *where, "--method", focus, "-o", output))
     return lines

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from logn.evaluate.comparison.report_details import GALLERY_THRESHOLD, ReportDetails
-from logn.evaluate.detection.before_after import OperatingPoint, ScoreHistogram
+from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.report_details import ReportDetails
+from logn.evaluate.detection.before_after import ScoreHistogram
+from logn.evaluate.detection.recall_at_count import SHOWN_AT, RecallAtCount
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, step_path
 
 HISTOGRAMS = {"all": "All detections", "rare": "Detections of rare classes"}
+GROUP_NAMES = {"r": "rare", "c": "common", "f": "frequent"}
 
 
 @dataclass(frozen=True)
@@ -30,28 +34,34 @@ class Scores:
 
     Args:
         histograms: Of all detections and of those of rare classes.
-        points: Thresholds before and after.
+        points: What is found above usual thresholds, before, and after with as many detections.
         typical: The one of them to recommend in a sentence.
-        images: How many were looked at.
+        images: How many the histograms are of.
         of_images: How many the run has.
     """
 
     template: ClassVar[str] = "scores.html.jinja"
+    group_names: ClassVar[dict[str, str]] = GROUP_NAMES
     histograms: tuple[Histogram, ...]
-    points: tuple[OperatingPoint, ...]
-    typical: OperatingPoint
+    points: tuple[tuple[RecallAtCount, RecallAtCount], ...]
+    typical: tuple[RecallAtCount, RecallAtCount]
     images: int
     of_images: int
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the table."""
+        groups = (GROUP_NAMES[group] for group in self.typical[1].groups)
+        return "old threshold", "new threshold", "kept", "found", "class-mean recall", *groups
 
-def score_changes(details: ReportDetails) -> Scores:
+
+def score_changes(details: ReportDetails, comparison: Comparison, focus: MethodResult) -> Scores:
     """Draw histograms of the scores next to a table of thresholds."""
     histograms = (
         _histogram(title, details.histograms[name]) for name, title in HISTOGRAMS.items() if name in details.histograms
     )
-    # The threshold of the gallery is the one of them to recommend in a sentence.
-    typical = min(details.thresholds, key=lambda point: abs(point.old - GALLERY_THRESHOLD))
-    return Scores(tuple(histograms), details.thresholds, typical, details.images, details.of_images)
+    points = {at: (before, focus.recall[at]) for at, before in comparison.baseline.recall.items()}
+    return Scores(tuple(histograms), tuple(points.values()), points[SHOWN_AT], details.images, details.of_images)
 
 
 def _histogram(title: str, counts: ScoreHistogram) -> Histogram:

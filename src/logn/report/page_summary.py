@@ -11,6 +11,7 @@ from logn.evaluate.comparison.comparison import DETECTION, Comparison, Detection
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.verdict import interval_text, tone
 from logn.evaluate.detection.bootstrap import Interval
+from logn.evaluate.detection.recall_at_count import SHOWN_AT, recall_name
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.report.svg_charts import Axis, Bar, bar_length, ring_parts
 from logn.report.task_words import (
@@ -143,7 +144,11 @@ def verdict(comparison: Comparison, focus: MethodResult) -> Verdict:
         draws=comparison.num_bootstrap,
         others=tuple(comparison.verdict_on(row) for row in comparison.rows[1:] if row.name != focus.name),
         words=words,
-        effects=(*_calibration(comparison, focus), *_at_threshold(comparison, focus)),
+        effects=(
+            *_at_count(comparison, focus),
+            *_calibration(comparison, focus),
+            *_at_threshold(comparison, focus),
+        ),
     )
 
 
@@ -159,6 +164,20 @@ def _calibration(comparison: Comparison, focus: MethodResult) -> list[SideEffect
         change = focus.differences.get(metric, UNKNOWN)
         found.append(SideEffect(title, *written, change_words(change), tones.get(tone(change), "flat")))
     return found
+
+
+def _at_count(comparison: Comparison, focus: MethodResult) -> list[SideEffect]:
+    """What a user finds who keeps as many detections as before, and the threshold that does."""
+    before, after = comparison.baseline.recall.get(SHOWN_AT), focus.recall.get(SHOWN_AT)
+    if before is None or after is None or math.isnan(after.recall):
+        return []
+    change = focus.differences.get(recall_name(SHOWN_AT), UNKNOWN)
+    written = metric_text("recall", before.recall), metric_text("recall", after.recall)
+    kept = f"keeps {after.detections:,} detections"
+    return [
+        SideEffect("Class-mean recall at as many detections", *written, change_words(change), tone(change)),
+        SideEffect("Threshold for as many", f"{before.threshold:.3g}", f"{after.threshold:.3g}", kept),
+    ]
 
 
 def _at_threshold(comparison: Comparison, focus: MethodResult) -> list[SideEffect]:

@@ -83,9 +83,9 @@ def finished(statistics: Statistics) -> ClassMoments:
     return statistics if isinstance(statistics, ClassMoments) else statistics.moments()
 
 
-def add_batch(statistics: Statistics, logits: Any, labels: Callable[[], Any]) -> None:
+def add_batch(statistics: Statistics, logits: Any, labels: Callable[[], Any], objectness: Any = None) -> None:
     """Add a batch; `labels` is asked for the columns of its rows only where they count."""
     if isinstance(statistics, PositiveMoments):
         statistics.update(logits, labels())
     else:
-        statistics.update(logits)
+        statistics.update(logits, objectness)

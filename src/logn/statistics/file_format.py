@@ -38,6 +38,7 @@ class StatisticsFile:
     sample_capacity: int = 0
     sample_rows: npt.NDArray[np.float16] | None = None
     sample_keys: npt.NDArray[np.uint64] | None = None
+    sample_objectness: npt.NDArray[np.float16] | None = None
     probabilities: ProbabilitySums | None = None
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -45,6 +46,8 @@ class StatisticsFile:
         arrays: dict[str, npt.NDArray[Any]] = {name: getattr(self, name) for name in VECTORS}
         if self.sample_rows is not None and self.sample_keys is not None:
             arrays |= {"sample_rows": self.sample_rows, "sample_keys": self.sample_keys}
+        if self.sample_objectness is not None:
+            arrays["sample_objectness"] = self.sample_objectness
         return arrays if self.probabilities is None else arrays | self.probabilities.arrays()
 
     @classmethod
@@ -58,6 +61,7 @@ class StatisticsFile:
             sample_capacity=sample_capacity,
             sample_rows=arrays.get("sample_rows"),
             sample_keys=arrays.get("sample_keys"),
+            sample_objectness=arrays.get("sample_objectness"),
             probabilities=ProbabilitySums.from_arrays(arrays, len(arrays["count"])),
         )
 
@@ -125,6 +129,11 @@ def _check_tensors(tensors: dict[str, npt.NDArray[Any]]) -> None:
 
 def _check_sample(tensors: dict[str, npt.NDArray[Any]], capacity: int) -> None:
     rows, keys = tensors.get("sample_rows"), tensors.get("sample_keys")
+    objectness = tensors.get("sample_objectness")
+    if objectness is not None:
+        expected = 0 if rows is None else len(rows)
+        if objectness.dtype != np.float16 or objectness.shape != (expected,) or not np.isfinite(objectness).all():
+            raise InputError("`sample_objectness` should be one finite float16 per sampled row.")
     if rows is None and keys is None and capacity == 0:
         return
     if rows is None or keys is None or capacity < 1:

@@ -57,16 +57,24 @@ class ProbabilitySums:
         self.sums: dict[str, FloatArray] = dict(sums or {})
         self._scratch: dict[type, npt.NDArray[Any]] = {}
 
-    def update(self, rows: npt.NDArray[Any], activations: tuple[str, ...]) -> None:
-        """Add (N, C) finite `rows`; an activation that earlier rows were not summed for is not taken up again."""
+    def update(
+        self, rows: npt.NDArray[Any], activations: tuple[str, ...], weights: npt.NDArray[Any] | None = None
+    ) -> None:
+        """Add (N, C) finite `rows`; an activation that earlier rows were not summed for is not taken up again.
+
+        Each of the `weights` multiplies the probabilities of its row; without them they count as they are.
+        """
         if len(rows) == 0:
             return
         kept = [kind for kind in activations if not self.rows or kind in self.sums]
         self.sums = {kind: self.sums.get(kind, np.zeros(self._num_classes)) for kind in kept}
         self.rows += len(rows)
         small = rows.dtype.char == "d" or rows.size <= SMALL_BATCH
-        for block in row_blocks(rows, max(1, BLOCK_VALUES // self._num_classes)):
-            self._add_block(block, np.float64 if small else np.float32)
+        working = np.float64 if small else np.float32
+        factors = np.ones(len(rows), working) if weights is None else weights.astype(working, copy=False)
+        size = max(1, BLOCK_VALUES // self._num_classes)
+        for block, factor in zip(row_blocks(rows, size), row_blocks(factors, size), strict=True):
+            self._add_block(block, factor, working)
 
     def merge(self, other: ProbabilitySums) -> None:
         """Add the sums of other rows; of the activations those stay that both sides have."""
@@ -126,7 +134,7 @@ class ProbabilitySums:
 
     # What leaves the range of float32 shows in the sums; no need to warn of it.
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
-    def _add_block(self, block: npt.NDArray[Any], working: type) -> None:
+    def _add_block(self, block: npt.NDArray[Any], factor: npt.NDArray[Any], working: type) -> None:
         exponentials, odds = self._reserved(len(block), working)
         halves = block.dtype == np.float16 and working is np.float32 and is_finite(block)
         np.exp(widen(block, out=exponentials) if halves else block, out=exponentials, dtype=working)
@@ -134,13 +142,12 @@ class ProbabilitySums:
             # Not shifted by the highest logit of the row, which costs a pass: the sums tell whether it was needed.
             mass = exponentials.dot(np.ones(self._num_classes, working))
             safe = mass.min() > SMALLEST_MASS and mass.max() < LARGEST_MASS
-            added = (1.0 / mass).astype(working, copy=False).dot(exponentials) if safe else softmax(block).sum(axis=0)
-            self.sums["softmax"] += added
+            self.sums["softmax"] += (factor / mass).dot(exponentials) if safe else factor.dot(softmax(block))
         if "sigmoid" in self.sums:
             np.add(exponentials, 1.0, out=odds)
             np.divide(exponentials, odds, out=exponentials)
-            total = np.ones(len(block), working).dot(exponentials)
-            self.sums["sigmoid"] += total if np.isfinite(total).all() else sigmoid(block).sum(axis=0)
+            total = factor.dot(exponentials)
+            self.sums["sigmoid"] += total if np.isfinite(total).all() else factor.dot(sigmoid(block))
 
     def _reserved(self, rows: int, working: type) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Scratch memory, kept between calls: fresh memory would cost as much as the exponentials."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
-from logn.logits.arrays import FloatArray, as_rows
+from logn.logits.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
 from logn.statistics.batch_sums import Totals, TotalsTree
 from logn.statistics.file_format import (
     VECTORS,
@@ -80,21 +80,43 @@ class ClassMoments:
         self.num_classes = int(num_classes)
         self._nonfinite: Nonfinite = nonfinite
         self._sums = RunningSums(self.num_classes, nonfinite)
-        self._sample = RowSample(self.num_classes, sample_rows) if sample_rows else None
+        # With an objectness, it is the last column of the sample.
+        self._has_objectness = False
+        self._sample = self._new_sample(sample_rows) if sample_rows else None
         self._probabilities = ProbabilitySums(self.num_classes) if mean_probability else None
 
-    def update(self, logits: Any) -> None:
-        """Add a batch of logits, (…, C), a NumPy array or a torch tensor on any device."""
+    def update(self, logits: Any, objectness: Any = None) -> None:
+        """Add a batch of logits, NumPy arrays or torch tensors on any device.
+
+        Args:
+            logits: Of the classes, (…, C).
+            objectness: Logits of whether a row is an object of any class, (…), for heads whose score is the product of
+                both probabilities: with all batches or with none. The mean probabilities are then those of the
+                scores; mean and variance stay those of the class logits.
+
+        Example:
+            >>> moments = ClassMoments(2)
+            >>> moments.update(np.zeros((3, 2)), objectness=np.array([0.0, 50.0, -50.0]))
+            >>> moments.mean_probability_of("sigmoid")
+            array([0.25, 0.25])
+        """
         self._check_open()
         rows = as_rows(logits, self.num_classes)
         if len(rows) == 0:
             return
+        has_objectness, whole = objectness is not None, rows
+        if has_objectness:
+            whole = np.column_stack([rows, self._objectness_of(rows, objectness)])
+        if has_objectness != self._has_objectness:
+            self._settle_objectness(has_objectness, seen=bool(self._totals.count.any()))
         finite = self._sums.add(rows)
         if self._sample is not None:
-            self._sample.update(rows)
+            self._sample.update(whole)
         if self._probabilities is not None:
-            whole = rows if finite else rows[np.isfinite(rows).all(axis=1)]
-            self._probabilities.update(whole, activations_of(self.metadata))
+            if not finite or has_objectness:
+                whole = whole[np.isfinite(whole).all(axis=1)]
+            weights = sigmoid(whole[:, -1]) if has_objectness else None
+            self._probabilities.update(whole[:, : self.num_classes], activations_of(self.metadata), weights)
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add what `other` has seen, in place, and return self; statistics of different things are refused."""
@@ -142,6 +164,8 @@ class ClassMoments:
             raise InputError(f"Expected `other` to have {self.num_classes} classes, but got {other.num_classes}.")
         self.metadata.check_mergeable(other.metadata)
         joins = bool(other._totals.count.any())
+        if joins:
+            self._settle_objectness(other._has_objectness, seen=seen)
         if seen and joins and (self._sample is None) != (other._sample is None):
             raise InputError(
                 "Expected both or none of the statistics to hold a row sample, but got one of them with it."
@@ -158,7 +182,7 @@ class ClassMoments:
         self._check_open()
         self._sums.restart(Totals.nothing(self.num_classes))
         if self._sample is not None:
-            self._sample = RowSample(self.num_classes, self._sample.capacity)
+            self._sample = self._new_sample(self._sample.capacity)
         if self._probabilities is not None:
             self._probabilities.clear()
 
@@ -205,7 +229,14 @@ class ClassMoments:
         """The sampled rows (k, C), k at most `sample_rows`; empty when none were asked for."""
         if self._sample is None:
             return np.empty((0, self.num_classes), np.float16)
-        return self._sample.rows.copy()
+        return self._sample.rows[:, : self.num_classes].copy()
+
+    @property
+    def sample_objectness(self) -> npt.NDArray[np.float16] | None:
+        """Objectness logit of each sampled row; None for heads without one."""
+        if not self._has_objectness:
+            return None
+        return np.empty(0, np.float16) if self._sample is None else self._sample.rows[:, -1].copy()
 
     @property
     def sample_rows(self) -> int:
@@ -231,6 +262,7 @@ class ClassMoments:
 
         The probabilities are those of the recorded activation: sigmoids, or a softmax over all columns, the background
         included. Where no activation is recorded they are those of a softmax; `mean_probability_of` gives the others.
+        With an objectness they are times its sigmoid, as scores are.
 
         Example:
             >>> moments = ClassMoments(2)
@@ -243,11 +275,6 @@ class ClassMoments:
     def mean_probability_of(self, activation: str) -> FloatArray | None:
         """The same by "softmax" or "sigmoid"; an activation other than the recorded one is refused."""
         return None if self._probabilities is None else self._probabilities.mean(activation)
-
-    @property
-    def sample_objectness(self) -> FloatArray | None:
-        """Objectness logit of each sampled row; None for heads without one."""
-        return None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically; `docs/file-format.md` specifies it."""
@@ -280,8 +307,9 @@ class ClassMoments:
         return StatisticsFile(
             **{name: getattr(seen, name).copy() for name in VECTORS},
             sample_capacity=self.sample_rows,
-            sample_rows=None if sample is None else sample.rows.copy(),
+            sample_rows=None if sample is None else self.sample,
             sample_keys=None if sample is None else sample.keys.copy(),
+            sample_objectness=self.sample_objectness,
             probabilities=copy.deepcopy(self._probabilities),
             metadata=self.metadata,
         )
@@ -291,10 +319,12 @@ class ClassMoments:
         """The opposite of `to_file`."""
         moments = cls(len(content.count), sample_rows=content.sample_capacity, metadata=content.metadata)
         moments._sums.restart(Totals(**{name: getattr(content, name).copy() for name in VECTORS}))
+        rows, objectness = content.sample_rows, content.sample_objectness
+        moments._has_objectness = objectness is not None
         if content.sample_capacity:
-            moments._sample = RowSample(
-                moments.num_classes, content.sample_capacity, content.sample_rows, content.sample_keys
-            )
+            if rows is not None and objectness is not None:
+                rows = np.column_stack([rows, objectness])
+            moments._sample = moments._new_sample(content.sample_capacity, rows, content.sample_keys)
         moments._probabilities = copy.deepcopy(content.probabilities)
         return moments
 
@@ -309,11 +339,42 @@ class ClassMoments:
     def _totals(self) -> Totals:
         return self._sums.totals()
 
+    def _objectness_of(self, rows: npt.NDArray[Any], objectness: Any) -> npt.NDArray[Any]:
+        """One logit per row, (N, 1)."""
+        array = objectness if is_torch_tensor(objectness) else np.asarray(objectness)
+        values = as_rows(array.reshape(-1, 1), 1)
+        if len(values) != len(rows):
+            raise InputError(
+                f"Expected `objectness` to be one logit for each of {len(rows)} rows, but got {len(values)}."
+            )
+        if self._nonfinite == "error" and not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise InputError(f"Expected `objectness` to be finite, but that of row {row} is {values[row, 0]}.")
+        return values
+
+    def _settle_objectness(self, has_objectness: bool, *, seen: bool) -> None:
+        """The first rows say whether there is an objectness; the others must agree, or the probabilities would mix."""
+        if has_objectness == self._has_objectness:
+            return
+        if seen:
+            raise InputError("Expected `objectness` with all rows or with none, but got it with some of them.")
+        self._has_objectness = has_objectness
+        if self._sample is not None:
+            self._sample = self._new_sample(self._sample.capacity)
+
+    def _new_sample(
+        self,
+        capacity: int,
+        rows: npt.NDArray[np.float16] | None = None,
+        keys: npt.NDArray[np.uint64] | None = None,
+    ) -> RowSample:
+        return RowSample(self.num_classes + self._has_objectness, capacity, rows, keys)
+
     def _merge_sample(self, other: RowSample | None) -> None:
         if other is None:
             return
         if self._sample is None:
-            self._sample = RowSample(self.num_classes, other.capacity)
+            self._sample = self._new_sample(other.capacity)
         self._sample.merge(other)
 
     def _merge_probabilities(self, other: ProbabilitySums | None, seen: bool, joins: bool) -> None:

@@ -29,7 +29,7 @@ class MovingAverage:
         initial_variance: Start of the variance.
         bias_correction: Take the starting values out again by dividing by `1 - (1 - momentum)^batches`, as Adam does;
             the official code keeps 29 % of them in its statistics of LVIS.
-        sample_rows: How many rows to keep beside the averages, as `ClassMoments` does, for the balanced margin.
+        sample_rows: How many rows to keep beside the averages, as `ClassMoments` does.
         mean_probability: Whether to keep the mean probability of each class beside them, over all rows alike.
         metadata: What the logits are.
 
@@ -83,15 +83,18 @@ class MovingAverage:
     def metadata(self, metadata: StatisticsMetadata) -> None:
         self._rows_kept.metadata = metadata.with_changes(estimator="exact")
 
-    def update(self, logits: Any) -> None:
-        """Add a batch (…, C). One of fewer than two rows has no variance: it is left out and counted."""
+    def update(self, logits: Any, objectness: Any = None) -> None:
+        """Add a batch (…, C). One of fewer than two rows has no variance: it is left out and counted.
+
+        An `objectness` counts as in `ClassMoments`.
+        """
         rows = as_rows(logits, self.num_classes)
         if len(rows) == 0:
             self.skipped_batches += 1
             return
         self.add(self._summer.moments(rows), len(rows))
         if self._keeps_rows:
-            self._rows_kept.update(rows)
+            self._rows_kept.update(rows, objectness)
 
     def add(self, batch: BatchMoments, rows: int) -> None:
         """Add a batch of `rows` rows whose moments are known."""

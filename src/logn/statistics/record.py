@@ -28,6 +28,7 @@ from logn.statistics.device_rows import DeviceRows
 from logn.statistics.estimators import MOVING_AVERAGE, Estimator, Statistics, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
+from logn.statistics.sanity_checks import unused_checks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,8 +64,9 @@ def record(
     so.
 
     In the first forward pass the logits of a classifier are compared with what the model returns. Where that is an
-    activation of them (softmax, sigmoid), the statistics say so; where it is not made of them alone, or of another
-    activation than `layer` says, the pass is refused. Outputs without logits (a detector's boxes) are not compared.
+    activation of them (softmax, sigmoid), the statistics say so; where it is not made of them alone, has a temperature,
+    or is another activation than `layer` says, the pass is refused. Outputs without logits (a detector's boxes) are not
+    compared. A forward hook of yours that changes what leaves the layer is refused too.
 
     Under torch.distributed every process ends with the exact statistics of all processes. Until the block ends each
     has its own, and all of them must come to its end.
@@ -72,7 +74,7 @@ def record(
     Args:
         model: A torch module.
         layer: Where the logits are (`logn.locate_logits`).
-        sample_rows: How many rows to keep as a sample, which the balanced margin needs; by default 4096, or as many
+        sample_rows: How many rows to keep as a sample, for matching thresholds; by default 4096, or as many
             as fit into 4 MiB.
         mean_probability: Whether to keep the mean probability of each class, which `logn.prior2posterior` needs; beside
             the model it costs next to nothing.
@@ -122,7 +124,7 @@ def record(
             mean_probability=mean_probability,
             metadata=_metadata(layer, name, class_names, digest),
         )
-        for name in _stage_names(layer)
+        for name in layer.stage_names
     )
     recorded = tuple(part if isinstance(part, ClassMoments) else finished(part) for part in running)
     unused: list[DeviceRows] = []
@@ -139,6 +141,7 @@ def record(
             # First of all hooks, so that a map attached to the layer is not recorded.
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
+            hooks.enter_context(_unchanged_by_hooks(module, layer.paths[index]))
         if check_output:
             hooks.enter_context(OutputCheck(model, layer, on_activation=partial(_note_activation, running)))
         recompile()
@@ -150,7 +153,7 @@ def record(
             vars(given).update(vars(finished(part)))  # the object that the caller holds is filled
     if across_processes and estimator != MOVING_AVERAGE:
         merge_across_processes(recorded)
-    _warn_if_empty(layer, recorded)
+    _warn_of_doubts(layer, recorded)
 
 
 def collect_moments(
@@ -188,7 +191,7 @@ def collect_moments(
 
 
 def default_sample_rows(num_classes: int) -> int:
-    """Enough rows for the balanced margin, in at most 4 MiB of float16.
+    """Enough rows to match thresholds, in at most 4 MiB of float16.
 
     Example:
         >>> default_sample_rows(81), default_sample_rows(1204)
@@ -222,6 +225,44 @@ def _recorder(
             passes.at_the_end(index, lambda: update(rows))
 
     return never_compiled(hook), on_the_way
+
+
+def _has_foreign_hook(module: nn.Module) -> bool:
+    """Whether somebody else's forward hook is on the module, and no map of ours, which changes the output itself."""
+    origins = [str(getattr(hook, "__module__", "")) for hook in module._forward_hooks.values()]
+    foreign = any(not origin.startswith("logn.") for origin in origins)
+    return foreign and not any(origin.startswith("logn.deploy.") for origin in origins)
+
+
+@contextlib.contextmanager
+def _unchanged_by_hooks(module: nn.Module, path: str) -> Iterator[None]:
+    """Refuse forward hooks that change what leaves a module: what is recorded is not what the model goes on with."""
+    if not _has_foreign_hook(module):
+        yield
+        return
+    calls = threading.local()  # replicas of a data-parallel model run in threads
+
+    def look(module: nn.Module, inputs: Any, output: Any) -> None:
+        if not hasattr(calls, "first"):
+            calls.first = output.detach().clone()  # a hook may work in place
+
+    def compare(module: nn.Module, inputs: Any, output: Any) -> None:
+        first, calls.first = calls.first, None  # one call is enough to know
+        if first is not None and (first.shape != output.shape or not ((first == output) | first.isnan()).all()):
+            raise InputError(
+                f"Expected `{path}` to hand on what it gives, but a forward hook on it changes that, so the model goes "
+                "on with other logits; take the hook off, or do its work in a module behind the layer and name that."
+            )
+
+    handles = (
+        module.register_forward_hook(never_compiled(look), prepend=True),
+        module.register_forward_hook(never_compiled(compare)),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _no_labels() -> Any:
@@ -261,14 +302,6 @@ def _check_stages(layer: LogitLayer, modules: Sequence[nn.Module]) -> None:
             )
 
 
-def _stage_names(layer: LogitLayer) -> list[str]:
-    """The paths of each stage as one text."""
-    return [
-        ", ".join(path for path, number in zip(layer.paths, layer.stage_of, strict=True) if number == stage)
-        for stage in range(layer.num_stages)
-    ]
-
-
 def _metadata(
     layer: LogitLayer, name: str, class_names: Sequence[str] | None, digest: str | None
 ) -> StatisticsMetadata:
@@ -289,7 +322,9 @@ def _note_activation(recorded: Sequence[Statistics], activation: str) -> None:
         moments.metadata = moments.metadata.with_changes(activation=activation)
 
 
-def _warn_if_empty(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
+def _warn_of_doubts(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
+    for sentence in dict.fromkeys(sentence for moments in recorded for sentence in unused_checks(moments)):
+        warnings.warn(sentence, LogNWarning, stacklevel=4)
     if not all(moments.count.any() or moments.skipped.any() for moments in recorded):
         warnings.warn(
             f"No logits passed through `{layer.name}` while recording.",

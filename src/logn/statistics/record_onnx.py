@@ -16,7 +16,10 @@ import numpy.typing as npt
 from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning, renamed_argument
 from logn.logits.image_folder import Preprocessing, read_prepared, select_images
-from logn.logits.onnx.file import onnx_digest, read_onnx
+from logn.logits.onnx.boxes import BoxLayout, class_rows, find_objectness
+from logn.logits.onnx.columns import BOX_AND_OBJECTNESS
+from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
+from logn.logits.onnx.graph import OnnxGraph
 from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle, size_for_images
 from logn.logits.onnx.locate import OnnxLogits, locate_onnx_logits, wanted_of
 from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
@@ -101,7 +104,8 @@ def record_onnx(
 ) -> ClassMoments:
     '''Collect the moments of the class logits of an ONNX model over a folder of images.
 
-    The logits are recorded where `logn.fold_onnx` will change them: at the input of the class activation.
+    The logits are recorded where `logn.fold_onnx` will change them: at the input of the class activation. Where an
+    objectness multiplies their probabilities (YOLOX, YOLOv5), it is recorded too.
 
     Args:
         model_path: The ONNX file.
@@ -183,9 +187,14 @@ def record_onnx(
         mean_probability=mean_probability,
         metadata=metadata,
     )
-    session = OnnxSession(exposing(file.model, logits.tensors, only=True), str(file.path), provider=provider)
+    boxes = None if followed_by == "softmax" else _objectness_output(file, logits, first)
+    tensors = [*dict.fromkeys((*logits.tensors, *(boxes.outputs if boxes else ())))]
+    session = OnnxSession(exposing(file.model, tensors, only=True), str(file.path), provider=provider)
     for inputs, real in batches.read(paths, unreadable):
-        add_batch(statistics, _rows(session.run(inputs, logits.tensors), logits, real, batches), labels=tuple)
+        levels = _levels(session.run(inputs, tensors), logits, boxes)
+        rows = _rows(levels, logits.tensors, real, batches)
+        objectness = rows[:, -logits.num_classes - 1] if rows.shape[1] > logits.num_classes else None
+        add_batch(statistics, rows[:, -logits.num_classes :], tuple, objectness)
         report(real)
     if unreadable:
         skipped(tuple(unreadable))
@@ -215,11 +224,35 @@ def _names(
     return None if names is None else tuple(names)
 
 
-def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: ImageBatches) -> npt.NDArray[Any]:
-    """The logits of one run as rows, without those of images that only filled the batch up."""
+def _objectness_output(file: OnnxFile, logits: OnnxLogits, inputs: Arrays) -> BoxLayout | None:
+    """The output that holds an objectness before the scores, unless it stands before the logits already."""
+    if logits.start == BOX_AND_OBJECTNESS:
+        return None
+    try:
+        values = OnnxSession(exposing(file.model, logits.tensors), str(file.path)).run(inputs)
+    except InputError:  # what follows the logits does not run here: an operator of another runtime
+        return None
+    if any(values[tensor].ndim < 3 for tensor in logits.tensors):
+        return None  # of a classifier
+    return find_objectness(OnnxGraph(file.model), logits, values)
+
+
+def _levels(values: Arrays, logits: OnnxLogits, boxes: BoxLayout | None) -> list[npt.NDArray[Any]]:
+    """The class logits of one run, level by level, their class axis last; with an objectness it stands before them."""
+    if boxes is not None:
+        objectness: Any = boxes.objectness_logits(boxes.rows(values))
+        return [np.concatenate([objectness[..., None], class_rows(logits, values, boxes.order)], axis=-1)]
+    if logits.start == BOX_AND_OBJECTNESS:
+        return [np.moveaxis(values[tensor], logits.axis, -1)[..., logits.start - 1 :] for tensor in logits.tensors]
+    return [logits.rows(values[tensor]) for tensor in logits.tensors]
+
+
+def _rows(
+    levels: Sequence[npt.NDArray[Any]], tensors: Sequence[str], real: int, batches: ImageBatches
+) -> npt.NDArray[Any]:
+    """The levels as rows, without those of images that only filled the batch up."""
     parts = []
-    for tensor in logits.tensors:
-        array = logits.rows(values[tensor])
+    for array, tensor in zip(levels, tensors, strict=False):
         if real < batches.size and batches.fixed:
             if array.ndim < 2 or len(array) != batches.size:
                 raise InputError(
@@ -227,7 +260,7 @@ def _rows(values: Arrays, logits: OnnxLogits, real: int, batches: ImageBatches) 
                     f"`{tensor}` does not tell its images apart."
                 )
             array = array[:real]
-        parts.append(array.reshape(-1, logits.num_classes))
+        parts.append(array.reshape(-1, array.shape[-1]))
     return np.concatenate(parts)
 
 

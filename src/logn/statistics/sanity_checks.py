@@ -42,7 +42,11 @@ def sanity_checks(moments: ClassMoments, *, background: int | str | None = "reco
         The last column scores highest in 100 % of the sampled rows, as a background do
     """
     place = check_background(moments.metadata.background if background == "recorded" else background)
-    return (*value_checks(moments, background=place), *background_checks(moments, background=place))
+    return (
+        *value_checks(moments, background=place),
+        *background_checks(moments, background=place),
+        *unused_checks(moments),
+    )
 
 
 def value_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
@@ -60,6 +64,34 @@ def background_checks(moments: ClassMoments, *, background: int | str | None = "
     rows = moments.sample.astype(np.float64)
     sentence = _other_background(rows, moments, place) if len(rows) >= FEWEST_ROWS else ""
     return (sentence,) if sentence else ()
+
+
+def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
+    """A warning about columns that are called unused, but score as classes do.
+
+    Example:
+        >>> moments = ClassMoments(3, metadata=StatisticsMetadata(layer="head", unused=(0,)))
+        >>> moments.update(np.array([[2.0, -1.0, -3.0], [4.0, -2.0, -1.0]]))
+        >>> print(unused_checks(moments)[0][:79])
+        Column 0 of `head` is called unused, but scores as high as a typical class (3 o
+    """
+    metadata, columns = moments.metadata, moments.num_classes
+    background = None if metadata.background is None else metadata.background % columns
+    classes = [column for column in range(columns) if column not in (*metadata.unused, background)]
+    # A column that was never trained for a class is low everywhere. Where it is one, its objects raise its mean score.
+    probability = moments.mean_probability
+    level = moments.mean if probability is None else probability
+    if not metadata.unused or not classes or not moments.count.all():
+        return ()
+    typical = float(np.median(level[classes]))
+    active = [column for column in metadata.unused if level[column] >= typical]
+    if not active:
+        return ()
+    return (
+        f"Column {active[0]} of `{metadata.layer}` is called unused, but scores as high as a typical class "
+        f"({level[active[0]]:.3g} on average, {typical:.3g}): if the model counts its classes from 0, say so: "
+        "dataclasses.replace(layer, unused=()).",
+    )
 
 
 def row_checks(moments: ClassMoments) -> tuple[str, ...]:

@@ -188,7 +188,7 @@ def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvi
     moments = collect_detector_statistics(detector, dataset, max_images=4)
     assert moments.metadata.class_names[-CLASSES:] == dataset.class_names
     assert (moments.metadata.background, moments.metadata.activation) == (detector.background, detector.activation)
-    affine = logit_normalization(moments, form="paper")
+    affine = logit_normalization(moments)
     predict(detector, dataset, tmp_path / "store", dtype="float32", batch=1)
     store = PredictionStore(tmp_path / "store")
     before, after = decode_many(store, [None, affine])

@@ -58,7 +58,14 @@ class RaySettings:
 
 
 def ray_settings(
-    use_ray: bool, workers: int | None, model: Path, *, trust: bool, image_size: int | None, device: str
+    use_ray: bool,
+    workers: int | None,
+    model: Path,
+    *,
+    trust: bool,
+    image_size: int | None,
+    device: str,
+    class_names: Path | None = None,
 ) -> RaySettings | None:
     """What `--ray` and its companions say; None without it."""
     if not use_ray:
@@ -72,16 +79,23 @@ def ray_settings(
         raise InputError("Expected the Ray cluster to have GPUs for `--device cuda`, but it has none.")
     # Workers may start in another folder.
     place = model.absolute() if model.exists() else model
-    make = partial(open_detector, place, trust=trust, image_size=image_size, device="cpu")
+    make = partial(open_detector, place, trust=trust, image_size=image_size, device="cpu", class_names=class_names)
     return RaySettings(make, {"workers": workers, "gpus_per_worker": gpus})
 
 
-def open_detector(model: Path, *, trust: bool, image_size: int | None, device: str) -> Any:
-    """Open a detector and bring it to its device."""
+def open_detector(
+    model: Path, *, trust: bool, image_size: int | None, device: str, class_names: Path | None = None
+) -> Any:
+    """Open a detector and bring it to its device; a file may name the classes of one that does not name them."""
+    from logn.classes.names import read_class_names
     from logn.evaluate.detectors.detector import detector, move_to
     from logn.training.engine.distributed import choose_device
 
-    opened = detector(os.fspath(model), trust=trust, **({} if image_size is None else {"image_size": image_size}))
+    opened: Any = detector(os.fspath(model), trust=trust, **({} if image_size is None else {"image_size": image_size}))
+    if class_names is not None:
+        if getattr(opened, "class_names", None) is not None:
+            raise InputError(f"Expected no `--class-names` for `{model}`, which names its classes itself.")
+        opened.class_names = read_class_names(class_names, opened.num_classes)
     chosen = choose_device(device)
     own = chosen.type == "cuda" and ":" not in device
     return move_to(opened, f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if own else str(chosen))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import COMMAND_LINE, print_json, text_style
+from logn.cli.console import COMMAND_LINE, echo, print_json, text_style
 from logn.cli.help_page import PRINTING
 from logn.cli.kinds import formerly
 from logn.cli.options.choices import complete_methods
@@ -329,6 +329,9 @@ def make_folder(folder: Path | None) -> None:
     if folder is not None and folder.exists() and not folder.is_dir():
         raise InputError(f"Expected `{folder}` to be a folder, but it is a file.")
     if folder is not None:
+        from logn.evaluate.comparison.files import check_comparison_folder
+
+        check_comparison_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -347,16 +350,8 @@ def present(comparison: Comparison, form: Format, folder: Path | None, *, as_jso
         print_json(comparison.to_dict())
         return
     style = text_style(wide=wide)
-    typer.echo(write_comparison(comparison, form.value, style=style), color=style.colours or None)
+    echo(write_comparison(comparison, form.value, style=style), colours=style.colours)
     if form is Format.table and len(comparison.rows) > 1:
-        typer.echo("")
+        echo("")
         for row in comparison.rows[1:]:
-            typer.echo(style.wrap(comparison.verdict(row.name), indent="  "))
-
-
-def report_command(folder: Path, images: Path | None = None) -> str:
-    """The command that shows the comparison in a folder."""
-    import shlex
-
-    where = [] if images is None else ["--images", str(images)]
-    return " ".join(["logn report", *map(shlex.quote, [str(folder), *where])])
+            echo(style.wrap(comparison.verdict(row.name), indent="  "))

@@ -40,7 +40,7 @@ BatchOption = Annotated[
 ]
 NamesOption = Annotated[
     Path | None,
-    typer.Option(help="One class name a line: for list files, and for ONNX files that do not name their classes."),
+    typer.Option(help="One class name a line: for list files, and for detectors that do not name their classes."),
     formerly("--classes"),
 ]
 

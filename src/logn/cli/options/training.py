@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import print_json, print_note
+from logn.cli.console import echo, print_json, print_note
 from logn.cli.kinds import formerly
 from logn.cli.options.choices import ANNOTATIONS, LABELLED_IMAGES
 from logn.errors import InputError
@@ -147,11 +147,11 @@ def print_result(result: TrainingResult, *, as_json: bool) -> None:
         return
     done = result.iterations - result.resumed_from
     if not done:
-        typer.echo(f"Nothing was left to do: {result.output} has all of its {result.iterations} iterations.")
+        echo(f"Nothing was left to do: {result.output} has all of its {result.iterations} iterations.")
         return
     after = f" after the first {result.resumed_from}" if result.resumed_from else ""
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
-    typer.echo(
+    echo(
         f"Trained for {done} iterations{after} in {result.seconds:.0f} s ({result.seconds_per_iteration:.3f} s each)"
         f" on {result.num_images} images of {result.num_classes} classes; saved in {result.output}.\n{losses}"
     )

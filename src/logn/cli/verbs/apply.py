@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, progress
-from logn.cli.paths import check_output
+from logn.cli.console import JsonOption, ProgressOption, echo, print_json, print_note, progress
+from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def apply(
     logits: Annotated[Path, typer.Argument(help="Logits: .npy, .npz or .safetensors; the last axis is the class.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .npy or .safetensors.")],
     key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
+    overwrite: OverwriteOption = False,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -40,7 +41,7 @@ def apply(
     from logn.calibrators.provenance import Target
     from logn.logits.shards import check_writable, open_shards, write_logits
 
-    check_output(output, affine, logits)  # in place, a second call would correct twice
+    check_output(output, affine, logits, overwrite=overwrite)  # in place, a second call would correct twice
     correction = ClassAffine.load(affine)
     (array,) = open_shards([logits], key)
     check_writable(output, array.dtype)
@@ -51,7 +52,7 @@ def apply(
     if json:
         print_json({"output": output, "shape": array.shape, "dtype": array.dtype, "method": correction.method})
     else:
-        typer.echo(f"{output}: {array.dtype} {array.shape} by {correction.method or 'no method'}.")
+        echo(f"{output}: {array.dtype} {array.shape} by {correction.method or 'no method'}.")
         print_note("These are logits: softmax or sigmoid, suppression and thresholds come after them.")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, print_json, print_note, text_style, verb_group
+from logn.cli.console import JsonOption, ProgressOption, echo, print_json, print_note, text_style, verb_group
 from logn.cli.help_page import VerbCommand
 from logn.cli.options.choices import DeviceOption
 from logn.cli.options.prediction import ClassBoxesOption, parse_class_boxes
@@ -306,8 +306,8 @@ def show_table(
     if as_json:
         print_json({**result, "files": files})
     else:
-        typer.echo(text)
-        typer.echo(f"\nWritten to {files['markdown']} and {files['json']}; everything else is in {folder}.")
+        echo(text)
+        echo(f"\nWritten to {files['markdown']} and {files['json']}; everything else is in {folder}.")
     if not measured:
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
 from logn.cli.first_tries import holds_pictures
 from logn.cli.kinds import Kind, verb_of
 from logn.cli.options.choices import (
@@ -147,7 +147,7 @@ def _check_there(sources: list[str]) -> None:
         if holds_pictures(Path(source)) and not any(path.suffix in SUFFIXES for path in Path(source).iterdir()):
             raise InputError(
                 f"Expected logits or a model, but `{source}` is a folder of images: name the model first, as in "
-                f"`logn collect model.onnx --images {source} -o stats.safetensors`."
+                f"`{command('logn', 'collect', 'model.onnx', '--images', source, '-o', 'stats.safetensors')}`."
             )
         if not glob.has_magic(source) and not Path(source).exists() and Path(source).suffix not in SUFFIXES:
             raise InputError(

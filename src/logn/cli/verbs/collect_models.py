@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, count_of, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, count_of, echo, print_json, print_note, progress
 from logn.cli.kinds import formerly
 from logn.cli.options.choices import (
     ANNOTATIONS,
@@ -224,5 +224,5 @@ def _report_onnx(
         return
     print_statistics(output, moments, rows, count_of(images, "image"))
     followed = f"before {activation}" if (activation := moments.metadata.activation) else "which no activation follows"
-    typer.echo(f"Read at `{moments.metadata.layer}`, {followed}.")
+    echo(f"Read at `{moments.metadata.layer}`, {followed}.")
     print_next(output)

@@ -134,7 +134,7 @@ def _name_columns(stages: tuple[ClassMoments, ...], data: Path) -> None:
     """Take the names of the labels for a model that has none, where there is one for each of its classes."""
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.training_annotations import find_annotations
-    from logn.logits.frameworks.transformers import NO_CLASS
+    from logn.logits.arrays import NO_CLASS
 
     if stages[0].metadata.class_names is not None or stages[0].metadata.population == "images":
         return

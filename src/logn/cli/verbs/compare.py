@@ -113,7 +113,7 @@ def compare_detection(
         )
     options.present(comparison, form, output, as_json=json, wide=wide)
     if output is not None:
-        print_note(f"For one page with charts and images: {options.report_command(output, images)}")
+        print_note(f"For one page with charts and images: {command('logn', 'report', output, keep=['--images'])}")
 
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
@@ -129,8 +129,9 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     from paired draws of the images. Methods: none, recommended, logn (the paper's), loga, norcal, fracal, iif,
     tau-norm, temperature, p2p; fitted to the labels of one half, with `--split`: offsets, vector.
 
-    **Detectors**: AP over all classes and over rare, common and frequent ones. **Classifiers**: accuracy over all rows
-    and over many-, medium- and few-shot classes (more than 100, 20 to 100 and up to 19 training samples), the
+    **Detectors**: AP over all classes and over rare, common and frequent ones; recall@n:0.25 is the class-mean recall
+    of the n best detections, n as many as `none` has above a score of 0.25. **Classifiers**: accuracy over all rows and
+    over many-, medium- and few-shot classes (more than 100, 20 to 100 and up to 19 training samples), the
     calibration error (ECE) and the mean confidence.
 
     **Examples**
@@ -157,7 +158,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     if source.is_file() and format_of(source) == "logn.statistics":
         raise InputError(
             f"Expected predictions, but `{source}` holds statistics, which stand behind `-s`: "
-            f"`logn compare predictions -s {source} -a val.json`."
+            f"`{command('logn', 'compare', 'predictions', '-s', source, '-a', 'val.json')}`."
         )
     if any(source.glob("part-*")):
         return DETECTION

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, WideOption, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_note, progress
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import LABELLED_IMAGES, ClassNamesOption
 from logn.cli.options.classifier_inputs import ClassifierRun, inputs_of_predictions
@@ -99,7 +99,7 @@ def compare_classification(
         )
     options.present(comparison, form, output, as_json=json, wide=wide)
     if output is not None:
-        print_note(f"For one page with charts: {options.report_command(output)}")
+        print_note(f"For one page with charts: {command('logn', 'report', output)}")
 
 
 def _asks_for_dev(spec: Any) -> bool:

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress, text_style
-from logn.cli.first_tries import PICKLES
+from logn.cli.console import (
+    COMMAND_LINE,
+    JsonOption,
+    ProgressOption,
+    command,
+    count_of,
+    echo,
+    print_json,
+    print_note,
+    progress,
+    text_style,
+)
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import (
@@ -24,7 +34,7 @@ from logn.cli.options.choices import (
     at_least_one,
     complete_methods,
 )
-from logn.cli.options.detectors import TrustOption, training_images
+from logn.cli.options.detectors import TrustOption, is_classifier, training_images
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -36,8 +46,12 @@ from logn.cli.options.preprocessing import (
     given_preprocessing,
     size_option,
 )
+from logn.cli.paths import OverwriteOption
+from logn.commands import how_it_runs
+from logn.errors import InputError
 
 if TYPE_CHECKING:
+    from logn.calibrators.class_affine import ClassAffine
     from logn.evaluate.correction.correct import Correction
     from logn.evaluate.correction.score_change import ScoreChange
 
@@ -63,8 +77,9 @@ def correct(
         typer.Option(help="Folder of training images; with --data, the folder that its image paths start from."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The corrected model, of the same kind; must not exist yet.")
+        Path | None, typer.Option("--output", "-o", help="The corrected model, of the same kind.")
     ] = None,
+    overwrite: OverwriteOption = False,
     data: Annotated[
         Path | None,
         typer.Option("--data", "-d", help=f"Instead of a folder, the image list of labels: {ANNOTATIONS}"),
@@ -149,12 +164,9 @@ def correct(
     from logn.evaluate.correction.correct import correct as run
 
     at_least_one(max_images=max_images, batch=batch)
+    at = 0.25 if threshold is None else threshold
+    affine = None if operating_points is None else _map_of_points(operating_points, at)
     chosen = choose_images(training_images(model, images, data), max_images)
-    affine = None
-    if operating_points is not None:
-        from logn.evaluate.operating.points import OperatingPoints
-
-        affine = OperatingPoints.load(operating_points).affine(at=0.25 if threshold is None else threshold)
     place = BACKGROUND_INDEX[background] if background else None
     with progress("Collecting", len(chosen), shown=show_progress) as advance:
         done = run(
@@ -167,6 +179,7 @@ def correct(
             batch=batch,
             skip_unreadable=skip_unreadable,
             dry_run=dry_run,
+            overwrite=overwrite,
             trust=trust,
             device=device,
             activation=activation.value if activation else None,
@@ -186,8 +199,24 @@ def correct(
         return
     for label, text in _told(done, asked=method is not None or affine is not None, dry_run=dry_run):
         _print(label, in_options(text))
-    if done.output is not None:
-        _print_next(done)
+    if done.method is None:
+        print_note(f"To correct it all the same: {command(*COMMAND_LINE.get(), '--method', 'p2p:strength=0.5')}")
+    elif done.output is not None:
+        _print_next(done, data)
+
+
+def _map_of_points(file: Path, at: float) -> ClassAffine:
+    """The map of operating points; refuses those whose map has to be solved on predictions, which are not there."""
+    from logn.evaluate.operating.folding import why_inexact
+    from logn.evaluate.operating.points import OperatingPoints
+
+    points = OperatingPoints.load(file)
+    if reason := why_inexact(points):
+        raise InputError(
+            f"Expected `--operating-points` of plain sigmoids, but those of `{file}` are of {reason}, whose map has to "
+            "be solved on predictions: `logn thresholds --affine` writes it, and `logn fold` puts it into an ONNX file."
+        )
+    return points.affine(at=at)
 
 
 def _left_out(done: Correction, total: int) -> Iterator[str]:
@@ -256,15 +285,42 @@ def _print(label: str, text: str) -> None:
     width = text_style().prose or WIDTH
     lines = textwrap.wrap(text, max(width - 9, 30), break_long_words=False, break_on_hyphens=False)
     for number, line in enumerate(lines):
-        typer.echo(f"{label if number == 0 else '':8} {line}")
+        echo(f"{label if number == 0 else '':8} {line}")
 
 
-def _print_next(done: Correction) -> None:
+def _print_next(done: Correction, data: Path | None) -> None:
+    """How to see on labelled images whether it helps; `data` are the training images, where labels list them."""
+    if len(done.moments) > 1:  # a store holds the average of the stages, which these are not the statistics of
+        return
     statistics = next((path for path in done.files if ".statistics" in path.name), None)
     if statistics is None and done.output is not None:
         statistics = done.output / "logn-statistics.safetensors"
-    trust = ["--trust"] if Path(done.model).suffix.lower() in PICKLES else []
-    predict = command("logn", "predict", done.model, "--data", "val.json", "-o", "predictions", *trust)
-    compare = command("logn", "compare", "predictions", "-s", str(statistics), "-a", "val.json", "-o", "comparison")
-    print_note(f"Does it help? With labels, before and after: {predict}")
-    print_note(f"then {compare} and logn report comparison -o report.html")
+    where = () if data is None else ("--images",)
+    if data is not None and int(done.moments[0].count.max()) == done.images and is_classifier(Path(done.model)):
+        compare = command("logn", "compare", done.model, "--data", data, "-o", "comparison", keep=where)
+    elif not _predicts(done):
+        labelled = ("test_logits.npy", "--labels", "test_labels.npy")
+        compare = command("logn", "compare", *labelled, "-s", statistics or "", "-o", "comparison")
+    else:
+        labels = _other_split(data)
+        words = ("logn", "predict", done.model, "--data", labels, "-o", "predictions")
+        print_note(f"To measure it, with labels: {command(*words, keep=(*how_it_runs(done.model), *where))}")
+        compare = command("logn", "compare", "predictions", "-s", statistics or "", "-a", labels, "-o", "comparison")
+    print_note(f"Does it help? Before and after, with labels: {compare}")
+    print_note(f"For one page with charts: {command('logn', 'report', 'comparison')}")
+
+
+def _predicts(done: Correction) -> bool:
+    """Whether `logn predict` takes the model: a detector, with several rows for each image, of a known framework."""
+    from logn.evaluate.detectors.detector import FUNCTION
+
+    known = FUNCTION.fullmatch(done.model) is None or done.traits.preprocessing == "its own"
+    return known and int(done.moments[0].count.max()) > done.images
+
+
+def _other_split(data: Path | None) -> str:
+    """The labels to measure by: the other split of labels that have splits, else an example."""
+    from logn.labels.source import find_labels
+
+    found = None if data is None else find_labels(data)
+    return str(found.path) if found is not None and found.has_splits else "val.json"

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, verb_group
+from logn.cli.console import JsonOption, ProgressOption, command, echo, print_json, print_note, verb_group
 from logn.cli.help_page import VerbCommand
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.options import choices as glyph_options
-from logn.cli.paths import check_output
+from logn.cli.paths import OverwriteOption, check_output
 from logn.datasets.open_images import open_images
 from logn.datasets.samplers import ImagesOfClasses, make_sampler
 from logn.errors import InputError, LogNWarning
@@ -171,6 +171,7 @@ def preview(
     rows: Annotated[int, typer.Option(min=1, help="Rows of pictures.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Which pictures are drawn.")] = 0,
     colours: Annotated[int | None, typer.Option(help="Use so few colours, for a small file.")] = None,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Draw some images with their boxes and masks; rare classes red, common ones yellow, frequent ones blue.
@@ -183,7 +184,7 @@ def preview(
     from logn.datasets.detection_dataset import DetectionDataset
     from logn.datasets.image_file import write_image
 
-    check_output(output, annotations)
+    check_output(output, annotations, overwrite=overwrite)
     file = with_split(annotations, "train")
     if annotations.is_dir() and not are_labels(annotations):
         file = annotations / "train.json"
@@ -200,6 +201,7 @@ def federate(
         int, typer.Option(min=-1, help="Images per class on which it is verified absent; -1 for all without it.")
     ] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Which images.")] = 0,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Draw federated labels, as LVIS has them, from exhaustive ones: see how your numbers depend on the protocol.
@@ -216,7 +218,7 @@ def federate(
     """
     from logn.datasets.federated_labels import federate_file
 
-    check_output(output, annotations)
+    check_output(output, annotations, overwrite=overwrite)
     summary = federate_file(annotations, output, None if negatives < 0 else negatives, seed=seed)
     _show(
         {
@@ -266,7 +268,7 @@ def _show(result: dict[str, Any], *, as_json: bool) -> None:
         return
     for key, value in result.items():
         if key != "label distribution":  # one number a class: for programs, or for the report
-            typer.echo(f"{key}: {value}")
+            echo(f"{key}: {value}")
 
 
 def summarise_images(

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_json, print_note, text_style
+from logn.cli.console import (
+    JsonOption,
+    ProgressOption,
+    WideOption,
+    command,
+    echo,
+    print_json,
+    print_note,
+    text_style,
+)
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
 from logn.text_table import write_table
@@ -69,7 +78,7 @@ def demo(
         page = write_page(result)
         if not json:
             _tell(result, number, quick=quick, wide=wide)
-            typer.echo(f"Look at it: {page}")
+            echo(f"Look at it: {page}")
             print_note(f"To correct this very detector: {_correct(result.folder)}")
     if json:
         print_json({f"seed {seed + place}": _summary(result) for place, result in enumerate(results)})
@@ -80,7 +89,7 @@ def demo(
 def _correct(folder: Path) -> str:
     """The command that does to the detector what the table says."""
     model, data = folder / "model", folder / "data" / "train.json"
-    return command("logn", "correct", model, "--data", data, "--labels", "federated", "-o", folder / "corrected")
+    return command("logn", "correct", model, "--data", data, "-o", folder / "corrected")
 
 
 def write_page(result: DemoResult) -> Path:
@@ -102,18 +111,18 @@ def _tell(result: DemoResult, seed: int, *, quick: bool, wide: bool) -> None:
     for title, comparison in measured.items():
         header, rows = metric_cells(comparison, MAIN_COLUMNS, ())
         table = write_table(header, rows, style, tones=metric_tones(comparison, header, MAIN_COLUMNS))
-        typer.echo(f"\n{style.wrap(f'Seed {seed}. {title}')}\n\n{table}", color=style.colours or None)
+        echo(f"\n{style.wrap(f'Seed {seed}. {title}')}\n\n{table}", colours=style.colours)
     title = (
         "At a fixed threshold, by exhaustive labels: what is found at the old one, and at the one that keeps as many "
         "detections as the uncorrected detector has."
     )
-    typer.echo(f"\n{style.wrap(title)}\n\n{write_table(*threshold_cells(result.exhaustive), style)}\n")
+    echo(f"\n{style.wrap(title)}\n\n{write_table(*threshold_cells(result.exhaustive), style)}\n")
     for sentence in sentences(result):
-        typer.echo(style.wrap(sentence, indent="  "))
+        echo(style.wrap(sentence, indent="  "))
     if quick:
         told = "This was the quick form: everything runs, but nothing is learnt of rare classes. For numbers: logn demo"
-        typer.echo(style.wrap(told, indent="  "))
-    typer.echo(f"Everything is in {result.folder}.")
+        echo(style.wrap(told, indent="  "))
+    echo(f"Everything is in {result.folder}.")
 
 
 def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -124,18 +133,14 @@ def threshold_cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple
         if curve is None:
             continue
         old = f"{curve.found_at:,}", f"{curve.false_alarms_at:,}"
-        points = () if row.details is None else row.details.thresholds
-        new = [
-            (f"{point.new:.3g}", f"{point.hits[1]:,}", f"{point.false_alarms[1]:,}")
-            for point in points
-            if point.old == curve.at
-        ]
-        if row is comparison.baseline:
-            new = [(f"{curve.at:g}", *old)]
-        rows.append((row.name, *old, *(new[0] if new else ("–",) * 3)))
+        point = row.recall.get(curve.at)
+        new = ("–",) * 3
+        if point is not None:
+            new = f"{point.threshold:.3g}", f"{point.found:,}", f"{100 * point.recall:.1f}"
+        rows.append((row.name, *old, *new))
     first = comparison.baseline.thresholds
     at = "it" if first is None else f"{first.at:g}"
-    return ("method", f"found at {at}", "false alarms", "as many at", "found", "false alarms"), rows
+    return ("method", f"found at {at}", "false alarms", "as many at", "found", "class-mean recall"), rows
 
 
 def sentences(result: DemoResult) -> list[str]:
@@ -186,4 +191,4 @@ def _tell_all(results: list[DemoResult], *, wide: bool) -> None:
             cells = [f"{sum(seen) / len(seen):+.1f}\n{min(seen):+.1f} to {max(seen):+.1f}" for seen in changes]
             rows.append((row.name, *cells))
         title = f"Differences to `none` over {len(results)} seeds by {kind} labels: mean, lowest to highest."
-        typer.echo(f"\n{style.wrap(title)}\n\n{write_table(('method', *MAIN_COLUMNS), rows, style)}")
+        echo(f"\n{style.wrap(title)}\n\n{write_table(('method', *MAIN_COLUMNS), rows, style)}")

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, print_json
+from logn.cli.console import JsonOption, echo, print_json
 from logn.cli.kinds import formerly, with_old_spellings
-from logn.cli.paths import check_output
+from logn.cli.paths import OverwriteOption, check_output
 from logn.cli.verbs.report import (
     AnnotationsOption,
     CountsOption,
@@ -40,6 +40,7 @@ def figure(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="A .svg, .png or .pdf file.")],
     method: MethodOption = None,
+    overwrite: OverwriteOption = False,
     online: Annotated[
         list[Path] | None,
         typer.Option("--online", help="online: run folder of a model trained with LogN; twice for two margins."),
@@ -79,11 +80,11 @@ def figure(
     from logn.report.run_folder import open_run
 
     check_format(output)
-    check_output(output)
+    check_output(output, overwrite=overwrite)
     places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
     options = FigureOptions(method, online or None, repeat_threshold, resampled)
     draw_figure(name.value, open_run(run, places=places), output, options)
     if json:
         print_json({"figure": output, "name": name.value, "bytes": output.stat().st_size})
     else:
-        typer.echo(f"{name.value}: {output}")
+        echo(f"{name.value}: {output}")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, command, count_of, print_json, print_note
+from logn.cli.console import JsonOption, command, count_of, echo, print_json, print_note
 from logn.cli.first_tries import refuse_model_as_statistics
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background
 from logn.cli.options.methods import read_method, with_method_options
 from logn.cli.paths import check_output
+from logn.cli.statistics_summary import print_fold
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -234,11 +235,11 @@ def _report(affine: ClassAffine, output: Path, notes: list[str], warnings: list[
         return
     settings = ", ".join(f"{name}={_told(value)}" for name, value in affine.settings.items())
     columns = count_of(affine.num_classes, "column")
-    typer.echo(f"{output}: {affine.method or 'none'} for {columns} ({settings or 'no settings'}).")
+    echo(f"{output}: {affine.method or 'none'} for {columns} ({settings or 'no settings'}).")
     low, high = affine.scale.min(), affine.scale.max()
-    typer.echo(f"Scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}.")
+    echo(f"Scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}.")
     print_note(f"To correct logits: {command('logn', 'apply', output, 'logits.npy', '-o', 'corrected.npy')}")
-    print_note(f"To correct an ONNX file: {command('logn', 'fold', 'model.onnx', output, '-o', 'corrected.onnx')}")
+    print_fold(affine, output)
 
 
 def _told(value: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, count_of, print_json, print_note
+from logn.cli.console import JsonOption, count_of, echo, print_json, print_note
 from logn.cli.options.choices import Activation
-from logn.cli.paths import check_output
+from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def fold(
     allow_mismatch: Annotated[
         bool, typer.Option("--allow-mismatch", help="Only warn where the correction was made for another model.")
     ] = False,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write a correction into an ONNX file: same inputs, same outputs, same speed.
@@ -52,7 +53,7 @@ def fold(
     from logn.calibrators.class_affine import ClassAffine
 
     _check_kind(model)
-    check_output(output, affine)
+    check_output(output, model, affine, overwrite=overwrite)
     correction = ClassAffine.load(affine)
     from logn.deploy.onnx_fold import fold_onnx
 
@@ -67,6 +68,7 @@ def fold(
         insert=insert,
         allow_refold=again,
         allow_mismatch=allow_mismatch,
+        overwrite=overwrite,
     )
     if json:
         print_json(asdict(report))
@@ -135,10 +137,10 @@ def _print(report: FoldReport) -> None:
     if report.way == "weights":
         count = len(report.layers)
         place = f"the weights of {count} layers" if count > 1 else f"`{report.layers[0]}`"
-        typer.echo(f"{report.output_path}: the map is in {place}.")
+        echo(f"{report.output_path}: the map is in {place}.")
     else:
-        typer.echo(f"{report.output_path}: the map is two nodes behind {_listed(report.tensors)}, as {report.reason}.")
-    typer.echo(
+        echo(f"{report.output_path}: the map is two nodes behind {_listed(report.tensors)}, as {report.reason}.")
+    echo(
         f"Proven on {count_of(report.rows, 'row')} of logits at {_listed(report.tensors)}: the largest difference from "
         f"scale x logit + shift is {report.largest_difference:.2g} (logits of up to {report.largest_logit:.3g})."
     )

@@ -13,7 +13,7 @@ from logn.cli.first_tries import refuse_model_as_statistics
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import Activation
 from logn.cli.options.evaluation import CountsOption
-from logn.cli.paths import check_output
+from logn.cli.paths import OverwriteOption, check_output
 from logn.cli.verbs.inspect_drift import inspect_drift
 from logn.errors import InputError, LogNWarning
 
@@ -42,6 +42,7 @@ def inspect(
         Activation | None, typer.Option(help="What the model applies to the logits; default: as recorded.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw mean and std per class: .png, .svg or .pdf.")] = None,
+    overwrite: OverwriteOption = False,
     top: Annotated[int, typer.Option(min=0, help="Classes shown from either end; 0 shows all.")] = 10,
     json: JsonOption = False,
 ) -> None:
@@ -75,7 +76,7 @@ def inspect(
     from logn.statistics.sanity_checks import sanity_checks
 
     if plot is not None:
-        check_output(plot, statistics, counts)
+        check_output(plot, statistics, counts, overwrite=overwrite)
     moments = ClassMoments.load(statistics)
     table = ClassCounts.load(counts) if counts else None
     diagnosis = diagnose(moments, table)

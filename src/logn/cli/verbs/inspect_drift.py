@@ -29,7 +29,7 @@ def inspect_drift(training: Path, deployed: Path, top: int, *, as_json: bool) ->
     print_text(f"\n{found.conclusion}")
     if first.metadata.background is not None:
         print_text("Mind: the rows are proposals, and those of one image are alike: the errors are larger than shown.")
-    print_note(f"How the class mix changed: {command('logn', 'prior', 'DEPLOYED_LOGITS', '-s', training)}")
+    print_note(f"How the class mix changed: {command('logn', 'prior', 'deployed.npy', '-s', training)}")
 
 
 def _table(found: Drift, top: int, *, probabilities: bool) -> Table:

@@ -51,6 +51,7 @@ from logn.cli.options.preprocessing import (
 )
 from logn.cli.verbs.predict_classifiers import run_classifier
 from logn.cli.verbs.predict_store import store_predictions
+from logn.commands import how_it_runs
 from logn.errors import InputError
 from logn.labels.source import find_labels, with_split
 
@@ -78,6 +79,7 @@ def predict_detector(
     device: DeviceOption = "auto",
     trust: TrustOption = False,
     image_size: ImageSizeOption = None,
+    class_names: NamesOption = None,
     use_ray: RayOption = False,
     workers: WorkersOption = None,
     show_progress: ProgressOption = None,
@@ -90,16 +92,15 @@ def predict_detector(
     kept_boxes = parse_class_boxes(class_boxes)
     if use_ray and stage_correction:
         raise InputError("Expected `--stage-correction` in one process or under torchrun, but got it with `--ray`.")
-    cluster = ray_settings(use_ray, workers, model, trust=trust, image_size=image_size, device=device)
+    how: dict[str, Any] = {"trust": trust, "image_size": image_size, "class_names": class_names}
+    cluster = ray_settings(use_ray, workers, model, device=device, **how)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = open_detector(model, trust=trust, image_size=image_size, device="cpu" if cluster else device)
+    detector = open_detector(model, device="cpu" if cluster else device, **how)
     changed = _correct_stages(detector, stage_correction)
     how_much = {"dtype": dtype, "class_boxes": kept_boxes, "batch": batch}
     if store_predictions(detector, model, dataset, output, how_much, show_progress, json, changed, cluster):
-        how = (*(("--trust",) if trust else ()), *(("--image-size", image_size) if image_size else ()))
-        where = () if images is None else ("--images", images)
-        options = (*how, "--data", _training_data(dataset), *where, "-o", _STATISTICS)
-        _print_next(dataset, output, command("logn", "collect", model, *options))
+        words = ("logn", "collect", model, "--data", _training_data(dataset), "-o", _STATISTICS)
+        _print_next(detector, dataset, output, command(*words, keep=(*how_it_runs(model), "--images")))
 
 
 def _correct_stages(detector: Any, files: list[Path] | None) -> dict[str, Any]:
@@ -165,10 +166,8 @@ def predict_onnx(
     if store_predictions(detector, model, dataset, output, how_much, show_progress, json):
         for sentence in assumptions(model, given, settled, description, size_found=False):
             print_note(f"Warning: {sentence}")
-        options = () if like is None else ("--like", like)
-        _print_next(
-            dataset, output, command("logn", "collect", model, "--images", "train/", *options, "-o", _STATISTICS)
-        )
+        words = ("logn", "collect", model, "--images", "train/", "-o", _STATISTICS)
+        _print_next(detector, dataset, output, command(*words, keep=how_it_runs(model)))
 
 
 def _training_data(dataset: DetectionDataset) -> str:
@@ -176,10 +175,13 @@ def _training_data(dataset: DetectionDataset) -> str:
     return "train.json" if found.form == "json" else f"{found.path}:train" if found.has_splits else "train"
 
 
-def _print_next(dataset: DetectionDataset, output: Path, collect: str) -> None:
-    compare = command("logn", "compare", output, "-s", _STATISTICS, "-a", dataset.annotation_file)
+def _print_next(detector: Any, dataset: DetectionDataset, output: Path, collect: str) -> None:
+    from logn.evaluate.store.predict import match_detector
+
+    missing = ["--allow-missing"] if match_detector(detector, dataset.class_names).only_in_labels else []
+    compare = command("logn", "compare", output, "-s", _STATISTICS, "-a", dataset.annotation_file, *missing)
     print_note(f"The statistics of training images, if they are not there yet: {collect}")
-    print_note(f"To compare methods on these proposals: {compare} --methods recommended,logn")
+    print_note(f"To compare methods on these proposals: {compare}")
 
 
 DETECTOR = Kind("Detector", "a detector", predict_detector)

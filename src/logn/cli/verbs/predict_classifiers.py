@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, print_json, print_note, progress
+from logn.cli.console import JsonOption, ProgressOption, command, echo, print_json, print_note, progress
 from logn.cli.options.choices import (
     DeviceOption,
     ImageFolderOption,
@@ -67,9 +67,9 @@ def run_classifier(
         print_json({"output": output, "images": images_of, "num_classes": classifier.num_classes, "files": written})
         return
     total = ", ".join(f"{count:,} of {name}" for name, count in images_of.items())
-    typer.echo(f"{output}: logits of {classifier.num_classes} classes for {total} images.")
-    compare = command("logn", "compare", output)
-    print_note(f"To compare methods on them: {compare} --methods recommended,logn,loga")
+    echo(f"{output}: logits of {classifier.num_classes} classes for {total} images.")
+    if {"train", "test"} <= {*splits}:  # it takes the logits of the one, and statistics of the other
+        print_note(f"To compare methods on them: {command('logn', 'compare', output)}")
 
 
 def _check_training_images(classifier: Classifier, images: LabelledImages, run: Path) -> None:

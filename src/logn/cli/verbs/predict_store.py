@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from logn.cli.console import count_of, print_json, print_note, progress
+from logn.cli.console import count_of, echo, print_json, print_note, progress
 from logn.cli.options.detectors import RaySettings
+from logn.commands import how_it_runs, kept_words
 
 if TYPE_CHECKING:
     from logn.datasets.detection_dataset import DetectionDataset
@@ -38,6 +37,7 @@ def store_predictions(
     match = match_detector(detector, dataset.class_names)
     metadata = {
         "model": model.name,
+        "model_words": [str(model), *kept_words(how_it_runs(model))],
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
         "fingerprint": fingerprint_of(detector),
@@ -68,7 +68,7 @@ def store_predictions(
     if as_json:
         print_json(result)
         return False
-    typer.echo(
+    echo(
         f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
         f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
     )

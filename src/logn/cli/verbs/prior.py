@@ -12,7 +12,7 @@ import typer
 from logn.cli.console import JsonOption, command, print_fitting, print_json, print_note, print_text
 from logn.cli.option_words import in_options
 from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background
-from logn.cli.paths import check_output
+from logn.cli.paths import OverwriteOption, check_output
 from logn.cli.verbs.fit import labelled_rows
 from logn.errors import InputError, LogNWarning
 
@@ -57,6 +57,7 @@ def prior(
     confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     top: Annotated[int, typer.Option(min=0, help="Classes shown, largest change first; 0 shows all.")] = 10,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Estimate how frequent each class is where the model is used, from its logits without labels.
@@ -77,7 +78,7 @@ def prior(
     from logn.statistics.moments import ClassMoments
 
     if output is not None:
-        check_output(output, statistics, counts, dev, dev_labels)
+        check_output(output, statistics, counts, dev, dev_labels, overwrite=overwrite)
         if output.suffix not in (".json", ".csv"):
             raise InputError(f"Expected `--output` to end in .json or .csv, but got `{output}`.")
     moments = None if statistics is None else ClassMoments.load(statistics)
@@ -107,7 +108,8 @@ def prior(
     _print(found, top)
     if output is not None:
         print_text(f"Written to {output}.")
-        print_note(f"To aim at it: {command('logn', 'fit', statistics or 'stats.safetensors', '--target', output)}")
+        known = statistics or "stats.safetensors"
+        print_note(f"To aim at it: {command('logn', 'fit', known, '--target', output, '-o', 'affine.safetensors')}")
 
 
 def _opened(sources: list[str]) -> Any:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, print_json, print_note
-from logn.cli.paths import check_output
+from logn.cli.console import JsonOption, echo, print_json, print_note
+from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of the run: what `logn compare -o` or `logn demo` wrote.")]
@@ -31,6 +31,7 @@ def report(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; by default in the run.")] = None,
     method: MethodOption = None,
     images: ImagesOption = None,
+    overwrite: OverwriteOption = False,
     predictions: Annotated[Path | None, typer.Option("--predictions", "-p", hidden=True)] = None,
     statistics: Annotated[Path | None, typer.Option("--statistics", "-s", hidden=True)] = None,
     annotations: Annotated[Path | None, typer.Option("--annotations", "-a", hidden=True)] = None,
@@ -58,7 +59,7 @@ def report(
         raise InputError(f"Expected `{target}` to end in .html, but it does not.")
     places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
     opened = open_run(run, images=images, places=places)
-    check_output(target)
+    check_output(target, overwrite=overwrite or _is_page(target))
     for option in ("predictions", "statistics", "counts"):
         if places[option] is not None:
             print_note(f"`--{option}` is not needed any more: the comparison holds what the page shows.")
@@ -77,5 +78,10 @@ def report(
         return
     for title, reason in summary.missing.items():
         print_note(f"Not shown: {title}. {reason}")
-    typer.echo(summary.verdict)
-    typer.echo(f"The page is {target} ({size / 1e6:.1f} MB).")
+    echo(summary.verdict)
+    echo(f"The page is {target} ({size / 1e6:.1f} MB).")
+
+
+def _is_page(path: Path) -> bool:
+    """Whether an earlier call wrote the file: such a page is replaced."""
+    return path.is_file() and b"<title>LogN report" in path.read_bytes()[:4096]

@@ -11,9 +11,8 @@ from logn.cli.console import (
     JsonOption,
     ProgressOption,
     WideOption,
-    command,
+    echo,
     print_json,
-    print_note,
     print_text,
     progress,
     text_style,
@@ -22,7 +21,8 @@ from logn.cli.first_tries import refuse_model_as_predictions
 from logn.cli.kinds import Kind, formerly, verb_of
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import Task, TaskOption, complete_methods
-from logn.cli.paths import check_output
+from logn.cli.paths import OverwriteOption, check_output
+from logn.cli.statistics_summary import print_fold
 from logn.cli.verbs.compare import LOGIT_FILES
 from logn.errors import InputError
 from logn.evaluate.detection.protocol import SCORE_THRESHOLD
@@ -99,6 +99,7 @@ def detector_thresholds(
     annotations: options.AnnotationsOption,
     target: TargetOption = "f1",
     output: OutputOption = None,
+    overwrite: OverwriteOption = False,
     method: MethodOption = None,
     correction: CorrectionOption = None,
     statistics: options.StatisticsOption = None,
@@ -112,6 +113,7 @@ def detector_thresholds(
     at_least: LeastOption = None,
     iou: Annotated[float, typer.Option(help="Overlap (IoU) at which a detection counts as right.")] = 0.5,
     coco: options.CocoOption = False,
+    allow_missing_classes: options.MissingClassesOption = False,
     only_predicted: options.OnlyPredictedOption = False,
     nms: options.NmsOption = None,
     nms_iou: options.NmsIouOption = None,
@@ -125,12 +127,13 @@ def detector_thresholds(
     json: JsonOption = False,
 ) -> None:
     """Thresholds of a detector, from what `logn predict` wrote."""
-    _check_outputs(output, affine_output, annotations, correction, statistics, test_annotations)
+    _check_outputs(output, affine_output, overwrite, annotations, correction, statistics, test_annotations)
     given = {
         "iou": iou,
-        "style": "coco" if coco else "lvis",
+        "style": "coco" if coco else "auto",
         "decode": options.decode_options(SCORE_THRESHOLD, nms, nms_iou, multi_label, max_detections),
         "only_predicted": only_predicted,
+        "allow_missing_classes": allow_missing_classes,
         **_fit_inputs(statistics, counts),
     }
     choices = _choices(split, bootstrap, confidence, seed, allow_mismatch)
@@ -150,6 +153,7 @@ def classifier_thresholds(
     ],
     target: TargetOption = "f1",
     output: OutputOption = None,
+    overwrite: OverwriteOption = False,
     method: MethodOption = None,
     correction: CorrectionOption = None,
     statistics: options.StatisticsOption = None,
@@ -169,7 +173,7 @@ def classifier_thresholds(
     json: JsonOption = False,
 ) -> None:
     """Thresholds of a classifier: top-1 with rejection, or several labels."""
-    _check_outputs(output, affine_output, source, labels, correction, statistics, test, test_labels)
+    _check_outputs(output, affine_output, overwrite, source, labels, correction, statistics, test, test_labels)
     given = _fit_inputs(statistics, counts)
     choices = _choices(split, bootstrap, confidence, seed, allow_mismatch)
     other = _test(test, test_labels, "--test-labels")
@@ -210,12 +214,12 @@ def thresholds(source: options.SourceArgument, task: TaskOption = None) -> Kind:
     return CLASSIFICATION if source.is_file() or source.suffix in LOGIT_FILES else DETECTION
 
 
-def _check_outputs(output: Path | None, affine_output: Path | None, *inputs: Path | None) -> None:
+def _check_outputs(output: Path | None, affine_output: Path | None, overwrite: bool, *inputs: Path | None) -> None:
     """Refuse, before any work, what cannot be written."""
     if output is not None:
-        check_output(output, *inputs)
+        check_output(output, *inputs, overwrite=overwrite)
     if affine_output is not None:
-        check_output(affine_output, *inputs, holds="logn.affine")
+        check_output(affine_output, *inputs, holds="logn.affine", overwrite=overwrite)
 
 
 def _choices(split: bool, bootstrap: int, confidence: float, seed: int, allow_mismatch: bool) -> dict[str, Any]:
@@ -294,10 +298,8 @@ class _Result:
             shares = None if folded is None else {"at": folded.at, "kept": folded.kept, "limited": folded.limited}
             print_json({**self.points.to_dict(), "folded": shares})
             return
-        typer.echo(write_points(self.points, style=text_style(wide=wide)))
-        if folded is not None:
-            typer.echo("")
+        echo(write_points(self.points, style=text_style(wide=wide)))
+        if folded is not None and affine_output is not None:
+            echo("")
             print_text(folded.describe())
-            print_note(
-                f"To write it into a model: {command('logn', 'fold', 'model.onnx', str(affine_output))} -o out.onnx"
-            )
+            print_fold(folded.affine, affine_output)

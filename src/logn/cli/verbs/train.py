@@ -110,10 +110,9 @@ def train_detector(
     options.print_result(result, as_json=as_json)
     statistics, predictions = output / "statistics.safetensors", output / "predictions"
     test = data if data.is_dir() or are_labels(data) else "test.json"
-    where = () if images is None else ("--images", images)
     options.print_next(
-        command("logn", "collect", output, "--data", data, *where, "-o", statistics),
-        command("logn", "predict", output, "--data", test, *where, "-o", predictions),
+        command("logn", "collect", output, "--data", data, "-o", statistics, keep=["--images"]),
+        command("logn", "predict", output, "--data", test, "-o", predictions, keep=["--images"]),
         as_json=as_json,
     )
 
@@ -195,8 +194,9 @@ def run_classifier(
         config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
     )
     options.print_result(result, as_json=as_json)
-    compare = command("logn", "compare", output, "--data", data)
-    options.print_next(f"{compare} --methods recommended,logn,loga", as_json=as_json)
+    options.print_next(
+        command("logn", "compare", output, "--data", data, keep=("--images", "--class-names")), as_json=as_json
+    )
 
 
 DETECTOR = Kind("Detector", "data of a detector", train_detector)

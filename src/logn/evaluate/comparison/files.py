@@ -25,11 +25,12 @@ from logn.evaluate.comparison.method_fitting import describe_map, map_arrays
 from logn.evaluate.comparison.reading import comparison_from_parts
 from logn.evaluate.comparison.tables import per_class_table, write_comparison
 from logn.evaluate.comparison.verdict import join_words
-from logn.files import read_safetensors, write_safetensors, write_text
+from logn.files import format_of, read_safetensors, write_safetensors, write_text
 from logn.strict_json import parse_json, plain_values
 
 FORMAT, SCHEMA = "logn.comparison", 2
 DOCUMENT, ARRAYS = "comparison.json", "comparison.safetensors"
+TABLES = ("comparison.md", "comparison.csv", "comparison.tex", "per_class.csv")
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -113,6 +114,23 @@ def same_content(one: Comparison, two: Comparison) -> bool:
         array.dtype == second[name].dtype and np.array_equal(array, second[name], equal_nan=array.dtype.kind == "f")
         for name, array in first.items()
     )
+
+
+def check_comparison_folder(folder: str | os.PathLike[str]) -> None:
+    """Refuse a folder with files of somebody else's under the names that `save_comparison` writes.
+
+    Example:
+        >>> check_comparison_folder("no such folder")
+    """
+    root = Path(folder)
+    if format_of(root / ARRAYS) == FORMAT:
+        return  # an earlier comparison, which the new one replaces
+    for name in (DOCUMENT, ARRAYS, *TABLES):
+        if (root / name).exists():
+            raise InputError(
+                f"Expected `{root}` to be new or a folder that `logn compare -o` wrote, but its `{name}` is another "
+                "file, which would be lost: choose another folder."
+            )
 
 
 def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> None:

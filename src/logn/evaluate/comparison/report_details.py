@@ -11,30 +11,24 @@ import numpy.typing as npt
 
 from logn.evaluate.detection.before_after import (
     BeforeAfter,
-    OperatingPoint,
     ScoreHistogram,
-    operating_point,
-    operating_points,
     score_histograms,
 )
 from logn.evaluate.detection.gallery import GalleryImage, choose_images, gallery_arrays, gallery_from_arrays
+from logn.evaluate.detection.recall_at_count import RecallAtCount
 from logn.evaluate.detection.tide import ErrorTypes
 
-# The gallery shows what a user sees who keeps detections of at least this score.
-GALLERY_THRESHOLD = 0.3
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class ReportDetails:
-    """Scores, thresholds, pictures and kinds of error of some images, before and after a correction.
+    """Scores, pictures and kinds of error of some images, before and after a correction.
 
     Args:
         images: How many images were looked at.
         of_images: Of how many evaluated ones.
         histograms: Scores of "all" detections and, where some classes are rare, of the "rare" ones.
-        thresholds: What stands in for usual score thresholds.
-        gallery_point: The thresholds of the gallery.
         gallery: The images to show, with their boxes.
         errors: Kinds of error over these images; None where they were found over all of them, or not asked for.
     """
@@ -42,21 +36,16 @@ class ReportDetails:
     images: int
     of_images: int
     histograms: Mapping[str, ScoreHistogram]
-    thresholds: tuple[OperatingPoint, ...]
-    gallery_point: OperatingPoint
     gallery: tuple[GalleryImage, ...]
     errors: ErrorTypes | None = None
 
     @classmethod
-    def of(cls, pair: BeforeAfter, of_images: int, errors: ErrorTypes | None) -> ReportDetails:
-        """Compare the detections of a method with those of the uncorrected model."""
-        point = operating_point(pair, GALLERY_THRESHOLD)
+    def of(cls, pair: BeforeAfter, of_images: int, errors: ErrorTypes | None, point: RecallAtCount) -> ReportDetails:
+        """Compare the detections of a method with those of the uncorrected model; the gallery is at `point`."""
         return cls(
             images=pair.truth.num_images,
             of_images=of_images,
             histograms=score_histograms(pair),
-            thresholds=tuple(operating_points(pair)),
-            gallery_point=point,
             gallery=tuple(choose_images(pair, point)),
             errors=errors,
         )
@@ -66,8 +55,6 @@ class ReportDetails:
         return {
             "images": self.images,
             "of_images": self.of_images,
-            "thresholds": [point.to_dict() for point in self.thresholds],
-            "gallery_point": self.gallery_point.to_dict(),
             "gallery": [image.to_dict() for image in self.gallery],
             "errors": None if self.errors is None else self.errors.to_dict(),
         }
@@ -92,8 +79,6 @@ class ReportDetails:
                 for name in ("all", "rare")
                 if f"scores.{name}.edges" in arrays
             },
-            thresholds=tuple(OperatingPoint.from_dict(point) for point in content["thresholds"]),
-            gallery_point=OperatingPoint.from_dict(content["gallery_point"]),
             gallery=tuple(gallery_from_arrays(content["gallery"], boxes)),
             errors=None if errors is None else ErrorTypes.from_dict(errors),
         )

@@ -75,6 +75,8 @@ class Table:
     def to_csv(self) -> str:
         """Write the table as comma-separated values, without the caption.
 
+        A name that a spreadsheet would run as a formula gets an apostrophe in front; numbers stay as they are.
+
         Example:
             >>> print(Table("", ("method", "AP"), (("logn:margin=0,use_std=false", "25.4"),)).to_csv())
             method,AP
@@ -82,7 +84,7 @@ class Table:
             <BLANKLINE>
         """
         buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerows([self.header, *self.rows])
+        csv.writer(buffer, lineterminator="\n").writerows([map(_no_formula, row) for row in (self.header, *self.rows)])
         return buffer.getvalue()
 
     def to_latex(self) -> str:
@@ -105,6 +107,16 @@ class Table:
 def _markdown_line(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
     return f"| {' | '.join(cells)} |"
+
+
+def _no_formula(cell: str) -> str:
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _latex(text: str) -> str:

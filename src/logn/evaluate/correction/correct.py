@@ -20,10 +20,11 @@ from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, check_threshold, recommend
 from logn.deploy.onnx_proof import Proof
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.correction.model_kinds import Advance, ImageFiles, ImageItem, Traits
+from logn.evaluate.correction.model_kinds import Advance, ImageFiles, ImageItem, Traits, beside
 from logn.evaluate.correction.onnx_model import LogitHints
 from logn.evaluate.correction.open_model import open_model
 from logn.evaluate.correction.score_change import ScoreChange, score_change
+from logn.files import check_new
 from logn.logits.arrays import foreground_columns
 from logn.logits.image_folder import select_images, spread_evenly
 from logn.statistics.moments import ClassMoments
@@ -119,6 +120,7 @@ def correct(
     batch: int | None = None,
     skip_unreadable: bool = False,
     dry_run: bool = False,
+    overwrite: bool = False,
     trust: bool = False,
     device: str = "auto",
     activation: str | None = None,
@@ -143,7 +145,7 @@ def correct(
             returns a model of torch, whose corrected state dict is then written as `.safetensors`.
         images: A folder of training images, a list of files, or a list of functions without arguments that give one
             RGB image each. Labels are not needed.
-        output: Where to write; it must not exist yet.
+        output: Where to write; it must not exist yet, unless `overwrite`.
         method: A method as for `logn.fit_method`; what `logn.recommend` says by default.
         affine: A map to fold in the place of one that is fitted here, such as that of `logn.OperatingPoints`.
         threshold: The score above which you count a detection; by default 0.25 for sigmoids, 0.05 for a softmax.
@@ -151,6 +153,7 @@ def correct(
         batch: Images per forward pass; by default 1 for ONNX files, else 8.
         skip_unreadable: Leave out images that cannot be read.
         dry_run: Do all of it but leave nothing on disk.
+        overwrite: Replace the files of `output` where they exist; a folder is never replaced.
         trust: Open a `.pt` file, which is a pickle: opening it runs whatever code its author put there.
         device: "auto", "cpu" or "cuda", for models of torch.
         activation: "softmax" or "sigmoid", where the model does not say what it applies to the logits.
@@ -193,7 +196,7 @@ def correct(
     given = {key: value for key, value in preprocessing.items() if value is not None}
     items = choose_images(images, max_images)
     if target is not None:
-        _check_target(name, target)
+        _check_target(name, target, overwrite=overwrite)
     source = open_model(name, hints, like, given, trust=trust, device=device)
     if target is not None:
         _check_suffix(name, target, source.traits.suffix)
@@ -279,25 +282,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def beside(output: Path, what: str, stage: int | None = None, *, in_folder: bool) -> Path:
-    """Where statistics or map of a corrected model lie.
-
-    Example:
-        >>> beside(Path("best.pt"), "statistics", in_folder=False).name
-        'best.statistics.safetensors'
-        >>> beside(Path("model"), "affine", 1, in_folder=True).as_posix()
-        'model/logn-affine-2.safetensors'
-    """
-    part = what if stage is None else f"{what}-{stage + 1}"
-    return output / f"logn-{part}.safetensors" if in_folder else output.with_name(f"{output.stem}.{part}.safetensors")
-
-
-def _check_target(name: str, target: Path) -> None:
+def _check_target(name: str, target: Path, *, overwrite: bool) -> None:
     if Path(name).exists() and target.exists() and target.samefile(name):
         raise InputError(f"Expected `output` to be another file than the model, but both are `{target}`.")
-    for path in (target, *(beside(target, what, in_folder=False) for what in ("statistics", "affine"))):
-        if path.exists() or path.is_symlink():
-            raise InputError(f"Expected `{path}` not to exist yet, but it does: choose another `output`, or delete it.")
+    more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
+    if target.suffix.lower() == ".onnx":
+        more.append(target.with_name(f"{target.name}.data"))  # weights in external data
+    check_new(target, *more, overwrite=overwrite)
     parent = target.absolute().parent
     if not parent.is_dir():
         raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
@@ -340,5 +331,5 @@ def _move(folder: Path, target: Path) -> tuple[Path, ...]:
     """Give everything its name, the model last: what bears its name is whole."""
     parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
     for part in parts:
-        os.rename(part, target.with_name(part.name))
+        os.replace(part, target.with_name(part.name))
     return tuple(target.with_name(part.name) for part in parts)

@@ -30,13 +30,11 @@ class Traits:
         framework: Where it comes from and what it is, such as "transformers, RTDetrForObjectDetection".
         preprocessing: What is done to an image before the model, in words.
         suffix: How the name of the corrected model ends; empty for a folder.
-        objectness: Whether scores are more than the activated logits: a factor, or a summand, of each box.
     """
 
     framework: str
     preprocessing: str
     suffix: str
-    objectness: bool = False
 
 
 @dataclass
@@ -146,3 +144,16 @@ def preprocessing_in_words(preparing: Preprocessing) -> str:
     if any(preparing.mean) or set(preparing.std) != {1.0}:
         words.append("mean and std taken out")
     return ", ".join(words)
+
+
+def beside(output: Path, what: str, stage: int | None = None, *, in_folder: bool) -> Path:
+    """Where statistics or map of a corrected model lie.
+
+    Example:
+        >>> beside(Path("best.pt"), "statistics", in_folder=False).name
+        'best.statistics.safetensors'
+        >>> beside(Path("model"), "affine", 1, in_folder=True).as_posix()
+        'model/logn-affine-2.safetensors'
+    """
+    part = what if stage is None else f"{what}-{stage + 1}"
+    return output / f"logn-{part}.safetensors" if in_folder else output.with_name(f"{output.stem}.{part}.safetensors")

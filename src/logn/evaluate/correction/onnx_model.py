@@ -24,9 +24,6 @@ from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import plan_batches, record_onnx
 
-# A box of four numbers and an objectness.
-OBJECTNESS_BEFORE_CLASSES = 5
-
 
 @dataclass(frozen=True)
 class LogitHints:
@@ -149,6 +146,5 @@ def open_onnx(path: Path, like: str | None, given: Mapping[str, Any], hints: Log
         )
     said = f" ({description.source})" if description.source else ""
     producer = f", {file.model.producer_name}" if file.model.producer_name else ""
-    objectness = description.preset is not None and description.preset.start == OBJECTNESS_BEFORE_CLASSES
-    traits = Traits(f"ONNX{producer}", preprocessing_in_words(preprocessing) + said, ".onnx", objectness)
+    traits = Traits(f"ONNX{producer}", preprocessing_in_words(preprocessing) + said, ".onnx")
     return OnnxModel(path, like, preprocessing, description, hints, traits)

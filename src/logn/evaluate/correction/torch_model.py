@@ -13,16 +13,16 @@ import numpy.typing as npt
 from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.deploy.attach import refuse_attached
-from logn.deploy.fold import fold
-from logn.deploy.fold_mark import is_folded
+from logn.deploy.fold import check_foldable, fold
+from logn.deploy.kept_outputs import check_kept, watch_outputs
 from logn.deploy.onnx_proof import Proof
 from logn.deploy.torch_proof import check_fold_proof, check_same_weights, copied_layer, prove_fold
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits
+from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits, beside
 from logn.evaluate.detectors.detector import network_of
-from logn.evaluate.detectors.proposal_statistics import column_names, start_statistics
+from logn.evaluate.detectors.proposal_statistics import column_names, counted_objectness, start_statistics
 from logn.evaluate.store.predict import as_tensor
+from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import LogitLayer, count_columns, find_modules
 from logn.logits.trace import evaluation_mode
 from logn.statistics.estimators import EXACT, Estimator, Statistics, add_batch, finished
@@ -60,17 +60,16 @@ class TorchModel:
     def check(self) -> None:
         """Refuse what could not be corrected before the pass over the images, which may take an hour."""
         for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
-            refuse_attached(path, module)
-            if is_folded(module):
+            check_foldable(path, module)
+        # Weights do not say that a map is in them. What `correct` wrote beside them does: it is of the weights before.
+        model = Path(self.name)
+        for stage in (None, 0):
+            file = beside(model, "statistics", stage, in_folder=model.is_dir())
+            if file.is_file() and _fingerprint_in(file) not in (None, fingerprint(self.network)):
                 raise InputError(
-                    f"Expected a model that is not corrected yet, but `{path}` of `{self.name}` holds a correction "
-                    "already; use the model as it is, or correct the one that it was made from."
-                )
-            if module._parameters.get("bias") is None:
-                raise InputError(
-                    f"Expected the class layer `{path}` of `{self.name}` to have a bias, where the correction goes, "
-                    f"but {type(module).__name__} has none, and a file with one would not load; in Python logn.attach "
-                    "puts the correction behind it."
+                    f"Expected a model that is not corrected yet, but `{self.name}` holds a correction already; use "
+                    f"the model as it is, or correct the one that it was made from (`{file}` is of other weights: "
+                    "delete it if the model was trained anew)."
                 )
 
     def collect(
@@ -109,6 +108,12 @@ class TorchModel:
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
         plain = copied_layer(self.network, self.layer)
+
+        def run(model: TorchModel) -> None:
+            for part in images.batches(BATCH):
+                model.run(part)
+
+        before = watch_outputs(self.network, self.layer, lambda: run(self))
         with warnings.catch_warnings():
             # The file is read back below: what a tied weight needs to stay untied is seen there.
             warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
@@ -116,13 +121,10 @@ class TorchModel:
         self.save(self, output)
         written = self.reopen(self, output)
         check_same_weights(written.network, self.network, self.name)
-
-        def run() -> None:
-            for part in images.batches(BATCH):
-                written.run(part)
-
+        if before:
+            check_kept(self.layer, maps[0], before, watch_outputs(written.network, self.layer, lambda: run(written)))
         with evaluation_mode(written.network):
-            proof = prove_fold(written.network, self.layer, plain, maps, run)
+            proof = prove_fold(written.network, self.layer, plain, maps, lambda: run(written))
         return check_fold_proof(proof, self.name)
 
 
@@ -164,7 +166,7 @@ class ProposalModel:
                     statistics = start_statistics(
                         estimator or Estimator(), self.source, None, proposals.num_columns, sample_rows
                     )
-                add_batch(statistics, proposals.logits, tuple)
+                add_batch(statistics, proposals.logits, tuple, counted_objectness(self.source, proposals))
             progress(len(part))
         images.require_some()
         if statistics is None:
@@ -174,6 +176,13 @@ class ProposalModel:
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Never reached: `check` comes first."""
         raise NotImplementedError
+
+
+def _fingerprint_in(statistics: Path) -> str | None:
+    try:
+        return ClassMoments.load(statistics).metadata.fingerprint
+    except InputError:
+        return None  # a file of that name, but none of ours
 
 
 def from_adapter(adapter: Any, **rest: Any) -> TorchModel:

@@ -81,6 +81,8 @@ def distinct_detections(methods: Sequence[Detections]) -> tuple[Detections, list
 
 
 def _batches(distinct: Detections, size: int) -> Iterator[tuple[npt.NDArray[np.intp], list[Detections]]]:
+    if not len(distinct):
+        return
     images, starts = np.unique(distinct.image_index, return_index=True)
     stops = np.append(starts[1:], len(distinct))
     parts = [distinct.take(slice(int(start), int(stop))) for start, stop in zip(starts, stops, strict=True)]

@@ -3,7 +3,7 @@
 A correction moves scores, and thresholds that users chose before no longer fit. A strictly increasing map of all
 scores changes no ranking, hence no AP; it can make the scores be distributed as before. What such a map cannot do is
 undo the correction between classes, which is the point of it: at the same threshold there are as many detections as
-before, but other ones. Where a threshold per class is wanted, `advise_thresholds` says one.
+before, but other ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.evaluate.decode.detections import Detections
 from logn.files import read_safetensors, write_safetensors
 
 FILE_FORMAT = "logn.score_scale"
@@ -118,66 +117,3 @@ def _descending(name: str, scores: npt.ArrayLike) -> FloatArray:
     if not ((values >= 0) & (values <= 1)).all():
         raise InputError(f"Expected `{name}` to be scores from 0 to 1, but some are not.")
     return np.sort(values)[::-1]
-
-
-@dataclass(frozen=True, eq=False)
-class ThresholdAdvice:
-    """Thresholds for a corrected model that stand in for an old one.
-
-    Args:
-        overall: One threshold for all classes, which keeps as many detections in all as the old one did.
-        per_class: One threshold per class, which keeps as many detections of each class as the old one did; where
-            the old one kept fewer than the least number, `overall`.
-        kept_before: Detections per class that the old threshold kept.
-        kept_overall: Detections per class of the corrected model that `overall` keeps.
-        is_own: Whether the class has a threshold of its own.
-    """
-
-    overall: float
-    per_class: FloatArray
-    kept_before: npt.NDArray[np.int64]
-    kept_overall: npt.NDArray[np.int64]
-    is_own: npt.NDArray[np.bool_]
-
-
-def advise_thresholds(
-    original: Detections, corrected: Detections, threshold: float, num_classes: int, *, least: int = 10
-) -> ThresholdAdvice:
-    """Say which thresholds of a corrected model stand in for an old one; a detection is kept at or above it.
-
-    Two answers, for two wishes. `overall` keeps the load (as many detections as before in all) and lets the
-    correction do its work: rare classes get more of them. `per_class` keeps the number of each class; it undoes what
-    the correction gained at that threshold, and keeps only the better ranking inside the class. A class with fewer
-    than `least` detections above the old threshold says nothing about its own, and gets `overall`; those are most
-    often the rare ones. Counts are of the given images: advice from a few images is as uncertain as they are few.
-
-    Args:
-        original: Detections of the original model.
-        corrected: Detections of the corrected model on the same images, with the same limits.
-        threshold: The old threshold.
-        num_classes: How many foreground classes there are.
-        least: Detections that a class must have had for a threshold of its own.
-    """
-    if not 0 <= threshold <= 1:
-        raise InputError(f"Expected `threshold` to be from 0 to 1, but got {threshold}.")
-    above = original.scores >= np.float32(threshold)
-    before = np.bincount(original.labels[above], minlength=num_classes).astype(np.int64)
-    overall = _threshold_of_rank(np.sort(corrected.scores)[::-1], int(before.sum()))
-    by_class = np.lexsort((-corrected.scores, corrected.labels))
-    scores = corrected.scores[by_class]
-    starts = np.searchsorted(corrected.labels[by_class], np.arange(num_classes + 1))
-    is_own = before >= max(least, 1)
-    per_class = np.full(num_classes, overall)
-    for label in np.flatnonzero(is_own):
-        per_class[label] = _threshold_of_rank(scores[starts[label] : starts[label + 1]], int(before[label]))
-    kept = np.bincount(corrected.labels[corrected.scores >= overall], minlength=num_classes).astype(np.int64)
-    return ThresholdAdvice(overall, per_class, before, kept, is_own)
-
-
-def _threshold_of_rank(descending: npt.NDArray[Any], count: int) -> float:
-    """The threshold at or above which `count` of the scores stand: midway to the next score."""
-    if count <= 0:
-        return 1.0
-    if count >= len(descending):
-        return 0.0
-    return float((np.float64(descending[count - 1]) + np.float64(descending[count])) / 2)

@@ -1,20 +1,15 @@
-"""Detections of the same images before and after a correction: how scores move, and which thresholds stand in."""
+"""Detections of the same images before and after a correction, and how scores move."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.decode.score_scale import advise_thresholds
 from logn.evaluate.detection.class_groups import Groups
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.outcomes import DetectionMatches
-
-OLD_THRESHOLDS = (0.05, 0.3, 0.5, 0.7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,60 +90,3 @@ def score_histograms(pair: BeforeAfter) -> dict[str, ScoreHistogram]:
         one, two = (side.scores[pair.rare[side.labels]] for side in (before, after))
         found["rare"] = score_histogram(one, two, lowest=lowest)
     return found
-
-
-@dataclass(frozen=True)
-class OperatingPoint:
-    """One score threshold before, and the one after that keeps as many detections in all.
-
-    Args:
-        old: The threshold of the uncorrected model.
-        new: The threshold of the corrected model.
-        kept: Detections at or above it, before and after.
-        hits: Objects found, before and after.
-        false_alarms: Detections that are wrong, before and after.
-        rare_hits: Objects of rare classes found, before and after.
-    """
-
-    old: float
-    new: float
-    kept: tuple[int, int]
-    hits: tuple[int, int]
-    false_alarms: tuple[int, int]
-    rare_hits: tuple[int, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the point as plain values, for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> OperatingPoint:
-        """Read what `to_dict` gave, also after a way through JSON."""
-        counts = {name: _two(map(int, content[name])) for name in ("kept", "hits", "false_alarms", "rare_hits")}
-        return cls(float(content["old"]), float(content["new"]), **counts)
-
-
-def operating_points(pair: BeforeAfter, thresholds: Sequence[float] = OLD_THRESHOLDS) -> list[OperatingPoint]:
-    """Say for each old threshold which new one keeps as many detections, and what the two find."""
-    return [operating_point(pair, threshold) for threshold in thresholds]
-
-
-def operating_point(pair: BeforeAfter, threshold: float) -> OperatingPoint:
-    """Say which new threshold keeps as many detections as the old one, and what the two find."""
-    new = advise_thresholds(pair.before.detections, pair.after.detections, threshold, pair.truth.num_classes).overall
-    kept = [pair.before.above(threshold), pair.after.above(new)]
-    found = [side.found(len(pair.truth.labels)) for side in kept]
-    rare = pair.rare[pair.truth.labels]
-    return OperatingPoint(
-        old=threshold,
-        new=new,
-        kept=_two(len(side.detections) for side in kept),
-        hits=_two(int(boxes.sum()) for boxes in found),
-        false_alarms=_two(int(side.is_false_alarm.sum()) for side in kept),
-        rare_hits=_two(int(boxes[rare].sum()) for boxes in found),
-    )
-
-
-def _two(values: Iterable[int]) -> tuple[int, int]:
-    first, second = values
-    return first, second

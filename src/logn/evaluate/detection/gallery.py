@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.datasets.annotation_columns import image_names
-from logn.evaluate.detection.before_after import BeforeAfter, OperatingPoint
+from logn.evaluate.detection.before_after import BeforeAfter
 from logn.evaluate.detection.outcomes import DetectionMatches
+from logn.evaluate.detection.recall_at_count import RecallAtCount
 
 # Title of each part of the gallery; the images of a part are those with the most of what it counts.
 FOUND, LOST, ALARMS = "Rare objects found", "Objects lost", "False alarms added"
@@ -108,7 +109,7 @@ def gallery_from_arrays(
     ]
 
 
-def choose_images(pair: BeforeAfter, point: OperatingPoint, *, each: int = 4) -> list[GalleryImage]:
+def choose_images(pair: BeforeAfter, point: RecallAtCount, *, each: int = 4) -> list[GalleryImage]:
     """Choose for each part the images with the most of what it counts; of equal ones the lower id; none twice.
 
     Args:
@@ -116,7 +117,7 @@ def choose_images(pair: BeforeAfter, point: OperatingPoint, *, each: int = 4) ->
         point: The two thresholds, which keep as many detections in all.
         each: Images per part.
     """
-    matches = [pair.before.above(point.old), pair.after.above(point.new)]
+    matches = [pair.before.above(point.at), pair.after.above(point.threshold)]
     chosen: list[GalleryImage] = []
     for part, amounts in _amounts(pair, matches).items():
         used = {image.image_index for image in chosen}

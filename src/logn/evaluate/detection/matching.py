@@ -41,8 +41,14 @@ class MatchedDetections:
 
     def take(self, rows: Index) -> MatchedDetections:
         """Keep some of them; `rows` ascend."""
-        columns = (self.rows, self.image_index, self.labels, self.scores)
-        return MatchedDetections(*(column[rows] for column in columns), self.correct[:, rows], self.counted[:, rows])
+        return MatchedDetections(
+            self.rows[rows],
+            self.image_index[rows],
+            self.labels[rows],
+            self.scores[rows],
+            self.correct[:, rows],
+            self.counted[:, rows],
+        )
 
 
 def match_detections(

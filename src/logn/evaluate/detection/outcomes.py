@@ -35,8 +35,8 @@ class DetectionMatches:
         return (self.box < 0) & self.judged
 
     def above(self, threshold: float) -> DetectionMatches:
-        """What is left at a score threshold; stronger detections choose first, so the others change nothing."""
-        kept = self.detections.scores >= threshold
+        """What is left above a score threshold; stronger detections choose first, so the others change nothing."""
+        kept = self.detections.scores > threshold
         return DetectionMatches(self.detections.take(kept), self.box[kept], self.judged[kept])
 
     def found(self, num_boxes: int) -> npt.NDArray[np.bool_]:

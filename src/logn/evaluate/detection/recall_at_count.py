@@ -147,7 +147,8 @@ def recall_at_count(
     """
     scores = np.concatenate([matched.scores, unverified.scores])
     objects = truth.boxes_per_class
-    found, hits = {}, {}
+    found: dict[float, RecallAtCount] = {}
+    hits: dict[str, MatchedDetections] = {}
     for at, count in counts.items():
         kept = _best(matched, unverified, scores, count, truth)
         hits[recall_name(at)] = right = matched.take(np.flatnonzero(kept & matched.correct[0]))
@@ -177,7 +178,7 @@ def _best(
     if count == 0:
         return np.zeros(len(matched.scores), bool)
     last = np.partition(scores, -count)[-count]
-    kept = scores > last
+    kept: npt.NDArray[np.bool_] = scores > last
     tied = np.flatnonzero(scores == last)
     images = np.concatenate([matched.image_index, unverified.image_index])[tied]
     # An evaluated detection stands where it stands in its image, all others behind it.

@@ -38,7 +38,7 @@ from logn.evaluate.detection.matching import verified_rows
 from logn.evaluate.detection.measurement import Matched, Measurement, MethodDetections, renumbered
 from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.outcomes import DetectionMatches, find_matches
-from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, UnverifiedScores, counts_above
+from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, SHOWN_AT, UnverifiedScores, counts_above
 from logn.evaluate.detection.tide import ErrorTypes, error_types
 from logn.evaluate.store.prediction_store import PredictionStore
 from logn.labels.source import find_labels
@@ -139,7 +139,8 @@ class DetectionTask:
         """The detections that the federated labels leave out, as far as they can be among as many as are counted."""
         if self.settings.errors or self.truth.verified is None:
             return [NONE_UNVERIFIED] * len(decoded)
-        most, result = 0, []
+        most = 0
+        result: list[UnverifiedScores] = []
         for place, one in enumerate(decoded):
             found = one.detections
             others = found.take(~self.truth.verified[found.image_index, found.labels])
@@ -259,6 +260,7 @@ class DetectionTask:
                     "proposals": store.num_proposals,
                     "columns": store.num_columns,
                     "model": store.header.metadata.get("model"),
+                    "model_words": store.header.metadata.get("model_words"),
                 },
                 "annotations": self.truth.source,
                 "image_root": str(source.root.absolute()) if source.path.exists() else None,
@@ -284,7 +286,7 @@ def _with_details(
     before = looks[0][0]
     pairs = [BeforeAfter(task.truth, before, after, task.groups) for after, _ in looks]
     return [
-        replace(row, details=ReportDetails.of(pair, of_images, errors))
+        replace(row, details=ReportDetails.of(pair, of_images, errors, row.recall[SHOWN_AT]))
         for row, pair, (_, errors) in zip(rows, pairs, looks, strict=True)
     ]
 

@@ -140,7 +140,7 @@ def call_function(name: str) -> Any:
         found: Any = import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise InputError(f"Expected `{name}` to be a function that can be imported, but it cannot: {error}.") from error
     if not callable(found):
         raise InputError(f"Expected `{name}` to be a function that returns a model, but got {type(found).__name__}.")

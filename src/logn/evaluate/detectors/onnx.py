@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.detectors.onnx_boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.logits.arrays import is_torch_tensor
 from logn.logits.image_folder import Placement, Preprocessing
+from logn.logits.onnx.boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
 from logn.logits.onnx.graph import SUPPRESSION, OnnxGraph, operators
 from logn.logits.onnx.image_input import at_size, completed, image_input, nearest_size, other_inputs, settle
@@ -24,8 +24,6 @@ from logn.logits.onnx.session import Arrays, OnnxSession, exposing, model_inputs
 from logn.logits.presets import PRESETS
 from logn.logits.proposals import Postprocessing, Proposals
 
-# The largest probability below 1 in float32: an objectness of 1 has no logit.
-_ALMOST_ONE = 1 - 2.0**-24
 # Detectors that say nothing of their size are mostly made for this one.
 USUAL_SIDE = 640
 
@@ -164,7 +162,7 @@ class OnnxDetector:
                 f"got {rows.shape[:2]} and {logits.shape[:2]}."
             )
         boxes = decode_boxes(self._boxes, rows, self._size, self._anchors, name=self.name)
-        objectness = self._objectness(rows)
+        objectness = self._boxes.objectness_logits(rows)
         for number, item in enumerate(part):
             yield Proposals(
                 item.placement.boxes_in_image(boxes[number]).astype(np.float32),
@@ -184,16 +182,6 @@ class OnnxDetector:
     ) -> list[npt.NDArray[np.float32]]:
         """Masks are not read from ONNX files."""
         raise InputError(f"Expected a detector that gives masks, but only the boxes of `{self.name}` are read.")
-
-    def _objectness(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32] | None:
-        """Logits of the objectness; the graph gives its sigmoid."""
-        if self._boxes.objectness is None:
-            return None
-        column = rows[..., self._boxes.objectness].astype(np.float64)
-        if self._boxes.raw_objectness:
-            return column.astype(np.float32)
-        known = np.clip(column, np.finfo(np.float32).tiny, _ALMOST_ONE)
-        return np.asarray(np.log(known) - np.log1p(-known), np.float32)
 
 
 def _known(found: str | None, path: Any) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.evaluate.detectors.detector import fingerprint_of
-from logn.logits.arrays import foreground_columns
-from logn.logits.frameworks.transformers import NO_CLASS
+from logn.logits.arrays import NO_CLASS, foreground_columns
+from logn.logits.proposals import Postprocessing, Proposals
 from logn.statistics.estimators import Estimator, Statistics
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import Nonfinite
@@ -46,6 +46,12 @@ def start_statistics(
     )
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
     return how.start(columns, nonfinite=nonfinite, sample_rows=rows, mean_probability=True, metadata=metadata)
+
+
+def counted_objectness(detector: Any, proposals: Proposals) -> npt.NDArray[Any] | None:
+    """The objectness of the proposals where its sigmoid is a plain factor of their scores, as statistics take it."""
+    kind = getattr(detector, "postprocessing", None) or Postprocessing()
+    return proposals.objectness if (kind.objectness, kind.score_power) == ("factor", 1.0) else None
 
 
 def column_names(detector: Any, names: Sequence[str] | None, columns: int) -> tuple[str, ...] | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError, MissingExtraError
+from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.logits.frameworks.torchvision import family_of, locate_in_torchvision
 from logn.logits.layer import count_columns
 from logn.logits.proposals import Postprocessing, Proposals
@@ -70,6 +71,8 @@ class TorchvisionDetector:
         self.class_columns = tuple(column for column in range(columns) if column not in no_class)
         self.num_classes = len(self.class_columns)
         self.class_names = _names_of_classes(class_names, self.class_columns, columns)
+        # Where the user says what is unused, there is nothing to doubt.
+        self._doubted = list(layer.unused) if unused is None else []
         self._kept = anchors_per_level or (None if family == "SSD" else getattr(model, "topk_candidates", None))
         self.population = "test proposals" if self._is_two_stage else "kept anchors" if self._kept else "all anchors"
         self.postprocessing = self._own_postprocessing()
@@ -118,9 +121,23 @@ class TorchvisionDetector:
         decode = coder.decode if self._family == "FCOS" else coder.decode_single
         for place, boxes in enumerate(anchors):
             logits, offsets = output["cls_logits"][place], output["bbox_regression"][place]
+            self._warn_of_active_columns(logits)
             sure = output["bbox_ctrness"][place, :, 0] if "bbox_ctrness" in output else None
             kept = self._best(logits, sure, counts)
             yield decode(offsets[kept], boxes[kept]), logits[kept], None if sure is None else sure[kept]
+
+    def _warn_of_active_columns(self, logits: Any) -> None:
+        """Warn once of an image whose best score is in a column that is taken for unused."""
+        best = logits.amax(dim=0)
+        active = [column for column in self._doubted if best[column] >= best[list(self.class_columns)].max()]
+        if active:
+            self._doubted = []
+            warnings.warn(
+                f"Column {active[0]} of `{self.logit_layer.name}` is left out, as torchvision counts classes from 1, "
+                "but it holds the best score of an image: if the model counts from 0, pass unused=().",
+                LogNWarning,
+                stacklevel=5,
+            )
 
     def _best(self, logits: Any, objectness: Any, counts: Sequence[int]) -> Any:
         """The anchors that are kept, ascending: of each level those whose best class scores highest."""

@@ -49,6 +49,9 @@ def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
             f"Expected `trust` with `{path}`, which is a pickle: opening it runs whatever code its author put there; "
             "say it if you trust where the file comes from."
         )
+    # Its import looks up hosts to find out whether there is a network, and would then report and update itself.
+    os.environ.setdefault("YOLO_OFFLINE", "true")
+    os.environ.setdefault("YOLO_AUTOINSTALL", "false")
     try:
         ultralytics = import_module(PACKAGE)
     except ImportError as error:

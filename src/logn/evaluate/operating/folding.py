@@ -78,13 +78,13 @@ def fold_points(points: OperatingPoints, at: float, predictions: Any, *, at_leas
     power = float(points.settings.get("score_power", 1.0))
     # A score that is a power of the model's own is compared with the power of a threshold.
     start = logit(at ** (1 / power)) - logit(points.thresholds ** (1 / power))
-    is_exact = _kind(points) == ""
+    is_exact = why_inexact(points) == ""
     if is_exact:
         shifts = start
     elif opened is None:
         raise InputError(
-            f"Expected `predictions`, those that the points were chosen on, since the shifts of {_kind(points)} have "
-            "to be solved on them, but got none."
+            "Expected `predictions`, those that the points were chosen on, since the shifts of "
+            f"{why_inexact(points)} have to be solved on them, but got none."
         )
     else:
         shifts = _solved(points, opened, at, start)
@@ -98,7 +98,7 @@ def fold_points(points: OperatingPoints, at: float, predictions: Any, *, at_leas
     if folded.kept < level:
         raise InputError(
             f"Expected one threshold to keep at least {100 * level:.1f} % of what the thresholds per class keep, but "
-            f"with {_kind(points)} it keeps {100 * folded.kept:.1f} %: use the thresholds per class, a threshold "
+            f"with {why_inexact(points)} it keeps {100 * folded.kept:.1f} %: use the thresholds per class, a threshold "
             f"(`at`, `--threshold`) nearer to the common one, {points.common:.3f}, or a lower `at_least` "
             "(`--at-least`)."
         )
@@ -110,7 +110,7 @@ def _level(points: OperatingPoints) -> float:
     return LEAST_KEPT if math.isnan(points.stability) else points.stability
 
 
-def _kind(points: OperatingPoints) -> str:
+def why_inexact(points: OperatingPoints) -> str:
     """Why shifts alone cannot be exact; empty where they are."""
     if points.activation == "softmax":
         return "a softmax"

@@ -62,9 +62,10 @@ def operating_points(
     split: bool = False,
     test: tuple[Any, Any] | None = None,
     iou: float = 0.5,
-    style: str = "lvis",
+    style: str = "auto",
     decode: DecodeSettings | None = None,
     only_predicted: bool = False,
+    allow_missing_classes: bool = False,
     num_bootstrap: int = 200,
     confidence: float = 0.95,
     seed: int = 0,
@@ -88,9 +89,11 @@ def operating_points(
         split: Choose on one half of the images or rows, and report on the other.
         test: Predictions and annotations of other images, to report on.
         iou: A detection is right from this overlap with a box of its class on.
-        style: "lvis" for federated labels, "coco" where every class is annotated in every image.
+        style: "lvis" for federated labels, "coco" where every class is annotated in every image; by default what the
+            labels are, as `logn.compare` sees it.
         decode: Suppression and limits of the decoder.
         only_predicted: Leave out annotated images that were not predicted.
+        allow_missing_classes: Leave out objects of classes that the model does not have.
         num_bootstrap: Draws of images for intervals and for shrinking; 0 for neither.
         confidence: Of the intervals.
         seed: Of the draws.
@@ -124,7 +127,12 @@ def operating_points(
                 predictions, labels, method, fitted_from, class_names, allow_mismatch=allow_mismatch
             )
             return ReadOutcomes(*found)
-        settings = CompareSettings(style=style, decode=decode or DecodeSettings(), only_predicted=only_predicted)
+        settings = CompareSettings(
+            style=style,
+            decode=decode or DecodeSettings(),
+            only_predicted=only_predicted,
+            allow_missing_classes=allow_missing_classes,
+        )
         return _detector(predictions, labels, method, wanted, iou, settings, fitted_from, allow_mismatch, progress)
 
     found = read(store, annotations, affine)
@@ -199,7 +207,7 @@ def _detector(
         "transform": transform,
         "settings": {
             "iou": iou,
-            "labels": settings.style,
+            "labels": truth.style,
             **{name: getattr(limits, name) for name in DECODED},
             "score_power": 1.0 if header.postprocessing is None else header.postprocessing.score_power,
             "objectness": header.objectness,

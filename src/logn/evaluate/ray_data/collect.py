@@ -12,7 +12,7 @@ from typing import Any
 
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.detectors.detector import network_of
-from logn.evaluate.detectors.proposal_statistics import column_names, start_statistics
+from logn.evaluate.detectors.proposal_statistics import column_names, counted_objectness, start_statistics
 from logn.evaluate.ray_data.engine import BlockWorker, run_blocks, shipped
 from logn.evaluate.ray_data.images import BlockImages
 from logn.evaluate.store.predict import as_tensor
@@ -221,7 +221,7 @@ class CollectWorker(BlockWorker):
             for proposals in detector.propose([prepare(image) for image in batch]):
                 # Every image is a batch, as in one process.
                 moments = moments or self._start(detector, proposals.num_columns)
-                moments.update(proposals.logits)
+                moments.update(proposals.logits, counted_objectness(detector, proposals))
         return moments
 
     def _start(self, detector: Any, columns: int) -> ClassMoments:

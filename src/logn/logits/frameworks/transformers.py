@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from logn.logits.arrays import NO_CLASS
 from logn.logits.frameworks.classifiers import declared_by_timm, last_layers
 from logn.logits.frameworks.framework_of import modules_from
 from logn.logits.layer import LogitLayer, output_width
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 PACKAGE = "transformers"
-NO_CLASS = "N/A"
 
 
 def locate_in_transformers(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:

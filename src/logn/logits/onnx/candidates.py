@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from logn.errors import InputError
 from logn.logits.onnx.classifiers import TREES
 from logn.logits.onnx.graph import OnnxGraph, attribute, subgraphs
-from logn.logits.onnx.layers import ARITHMETIC, MOVES, QUANTISED_ACTIVATIONS, Origin, find_layers
+from logn.logits.onnx.layers import ARITHMETIC, MOVES, Origin, find_layers
 
 ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
 
@@ -32,6 +32,10 @@ class Candidate:
     activated: str | None
     axis: int | None
     origin: Origin
+
+    def is_of(self, parameters: Collection[str]) -> bool:
+        """Whether a layer behind it has one of these weights or biases."""
+        return any(name in parameters for layer in self.origin.layers for name in (layer.weight, layer.bias))
 
 
 def find_candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]:
@@ -59,7 +63,7 @@ def loose_outputs(graph: OnnxGraph) -> list[Candidate]:
     return [
         Candidate(output, None, None, -1, origin)
         for output, origin in origins.items()
-        if origin.stops and not {*ACTIVATIONS, *QUANTISED_ACTIVATIONS}.intersection(origin.stops)
+        if origin.stops and not ACTIVATIONS.keys() & set(origin.stops)
     ]
 
 

@@ -8,19 +8,21 @@ give boxes beside classes. Where more than one set of tensors is left, the user 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError
-from logn.logits.onnx.candidates import Candidate
+from logn.logits.onnx.candidates import ACTIVATIONS, Candidate
 from logn.logits.onnx.graph import OnnxGraph
-from logn.logits.onnx.layers import LAYERS, LinearLayer
+from logn.logits.onnx.layers import LAYERS, MOVES, LinearLayer
 from logn.logits.onnx.layout import Layout, layout_of, measure_channels
 from logn.logits.onnx.session import Arrays
 
-_BOX = re.compile("box", re.IGNORECASE)
+BOX = re.compile("box", re.IGNORECASE)
+# What exporters call the class scores where a model has several outputs.
+_SCORES = re.compile(r"((pred|class|cls)_)?(logits?|scores?|class(es)?)", re.IGNORECASE)
 # A box has so many numbers.
 BOX_WIDTH = 4
 
@@ -57,6 +59,7 @@ def choose(
     *,
     num_classes: int | None = None,
     has_background: bool = False,
+    parameters: Collection[str] = (),
 ) -> list[Candidate]:
     """The candidates that are the class logits.
 
@@ -68,14 +71,16 @@ def choose(
         inputs: What that run was on.
         num_classes: How long the class axis is; None when unknown.
         has_background: Whether one column is the background, which speaks for a softmax where the choice is open.
+        parameters: Names of the weights and biases of the layer that is meant, as torch has them; empty when unknown.
     """
     graph = OnnxGraph(model)
+    fitting = [item for item in fitting if item.is_of(parameters)] or fitting
     behind = {item.tensor: graph.ancestors([item.tensor], values_only=True) for item in fitting}
-    last = [item for item in fitting if not _is_upstream(item, fitting, behind, values)]
+    last = [item for item in fitting if not _is_upstream(graph, item, fitting, behind, values)]
     known = [item for item in last if item.origin.layers] or last
     widths = _widths(model, known, inputs) if len(known) > 1 else {}
     groups = _groups(known, widths, values)
-    for wrong in _rules(graph, num_classes, has_background):
+    for wrong in _rules(graph, values, num_classes, has_background):
         groups = [group for group in groups if not wrong(group, groups)] or groups
     if len(groups) > 1:
         listed = ", ".join(
@@ -90,16 +95,17 @@ def choose(
 Rule = Callable[[Group, Sequence[Group]], bool]
 
 
-def _rules(graph: OnnxGraph, num_classes: int | None, has_background: bool) -> Iterable[Rule]:
+def _rules(graph: OnnxGraph, values: Arrays, num_classes: int | None, has_background: bool) -> Iterable[Rule]:
     """Why a group is not the class logits where there are others; from what is certain to what is only likely."""
     if num_classes is not None:
         yield lambda group, groups: group.width not in (None, num_classes)
+    yield lambda group, groups: not _is_called_scores(graph, group)
     yield lambda group, groups: _is_inside(graph, group, groups)
     yield lambda group, groups: group.width == 1
     yield lambda group, groups: _proposes_regions(graph, group, groups)
     yield lambda group, groups: group.width == BOX_WIDTH and _is_called_box(graph, group)
     yield _is_rest_of_layer
-    yield _stands_beside_scores
+    yield lambda group, groups: _stands_beside_scores(group, groups, values)
     if has_background:
         yield lambda group, groups: group.activation != "softmax"
 
@@ -107,6 +113,8 @@ def _rules(graph: OnnxGraph, num_classes: int | None, has_background: bool) -> I
 def _is_inside(graph: OnnxGraph, group: Group, groups: Sequence[Group]) -> bool:
     """Whether a layer computes on with all that these become, and not to give another set of tensors as wide."""
     results = {item.activated or item.tensor for item in group.members}
+    if any(_is_output(graph, item) for item in group.members):
+        return False
     later = [
         item.tensor for other in groups if other is not group and other.width == group.width for item in other.members
     ]
@@ -138,6 +146,12 @@ def _feeds_a_layer(graph: OnnxGraph, item: Candidate) -> bool:
     return False
 
 
+def _is_called_scores(graph: OnnxGraph, group: Group) -> bool:
+    """Whether the output that these values become is called by a usual name of class scores."""
+    tensors = [name for item in group.members for name in (item.tensor, item.activated)]
+    return any(_SCORES.fullmatch(name) for name in score_outputs(graph, tensors))
+
+
 def _is_called_box(graph: OnnxGraph, group: Group) -> bool:
     """Whether a name says that these are boxes: of a weight, of the tensor, or of an output that it becomes."""
     names = [layer.weight for item in group.members for layer in item.origin.layers]
@@ -150,7 +164,7 @@ def _is_called_box(graph: OnnxGraph, group: Group) -> bool:
             names.extend(name for name in outputs if name in graph.outputs)
             places.extend(name for name in outputs if name not in names)
             names.extend(outputs)
-    return any(_BOX.search(name) for name in names)
+    return any(BOX.search(name) for name in names)
 
 
 def _is_rest_of_layer(group: Group, groups: Sequence[Group]) -> bool:
@@ -160,10 +174,16 @@ def _is_rest_of_layer(group: Group, groups: Sequence[Group]) -> bool:
     )
 
 
-def _stands_beside_scores(group: Group, groups: Sequence[Group]) -> bool:
-    """Whether this is a raw output, and another set of tensors, too wide for boxes, goes through an activation."""
-    return group.activation is None and any(
-        other.activation is not None and other.width not in (None, BOX_WIDTH, group.width) for other in groups
+def _stands_beside_scores(group: Group, groups: Sequence[Group], values: Arrays) -> bool:
+    """Whether this is a detector's raw output, and another set of tensors, too wide for boxes, has an activation.
+
+    A row of a classifier's outputs is an image: a raw output beside a softmax may be the other's coarse classes.
+    """
+    several_rows = all(values[item.tensor].ndim > 2 for item in group.members)
+    return (
+        several_rows
+        and group.activation is None
+        and any(other.activation is not None and other.width not in (None, BOX_WIDTH, group.width) for other in groups)
     )
 
 
@@ -225,15 +245,45 @@ def _marks(group: Group) -> set[str]:
 
 
 def _is_upstream(
-    candidate: Candidate, others: Sequence[Candidate], behind: dict[str, set[str]], values: Arrays
+    graph: OnnxGraph,
+    candidate: Candidate,
+    others: Sequence[Candidate],
+    behind: dict[str, set[str]],
+    values: Arrays,
 ) -> bool:
-    """Whether another candidate is computed from this one: then this one is inside of the network (attention)."""
+    """Whether another candidate is computed from this one: then this one is inside of the network (attention).
+
+    An output of the model may be what the user means (coarse classes that finer ones are computed from), unless the
+    other holds the same logits on another scale: before and after a temperature.
+    """
     result = candidate.activated or candidate.tensor
+    own = {layer.node for layer in candidate.origin.layers}
     return any(
-        result in behind[other.tensor] and not _may_be_scores(other, candidate, values)
+        result in behind[other.tensor]
+        and not _may_be_scores(other, candidate, values)
+        and (not _is_output(graph, candidate) or own == {layer.node for layer in other.origin.layers})
         for other in others
         if other is not candidate and other.tensor != result
     )
+
+
+def _is_output(graph: OnnxGraph, candidate: Candidate) -> bool:
+    """Whether the model gives these values out, as they are or behind their activation, and a layer computed them."""
+    results = {candidate.tensor, candidate.activated}
+    return bool(candidate.origin.layers) and not results.isdisjoint(graph.outputs)
+
+
+def score_outputs(graph: OnnxGraph, tensors: Iterable[str | None]) -> set[str]:
+    """Names of the outputs that hold the values of these tensors, moved or activated at most."""
+    waiting = [name for name in tensors if name is not None]
+    seen = set(waiting)
+    while waiting:
+        for node, position in graph.readers.get(waiting.pop(), ()):
+            moves = node.op_type in MOVES and (position == 0 or node.op_type == "Concat")
+            if moves or node.op_type in ACTIVATIONS:
+                waiting.extend(output for output in node.output if output and output not in seen)
+                seen.update(node.output)
+    return seen.intersection(graph.outputs)
 
 
 def _may_be_scores(output: Candidate, candidate: Candidate, values: Arrays) -> bool:

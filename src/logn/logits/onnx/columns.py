@@ -61,18 +61,20 @@ def follows_a_box(layout: Layout) -> bool:
 
 def _cuts(graph: OnnxGraph, tensor: str, axis: int, shape: Sequence[int]) -> Iterator[tuple[int, int]]:
     """From where to where the readers of a tensor cut it along an axis."""
-    for node, position in graph.readers.get(tensor, ()):
-        if position != 0:
-            continue
-        if node.op_type == "Identity":
-            yield from _cuts(graph, node.output[0], axis, shape)
-        elif node.op_type == "Transpose" and (order := attribute(node, "perm", None)):
-            moved = [shape[place] for place in order]
-            yield from _cuts(graph, node.output[0], list(order).index(axis), moved)
-        elif node.op_type == "Split":
-            yield from _split_cuts(graph, node, axis, shape)
-        elif node.op_type == "Slice":
-            yield from _slice_cuts(graph, node, axis, shape)
+    waiting = [(tensor, axis, shape)]
+    while waiting:
+        tensor, axis, shape = waiting.pop()
+        for node, position in graph.readers.get(tensor, ()):
+            if position != 0:
+                continue
+            if node.op_type == "Identity":
+                waiting.append((node.output[0], axis, shape))
+            elif node.op_type == "Transpose" and (order := attribute(node, "perm", None)):
+                waiting.append((node.output[0], list(order).index(axis), [shape[place] for place in order]))
+            elif node.op_type == "Split":
+                yield from _split_cuts(graph, node, axis, shape)
+            elif node.op_type == "Slice":
+                yield from _slice_cuts(graph, node, axis, shape)
 
 
 def _split_cuts(graph: OnnxGraph, node: Any, axis: int, shape: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ SELECTIONS = frozenset(("TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "NonZer
 # What only detectors have that choose among their boxes.
 SUPPRESSION = "NonMaxSuppression"
 # Their other inputs say where to take values from, and are no values themselves.
-_PLACED = frozenset(
+PLACED = frozenset(
     ("Gather", "GatherND", "GatherElements", "Slice", "Split", "Reshape", "Expand", "Tile", "Pad", "Resize", "RoiAlign")
 )
 
@@ -75,17 +75,23 @@ class OnnxGraph:
         """The value of a tensor that is stored in the file, or None when it is computed."""
         from onnx import numpy_helper
 
-        if name in self.initializers:
-            return np.asarray(numpy_helper.to_array(self.initializers[name]))
-        node = self.producers.get(name)
-        if node is None or node.domain not in ("", "ai.onnx"):
-            return None
-        if node.op_type == "Constant":
-            return constant_of_node(node)
-        if node.op_type not in _CONSTANT_STEPS:
-            return None
-        value = self.constant(node.input[0])
-        return None if value is None else _constant_step(node, value)
+        steps: list[Any] = []
+        while name not in self.initializers:
+            node = self.producers.get(name)
+            if node is None or node.domain not in ("", "ai.onnx"):
+                return None
+            if node.op_type == "Constant":
+                value = constant_of_node(node)
+                break
+            if node.op_type not in _CONSTANT_STEPS:
+                return None
+            steps.append(node)
+            name = node.input[0]
+        else:
+            value = np.asarray(numpy_helper.to_array(self.initializers[name]))
+        for node in reversed(steps):
+            value = None if value is None else _constant_step(node, value)
+        return value
 
     def scalar(self, name: str) -> float | None:
         """The value of a stored tensor of one element, else None."""
@@ -142,7 +148,7 @@ def _all_inputs(node: Any) -> Iterator[str]:
 
 
 def _value_inputs(node: Any) -> Iterator[str]:
-    if node.op_type in _PLACED:
+    if node.op_type in PLACED:
         yield node.input[0]
     elif node.op_type not in SELECTIONS:
         yield from _all_inputs(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from logn.logits.onnx.classifiers import TREES
@@ -13,12 +13,6 @@ _CUTS = ("Concat", "Split", "Slice", "Gather", "GatherND", "GatherElements")
 MOVES = frozenset((*_CUTS, "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Dropout"))
 ARITHMETIC = frozenset(("Mul", "Div", "Add", "Sub"))
 LAYERS = frozenset(("Gemm", "MatMul", "Conv"))
-# Between them values are whole numbers; nothing behind them can be folded, since their scales are fixed.
-_ROUNDINGS = ("QuantizeLinear", "DequantizeLinear")
-_QUANTISED_PRODUCTS = ("MatMulInteger", "MatMulIntegerToFloat", "ConvInteger", "MatMulNBits", "DynamicQuantizeMatMul")
-_QLINEAR = ("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearConcat", "QGemm")
-QUANTISED = frozenset((*_QUANTISED_PRODUCTS, *_QLINEAR))
-QUANTISED_ACTIVATIONS = ("QLinearSoftmax", "QLinearSigmoid")
 # TensorProto.FLOAT, FLOAT16, DOUBLE and BFLOAT16, written out so that this module loads without onnx.
 FLOAT_TYPES = (1, 10, 11, 16)
 
@@ -38,7 +32,6 @@ class LinearLayer:
         factor: What the layer's output is multiplied with on the way to the logits (a fixed temperature).
         offset: What is added to it there.
         reason: Why nothing can be folded into it; None when it can.
-        quantised: Whether that is because its weights are quantised.
     """
 
     node: str
@@ -51,7 +44,6 @@ class LinearLayer:
     factor: float = 1.0
     offset: float = 0.0
     reason: str | None = None
-    quantised: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,8 @@ def find_layers(graph: OnnxGraph, tensor: str) -> Origin:
             continue
         seen.add(place)
         node = graph.producers.get(place.tensor)
-        layer, steps = _look_behind(graph, node, place) if node is not None else (None, None)
+        layer = None if node is None else _as_layer(graph, node, place)
+        steps = None if node is None or layer is not None else _steps(graph, node, place)
         if layer is not None:
             known = layers.setdefault(layer.node, layer)
             if known != layer:
@@ -101,23 +94,11 @@ def _chooses(graph: OnnxGraph, node: Any) -> bool:
 
 
 class _Place(NamedTuple):
-    """A tensor on the way back: the logits are factor * tensor + offset, rounded on the way if `rounded`."""
+    """A tensor on the way back: the logits are factor * tensor + offset."""
 
     tensor: str
     factor: float = 1.0
     offset: float = 0.0
-    rounded: bool = False
-
-
-def _look_behind(graph: OnnxGraph, node: Any, place: _Place) -> tuple[LinearLayer | None, list[_Place] | None]:
-    """The layer that `node` is, or where to continue; neither where the walk ends."""
-    layer = _as_layer(graph, node, place)
-    steps = _steps(graph, node, place) if layer is None else None
-    if layer is None and steps is None and node.op_type in ARITHMETIC:
-        layer = _quantised(node, place) if place.rounded else _quantised_behind(graph, node, place)
-    if layer is not None and place.rounded and not layer.quantised:
-        layer = replace(layer, reason=f"the values of its {layer.kind} are quantised", quantised=True)
-    return layer, steps
 
 
 def _steps(graph: OnnxGraph, node: Any, place: _Place) -> list[_Place] | None:
@@ -126,8 +107,6 @@ def _steps(graph: OnnxGraph, node: Any, place: _Place) -> list[_Place] | None:
         return [place._replace(tensor=name) for name in node.input]
     if node.op_type in MOVES:
         return [place._replace(tensor=node.input[0])]
-    if node.op_type in _ROUNDINGS:
-        return [place._replace(tensor=node.input[0], rounded=True)]
     if node.op_type not in ARITHMETIC:
         return None
     first, second = graph.scalar(node.input[0]), graph.scalar(node.input[1])
@@ -155,8 +134,6 @@ def _scalar_step(operator: str, place: _Place, first: float | None, second: floa
 
 
 def _as_layer(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
-    if node.op_type in QUANTISED:
-        return _quantised(node, place)
     if node.op_type == TREES and place.tensor == node.output[1]:
         return _trees(node, place)
     if node.op_type == "Add":
@@ -169,32 +146,10 @@ def _as_layer(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
     return _described(graph, node, node.output[0], bias, None, place)
 
 
-def _quantised(node: Any, place: _Place) -> LinearLayer:
-    reason = f"its values are quantised ({node.op_type})"
-    output = node.output[0]
-    return LinearLayer(
-        output, node.op_type, output, "", None, None, 0, place.factor, place.offset, reason, quantised=True
-    )
-
-
 def _trees(node: Any, place: _Place) -> LinearLayer:
     reason = "trees have no weights per class"
     output = node.output[1]
     return LinearLayer(output, node.op_type, output, "", None, None, 0, place.factor, place.offset, reason)
-
-
-def _quantised_behind(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
-    """A product of whole numbers that is rescaled and gets its bias in floating point (dynamic quantisation)."""
-    waiting = [node.output[0]]
-    seen = set(waiting)
-    while waiting:
-        item = graph.producers.get(waiting.pop())
-        if item is not None and item.op_type in QUANTISED:
-            return _quantised(item, place)
-        if item is not None and (item.op_type in ARITHMETIC or item.op_type in MOVES):
-            waiting.extend(name for name in item.input if name not in seen)
-            seen.update(item.input)
-    return None
 
 
 def _product_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer | None:
@@ -250,14 +205,14 @@ def _matmul(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
 def _described(
     graph: OnnxGraph, node: Any, output: str, bias: str | None, bias_node: str | None, place: _Place
 ) -> LinearLayer:
-    weight, reason, quantised, width = node.input[1], None, False, 0
+    weight, reason, width = node.input[1], None, 0
     shape = _shape(graph, weight)
     source = graph.producers.get(weight)
-    if _is_quantised(graph, node.input[1:]):
-        reason, quantised = f"the weights of its {node.op_type} are quantised", True
-    elif shape is None:
+    if shape is None:
         made = source.op_type if source is not None else "an input"
         reason = f"the weight of its {node.op_type} is computed ({made})"
+    elif _is_whole(graph, node.input[1:]):
+        reason = f"the weights of its {node.op_type} are stored as whole numbers"
     elif bias is not None and graph.constant(bias) is None:
         reason = f"the bias of its {node.op_type} is computed"
     else:
@@ -273,17 +228,14 @@ def _described(
         place.factor,
         place.offset,
         reason,
-        quantised,
     )
 
 
-def _is_quantised(graph: OnnxGraph, names: Any) -> bool:
-    """Whether any of these tensors is stored in whole numbers, or comes out of such."""
+def _is_whole(graph: OnnxGraph, names: Any) -> bool:
+    """Whether any of these tensors is stored in whole numbers."""
     for name in names:
         while name in graph.producers and graph.producers[name].op_type in MOVES:
             name = graph.producers[name].input[0]
-        if name in graph.producers and graph.producers[name].op_type in (*QUANTISED, *_ROUNDINGS):
-            return True
         if name in graph.initializers and graph.initializers[name].data_type not in FLOAT_TYPES:
             return True
     return False

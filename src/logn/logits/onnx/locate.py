@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,15 @@ from logn.logits.onnx.columns import BOX_AND_OBJECTNESS, OBJECTNESS, UNUSED, fir
 from logn.logits.onnx.file import OnnxFile
 from logn.logits.onnx.graph import OnnxGraph
 from logn.logits.onnx.image_input import Description
-from logn.logits.onnx.layers import QUANTISED_ACTIVATIONS, LinearLayer
+from logn.logits.onnx.layers import LinearLayer
 from logn.logits.onnx.layout import Layout, measure_layout
 from logn.logits.onnx.session import Arrays, OnnxSession, exposing, model_inputs, run_somehow
 from logn.logits.probabilities import probability_kind
 
 # How far from 1 the probabilities of one row may sum up to: half precision rounds so.
 PROBABILITY_SUM = 2e-3
+# QuantizeLinear, DequantizeLinear, QLinearConv, QGemm, MatMulInteger, MatMulNBits, DynamicQuantizeMatMul and the like.
+_QUANTISED = re.compile(r"Quantize|^QLinear|^QGemm|Integer|NBits")
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Wanted:
         axis: The class axis; None when unknown.
         has_background: Whether one column is the background, which speaks for a softmax where the choice is open.
         start: How many columns stand before the classes on their axis; None to see it from the graph.
+        parameters: Names of the weights and biases of the class layer, as torch has them; empty when unknown.
     """
 
     num_classes: int | None = None
@@ -78,6 +82,7 @@ class Wanted:
     axis: int | None = None
     has_background: bool = False
     start: int | None = None
+    parameters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.activation not in (None, "softmax", "sigmoid"):
@@ -111,6 +116,7 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
         inputs: What to run the model on; by default random values.
     """
     graph = OnnxGraph(file.model)
+    _refuse_quantised(graph, file.path)
     named = named_candidates(graph, wanted.tensors, file.path)
     candidates = named or find_candidates(graph, wanted.activation)
     values, inputs = _run(file, candidates, inputs)
@@ -122,7 +128,6 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
     else:
         found = _attempts(file, candidates, values, wanted, inputs)
     if found is None:
-        _refuse_quantised_activations(graph, file.path)
         raise _nothing_found(file.path, candidates, values, wanted)
     return found, inputs
 
@@ -165,8 +170,16 @@ def _locate_in(
     """The logits among the candidates whose class axis is `width` long."""
     chosen = fitting
     if not wanted.tensors:
-        background = wanted.has_background
-        chosen = choose(file.model, file.path, fitting, values, inputs, num_classes=width, has_background=background)
+        chosen = choose(
+            file.model,
+            file.path,
+            fitting,
+            values,
+            inputs,
+            num_classes=width,
+            has_background=wanted.has_background,
+            parameters=wanted.parameters,
+        )
     return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, width, inputs)
 
 
@@ -194,12 +207,13 @@ def _extras(wanted: Wanted) -> tuple[int, ...]:
     return (0, BOX_AND_OBJECTNESS, OBJECTNESS) if wanted.num_classes is not None else (0,)
 
 
-def _refuse_quantised_activations(graph: OnnxGraph, path: Path) -> None:
+def _refuse_quantised(graph: OnnxGraph, path: Path) -> None:
+    """The scales of a quantised model were chosen for the scores before a map, and would clip those after it."""
     for node in graph.nodes:
-        if node.op_type in QUANTISED_ACTIVATIONS:
+        if _QUANTISED.search(node.op_type):
             raise InputError(
-                f"Expected `{path}` to have class logits in floating point, but they are quantised ({node.op_type}): "
-                "take the model before it is quantised."
+                f"Expected `{path}` to be in floating point, but it is quantised ({node.op_type}): take the model "
+                "before it is quantised."
             )
 
 
@@ -213,6 +227,13 @@ def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, 
     lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
     if lengths == {1} and wanted.num_classes is None:
         return _one_logit(path)
+    if wanted.num_classes is None and (loose := [item for item in candidates if not item.origin.layers]):
+        item = loose[-1]
+        return InputError(
+            f"Expected `{path}` to have class logits that come from a layer, but `{item.tensor}` "
+            f"({item.activation or 'output'} {values[item.tensor].shape}) comes from {item.origin.stops[0]}; if these "
+            f"are the logits, name it as `tensor`."
+        )
     listed = ", ".join(map(str, sorted(lengths)))
     found = f"the last axes of what could be logits are {listed} long" if listed else "nothing in it could be logits"
     return InputError(f"Expected `{path}` to have class logits, {_sought(wanted)}, but {found}.")

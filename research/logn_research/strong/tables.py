@@ -1,0 +1,201 @@
+"""Tables of the measurements, and the rule that chooses what LogN recommends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import nan
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from logn_research.strong.measure import LANDSCAPE
+
+Measured = dict[str, Any]
+# The label-free candidates, simplest first: one formula for every head, then those that need more.
+CANDIDATES = ("half prior", "prior", "mean", "mean centred, margin -4")
+PROTOCOLS = ("federated", "exhaustive")
+# What the page calls the methods.
+LABELS = {
+    "logn": "LogN, paper",
+    "half prior": "**LogN, recommended: half prior**",
+    "mean": "mean, not divided",
+    "prior": "prior (Prior2Posterior)",
+    "norcal": "NorCal 0.6 (counts)",
+    "loga": "LogA, raw counts",
+    "fracal": "FRACAL (counts)",
+    "margin -4": "margin -4 alone",
+}
+FORMS = ("none", "half prior", "prior", "mean", "mean, std")
+# A candidate within so many points of the best mean gain is as good.
+CLOSE = 0.2
+
+
+def collect(root: Path, split: str) -> Measured:
+    """All measurements of a split: `{detector: {head: {protocol: {method: values}}}}`."""
+    found: Measured = {}
+    for path in sorted(root.glob(f"*/heads/*/{split}-*.json")):
+        detector, head, protocol = path.parts[-4], path.parts[-2], path.stem.removeprefix(f"{split}-")
+        found.setdefault(detector, {}).setdefault(head, {})[protocol] = json.loads(path.read_text())
+    return found
+
+
+def heads(measured: Measured, activation: str) -> Iterable[tuple[str, Measured]]:
+    """Each head of an activation with its measurements."""
+    for detector, of_detector in measured.items():
+        for head, protocols in of_detector.items():
+            if head.startswith(activation):
+                yield f"{detector} {head}", protocols
+
+
+def gain(methods: Mapping[str, Any], name: str, metric: str = "AP") -> float:
+    """Change of a metric against no correction, in points."""
+    values = methods[name][metric], methods["none"][metric]
+    return nan if None in values else 100 * float(values[0] - values[1])
+
+
+def lowers(methods: Mapping[str, Any], name: str) -> bool:
+    """Whether the whole interval of the change of AP lies below 0."""
+    return bool(methods[name]["AP change"][2] < 0)
+
+
+def choose(measured: Measured) -> dict[str, Any]:
+    """The rule: of the candidates that lower no head's AP beyond noise, the simplest within 0.2 of the best."""
+    gains: dict[str, float] = {}
+    lowered: dict[str, list[str]] = {}
+    for name in CANDIDATES:
+        values = []
+        for head, protocols in heads(measured, "softmax"):
+            for protocol, methods in protocols.items():
+                values.append(gain(methods, name))
+                if lowers(methods, name):
+                    lowered.setdefault(name, []).append(f"{head}, {protocol}")
+        gains[name] = mean(values)
+    allowed = [name for name in CANDIDATES if name not in lowered]
+    best = max(gains[name] for name in allowed)
+    chosen = next(name for name in allowed if gains[name] >= best - CLOSE)
+    return {"chosen": chosen, "gains": gains, "lowered": lowered}
+
+
+def ap_table(measured: Measured, activation: str = "softmax") -> list[tuple[str, ...]]:
+    """Mean change of AP and its parts over the heads, federated | exhaustive, and the worst head."""
+    rows = []
+    all_heads = [protocols for _, protocols in heads(measured, activation)]
+    for name in all_heads[0][PROTOCOLS[0]]:
+        if name == "none" or _is_landscape(name):
+            continue
+        cells = [LABELS.get(name, name)]
+        for metric in ("AP", "AP50", "AP75", "APr", "APc", "APf"):
+            means = [mean(gain(protocols[kind], name, metric) for protocols in all_heads) for kind in PROTOCOLS]
+            cells.append(" | ".join(f"{value:+.1f}" for value in means))
+        worst = [min(gain(protocols[kind], name) for protocols in all_heads) for kind in PROTOCOLS]
+        cells.append(" | ".join(f"{value:+.1f}" for value in worst))
+        rows.append(tuple(cells))
+    return rows
+
+
+def recall_table(measured: Measured, at: str, activation: str) -> list[tuple[str, ...]]:
+    """Class-mean recall, that of the groups, and objects found at an equal number of detections; exhaustive labels."""
+    rows = []
+    all_heads = [protocols["exhaustive"] for _, protocols in heads(measured, activation)]
+    for name in all_heads[0]:
+        if _is_landscape(name):
+            continue
+        points = [methods[name]["recall"][at] for methods in all_heads]
+        plain = [methods["none"]["recall"][at] for methods in all_heads]
+        found = sum(point["found"] for point in points) / max(1, sum(point["found"] for point in plain))
+        groups = [mean(100 * point["groups"].get(group, nan) for point in points) for group in "rcf"]
+        recall = mean(100 * point["recall"] for point in points)
+        rows.append(
+            (
+                LABELS.get(name, name),
+                f"{recall:.1f}",
+                *(f"{value:.1f}" for value in groups),
+                f"{100 * (found - 1):+.1f} %",
+            )
+        )
+    return rows
+
+
+def _is_landscape(name: str) -> bool:
+    return any(name == f"{form} {shift:+g}" for form in FORMS for shift in LANDSCAPE)
+
+
+def landscape_table(measured: Measured, protocol: str) -> list[tuple[str, ...]]:
+    """AP on dev of each form over the shift of the foreground, mean over the heads that have it; the best in bold."""
+    with_it = [p[protocol] for _, p in heads(measured, "softmax") if f"none {LANDSCAPE[0]:+g}" in p[protocol]]
+    rows = []
+    for form in FORMS:
+        values = [mean(100 * methods[f"{form} {shift:+g}"]["AP"] for methods in with_it) for shift in LANDSCAPE]
+        cells = [f"**{value:.1f}**" if value == max(values) else f"{value:.1f}" for value in values]
+        rows.append((form, *cells))
+    return rows
+
+
+def public_table(measured: Measured) -> list[tuple[str, ...]]:
+    """Public detectors as they are: AP, and class-mean recall and objects found at the count of a score of 0.25."""
+    rows = []
+    for name, protocols in measured["public"].items():
+        for method in ("none", "logn", "mean", "prior", "half prior"):
+            first, second = (protocols[kind] for kind in PROTOCOLS)
+            aps = [100 * first[method]["AP"], 100 * second[method]["AP"]]
+            if method != "none":
+                aps = [gain(first, method), gain(second, method)]
+            shown = " | ".join(f"{value:.1f}" if method == "none" else f"{value:+.1f}" for value in aps)
+            point, plain = second[method]["recall"]["0.25"], second["none"]["recall"]["0.25"]
+            change = 100 * (point["found"] / max(1, plain["found"]) - 1)
+            rows.append((name, LABELS.get(method, method), shown, f"{100 * point['recall']:.1f}", f"{change:+.1f} %"))
+    return rows
+
+
+def page(measured: Mapping[str, Measured]) -> str:
+    """All tables of the page on strong detectors, from the measurements of dev and test."""
+    strong = {
+        split: {name: found for name, found in parts.items() if name != "public"} for split, parts in measured.items()
+    }
+    test, dev = strong["test"], strong["dev"]
+    parts = ["## The heads: AP without correction, federated | exhaustive"]
+    rows = [
+        (head, *(f"{100 * protocols[kind]['none']['AP']:.1f}" for kind in PROTOCOLS),
+         *(f"{gain(protocols[kind], 'half prior'):+.1f}" for kind in PROTOCOLS))
+        for head, protocols in heads(test, "softmax")
+    ]  # fmt: skip
+    parts.append(markdown(("head", "federated", "exhaustive", "half prior, federated", "half prior, exhaustive"), rows))
+    columns = ("method", "AP", "AP50", "AP75", "APr", "APc", "APf", "AP, worst head")
+    parts += ["## AP on test", markdown(columns, ap_table(test))]
+    for activation in ("softmax", "sigmoid"):
+        for at in ("0.5", "0.25", "0.05"):
+            parts.append(f"## {activation}: recall at the count of {at}")
+            parts.append(
+                markdown(
+                    ("method", "class mean", "rare", "common", "frequent", "found"), recall_table(test, at, activation)
+                )
+            )
+    for kind in PROTOCOLS:
+        parts += [
+            f"## Landscape on dev, {kind}",
+            markdown(("form", *(f"{s:+g}" for s in LANDSCAPE)), landscape_table(dev, kind)),
+        ]
+    if "public" in measured["test"]:
+        header = ("detector", "method", "AP, federated | exhaustive", "class-mean recall", "found")
+        parts += ["## Public detectors", markdown(header, public_table(measured["test"]))]
+    parts += [
+        "## The rule on dev",
+        json.dumps(choose(dev), indent=1),
+        "and on test",
+        json.dumps(choose(test), indent=1),
+    ]
+    return "\n\n".join(parts)
+
+
+def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table in Markdown.
+
+    Example:
+        >>> print(markdown(("method", "AP"), [("half prior", "+2.1")]))
+        | method | AP |
+        |---|--:|
+        | half prior | +2.1 |
+    """
+    titles, *lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows))
+    return "\n".join([titles, "|---|" + "--:|" * (len(header) - 1), *lines])

@@ -1,0 +1,121 @@
+"""The instrument from end to end on a made detector file, and the rule that chooses."""
+
+import json
+
+import logn_research.strong.heads as heads
+import logn_research.strong.measure as measuring
+import numpy as np
+import onnx
+import pytest
+from logn_research.strong import tables
+from logn_research.strong.__main__ import app
+from logn_research.strong.features import DETECTORS, FeatureCache, PublicDetector
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+from typer.testing import CliRunner
+
+SIDE, CELLS = 32, 16
+
+
+def made_detector(path):
+    """A file in the layout of YOLOv8: one map of features, and boxes on a grid whose scores follow the image."""
+    rng = np.random.default_rng(0)
+    grid = np.stack(np.meshgrid(np.arange(4) * 8 + 4, np.arange(4) * 8 + 4), 0).reshape(2, CELLS)
+    boxes = np.concatenate([grid, np.full((2, CELLS), 10)])[None].astype(np.float32)
+    weights = {"w": rng.normal(size=(6, 3, 8, 8)), "v": rng.normal(size=(2, 6, 1, 1)), "boxes": boxes}
+    nodes = [
+        helper.make_node("Conv", ["images", "w"], ["features"], strides=[8, 8]),
+        helper.make_node("Conv", ["features", "v"], ["raw"]),
+        helper.make_node("Sigmoid", ["raw"], ["scores"]),
+        helper.make_node("Reshape", ["scores", "shape"], ["classes"]),
+        helper.make_node("Concat", ["boxes", "classes"], ["output0"], axis=1),
+    ]
+    initializers = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
+    initializers.append(numpy_helper.from_array(np.array([1, 2, CELLS]), "shape"))
+    graph = helper.make_graph(
+        nodes,
+        "made",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, SIDE, SIDE])],
+        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, [1, 6, CELLS])],
+        initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save_model(model, str(path))
+
+
+def made_data(folder):
+    """Photographs of noise with an object or two each, in the form of LVIS."""
+    rng = np.random.default_rng(1)
+    (folder / "images").mkdir(parents=True)
+    classes = [{"id": number, "name": name, "frequency": "f"} for number, name in ((3, "ant"), (7, "bee"))]
+    for split, number in (("train", 8), ("dev", 4), ("test", 4)):
+        images, annotations = [], []
+        for index in range(number):
+            name = f"{split}{index}.png"
+            Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(folder / "images" / name)
+            about = {"neg_category_ids": [3, 7], "not_exhaustive_category_ids": []}
+            images.append({"id": len(images) + 1, "file_name": f"images/{name}", "width": 64, "height": 64, **about})
+            for kind in (3, 7)[: 1 + index % 2]:
+                x, y = (float(value) for value in rng.integers(0, 4, 2) * 16)
+                box = {"bbox": [x, y, 20.0, 20.0], "area": 400.0, "iscrowd": 0, "segmentation": []}
+                annotations.append({"id": len(annotations) + 1, "image_id": index + 1, "category_id": kind, **box})
+        content = {"images": images, "annotations": annotations, "categories": classes}
+        for file in (f"{split}.json", f"{split}_exhaustive.json"):
+            (folder / file).write_text(json.dumps(content))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setitem(DETECTORS, "made", PublicDetector(SIDE, {"features": 8}, "yolov8"))
+    monkeypatch.setattr(heads, "ITERATIONS", 2)
+    monkeypatch.setattr(heads, "SOFTMAX_HEADS", (heads.HeadSpec("linear"), heads.HeadSpec("cosine", sampler="rfs")))
+    monkeypatch.setattr(heads, "SIGMOID_HEADS", (heads.HeadSpec("linear", "sigmoid"),))
+    monkeypatch.setattr(measuring, "BOOTSTRAP", 5)
+
+
+def run(*words):
+    found = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_features_heads_measures_and_tables(small, tmp_path):
+    made_detector(tmp_path / "made.onnx")
+    made_data(tmp_path / "data")
+    places = ("--data", tmp_path / "data", "--root", tmp_path / "runs")
+    run("features", "made", tmp_path / "made.onnx", *places)
+    cache = FeatureCache(tmp_path / "runs" / "made", "train", 8)
+    assert (cache.done, cache.width) == (8, 6 * 4)
+    before = np.array(cache.features)
+    run("features", "made", tmp_path / "made.onnx", *places)  # nothing is done again
+    np.testing.assert_array_equal(FeatureCache(tmp_path / "runs" / "made", "train", 8).features, before)
+    run("heads", "made", *places)
+    run("measure", *places)
+    written = {path.name for path in (tmp_path / "runs" / "made" / "heads").iterdir()}
+    assert written == {"softmax-linear-random-0", "softmax-cosine-rfs-0", "sigmoid-linear-random-0"}
+    printed = run("tables", "--root", tmp_path / "runs", "-o", tmp_path / "all.json")
+    assert "| half prior |" in printed
+    assert '"chosen":' in printed
+    found = json.loads((tmp_path / "all.json").read_text())["test"]["made"]["softmax-linear-random-0"]["federated"]
+    assert {"none", "logn", "mean", "prior", "half prior", "norcal", "loga", "fracal", "margin -4"} <= found.keys()
+
+
+def measured(**gains):
+    """One head under both kinds of labels, with made gains of AP and the upper ends of their intervals."""
+    methods = {"none": {"AP": 0.2}}
+    for name, (gain, high) in gains.items():
+        methods[name.replace("_", " ")] = {"AP": 0.2 + gain / 100, "AP change": [gain / 100, 0.0, high / 100]}
+    methods["mean centred, margin -4"] = {"AP": 0.2, "AP change": [0.0, 0.0, 0.0]}
+    return {"made": {"softmax-linear-random-0": {"federated": methods, "exhaustive": methods}}}
+
+
+@pytest.mark.parametrize(
+    ("gains", "chosen"),
+    [
+        ({"half_prior": (2.0, 3.0), "prior": (2.1, 3.0), "mean": (2.0, 3.0)}, "half prior"),  # the simplest within 0.2
+        ({"half_prior": (1.0, 3.0), "prior": (2.1, 3.0), "mean": (2.0, 3.0)}, "prior"),
+        ({"half_prior": (1.0, 3.0), "prior": (3.0, -0.1), "mean": (2.0, 3.0)}, "mean"),  # one that lowers is out
+    ],
+)
+def test_the_rule(gains, chosen):
+    assert tables.choose(measured(**gains))["chosen"] == chosen

@@ -1,0 +1,103 @@
+"""The commands that are printed to be typed next: built from what the user typed, and quoted for a shell."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+
+# The words of the command that runs, for what it writes to say how it was made.
+COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("command_line", default=())
+
+_SIZE = ("--size", "--image-size", "--imgsz")
+_NAMES = ("--class-names", "--classes")
+# Other spellings of options, and those without a value.
+_SPELLINGS = {
+    "--size": _SIZE,
+    "--image-size": _SIZE,
+    "--class-names": _NAMES,
+    "--data": ("--data", "-d"),
+    "--images": ("--images", "--root"),
+    "--statistics": ("--statistics", "-s"),
+}
+_FLAGS = ("--trust", "--coco", "--only-predicted", "--allow-missing", "--allow-mismatch")
+# How a model is opened and run, which has to be said to every verb that runs it.
+_TORCH = ("--trust", "--device", "--image-size")
+_ONNX = (
+    *("--like", "--size", "--resize", "--mean", "--std", "--max-value", "--channels", "--pad-value"),
+    *("--background", "--activation", "--tensor", "--class-names"),
+)
+
+
+def command(*words: str | os.PathLike[str], keep: Iterable[str] = (), given: Sequence[str] | None = None) -> str:
+    """A command that can be pasted into a shell, with options that the user gave to the command before it.
+
+    Args:
+        words: The command, such as "logn", "inspect" and a path.
+        keep: Options of the command before that this one has too; those that were given come at the end.
+        given: The words of the command before; by default those of the command that runs.
+
+    Example:
+        >>> command("logn", "inspect", "my run/stats.safetensors")
+        "logn inspect 'my run/stats.safetensors'"
+        >>> typed = ["logn", "correct", "a.onnx", "--like=yolox", "--images", "train", "--size", "416x416"]
+        >>> command("logn", "predict", "a.onnx", keep=how_it_runs("a.onnx"), given=typed)
+        'logn predict a.onnx --like yolox --size 416x416'
+        >>> command("logn", "predict", "a.pt", keep=how_it_runs("a.pt"), given=["--trust", "--size", "480x640"])
+        'logn predict a.pt --trust --image-size 640'
+    """
+    return shlex.join([*map(str, words), *kept_words(keep, given)])
+
+
+def kept_words(keep: Iterable[str], given: Sequence[str] | None = None) -> list[str]:
+    """Options with their values, as far as they were given; the arguments are those of `command`."""
+    typed = COMMAND_LINE.get() if given is None else given
+    return [word for option in keep for value in values_of(typed, option) for word in _written(option, value)]
+
+
+def corrected_name(model: str | os.PathLike[str]) -> str:
+    """What to call the corrected model, so that `logn correct` takes it.
+
+    Example:
+        >>> [corrected_name(model) for model in ("best.pt", "yolox.onnx", "my_models:build", "runs/first")]
+        ['corrected.pt', 'corrected.onnx', 'corrected.safetensors', 'corrected']
+    """
+    name = os.fspath(model)
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix in (".onnx", ".pt", ".pth"):
+        return f"corrected{suffix}"
+    return "corrected.safetensors" if ":" in name and not os.path.exists(name) else "corrected"
+
+
+def how_it_runs(model: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The options on how a model is opened and run."""
+    return _ONNX if os.fspath(model).lower().endswith(".onnx") else _TORCH
+
+
+def values_of(typed: Sequence[str], option: str) -> Iterator[str]:
+    """What stands behind an option in the words of a command, in any spelling; an empty text behind a flag.
+
+    Example:
+        >>> [*values_of(["logn", "compare", "store", "-s", "a b.safetensors", "--coco"], "--statistics")]
+        ['a b.safetensors']
+        >>> [*values_of(["logn", "compare", "store", "--coco"], "--coco")]
+        ['']
+    """
+    spellings = _SPELLINGS.get(option, (option,))
+    for place, word in enumerate(typed):
+        name, equals, value = word.partition("=")
+        if name not in spellings:
+            continue
+        if option in _FLAGS:
+            yield ""
+        elif equals or place + 1 < len(typed):
+            yield value if equals else typed[place + 1]
+
+
+def _written(option: str, value: str) -> tuple[str, ...]:
+    if option in _FLAGS:
+        return (option,)
+    if option == "--image-size":  # of Ultralytics, which has one side
+        value = max(value.lower().split("x"), key=int)
+    return option, value

@@ -1,0 +1,237 @@
+"""Every command that is printed as a next step runs when it is pasted, in the folder where it was printed."""
+
+import html
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from logn.cli.main import VERBS, execute
+from logn.commands import command
+from logn.evaluate.store.prediction_store import PredictionStore
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning"),
+]
+NAMES = ("cat", "dog", "cow")
+# A printed command is the end of its line.
+PRINTED = re.compile(rf"(?:^|[:?] )(logn (?:{'|'.join(verb.name for verb in VERBS)}) .*)$", re.MULTILINE)
+ON_THE_PAGE = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
+# The page says of names in capitals that they are to be filled in: what a comparison does not know.
+TO_FILL_IN = re.compile(r"\b(MODEL|CORRECTED|STATISTICS|COUNTS|LABELS|PREDICTIONS)\b")
+MODELS = """
+import torch
+from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+
+def classifier():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 3)).eval()
+
+def detector():
+    torch.manual_seed(0)
+    return ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4)
+"""
+
+
+def save_model(path, text, weights):
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save_model(model, str(path))
+
+
+def save_yolox(path, generator):
+    """Boxes, objectness and three classes of three levels, as YOLOX has them over an input of 32."""
+    lines, weights = [], {"flat": np.array([1, 8, -1])}
+    for level, stride in enumerate((8, 16, 32)):
+        lines.append(
+            f"f{level} = AveragePool <kernel_shape = [{stride}, {stride}], strides = [{stride}, {stride}]> (x)"
+        )
+        for name, width in (("reg", 4), ("obj", 1), ("cls", 3)):
+            weights[f"{name}{level}_w"] = generator.normal(0, 0.01, (width, 3, 1, 1)).astype(np.float32)
+            weights[f"{name}{level}_b"] = np.linspace(0, -3, width).astype(np.float32)
+            lines.append(f"{name}{level} = Conv(f{level}, {name}{level}_w, {name}{level}_b)")
+        lines.append(f"o{level} = Sigmoid(obj{level}) c{level} = Sigmoid(cls{level})")
+        lines.append(
+            f"j{level} = Concat <axis = 1> (reg{level}, o{level}, c{level}) r{level} = Reshape(j{level}, flat)"
+        )
+    lines.append("a = Concat <axis = 2> (r0, r1, r2) y = Transpose <perm = [0, 2, 1]> (a)")
+    save_model(path, f"(float[1, 3, 32, 32] x) => (float[1, N, 8] y) {{ {' '.join(lines)} }}", weights)
+
+
+def save_classifier(path, generator, columns=3):
+    weights = {"w": generator.normal(0, 1, (12, columns)).astype(np.float32)}
+    weights["b"] = np.linspace(0, -3, columns).astype(np.float32)
+    layers = "p = AveragePool <kernel_shape = [16, 16], strides = [16, 16]> (x) f = Flatten(p) y = Gemm(f, w, b)"
+    save_model(path, f"(float[N, 3, 32, 32] x) => (float[N, {columns}] y) {{ {layers} }}", weights)
+
+
+def write_labels(folder, name, generator):
+    """Four images of 64 x 48 pixels in COCO's form, beside the file."""
+    images, boxes = [], []
+    for number in range(1, 5):
+        file = f"{name}{number}.png"
+        Image.fromarray(generator.integers(0, 256, (48, 64, 3), dtype=np.uint8)).save(folder / file)
+        images.append({"id": number, "file_name": file, "width": 64, "height": 48})
+        box = {"image_id": number, "bbox": [2, 3, 40, 30], "area": 1200, "iscrowd": 0}
+        boxes += [{**box, "id": 2 * number + place, "category_id": 1 + (number + place) % 3} for place in range(2)]
+    categories = [{"id": place + 1, "name": label} for place, label in enumerate(NAMES)]
+    content = {"images": images, "categories": categories, "annotations": boxes}
+    (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Everything that a first command needs, and the files that examples in printed commands name."""
+    folder, generator = tmp_path_factory.mktemp("made"), np.random.default_rng(0)
+    write_labels(folder, "train", generator)
+    write_labels(folder, "val", generator)
+    (folder / "train").mkdir()
+    (folder / "shards").mkdir()
+    for number in range(6):
+        pixels = generator.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "train" / f"{number}.png")
+    rows = generator.normal(0, 1, (300, 3)) - [0, 2, 4]
+    labels = generator.integers(0, 3, 300)
+    np.save(folder / "shards" / "0.npy", rows)
+    np.save(folder / "logits.npy", rows)
+    np.save(folder / "four columns.npy", np.hstack([rows, rows[:, :1]]))
+    np.save(folder / "deployed.npy", rows + np.array([0.0, 0.5, 0.0]))
+    np.save(folder / "test_logits.npy", rows + 2 * np.eye(3)[labels])
+    np.save(folder / "test_labels.npy", labels)
+    (folder / "names.txt").write_text("\n".join(NAMES))
+    (folder / "counts.json").write_text(json.dumps([200, 80, 20]))
+    (folder / "models_to_paste.py").write_text(MODELS)
+    save_yolox(folder / "my yolox.onnx", generator)
+    save_classifier(folder / "model.onnx", generator)
+    return folder
+
+
+@pytest.fixture
+def paste(made, tmp_path, monkeypatch, capsys):
+    """Run a command in a copy of the folder, then every command that it prints, and every one that those print."""
+    folder = tmp_path / "a folder"
+    shutil.copytree(made, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    done = []
+
+    def run(line):
+        done.append(line)
+        capsys.readouterr()
+        code = execute(shlex.split(line)[1:])
+        out, err = capsys.readouterr()
+        assert code == 0, f"{line}\n{err}"
+        pages = [html.unescape(re.sub(r"<[^>]*>", "", text)) for page in folder.rglob("*.html")
+                 for text in ON_THE_PAGE.findall(page.read_text())]  # fmt: skip
+        assert not TO_FILL_IN.search(out + err)
+        for printed in PRINTED.findall("\n".join([out, err, *pages])):
+            if printed not in done and not TO_FILL_IN.search(printed):
+                run(printed)
+
+    def start(line, files=()):
+        for name, other in dict(files).items():
+            shutil.copy(other, name)
+        run(line)
+        return [shlex.split(command)[1] for command in done], done
+
+    return start
+
+
+LIKE = "--like yolox --class-names names.txt"
+
+
+@pytest.mark.parametrize(
+    ("line", "verbs", "files"),
+    [
+        (
+            f"logn correct model.onnx {LIKE} --images train --method logn -o 'the corrected.onnx'",
+            {"predict", "collect", "compare", "report", "correct", "thresholds", "inspect", "fit", "apply", "fold"},
+            {"model.onnx": "my yolox.onnx"},
+        ),
+        (
+            "logn correct model.onnx --images train --like rtdetr -o out.onnx --method logn",
+            {"compare", "report", "fit", "fold"},
+            {},
+        ),
+        (
+            "logn correct models_to_paste:classifier --images train --like imagenet --size 32 --method logn "
+            "-o out.safetensors",
+            {"compare", "report", "fit", "apply"},
+            {},
+        ),
+        (
+            "logn correct models_to_paste:detector --data train.json --method logn -o out.safetensors",
+            {"predict", "collect", "compare", "report", "thresholds", "correct", "inspect", "fit", "apply"},
+            {"logits.npy": "four columns.npy"},
+        ),
+        ("logn collect 'shards/*.npy' -o 'my stats.safetensors'", {"inspect", "fit", "apply", "fold"}, {}),
+        ("logn collect model.onnx --images train --like rtdetr -o stats.safetensors", {"inspect", "fit", "fold"}, {}),
+        (
+            "logn thresholds test_logits.npy --labels test_labels.npy --affine 'my map.safetensors' --bootstrap 0 "
+            "--at-least 0",
+            {"fold"},
+            {},
+        ),
+        (
+            "logn compare test_logits.npy --labels test_labels.npy --train-logits logits.npy --counts counts.json "
+            "--bootstrap 0 -o comparison",
+            {"report"},
+            {},
+        ),
+    ],
+)
+def test_what_is_printed_can_be_pasted(paste, line, verbs, files):
+    pasted, commands = paste(line, files)
+    assert verbs <= {*pasted[1:]}, commands
+
+
+def test_statistics_lead_on_to_merge_prior_and_drift(paste):
+    for word in ("stats", "other"):
+        paste(f"logn collect shards/0.npy --activation softmax -o {word}.safetensors")
+    pasted, _ = paste("logn merge stats.safetensors other.safetensors -o merged.safetensors")
+    pasted, _ = paste("logn inspect stats.safetensors other.safetensors")
+    assert "prior" in pasted
+    pasted, commands = paste("logn prior deployed.npy -s stats.safetensors --bootstrap 20 -o 'my mix.json'")
+    assert "logn fit stats.safetensors --target 'my mix.json' -o affine.safetensors" in commands
+
+
+def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
+    """Three classes, of which the labels have two: the sentence that asks for names is followed by what it asks for."""
+    content = json.loads(Path("val.json").read_text())
+    content["categories"].pop()
+    content["annotations"] = [entry for entry in content["annotations"] if entry["category_id"] < 3]
+    Path("two.json").write_text(json.dumps(content))
+    words = ("predict", "models_to_paste:detector", "--data", "two.json", "-o", "predictions")
+    assert "give its `--class-names`, and classes are matched by name" in refused(*words)
+    done = run(*words, "--class-names", "names.txt")
+    assert done.code == 0
+    assert "2 of the 3 classes of the model are in the labels" in done.err
+    assert PredictionStore("predictions").header.class_names == NAMES
+    Path("four.txt").write_text("a\nb\nc\nd")
+    assert "to name 3 classes, but it names 4" in refused(*words, "--class-names", "four.txt")
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("--like yolox --size 416x640", "--like yolox --size 416x640"),
+        ("--background=first --mean 1,2,3 --std=1", "--mean 1,2,3 --std 1 --background first"),
+        ("--tensor a --tensor 'b c' --images train -o x", "--tensor a --tensor 'b c'"),
+        ("--json --max-images 5", ""),
+    ],
+)
+def test_the_next_command_keeps_how_a_model_runs(typed, kept):
+    from logn.commands import how_it_runs
+
+    line = command("logn", "predict", "m.onnx", keep=how_it_runs("m.onnx"), given=shlex.split(typed))
+    assert line == f"logn predict m.onnx {kept}".rstrip()
