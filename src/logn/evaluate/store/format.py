@@ -31,7 +31,7 @@ READABLE_SCHEMAS = (1, 2, 3)
 HEADER_NAME, LOGITS_NAME, BOXES_NAME, INDEX_NAME = "header.json", "logits.bin", "boxes.bin", "index.bin"
 OBJECTNESS_NAME = "objectness.bin"
 # Of each image, in the order of the index, a digest of its picture (uint32; 0 where unknown): only for going on.
-PICTURES_NAME = "pictures.bin"
+PICTURES_NAME, PICTURE_BYTES = "pictures.bin", 4
 # Only with `kept_class_boxes`: which pairs of proposal and class have a box of their own, and these.
 PAIRS_NAME, CLASS_BOXES_NAME = "pairs.bin", "class_boxes.bin"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from logn.errors import LogNWarning
-from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.format import PICTURE_BYTES, StoreHeader
 from logn.logits.proposals import Proposals
 
 # The checksum of an image's picture.

@@ -22,6 +22,7 @@ from logn.evaluate.store.format import (
     LOGITS_NAME,
     OBJECTNESS_NAME,
     PAIRS_NAME,
+    PICTURE_BYTES,
     PICTURES_NAME,
     StoreHeader,
     check_same_predictions,
@@ -77,9 +78,9 @@ class PredictionWriter:
         sizes = {name: self._next_row * row_bytes for name, row_bytes in self.header.row_files.items()}
         sizes |= {name: self._next_pair * row_bytes for name, row_bytes in self.header.pair_files.items()}
         self._files = {name: self._open(name, size) for name, size in sizes.items()}
-        self._pictures = self._open(PICTURES_NAME, 4 * len(records))
+        self._pictures = self._open(PICTURES_NAME, PICTURE_BYTES * len(records))
         # A part that was begun without digests: they are unknown.
-        self._pictures.write(bytes(4 * len(records) - file_size(self._folder / PICTURES_NAME)))
+        self._pictures.write(bytes(PICTURE_BYTES * len(records) - file_size(self._folder / PICTURES_NAME)))
         self._index = self._open(INDEX_NAME, len(records) * self.header.record.itemsize)
 
     def _open(self, name: str, size: int) -> BinaryIO:
@@ -112,7 +113,7 @@ class PredictionWriter:
             rows = content[name]
             file.write(b"" if rows is None else rows.tobytes())
             file.flush()
-        self._pictures.write(picture.to_bytes(4, "little"))
+        self._pictures.write(picture.to_bytes(PICTURE_BYTES, "little"))
         self._pictures.flush()
         size = (proposals.height, proposals.width)
         place = (int(image_id), self._next_row, size)
