@@ -362,13 +362,8 @@ class ClassMoments:
         if self._sample is not None:
             self._sample = self._new_sample(self._sample.capacity)
 
-    def _new_sample(
-        self,
-        capacity: int,
-        rows: npt.NDArray[np.float16] | None = None,
-        keys: npt.NDArray[np.uint64] | None = None,
-    ) -> RowSample:
-        return RowSample(self.num_classes + self._has_objectness, capacity, rows, keys)
+    def _new_sample(self, capacity: int, *rows_and_keys: Any) -> RowSample:
+        return RowSample(self.num_classes + self._has_objectness, capacity, *rows_and_keys)
 
     def _merge_sample(self, other: RowSample | None) -> None:
         if other is None:
