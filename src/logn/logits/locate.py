@@ -118,7 +118,7 @@ def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], 
     structures = _wide_enough(model, {part.paths: part for part in read_structures(model)}, num_classes)
     structure = next(iter(structures.values()), None)
     if len(structures) > 1:
-        raise InputError(_several(model, [path for paths in structures for path in paths]))
+        raise _several(model, [path for paths in structures for path in paths])
     paths = _agreed(model, structure)
     if paths is not None:
         layer = classifier_layer(model, paths, structure.activation if structure else None)
@@ -159,7 +159,7 @@ def _found_by_output(model: nn.Module, num_classes: int | None, run: Callable[[]
     verdicts = {(path,): verdict for path, verdict in find_by_output(model, run).items()}
     found = _wide_enough(model, verdicts, num_classes)
     if len(found) > 1:
-        raise InputError(_several(model, [path for paths in found for path in paths]))
+        raise _several(model, [path for paths in found for path in paths])
     for paths, verdict in found.items():
         return classifier_layer(model, paths, verdict.activation)
     raise InputError(
@@ -169,10 +169,10 @@ def _found_by_output(model: nn.Module, num_classes: int | None, run: Callable[[]
     )
 
 
-def _several(model: nn.Module, paths: Sequence[str]) -> str:
-    """The message for a model that returns the outputs of several layers, without names that tell the class scores."""
+def _several(model: nn.Module, paths: Sequence[str]) -> InputError:
+    """The error for a model that returns the outputs of several layers, without names that tell the class scores."""
     listed = ", ".join(f"{path} ({output_width(model.get_submodule(path))})" for path in dict.fromkeys(paths))
-    return (
+    return InputError(
         f"Expected the model to return the logits of one layer, but {type(model).__name__} returns several tensors "
         f'that fit, of the layers {listed}; name the one of the classes: layer=logn.LogitLayer("{paths[0]}").'
     )

@@ -108,7 +108,7 @@ class OutputCheck:
         if verdict.agrees is False:
             raise InputError(_not_returned(self._model, self._layer, returned_tensors(output)))
         if verdict.rescaled:
-            raise InputError(_rescaled(self._layer, verdict))
+            raise _rescaled(self._layer, verdict)
         if verdict.rectified:
             warn_of_rectifier(self._layer.name)
         if verdict.activation is None:
@@ -235,10 +235,10 @@ def _not_returned(model: nn.Module, layer: LogitLayer, returned: Sequence[Tensor
     )
 
 
-def _rescaled(layer: LogitLayer, verdict: Verdict) -> str:
+def _rescaled(layer: LogitLayer, verdict: Verdict) -> InputError:
     done = f"multiplies them by {verdict.scale:.4g}" if abs(verdict.scale - 1) > 1e-3 else "moves them"
     done += f" and adds {verdict.shift:.4g}" if verdict.activation == "sigmoid" else ""
-    return (
+    return InputError(
         f"Expected the model to take the logits of `{layer.name}` as they are, but it {done} first (a temperature?), "
         "so its scores are of others; pass what comes out through a module of its own in forward, such as "
         'self.logits = torch.nn.Identity(), and name that (LogitLayer("logits", num_classes=…), with logn.attach), or '
