@@ -171,7 +171,7 @@ def _found_by_output(model: nn.Module, num_classes: int | None, run: Callable[[]
 
 
 def _several(model: nn.Module, paths: Sequence[str]) -> InputError:
-    """The refusal of a model that returns the outputs of several layers, without names that tell the class scores."""
+    """The error for a model that returns the outputs of several layers, without names that tell the class scores."""
     listed = ", ".join(f"{path} ({output_width(model.get_submodule(path))})" for path in dict.fromkeys(paths))
     return InputError(
         f"Expected the model to return the logits of one layer, but {type(model).__name__} returns several tensors "
