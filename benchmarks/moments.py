@@ -31,7 +31,6 @@ from sklearn.preprocessing import StandardScaler
 
 import logn
 from logn.logits.arrays import softmax
-from logn.statistics.mean_probability import estimate_mean_probability
 
 ROWS, CLASSES = 512, 1204
 TWO_PROCESSES = "ClassMoments, 2 processes"
@@ -247,13 +246,6 @@ def print_probability_accuracy(sample_rows: int = 1741) -> None:
     exact /= 200 * ROWS
     recorded = moments.mean_probability
     print(f"mean probability of {200 * ROWS:,} rows: off by at most {np.abs(recorded / exact - 1).max():.1e} of itself")
-    estimate, error = estimate_mean_probability(moments.sample, "softmax")
-    for name, part in (("the 100 most frequent", slice(100)), ("the 600 rarest", slice(-600, None))):
-        off, said = np.abs(np.log(estimate / exact))[part], (error / estimate)[part]
-        print(
-            f"estimated from {sample_rows:,} of them, {name} classes: off by {np.median(off):.0%} (median), "
-            f"{off.max():.0%} (worst); standard error said to be {np.median(said):.0%}, {said.max():.0%}"
-        )
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def test_the_mean_probability_is_kept_unless_it_is_refused(run, logits, tmp_path
 
 def test_a_folder_means_its_files_and_the_output_is_replaced(run, logits, tmp_path):
     output = tmp_path / "stats.safetensors"
-    output.write_text("something old")
+    ClassMoments(7).save(output)
     result = run("collect", tmp_path / "shards", "-o", output)
     assert result.code == 0
     assert "300 rows of 4 classes from 3 files" in result.out

@@ -146,7 +146,7 @@ def test_command_writes_a_file_and_says_what_it_verifies(tmp_path, capsys):
     assert negatives(written) == negatives(federate(content([(3, 2)]), 2, seed=1))
     assert printed["verified_absent"] == 6
     assert printed["share_of_verified_pairs"] == pytest.approx(summarise(written).verified, abs=1e-4)
-    assert execute(["data", "federate", str(source), "-o", str(target), "--negatives", "-1"]) == 0
+    assert execute(["data", "federate", str(source), "-o", str(target), "--negatives", "-1", "--overwrite"]) == 0
     assert len(negatives(json.loads(target.read_text()))) == 17
     capsys.readouterr()
     assert execute(["data", "federate", str(tmp_path / "none.json"), "-o", str(target)]) == 2

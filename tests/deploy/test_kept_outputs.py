@@ -73,7 +73,7 @@ def corrected(ending, **options):
     with torch.inference_mode():
         before = model(images())
     weights = copy.deepcopy(model.state_dict())
-    return model, weights, before, lambda: calibrate(model, [images()], layer=LAYER, form="paper", **options)
+    return model, weights, before, lambda: calibrate(model, [images()], layer=LAYER, method="logn", **options)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_else_changes_is_refused_and_undone(ending, fold, sentence):
     with torch.inference_mode():
         torch.testing.assert_close(model(images()), before)
     assert not any(module._forward_hooks for module in model.modules())
-    calibrate(model, [images()], layer=LAYER, form="paper", fold=fold, check_output=False)
+    calibrate(model, [images()], layer=LAYER, method="logn", fold=fold, check_output=False)
 
 
 @pytest.mark.parametrize(("ending", "fold"), [(tied, False), (normed, False), (harmless, True), (harmless, False)])

@@ -426,7 +426,7 @@ def unreadable_images(tmp_path, capsys):
     assert read_rgb(tmp_path / "grey.png").max() in (127, 128)
 
 
-@row("An output would replace an input, or a file that exists and is no statistics or correction of the same command")
+@row("An output would replace an input, or a file of another kind")
 def outputs(tmp_path, capsys):
     source, taken = tmp_path / "rows.npy", tmp_path / "taken.safetensors"
     np.save(source, CLASSES)

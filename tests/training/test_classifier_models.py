@@ -93,7 +93,7 @@ def test_a_correction_is_attached_and_taken_off():
 
 def test_calibrate_makes_the_classes_alike():
     model = spread(make_classifier("small", 6))
-    logn.calibrate(model, [PICTURES], margin=None)
+    logn.calibrate(model, [PICTURES], method="logn")
     after = model(PICTURES).detach()
     torch.testing.assert_close(after.mean(0), torch.zeros(6), atol=1e-2, rtol=0)
     torch.testing.assert_close(after.std(0), torch.ones(6), atol=1e-2, rtol=0)

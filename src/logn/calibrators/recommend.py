@@ -16,12 +16,16 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import assumed_activation, known_activation
 from logn.calibrators.method import Method, MethodInputs, Option, Options
-from logn.calibrators.methods.logit_normalization import ACTIVATION_OPTION, active_classes, logit_normalization
+from logn.calibrators.methods.logit_normalization import (
+    ACTIVATION_OPTION,
+    active_classes,
+    check_moments,
+    logit_normalization,
+)
 from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
 from logn.statistics.moments import ClassMoments
-from logn.statistics.sanity_checks import refuse_probabilities
 
 RECOMMENDED, NONE = "recommended", "none"
 # The setting of `logit_normalization` that is recommended where there is a tail.
@@ -129,6 +133,7 @@ def recommend(
         >>> recommendation.fit(tail).shift.round(1)
         array([0.3, 0.7, 1.1, 1.6, 2. , 2.5])
     """
+    check_moments(moments)
     index = check_background(moments.metadata.background if background == "recorded" else background)
     known = known_activation(moments.metadata, index, activation)
     if known is None:
@@ -140,7 +145,6 @@ def recommend(
         )
     judged = assumed_activation(known)
     head = "sigmoid head" if judged == "sigmoid" else "classifier" if index is None else "softmax detector"
-    refuse_probabilities(moments)
     limit = check_threshold(USUAL_THRESHOLDS[judged] if threshold is None else threshold)
     prior = moments.mean_probability_of(judged)
     if prior is None:

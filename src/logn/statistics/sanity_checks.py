@@ -73,7 +73,7 @@ def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
         >>> moments = ClassMoments(3, metadata=StatisticsMetadata(layer="head", unused=(0,)))
         >>> moments.update(np.array([[2.0, -1.0, -3.0], [4.0, -2.0, -1.0]]))
         >>> print(unused_checks(moments)[0][:79])
-        Column 0 of `head` is called unused, but scores as high as a typical class (3 o
+        Column 0 of `head` is called unused, but scores as high as a typical class (0.9
     """
     metadata, columns = moments.metadata, moments.num_classes
     background = None if metadata.background is None else metadata.background % columns

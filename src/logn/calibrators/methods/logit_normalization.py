@@ -74,7 +74,7 @@ def logit_normalization(
         >>> logit_normalization(moments, statistic="prior", strength=0.5, use_std=False, background=-1).shift.round(3)
         array([-0.597, -0.113,  0.   ,  0.   ])
     """
-    _check_moments(moments)
+    check_moments(moments)
     index = check_background(moments.metadata.background if background == "recorded" else background)
     known = known_activation(moments.metadata, index, activation)
     foreground = foreground_columns(moments.num_classes, index)
@@ -114,7 +114,8 @@ def logit_normalization(
     )
 
 
-def _check_moments(moments: ClassMoments) -> None:
+def check_moments(moments: ClassMoments) -> None:
+    """Refuse what is no statistics, statistics of one row, and those of probabilities."""
     if not isinstance(moments, ClassMoments):
         raise InputError(
             f"Expected `moments` to be a logn.ClassMoments, but got {type(moments).__name__}; logits are added by its "

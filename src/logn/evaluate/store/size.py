@@ -13,8 +13,6 @@ from logn.errors import LogNWarning
 from logn.evaluate.store.format import PICTURE_BYTES, StoreHeader
 from logn.logits.proposals import Proposals
 
-# The checksum of an image's picture.
-PICTURE_BYTES = 4
 # A number of boxes that costs about as much as the logits of LVIS's classes: docs/predictions-store.md measures it.
 SUGGESTED_CLASS_BOXES = 40
 # From here on a size is worth a word, and from here on boxes of each class are worth a warning.
