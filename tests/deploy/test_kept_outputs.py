@@ -14,7 +14,7 @@ from logn.errors import InputError
 from logn.logits.layer import LogitLayer
 
 CLASSES = 5
-LAYER = LogitLayer("fc")
+LAYER = LogitLayer("fc", activation="softmax")
 
 
 class Model(nn.Module):

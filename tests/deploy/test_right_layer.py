@@ -384,7 +384,7 @@ def test_several_tensors_that_fit_are_refused_with_their_layers(pack, follow):
     if follow:
         with pytest.raises(InputError, match=both):
             locate_logits(model)
-    assert calibrate(model, [pictures()], layer=LogitLayer("fc")).layer.path == "fc"
+    assert calibrate(model, [pictures()], layer=LogitLayer("fc", activation="softmax")).layer.path == "fc"
 
 
 @pytest.mark.parametrize("follow", [True, False])

@@ -73,7 +73,7 @@ def test_the_hook_is_one_of_the_frameworks_own(hook_class):
 def test_it_corrects_the_model_before_the_test_and_restores_it_after(hook_class, tmp_path):
     torch.manual_seed(0)
     runner = Runner(Detector(), batches())
-    hook = hook_class(margin=0.0, layer=LAYER, save_to=str(tmp_path / "maps" / "map.safetensors"))
+    hook = hook_class(method="logn", margin=0.0, layer=LAYER, save_to=str(tmp_path / "maps" / "map.safetensors"))
     with torch.inference_mode():
         plain = torch.cat([runner.model.test_step(batch)[1] for batch in batches()])
         hook.before_test(runner)
@@ -112,16 +112,15 @@ def hook_map(hook_class, tmp_path, **options):
     return ClassAffine.load(path)
 
 
-@pytest.mark.filterwarnings("ignore:This map")  # how far it goes is not the question here
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"form": "paper"},
-        {"margin": "min"},
-        {"margin": -4},
-        {"margin": "balance"},
-        {"form": "paper", "estimator": "moving-average", "momentum": 0.1},
+        {"strength": 1.0},
+        {"method": "logn"},
+        {"method": "logn", "margin": -4},
+        {"method": "p2p"},
+        {"method": "logn", "estimator": "moving-average", "momentum": 0.1},
     ],
 )
 def test_its_map_is_that_of_calibrate_with_the_same_options(hook_class, tmp_path, options):
@@ -140,9 +139,8 @@ def test_statistics_that_need_labels_are_refused(hook_class):
         hook_class(estimator="positives")
 
 
-@pytest.mark.filterwarnings("ignore:This map")
 def test_its_margins_are_those_of_the_paper(hook_class, tmp_path):
-    zero, four, least = (hook_map(hook_class, tmp_path, margin=margin) for margin in (0, -4, "min"))
+    zero, four, least = (hook_map(hook_class, tmp_path, method="logn", margin=margin) for margin in (0, -4, "min"))
     # Eq. 2: the margin is divided by the spread of the class; the background stays as it is.
     np.testing.assert_allclose(four.shift - zero.shift, -4 * zero.scale * [1, 1, 1, 0], rtol=1e-6)
     means = -zero.shift[:3] / zero.scale[:3]
@@ -159,7 +157,7 @@ def test_the_number_of_batches_and_the_loader_can_be_given(hook_class):
             taken.append(batch)
             yield batch
 
-    hook_class(dataloader=loader(), num_batches=2, layer=layer, margin="balance").before_test(runner)
+    hook_class(dataloader=loader(), num_batches=2, layer=layer).before_test(runner)
     assert len(taken) == 2
     assert not runner.built
 

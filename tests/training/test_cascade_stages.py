@@ -47,6 +47,7 @@ def stage_logits(cascade, image):
     return [rows.numpy() for rows in seen]
 
 
+@pytest.mark.filterwarnings("ignore:The labels have class names:logn.errors.LogNWarning")
 def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset, lvis_folder, tmp_path):
     images = [as_tensor(dataset.read_image(index)) for index in range(2)]
     Checkpoint(cascade.settings, 1, cascade.state_dict(), class_names=dataset.class_names).save(

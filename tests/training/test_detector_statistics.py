@@ -18,7 +18,11 @@ from logn.statistics.moving_average import MovingAverage
 from logn.training.detectors.models import small, small_one_stage
 from logn.training.engine.checkpoint import Checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    # The detector has no class names, and takes those of the labels in their order.
+    pytest.mark.filterwarnings("ignore:The labels have class names:logn.errors.LogNWarning"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def wanted_of(
     preset = description.preset
     if preset is None:
         return Wanted(num_classes, tensors, activation, axis, has_background)
-    return Wanted(num_classes, tensors, activation, axis, has_background or preset.background is not None, preset.start)
+    return Wanted(num_classes, tensors, activation, axis, has_background, preset.start)
 
 
 def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = None) -> tuple[OnnxLogits, Arrays]:
