@@ -136,3 +136,22 @@ def test_only_an_input_says_what_is_collected_from(capsys, tmp_path, monkeypatch
 def test_options_of_classifiers_speak_for_themselves(refused):
     sentence = refused("compare", "-l", "nowhere.npy", "--labels", "nowhere.npy")
     assert sentence == "Expected `nowhere.npy` to be a file, but there is none."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 3 TiB"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    ],
+)
+def test_a_lack_of_memory_is_one_sentence(error, monkeypatch, capsys):
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr("logn.cli.main.app", full)
+    assert main.execute(["inspect", "stats.safetensors"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Error: There is not enough memory (")
+    assert told.count("\n") == 1

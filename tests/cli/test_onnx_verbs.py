@@ -102,7 +102,7 @@ def test_bad_input_is_one_sentence_and_no_file(refused, tmp_path, model, images,
     np.save(tmp_path / "one.npy", np.ones(3))
     for name in ("cut.npz", "damaged.npz", "one.npy"):
         assert "to be a .npz file" in refused("fold", model, affine, "-o", output, "--inputs", tmp_path / name)
-    assert "to fit into memory" in refused("fold", model, affine, "-o", output, "--input-shape", f"x={10**12}x3x8x8")
+    assert "not enough memory" in refused("fold", model, affine, "-o", output, "--input-shape", f"x={10**12}x3x8x8")
     (tmp_path / "broken.onnx").write_bytes(model.read_bytes()[:200])
     assert "whole ONNX model" in refused("fold", tmp_path / "broken.onnx", affine, "-o", output)
     collect = ("collect", model, "--images", images, "-o", output)

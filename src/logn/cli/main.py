@@ -134,6 +134,10 @@ def logn(
     """
 
 
+# What the loader says of a shared library that finds no room.
+NO_ROOM = ("failed to map segment", "annot allocate memory")
+
+
 def execute(arguments: Sequence[str]) -> int:
     """Run the command line in this process and return its exit code: 2 after one sentence for bad input.
 
@@ -157,9 +161,8 @@ def execute(arguments: Sequence[str]) -> int:
     except OSError as error:
         print_error(_describe(error), as_json=as_json)
         return 2
-    except MemoryError as error:
-        print_error(f"Expected the data to fit into memory, but they do not: {error or 'it is full'}.", as_json=as_json)
-        return 2
+    except (MemoryError, ImportError) as error:
+        return _out_of_memory(error, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:
@@ -169,6 +172,15 @@ def execute(arguments: Sequence[str]) -> int:
     if code == 130:
         print_error("Interrupted.", as_json=as_json)
     return code if isinstance(code, int) else 0
+
+
+def _out_of_memory(error: MemoryError | ImportError, *, as_json: bool) -> int:
+    """One sentence; a library that finds no room to be loaded raises an ImportError, and others are raised again."""
+    if isinstance(error, ImportError) and not any(words in str(error) for words in NO_ROOM):
+        raise error
+    full = str(error) or "it is full"
+    print_error(f"There is not enough memory ({full}): free some, or raise the limit (ulimit -v).", as_json=as_json)
+    return 2
 
 
 def _describe(error: OSError) -> str:
