@@ -97,10 +97,13 @@ def test_unused_and_dead_columns_set_no_minimum():
 @given(seed=st.integers(0, 50), threshold=st.sampled_from([0.05, 0.25, 0.5]), objects=st.booleans())
 def test_a_sigmoid_head_keeps_its_number_of_detections(seed, threshold, objects):
     rows = long_tailed(500, seed).astype(np.float16).astype(np.float64)
-    moments = moments_of(rows, activation="sigmoid")
+    objectness = np.random.default_rng(seed).normal(2.0, 1.0, 500).astype(np.float16) if objects else None
+    factor = sigmoid(objectness.astype(np.float64))[:, None] if objects else 1.0
+    moments = logn.ClassMoments(5, sample_rows=500, metadata=logn.StatisticsMetadata(activation="sigmoid"))
+    moments.update(rows, objectness)
     affine = logn.recommend(moments, threshold=threshold).fit(moments)
-    before = int((sigmoid(rows) > threshold).sum())
-    after = int((sigmoid(affine(rows)) > threshold).sum())
+    before = int((factor * sigmoid(rows) > threshold).sum())
+    after = int((factor * sigmoid(affine(rows)) > threshold).sum())
     assert before >= FEWEST_ABOVE
     assert abs(after - before) <= 1  # the sample is the data here; a tie may go either way
     assert matching_threshold(moments, affine, threshold, "sigmoid") == pytest.approx(threshold, rel=0.05)
