@@ -37,8 +37,8 @@ from logn.evaluate.operating.measured import measure as measured
 from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_outcomes
 from logn.evaluate.operating.target import Target
 from logn.evaluate.store.prediction_store import PredictionStore
-from logn.experiments.artifact_cache import ArtifactCache
-from logn.experiments.detector_spec import DetectorSpec
+from logn_research.experiments.artifact_cache import ArtifactCache
+from logn_research.experiments.detector_spec import DetectorSpec
 from logn.files import write_text
 from logn.logits.arrays import sigmoid
 from logn.statistics.moments import ClassMoments

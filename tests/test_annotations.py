@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logn.annotations import read_annotations
-from logn.datasets.detection_dataset import DetectionDataset
-from logn.datasets.federated_labels import federate_file
+from logn.labels.detection_dataset import DetectionDataset
+from logn_research.datasets.federated_labels import federate_file
 from logn.errors import InputError
 from logn.evaluate.detection.ground_truth import load_ground_truth
 

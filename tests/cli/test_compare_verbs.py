@@ -7,7 +7,7 @@ import pytest
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
-from logn.datasets.annotation_columns import fingerprint_images
+from logn.labels.annotation_columns import fingerprint_images
 from logn.errors import LogNWarning
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.writer import PredictionWriter

@@ -83,9 +83,9 @@ def trained(tmp_path_factory):
     """Read only: a few glyph scenes in `glyphs`, and in `runs/glyphs` a detector that saw them once or twice."""
     for package in ("torchvision", "PIL", "matplotlib"):
         pytest.importorskip(package)
-    from logn.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
-    from logn.training.detectors.config import DetectorTrainingConfig
-    from logn.training.detectors.train_detector import train_detector
+    from logn_research.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
+    from logn_research.training.detectors.config import DetectorTrainingConfig
+    from logn_research.training.detectors.train_detector import train_detector
 
     folder = tmp_path_factory.mktemp("trained")
     settings = GlyphSettings(classes=6, train=24, dev=1, test=8, size=64)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from logn.experiments import bench_pages, classifier_pages, components, margins, online_table, sampler_table, table1
-from logn.experiments.bench_detectors import BENCHMARK
-from logn.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
-from logn.experiments.classifier_spec import GLYPH_CLASSES
-from logn.experiments.experiment import BenchResult, RowResult, SectionResult
-from logn.experiments.imagenet_lt import sections
+from logn_research.experiments import bench_pages, classifier_pages, components, margins, online_table, sampler_table, table1
+from logn_research.experiments.bench_detectors import BENCHMARK
+from logn_research.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
+from logn_research.experiments.classifier_spec import GLYPH_CLASSES
+from logn_research.experiments.experiment import BenchResult, RowResult, SectionResult
+from logn_research.experiments.imagenet_lt import sections
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 EXPERIMENTS = {module.EXPERIMENT.name: module.EXPERIMENT for module in (table1, components, margins, online_table)}

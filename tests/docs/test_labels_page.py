@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from logn.datasets.glyphs.scenes import generate_glyph_scenes
-from logn.datasets.glyphs.settings import GlyphSettings
+from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
+from logn_research.datasets.glyphs.settings import GlyphSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "labels.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")

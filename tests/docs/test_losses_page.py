@@ -27,13 +27,13 @@ def test_the_commands_train(workplace, blocks, run_logn):
 
 
 def test_the_table_is_that_of_the_code():
-    import logn.losses
+    import logn_research.losses
     from logn.classes.counts import ClassCounts
 
     rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| F( \+ \d)? ", PAGE.read_text(encoding="utf-8"), flags=re.M)
-    assert tuple(name for name, _, _ in rows) == logn.losses.LOSS_NAMES
+    assert tuple(name for name, _, _ in rows) == logn_research.losses.LOSS_NAMES
     for name, kind, more in rows:
-        loss = logn.losses.make_loss(name, ClassCounts([50, 5, 1], num_images=60))
+        loss = logn_research.losses.make_loss(name, ClassCounts([50, 5, 1], num_images=60))
         assert type(loss).__name__ == kind
         assert loss.layout.columns == 3 + int(more.removeprefix(" + ") or 0)
 
@@ -41,16 +41,16 @@ def test_the_table_is_that_of_the_code():
 def test_the_options_and_defaults_on_the_page_are_those_of_the_code():
     import inspect
 
-    import logn.losses
+    import logn_research.losses
     from logn.classes.counts import ClassCounts
-    from logn.training.losses.loss_factory import parse_loss
+    from logn_research.losses.loss_factory import parse_loss
 
     section = PAGE.read_text(encoding="utf-8").split("Options follow a colon")[1].split("##")[0]
     specs = [spec for spec in re.findall(r"`([^`]+)`", section) if ":" in spec]
-    assert {spec.partition(":")[0] for spec in specs} == set(logn.losses.LOSS_NAMES) - {"cross-entropy"}
+    assert {spec.partition(":")[0] for spec in specs} == set(logn_research.losses.LOSS_NAMES) - {"cross-entropy"}
     for spec in specs:
         name, options = parse_loss(spec)
-        loss = logn.losses.make_loss(spec, ClassCounts([50, 5, 1], num_images=60))
+        loss = logn_research.losses.make_loss(spec, ClassCounts([50, 5, 1], num_images=60))
         parameters = inspect.signature(type(loss)).parameters
         for option, value in options.items():
             assert option == "background_count" or parameters[option].default == value, (name, option)

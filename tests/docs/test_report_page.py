@@ -47,9 +47,9 @@ def test_the_lines_of_python_give_the_numbers_of_a_figure(demonstration, blocks,
 
 
 def test_the_figure_on_training_with_logn_can_be_made(demonstration, workplace, blocks, run_logn):
-    from logn.experiments.artifact_cache import ArtifactCache
-    from logn.experiments.bench_detectors import BENCHMARK
-    from logn.experiments.online_table import sections
+    from logn_research.experiments.artifact_cache import ArtifactCache
+    from logn_research.experiments.bench_detectors import BENCHMARK
+    from logn_research.experiments.online_table import sections
 
     (commands,) = blocks("console")
     bench, settings, *others = commands.splitlines()

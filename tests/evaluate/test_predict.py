@@ -220,9 +220,9 @@ def test_command_line(tmp_path, capsys):
     """`logn predict` on a small detector with random weights and three drawn images, then once more."""
     pytest.importorskip("torchvision")
     from logn.cli.main import execute
-    from logn.datasets.image_file import write_image
-    from logn.training.detectors.models import DetectorSettings, build_detector
-    from logn.training.engine.checkpoint import Checkpoint
+    from logn.labels.image_file import write_image
+    from logn_research.training.detectors.models import DetectorSettings, build_detector
+    from logn_research.training.engine.checkpoint import Checkpoint
 
     images = [{"id": number, "file_name": f"{number}.png", "height": 40, "width": 50} for number in (3, 1, 2)]
     for image in images:

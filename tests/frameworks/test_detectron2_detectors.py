@@ -20,8 +20,8 @@ from torchvision.ops import batched_nms, clip_boxes_to_image
 
 import logn
 from logn.cli.main import execute
-from logn.datasets.glyphs.scenes import generate_glyph_scenes
-from logn.datasets.glyphs.settings import GlyphSettings
+from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
+from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn.errors import InputError
 from logn.evaluate.detectors.detectron2 import Detectron2Detector
 from logn.evaluate.store.prediction_store import PredictionStore

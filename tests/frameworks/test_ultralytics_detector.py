@@ -15,7 +15,7 @@ from PIL import Image
 
 import logn
 from logn import CompareSettings
-from logn.datasets.detection_dataset import DetectionDataset
+from logn.labels.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detectors.ultralytics import UltralyticsDetector, _letterbox

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from logn.datasets.image_file import read_image
+from logn.labels.image_file import read_image
 from logn.errors import InputError
 from logn.logits.image_folder import Preprocessing, find_images, read_prepared, read_rgb
 

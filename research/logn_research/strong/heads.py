@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import logn
-from logn.datasets.samplers import RepeatFactorSampler
+from logn_research.datasets.samplers import RepeatFactorSampler
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.writer import PredictionWriter
-from logn.training.detectors.heads import class_layer
+from logn_research.training.detectors.heads import class_layer
 from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_split
 
 HIDDEN = 512

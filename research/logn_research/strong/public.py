@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.datasets.detection_dataset import DetectionDataset
+from logn.labels.detection_dataset import DetectionDataset
 from logn.evaluate.detectors.proposal_statistics import column_names
 from logn.evaluate.store.predict import as_tensor
 from logn.statistics.metadata import StatisticsMetadata

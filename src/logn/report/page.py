@@ -20,7 +20,7 @@ from logn.evaluate.comparison.verdict import tone
 from logn.evaluate.detection.recall_at_count import SHOWN_AT
 from logn.files import write_text
 from logn.report.class_changes_data import class_changes
-from logn.report.error_data import known_errors
+from logn_research.figures.error_data import known_errors
 from logn.report.page_classes import StatisticsCharts, changed_classes, statistics_charts
 from logn.report.page_classifier import confusion_table, reliability_charts
 from logn.report.page_gallery import Gallery, gallery

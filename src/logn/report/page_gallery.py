@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from logn.datasets.image_file import ImageArray, import_pillow
+from logn.labels.image_file import ImageArray, import_pillow
 from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark
 from logn.evaluate.detection.recall_at_count import RecallAtCount

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from logn.classes.counts import ClassCounts
-from logn.datasets.detection_dataset import DetectionDataset
-from logn.datasets.image_file import ImageArray, read_image
+from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.image_file import ImageArray, read_image
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.detection.gallery import GalleryImage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from logn.losses import EqualizationV2Loss, SeesawLoss, SigmoidFocalLoss
+from logn_research.losses import EqualizationV2Loss, SeesawLoss, SigmoidFocalLoss
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
 

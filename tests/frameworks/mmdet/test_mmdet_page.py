@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from logn.cli.main import execute
-from logn.datasets.glyphs.scenes import generate_glyph_scenes
-from logn.datasets.glyphs.settings import GlyphSettings
+from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
+from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.store.prediction_store import PredictionStore
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")

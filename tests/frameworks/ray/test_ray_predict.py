@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import logn
-from logn.datasets.detection_dataset import DetectionDataset
+from logn.labels.detection_dataset import DetectionDataset
 from logn.evaluate.ray_data import predict as module
 from logn.evaluate.store.prediction_store import PredictionStore
 

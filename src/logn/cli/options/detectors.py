@@ -89,7 +89,7 @@ def open_detector(
     """Open a detector and bring it to its device; a file may name the classes of one that does not name them."""
     from logn.classes.names import read_class_names
     from logn.evaluate.detectors.detector import detector, move_to
-    from logn.training.engine.distributed import choose_device
+    from logn_research.training.engine.distributed import choose_device
 
     opened: Any = detector(os.fspath(model), trust=trust, **({} if image_size is None else {"image_size": image_size}))
     if class_names is not None:
@@ -108,7 +108,7 @@ def is_classifier(model: Path) -> bool:
     if not is_run(model):
         return False
     # Only for runs: it needs torchvision, which models of other frameworks do without.
-    from logn.training.engine.checkpoint import stored_kind
+    from logn_research.training.engine.checkpoint import stored_kind
 
     return stored_kind(model) == "classifier"
 
@@ -124,8 +124,8 @@ def training_images(model: str, folder: Path | None, data: Path | None) -> Image
         return folder
     if (Path(model) / CHECKPOINT).is_file() and is_classifier(Path(model)):
         return _classified(model, folder, data)
-    from logn.datasets.detection_dataset import DetectionDataset
-    from logn.datasets.training_annotations import find_annotations
+    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.training_annotations import find_annotations
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)  # of boxes, which do not count here
@@ -134,8 +134,8 @@ def training_images(model: str, folder: Path | None, data: Path | None) -> Image
 
 
 def _classified(model: str, folder: Path | None, data: Path) -> ImageSource:
-    from logn.datasets.open_images import open_images
-    from logn.training.classifiers.train_classifier import load_classifier
+    from logn_research.datasets.open_images import open_images
+    from logn_research.training.classifiers.train_classifier import load_classifier
 
     images = open_images(data, "train", root=folder, **(load_classifier(model).data_options or {}))
     return [partial(images.image, index) for index in range(len(images))]

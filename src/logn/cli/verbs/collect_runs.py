@@ -132,8 +132,8 @@ def _save_stages(stages: tuple[ClassMoments, ...], output: Path, images: int, *,
 
 def _name_columns(stages: tuple[ClassMoments, ...], data: Path) -> None:
     """Take the names of the labels for a model that has none, where there is one for each of its classes."""
-    from logn.datasets.detection_dataset import DetectionDataset
-    from logn.datasets.training_annotations import find_annotations
+    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.training_annotations import find_annotations
     from logn.logits.arrays import NO_CLASS
 
     if stages[0].metadata.class_names is not None or stages[0].metadata.population == "images":
@@ -180,8 +180,8 @@ def _over_ray(
     options: dict[str, Any],
 ) -> tuple[ClassMoments, int]:
     """The same images as in one process, over Ray; opened here too, so that what does not fit is refused at once."""
-    from logn.datasets.detection_dataset import DetectionDataset
-    from logn.datasets.training_annotations import find_annotations
+    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.training_annotations import find_annotations
     from logn.evaluate.ray_data.collect import collect
     from logn.evaluate.ray_data.predict import image_rows
     from logn.evaluate.store.predict import match_detector

@@ -174,7 +174,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 def _is_classifier(source: Path) -> bool:
     if not (source / "checkpoint.safetensors").is_file():
         return False
-    from logn.training.engine.checkpoint import stored_kind
+    from logn_research.training.engine.checkpoint import stored_kind
 
     if stored_kind(source) == "classifier":
         return True
@@ -183,9 +183,9 @@ def _is_classifier(source: Path) -> bool:
 
 
 def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: PredictionStore) -> Any:
-    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.labels.detection_dataset import DetectionDataset
     from logn.evaluate.decode.mask_maker import mask_maker
-    from logn.training.engine.checkpoint import load_detector
+    from logn_research.training.engine.checkpoint import load_detector
 
     model = load_detector(detector, num_classes=store.num_classes)
     return mask_maker(model, DetectionDataset(annotations, images), store)

@@ -11,7 +11,7 @@ import typer
 from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_note, progress
 from logn.cli.options import evaluation as options
 from logn.cli.options.choices import LABELLED_IMAGES, ClassNamesOption
-from logn.cli.options.classifier_inputs import ClassifierRun, inputs_of_predictions
+from logn_research.cli.classifier_inputs import ClassifierRun, inputs_of_predictions
 from logn.errors import InputError
 
 LOGITS_HELP = ".npy, .npz or .safetensors of (rows, classes)."

@@ -13,7 +13,7 @@ from logn.cli.options.detectors import RaySettings
 from logn.commands import how_it_runs, kept_words
 
 if TYPE_CHECKING:
-    from logn.datasets.detection_dataset import DetectionDataset
+    from logn.labels.detection_dataset import DetectionDataset
     from logn.logits.proposals import ProposingDetector
 
 

@@ -64,7 +64,7 @@ def _open_torch(
 ) -> Correctable:
     try:
         from logn.evaluate.correction import torch_files
-        from logn.training.engine.distributed import choose_device
+        from logn_research.training.engine.distributed import choose_device
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "torchvision"):
             raise

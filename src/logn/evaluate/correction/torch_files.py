@@ -133,7 +133,7 @@ def _save_ultralytics(source: Path, network: nn.Module, layer: LogitLayer, path:
 
 def open_run(path: Path, opening: Opening) -> TorchModel:
     """A run of `logn train`: a detector or an image classifier."""
-    from logn.training.engine.checkpoint import load_detector, stored_kind
+    from logn_research.training.engine.checkpoint import load_detector, stored_kind
 
     opening.refuse(f"the run `{path}`", "size", "preprocessing")
     rest: dict[str, Any] = {
@@ -152,8 +152,8 @@ def open_run(path: Path, opening: Opening) -> TorchModel:
 
 
 def _run_classifier(path: Path, opening: Opening, rest: dict[str, Any]) -> TorchModel:
-    from logn.training.classifiers.images import as_batch, middle
-    from logn.training.classifiers.train_classifier import load_classifier
+    from logn_research.training.classifiers.images import as_batch, middle
+    from logn_research.training.classifiers.train_classifier import load_classifier
 
     classifier = load_classifier(path).to(opening.device)
     settings = classifier.settings
@@ -175,7 +175,7 @@ def _run_classifier(path: Path, opening: Opening, rest: dict[str, Any]) -> Torch
 
 def _save_run(source: Path, network: nn.Module, layer: LogitLayer, folder: Path) -> None:
     """A run with the corrected weights. The momentum of its training stays behind: it belongs to the old ones."""
-    from logn.training.engine.checkpoint import FILE_NAME, read_checkpoint, settings_of
+    from logn_research.training.engine.checkpoint import FILE_NAME, read_checkpoint, settings_of
 
     checkpoint = read_checkpoint(source, type(settings_of(network)))
     weights = dict(checkpoint.model)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.masks import BoolArray, encode_mask
+from logn.labels.masks import BoolArray, encode_mask
 from logn.errors import InputError
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.store.predict import ImageSource, as_tensor

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.labelled_rows import NO_CLASS, LabelledRows
-from logn.datasets.detection_dataset import DetectionDataset
+from logn.labels.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.store.prediction_store import PredictionStore

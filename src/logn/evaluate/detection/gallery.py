@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.annotation_columns import image_names
+from logn.labels.annotation_columns import image_names
 from logn.evaluate.detection.before_after import BeforeAfter
 from logn.evaluate.detection.outcomes import DetectionMatches
 from logn.evaluate.detection.recall_at_count import RecallAtCount

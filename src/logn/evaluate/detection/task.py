@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs, parse_method
-from logn.datasets.annotation_columns import fingerprint_images, image_names
+from logn.labels.annotation_columns import fingerprint_images, image_names
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import AddDetails, DetectionScope, EvaluatedClass, detection_classes
 from logn.evaluate.comparison.engine import Mask, Progress

@@ -123,7 +123,7 @@ def _from_path(path: str, *, trust: bool, options: dict[str, Any]) -> ProposingD
 
 def _run_folder(path: Path, options: dict[str, Any]) -> ProposingDetector:
     try:
-        from logn.training.engine.checkpoint import load_detector
+        from logn_research.training.engine.checkpoint import load_detector
     except ModuleNotFoundError as error:
         raise MissingExtraError("torch", extra="torch") from error
     _refuse_options(options, f"the run `{path}`")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.datasets.detection_dataset import DetectionDataset
+from logn.labels.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.detectors.detector import fingerprint_of
 from logn.evaluate.ray_data.engine import BlockWorker, import_ray, run_blocks, shipped

@@ -26,7 +26,7 @@ _PICTURE_END = 4096
 
 
 class ImageSource(Protocol):
-    """What `predict` needs of a data set; `logn.datasets.detection_dataset.DetectionDataset` has it all.
+    """What `predict` needs of a data set; `logn.labels.detection_dataset.DetectionDataset` has it all.
 
     Where it has `image_path(index)` too, a run that goes on notices pictures that were replaced under their names.
     """

@@ -1,0 +1,261 @@
+"""Glyph scenes: a long-tailed detection problem that is drawn, not downloaded.
+
+The work is cut into shards. A shard writes its images and then one small file with their objects, each in one atomic
+step, so a stopped run resumes from the last whole shard, and the annotation files appear only at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn_research.datasets.glyphs.plan import IntArray, frequency_group
+from logn_research.datasets.glyphs.scene import draw_scene
+from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
+from logn_research.datasets.glyphs.shards import (
+    PARTS,
+    GlyphShard,
+    check_drawing,
+    claim_folder,
+    cut_into_shards,
+    draw_shards,
+    write_json,
+)
+from logn.labels.image_file import import_pillow
+from logn.labels.masks import BoolArray, encode_mask, outline_mask
+from logn.files import atomic_path
+
+# As in LVIS, a class is verified absent in a few images only; the others say nothing about it.
+_FEWEST_NEGATIVES, _MOST_NEGATIVES = 8, 16
+# The chance that a class with three or more objects on an image is not marked exhaustively.
+_NOT_EXHAUSTIVE = 0.15
+_MANY_OBJECTS = 3
+
+#: One drawn object: label, box, area and segmentation, as it goes into the file.
+DrawnObject = dict[str, Any]
+
+
+def image_name(split: str, image: int) -> str:
+    """Where an image lies, from the folder of the annotation files.
+
+    Example:
+        >>> image_name("dev", 7)
+        'images/dev/000007.png'
+    """
+    return f"images/{split}/{image:06d}.png"
+
+
+def annotation_file(
+    split: str,
+    settings: GlyphSettings,
+    plan: GlyphPlan,
+    objects: Sequence[Sequence[DrawnObject]],
+    *,
+    exhaustive: bool,
+) -> dict[str, Any]:
+    """The content of an LVIS v1 file.
+
+    Args:
+        split: `train`, `dev` or `test`.
+        settings: The settings of the scenes.
+        plan: The plan of the scenes.
+        objects: The drawn objects of each image.
+        exhaustive: Every class is verified on every image, and every object is marked.
+    """
+    labels = plan.labels[split]
+    unfinished: list[list[int]] = [[] for _ in labels]
+    if exhaustive:
+        negatives = [np.setdiff1d(np.arange(settings.classes), present).tolist() for present in labels]
+    else:
+        generator = np.random.default_rng((settings.seed, 10 + SPLITS.index(split)))
+        negatives = _verified_absent(labels, settings.classes, generator)
+        if split != "train":  # a training file marks every object
+            unfinished = _not_exhaustive(labels, generator)
+    annotations: list[dict[str, Any]] = []
+    for image, drawn in enumerate(objects):
+        for entry in _marked(drawn, unfinished[image]):
+            segmentation = {key: value for key, value in entry.items() if key != "label"}
+            annotations.append(
+                {"id": len(annotations) + 1, "image_id": image + 1, "category_id": entry["label"] + 1, **segmentation}
+            )
+    return {
+        "info": {"description": "LogN glyph scenes", "split": split, "exhaustive": exhaustive},
+        "licenses": [],
+        "categories": _categories(plan, settings.classes),
+        "images": _images(split, settings.size, negatives, unfinished),
+        "annotations": annotations,
+    }
+
+
+def _images(
+    split: str, size: int, negatives: Sequence[Sequence[int]], unfinished: Sequence[Sequence[int]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": image + 1,
+            "file_name": image_name(split, image),
+            "coco_url": image_name(split, image),
+            "height": size,
+            "width": size,
+            "license": 0,
+            "neg_category_ids": [label + 1 for label in absent],
+            "not_exhaustive_category_ids": [label + 1 for label in partly],
+        }
+        for image, (absent, partly) in enumerate(zip(negatives, unfinished, strict=True))
+    ]
+
+
+def _categories(plan: GlyphPlan, num_classes: int) -> list[dict[str, Any]]:
+    training = plan.labels["train"]
+    instances = np.bincount(np.concatenate(training), minlength=num_classes).tolist()
+    images = np.bincount(np.concatenate([np.unique(labels) for labels in training]), minlength=num_classes).tolist()
+    entries = zip(plan.alphabet.names, plan.alphabet.characters, plan.alphabet.families, strict=True)
+    return [
+        {
+            "id": label + 1,
+            "name": name,
+            "synset": f"{name}.n.01",
+            "synonyms": [name],
+            "def": f"the character {character} (U+{ord(character):04X}) of look-alike family {family}",
+            "family": family,
+            "frequency": frequency_group(images[label]),
+            "image_count": images[label],
+            "instance_count": instances[label],
+        }
+        for label, (name, character, family) in enumerate(entries)
+    ]
+
+
+def _verified_absent(labels: Sequence[IntArray], num_classes: int, generator: np.random.Generator) -> list[list[int]]:
+    """The classes that are verified absent on each image: each class on 8 to 16 images that don't have it."""
+    present = np.zeros((num_classes, len(labels)), np.bool_)
+    for image, classes in enumerate(labels):
+        present[classes, image] = True
+    negatives: list[list[int]] = [[] for _ in labels]
+    for label in range(num_classes):
+        wanted = int(generator.integers(_FEWEST_NEGATIVES, _MOST_NEGATIVES + 1))
+        for image in generator.permutation(np.flatnonzero(~present[label]))[:wanted].tolist():
+            negatives[image].append(label)
+    return negatives
+
+
+def _not_exhaustive(labels: Sequence[IntArray], generator: np.random.Generator) -> list[list[int]]:
+    """The classes of which one object on the image is not marked."""
+    result = []
+    for classes in labels:
+        values, counts = np.unique(classes, return_counts=True)
+        crowded = values[counts >= _MANY_OBJECTS]
+        result.append(crowded[generator.random(len(crowded)) < _NOT_EXHAUSTIVE].tolist())
+    return result
+
+
+def _marked(objects: Sequence[DrawnObject], unfinished: Sequence[int]) -> list[DrawnObject]:
+    """The objects that the file has: without the last one of every class that is not exhaustive."""
+    left_out = {label: max(i for i, entry in enumerate(objects) if entry["label"] == label) for label in unfinished}
+    return [entry for i, entry in enumerate(objects) if left_out.get(entry["label"]) != i]
+
+
+_SHARD_IMAGES = 32
+# What folders drawn before a setting existed were drawn with.
+_LATER_SETTINGS = {"clutter": 1.0}
+
+# An image shows several classes.
+_Shard = GlyphShard[GlyphSettings, list[int]]
+
+
+def generate_glyph_scenes(
+    folder: str | os.PathLike[str],
+    settings: GlyphSettings | None = None,
+    *,
+    workers: int = 1,
+    progress: Callable[[int], object] = lambda count: None,
+) -> Path:
+    """Draw the images and write the annotation files, or finish what an earlier call began.
+
+    Writes `images/{train,dev,test}/*.png`, `train.json`, `dev.json`, `test.json` (federated, as LVIS) and
+    `dev_exhaustive.json`, `test_exhaustive.json`. The pictures don't depend on the number of workers.
+
+    Args:
+        folder: Where to write; made if it is not there. It must be empty or hold glyph scenes of the same settings.
+        settings: What to draw.
+        workers: Number of processes; 1 draws in this process.
+        progress: Called with the number of images whenever some are finished.
+
+    Example:
+        >>> import tempfile
+        >>> folder = generate_glyph_scenes(tempfile.mkdtemp(), GlyphSettings(classes=3, train=4, dev=2, test=2))
+        >>> sorted(path.name for path in folder.glob("*.json"))
+        ['dev.json', 'dev_exhaustive.json', 'settings.json', 'test.json', 'test_exhaustive.json', 'train.json']
+    """
+    settings = settings or GlyphSettings()
+    check_drawing(workers)
+    root = Path(folder)
+    claim_folder(root, "glyph scenes", VERSION, asdict(settings), later_settings=_LATER_SETTINGS)
+    for split in SPLITS:
+        (root / "images" / split).mkdir(parents=True, exist_ok=True)
+    if _is_complete(root, settings):
+        progress(settings.train + settings.dev + settings.test)
+        return root
+    plan = plan_scenes(settings)
+    (root / PARTS).mkdir(exist_ok=True)
+    labels = {split: [entry.tolist() for entry in plan.labels[split]] for split in SPLITS}
+    shards = cut_into_shards(root, settings, labels, plan.alphabet, images=_SHARD_IMAGES, suffix=".json")
+    draw_shards(_draw_shard, shards, _is_drawn, workers, progress)
+    for split in SPLITS:
+        _write_annotations(root, split, settings, plan)
+    shutil.rmtree(root / PARTS)
+    return root
+
+
+def _annotation_names(split: str) -> dict[str, bool]:
+    """The annotation files of a split, and whether each is exhaustive."""
+    return {"train.json": False} if split == "train" else {f"{split}.json": False, f"{split}_exhaustive.json": True}
+
+
+def _is_complete(root: Path, settings: GlyphSettings) -> bool:
+    files = [name for split in SPLITS for name in _annotation_names(split)]
+    images = [image_name(split, image) for split in SPLITS for image in range(settings.image_count(split))]
+    return all((root / name).is_file() for name in files + images)
+
+
+def _is_drawn(shard: _Shard) -> bool:
+    return shard.part.is_file() and all((shard.root / image_name(shard.split, n)).is_file() for n in shard.numbers)
+
+
+def _draw_shard(shard: _Shard) -> int:
+    pillow = import_pillow()
+    objects = []
+    settings, alphabet = shard.settings, shard.alphabet
+    for number, labels, generator in shard.images():
+        characters = [alphabet.characters[label] for label in labels]
+        scene = draw_scene(characters, alphabet.distractors, settings.size, generator, clutter=settings.clutter)
+        with atomic_path(shard.root / image_name(shard.split, number)) as temporary:
+            pillow.fromarray(scene.image).save(temporary, compress_level=1)
+        as_polygon = settings.masks == "polygon"
+        objects.append([_object(label, mask, as_polygon) for label, mask in zip(labels, scene.masks, strict=True)])
+    write_json(shard.part, objects)
+    return len(objects)
+
+
+def _object(label: int, mask: BoolArray, as_polygon: bool) -> DrawnObject:
+    rows, columns = np.flatnonzero(mask.any(axis=1)).tolist(), np.flatnonzero(mask.any(axis=0)).tolist()
+    return {
+        "label": label,
+        "bbox": [columns[0], rows[0], columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1],
+        "area": int(mask.sum()),
+        "segmentation": outline_mask(mask) if as_polygon else encode_mask(mask),
+    }
+
+
+def _write_annotations(root: Path, split: str, settings: GlyphSettings, plan: GlyphPlan) -> None:
+    parts = sorted((root / PARTS).glob(f"{split}-*.json"))
+    objects = [image for part in parts for image in json.loads(part.read_text(encoding="utf-8"))]
+    for name, exhaustive in _annotation_names(split).items():
+        write_json(root / name, annotation_file(split, settings, plan, objects, exhaustive=exhaustive))

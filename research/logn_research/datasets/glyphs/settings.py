@@ -1,0 +1,216 @@
+"""The settings of a set of glyph scenes, and what follows from them before anything is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from logn_research.datasets.glyphs.alphabet import MOST_CLASSES, Alphabet, choose_alphabet
+from logn_research.datasets.glyphs.plan import IntArray, long_tailed_counts, mix_families, plan_training, plan_validation
+from logn.errors import InputError
+
+#: Goes up whenever the same settings would draw other pictures or write other annotations.
+VERSION = 1
+
+SPLITS = ("train", "dev", "test")
+MaskForm = Literal["rle", "polygon"]
+
+
+@dataclass(frozen=True)
+class GlyphSettings:
+    """The settings of `logn data glyphs`.
+
+    Args:
+        classes: How many classes, up to 1,203.
+        train: Number of training images, with long-tailed classes.
+        dev: Number of images to choose settings on, all classes about equally often.
+        test: Number of images to report on, all classes about equally often.
+        size: Side of an image in pixels.
+        seed: Everything follows from it.
+        similarity: Least correlation of the templates within a family of look-alikes; None for distinct glyphs.
+        masks: Masks as compressed run lengths or as polygons.
+        clutter: How many times as many distractors, lines and arcs as by default: 0 for none, up to 8.
+
+    Example:
+        >>> GlyphSettings(classes=2000)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `classes` to be from 1 to 1203, but got 2000.
+    """
+
+    classes: int = 100
+    train: int = 2400
+    dev: int = 480
+    test: int = 480
+    size: int = 128
+    seed: int = 0
+    similarity: float | None = 0.75
+    masks: MaskForm = "rle"
+    clutter: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            classes=(1, MOST_CLASSES),
+            train=(1, 10_000_000),
+            dev=(1, 10_000_000),
+            test=(1, 10_000_000),
+            size=(64, 4096),
+            seed=(0, 2**63 - 1),
+            clutter=(0, 8),
+        )
+        if self.masks not in ("rle", "polygon"):
+            raise InputError(f"Expected `masks` to be one of ('rle', 'polygon'), but got {self.masks!r}.")
+
+    def image_count(self, split: str) -> int:
+        """Number of images of a split."""
+        return {"train": self.train, "dev": self.dev, "test": self.test}[split]
+
+
+def check_ranges(settings: object, **ranges: tuple[int, int]) -> None:
+    """Refuse settings of which one is outside of its range, ends included."""
+    for name, (least, most) in ranges.items():
+        value = getattr(settings, name)
+        if not least <= value <= most:
+            raise InputError(f"Expected `{name}` to be from {least} to {most}, but got {value}.")
+
+
+@dataclass(frozen=True, eq=False)
+class GlyphPlan:
+    """The characters of the classes (sorted by name) and the classes of the objects of every image of each split."""
+
+    alphabet: Alphabet
+    labels: dict[str, list[IntArray]]
+
+
+def plan_scenes(settings: GlyphSettings) -> GlyphPlan:
+    """Decide everything that concerns more than one image.
+
+    Example:
+        >>> plan = plan_scenes(GlyphSettings(classes=5, train=20, dev=4, test=4))
+        >>> len(plan.alphabet.characters), len(plan.labels["train"])
+        (5, 20)
+    """
+    generator = np.random.default_rng((settings.seed, 0))
+    alphabet = sorted_by_name(choose_alphabet(settings.classes, generator, similarity=settings.similarity))
+    counts = long_tailed_counts(settings.classes, settings.train)[mix_families(alphabet.families, generator)]
+    return GlyphPlan(
+        alphabet,
+        {
+            "train": plan_training(counts, settings.train, generator),
+            "dev": plan_validation(settings.classes, settings.dev, generator),
+            "test": plan_validation(settings.classes, settings.test, generator),
+        },
+    )
+
+
+def sorted_by_name(alphabet: Alphabet) -> Alphabet:
+    """Sort the classes by name, as LVIS does, so that the ids say nothing about families and frequencies."""
+    order = np.argsort(alphabet.names, kind="stable").tolist()
+    return Alphabet(
+        characters=tuple(alphabet.characters[index] for index in order),
+        families=tuple(alphabet.families[index] for index in order),
+        distractors=alphabet.distractors,
+    )
+
+
+#: Goes up whenever the same settings would draw other pictures.
+CLASSES_VERSION = 2
+
+
+@dataclass(frozen=True)
+class GlyphClassSettings:
+    """The settings of `logn data glyph-classes`.
+
+    Args:
+        classes: How many classes, up to 1,203.
+        most: Training images of the most frequent class.
+        fewest: Training images of the rarest class; those between follow a geometric curve.
+        dev: Images of each class to choose settings on.
+        test: Images of each class to report on.
+        size: Side of an image in pixels.
+        seed: Everything follows from it.
+        similarity: Least correlation of the templates within a family of look-alikes; None for distinct glyphs.
+
+    Example:
+        >>> GlyphClassSettings(fewest=10, most=5)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `most` to be at least `fewest` = 10, but got 5.
+    """
+
+    classes: int = 100
+    most: int = 500
+    fewest: int = 3
+    dev: int = 20
+    test: int = 40
+    size: int = 32
+    seed: int = 0
+    similarity: float | None = 0.75
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            classes=(2, MOST_CLASSES),
+            most=(1, 1_000_000),
+            fewest=(1, 1_000_000),
+            dev=(1, 1_000_000),
+            test=(1, 1_000_000),
+            size=(16, 512),
+            seed=(0, 2**63 - 1),
+        )
+        if self.most < self.fewest:
+            raise InputError(f"Expected `most` to be at least `fewest` = {self.fewest}, but got {self.most}.")
+
+    @property
+    def images(self) -> int:
+        """Number of images of all splits.
+
+        Example:
+            >>> GlyphClassSettings(classes=5, most=8, fewest=2, dev=2, test=1).images
+            38
+        """
+        training = int(geometric_counts(self.classes, self.most, self.fewest).sum())
+        return training + self.classes * (self.dev + self.test)
+
+
+@dataclass(frozen=True, eq=False)
+class GlyphClassPlan:
+    """The characters of the classes (sorted by name) and the class of every image of each split."""
+
+    alphabet: Alphabet
+    labels: dict[str, IntArray]
+
+
+def geometric_counts(num_classes: int, most: int, fewest: int) -> IntArray:
+    """Training images of each class, the most frequent first, each a constant share of the one before.
+
+    Example:
+        >>> geometric_counts(5, 500, 3).tolist()
+        [500, 139, 39, 11, 3]
+    """
+    return np.rint(np.geomspace(most, fewest, num_classes)).astype(np.int64)
+
+
+def plan_classes(settings: GlyphClassSettings) -> GlyphClassPlan:
+    """Decide everything that concerns more than one image: each family gets frequent and rare members.
+
+    Example:
+        >>> plan = plan_classes(GlyphClassSettings(classes=5, most=8, fewest=2, dev=2, test=1))
+        >>> sorted(np.bincount(plan.labels["train"]).tolist()), np.bincount(plan.labels["dev"]).tolist()
+        ([2, 3, 4, 6, 8], [2, 2, 2, 2, 2])
+    """
+    generator = np.random.default_rng((settings.seed, 0))
+    alphabet = sorted_by_name(choose_alphabet(settings.classes, generator, similarity=settings.similarity))
+    ranks = mix_families(alphabet.families, generator)
+    images = {
+        "train": geometric_counts(settings.classes, settings.most, settings.fewest)[ranks],
+        "dev": np.full(settings.classes, settings.dev),
+        "test": np.full(settings.classes, settings.test),
+    }
+    classes = np.arange(settings.classes)
+    return GlyphClassPlan(
+        alphabet, {split: generator.permutation(np.repeat(classes, images[split])) for split in SPLITS}
+    )

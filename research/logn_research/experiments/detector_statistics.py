@@ -1,0 +1,136 @@
+"""Statistics of a detector's logits that experiments compare: of kept proposals, of positives, of sampled regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from logn.labels.detection_dataset import DetectionDataset
+from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler
+from logn_research.datasets.transforms import Augmentation
+from logn.errors import InputError
+from logn.evaluate.detection.assignment import columns_of
+from logn.evaluate.detectors.proposal_statistics import class_columns, start_statistics
+from logn.evaluate.store.predict import as_tensor, match_detector
+from logn.statistics.estimators import Estimator, Statistics, add_batch, finished
+from logn.statistics.moments import ClassMoments
+from logn_research.training.engine.batches import ImageStream, IterationBatches, SampleCache
+
+
+def collect_detector_statistics(
+    detector: Any,
+    dataset: DetectionDataset,
+    *,
+    max_images: int | None = None,
+    batch: int = 8,
+    seed: int = 0,
+    sample_rows: int | None = None,
+    estimator: Estimator | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> ClassMoments:
+    """Run `detector` over training images and sum up the logits of its proposals, for experiments.
+
+    These are the logits that a prediction store holds: for a cascade the average of its stages, for a dense head the
+    anchors that it keeps. `logn collect` and `logn correct` take what the class layer gives instead.
+
+    Args:
+        detector: A detector with `propose` and `logit_layer`, such as those of `logn_research.training`.
+        dataset: The training images.
+        max_images: How many of them at most, drawn at random without repetition; all by default.
+        batch: Images per forward pass.
+        seed: Of the draw.
+        sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
+        estimator: Exact by default. Every image is a batch of a moving average. A positive is a proposal that overlaps
+            an object by half; it counts for the class of the object that it overlaps most.
+        progress: Called with the number of images whenever some are done.
+    """
+    _check_counts(max_images, batch)
+    match = match_detector(detector, dataset.class_names)
+    statistics: Statistics | None = None
+    how = estimator or Estimator()
+    order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
+    for start in range(0, len(order), batch):
+        chosen = [int(index) for index in order[start : start + batch]]
+        found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
+        for index, proposals in zip(chosen, found, strict=True):
+            if statistics is None:
+                columns = class_columns(detector, proposals.num_columns)
+                statistics = start_statistics(how, detector, match.model_names, proposals.num_columns, sample_rows)
+            # Every image is a batch, as in the paper's code.
+            labels = partial(columns_of, proposals, dataset, index, columns, match.model_of_label)
+            add_batch(statistics, proposals.logits, labels)
+        progress(len(chosen))
+    if statistics is None:
+        raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
+    return finished(statistics)
+
+
+def collect_sampled_statistics(
+    detector: Any,
+    dataset: DetectionDataset,
+    augmentation: Augmentation,
+    *,
+    sampler: str = "random",
+    repeat_threshold: float = PAPER_THRESHOLD,
+    max_images: int | None = None,
+    seed: int = 0,
+    sample_rows: int | None = None,
+    estimator: Estimator | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> tuple[ClassMoments, ...]:
+    """Statistics of the regions that training samples, as the official code takes them, one for each stage.
+
+    An epoch of training images passes, each with the augmentation of training and as often as the sampler shows it;
+    of each the regions count that training would sample, a quarter of them positive, the true boxes among them. Every
+    image is a batch. So boxes and labels have a say in which regions there are, though not in what is summed up.
+
+    Args:
+        detector: One of the two-stage detectors of `logn_research.training`.
+        dataset: The training images.
+        augmentation: That of the training.
+        sampler: That of the training: `random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.
+        repeat_threshold: Of the repeat-factor samplers.
+        max_images: How many images at most, repeats included; an epoch by default.
+        seed: Of their order, the augmentation and the sampled regions.
+        sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
+        estimator: Exact by default.
+        progress: Called with the number of images whenever some are done.
+    """
+    _check_counts(max_images, 1)
+    names = match_detector(detector, dataset.class_names).model_names
+    if not hasattr(detector, "sample_logits"):
+        raise InputError("Expected a detector that samples regions in training, but got one that has every point.")
+    order = make_sampler(sampler, dataset, threshold=repeat_threshold)
+    images = min(max_images or np.iinfo(np.int64).max, len(order.indices(0, seed)))
+    read = SampleCache(dataset, masks=False).__getitem__
+    batches = IterationBatches(ImageStream(order, 1, seed), read, augmentation, masks=False)
+    how, stages = estimator or Estimator(), tuple[Statistics, ...]()
+    with torch.random.fork_rng(devices=[]):
+        for iteration in range(images):
+            torch.manual_seed(int(np.random.SeedSequence((seed, iteration)).generate_state(1)[0]))
+            batch = batches[iteration]
+            found = detector.sample_logits(batch.images, batch.targets)
+            columns = found[0].logits.shape[1]
+            start = partial(start_statistics, how, detector, names, columns, sample_rows)
+            stages = stages or tuple(start() for _ in found)
+            for statistics, sampled in zip(stages, found, strict=True):
+                add_batch(statistics, sampled.logits, partial(getattr, sampled, "columns"))
+            progress(1)
+    if not stages:
+        raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
+    paths = detector.logit_layer_paths if len(stages) > 1 else (detector.logit_layer.name,)
+    for statistics, path in zip(stages, paths, strict=True):
+        statistics.metadata = statistics.metadata.with_changes(
+            layer=path, population=f"sampled regions, {sampler} images"
+        )
+    return tuple(finished(statistics) for statistics in stages)
+
+
+def _check_counts(max_images: int | None, batch: int) -> None:
+    for name, count in (("max_images", max_images), ("batch", batch)):
+        if count is not None and count < 1:
+            raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")

@@ -1,0 +1,342 @@
+"""Glyph scenes: the same by seed, whole after a kill, readable by everybody."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from logn.labels.detection_dataset import DetectionDataset
+from logn_research.datasets.glyphs import scenes as glyph_scenes
+from logn_research.datasets.glyphs.scene import draw_scene, scaled_number
+from logn_research.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
+from logn.errors import InputError
+
+SETTINGS = GlyphSettings(classes=12, train=40, dev=16, test=6, size=64, seed=3)
+FILES = ("train.json", "dev.json", "test.json", "dev_exhaustive.json", "test_exhaustive.json")
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    return generate_glyph_scenes(tmp_path_factory.mktemp("scenes"), SETTINGS)
+
+
+def digest(folder):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_layout(scenes):
+    assert {path.name for path in scenes.iterdir()} == {*FILES, "settings.json", "images"}
+    assert len(list((scenes / "images" / "train").iterdir())) == 40
+    assert json.loads((scenes / "settings.json").read_text())["settings"] == dataclasses.asdict(SETTINGS)
+
+
+def test_workers_do_not_matter(scenes, tmp_path):
+    assert digest(generate_glyph_scenes(tmp_path / "two", SETTINGS, workers=2)) == digest(scenes)
+
+
+def test_another_seed_is_another_problem(scenes, tmp_path):
+    other = generate_glyph_scenes(tmp_path, dataclasses.replace(SETTINGS, seed=4))
+    ours, theirs = DetectionDataset(scenes / "train.json"), DetectionDataset(other / "train.json")
+    assert ours.class_names != theirs.class_names
+    assert not np.array_equal(ours.read_image(0), theirs.read_image(0))
+
+
+def test_counts_in_the_file_are_those_of_the_annotations(scenes):
+    content = json.loads((scenes / "train.json").read_text())
+    dataset = DetectionDataset(scenes / "train.json")
+    assert [entry["image_count"] for entry in content["categories"]] == dataset.image_counts.tolist()
+    assert [entry["instance_count"] for entry in content["categories"]] == dataset.instance_counts.tolist()
+    for name in FILES:  # the others repeat the counts of the training set, as LVIS does
+        assert json.loads((scenes / name).read_text())["categories"] == content["categories"]
+    for entry in content["categories"]:
+        bound = {"r": (1, 10), "c": (11, 100), "f": (101, 10**9)}[entry["frequency"]]
+        assert bound[0] <= entry["image_count"] <= bound[1]
+        assert entry["synset"] == f"{entry['name']}.n.01"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_boxes_and_areas_are_those_of_the_masks(scenes, name):
+    dataset = DetectionDataset(scenes / name)
+    content = json.loads((scenes / name).read_text())
+    areas = iter(entry["area"] for entry in content["annotations"])
+    for sample in dataset:
+        masks = sample.masks()
+        assert not (masks.sum(axis=0) > 1).any()  # a pixel belongs to one object
+        for box, mask in zip(sample.boxes, masks, strict=True):
+            rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+            assert box.tolist() == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+            assert int(mask.sum()) == next(areas)
+    assert next(areas, None) is None
+
+
+def test_federated_file_is_part_of_its_exhaustive_twin(scenes):
+    federated = json.loads((scenes / "dev.json").read_text())
+    exhaustive = json.loads((scenes / "dev_exhaustive.json").read_text())
+    everything = {(e["image_id"], e["category_id"], tuple(e["bbox"])) for e in exhaustive["annotations"]}
+    marked = {(e["image_id"], e["category_id"], tuple(e["bbox"])) for e in federated["annotations"]}
+    assert marked <= everything
+    left_out = {(image, category) for image, category, _ in everything - marked}
+    not_exhaustive = {(e["id"], label) for e in federated["images"] for label in e["not_exhaustive_category_ids"]}
+    assert left_out == not_exhaustive
+    present = {(image, category) for image, category, _ in everything}
+    for image in federated["images"]:
+        assert not any((image["id"], label) in present for label in image["neg_category_ids"])
+    for image in exhaustive["images"]:
+        mine = {category for number, category in present if number == image["id"]}
+        assert mine | set(image["neg_category_ids"]) == set(range(1, 13))
+        assert image["not_exhaustive_category_ids"] == []
+
+
+def test_each_class_is_verified_absent_on_8_to_16_images(tmp_path):
+    folder = generate_glyph_scenes(tmp_path, dataclasses.replace(SETTINGS, train=1, test=1, dev=60))
+    content = json.loads((folder / "dev.json").read_text())
+    negatives = np.bincount([label for image in content["images"] for label in image["neg_category_ids"]], minlength=13)
+    assert negatives[1:].min() >= 8
+    assert negatives[1:].max() <= 16
+    assert len(np.unique(negatives[1:])) > 1
+
+
+def test_polygons_are_the_same_masks(scenes, tmp_path):
+    settings = dataclasses.replace(SETTINGS, masks="polygon")
+    polygons = DetectionDataset(generate_glyph_scenes(tmp_path, settings) / "dev.json")
+    runs = DetectionDataset(scenes / "dev.json")
+    for ours, theirs in zip(polygons, runs, strict=True):
+        np.testing.assert_array_equal(ours.masks(), theirs.masks())
+        np.testing.assert_array_equal(ours.image, theirs.image)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_opens_in_lvis_pycocotools_and_hotcoco(scenes, name, monkeypatch):
+    import hotcoco
+    from pycocotools.coco import COCO
+
+    monkeypatch.setattr(np, "float", float, raising=False)  # lvis 0.5.3 was written for an older NumPy
+    from lvis import LVIS
+
+    ours = DetectionDataset(scenes / name)
+    with contextlib.redirect_stdout(io.StringIO()):
+        readers = LVIS(str(scenes / name)), COCO(str(scenes / name)), hotcoco.COCO(str(scenes / name))
+    lvis, coco, hot = readers
+    assert sorted(lvis.get_img_ids()) == sorted(coco.getImgIds()) == sorted(hot.getImgIds()) == sorted(ours.image_ids)
+    assert len(lvis.anns) == len(coco.anns) == len(hot.getAnnIds()) == int(ours.instance_counts.sum())
+    sample = ours[0]
+    entries = coco.loadAnns(coco.getAnnIds(imgIds=[sample.image_id]))
+    for mask, entry in zip(sample.masks(), entries, strict=True):
+        np.testing.assert_array_equal(coco.annToMask(entry).astype(np.bool_), mask)
+        np.testing.assert_array_equal(lvis.ann_to_mask(entry).astype(np.bool_), mask)
+
+
+def test_perfect_detections_score_one_in_the_lvis_evaluator(scenes, monkeypatch):
+    monkeypatch.setattr(np, "float", float, raising=False)
+    from lvis import LVIS, LVISEval, LVISResults
+
+    truth = LVIS(str(scenes / "dev.json"))
+    detections = [
+        {key: entry[key] for key in ("image_id", "category_id", "bbox", "segmentation")} | {"score": 0.9}
+        for entry in truth.dataset["annotations"]
+    ]
+    evaluation = LVISEval(truth, LVISResults(truth, detections), iou_type="segm")
+    evaluation.run()
+    assert evaluation.get_results()["AP"] == pytest.approx(1.0)
+
+
+class StopError(Exception):
+    pass
+
+
+def test_a_stopped_run_goes_on(scenes, tmp_path):
+    folder = tmp_path / "stopped"
+
+    def stop_after_the_first_shard(images):
+        if images:
+            raise StopError
+
+    with pytest.raises(StopError):
+        generate_glyph_scenes(folder, SETTINGS, progress=stop_after_the_first_shard)
+    assert not list(folder.glob("train.json"))
+    drawn = []
+    generate_glyph_scenes(folder, SETTINGS, progress=drawn.append)
+    assert drawn[0] == 32  # the shard that was finished before the stop
+    assert sum(drawn) == 40 + 16 + 6
+    assert digest(folder) == digest(scenes)
+
+
+def test_a_killed_run_leaves_no_half_file(scenes, tmp_path):
+    folder = tmp_path / "killed"
+    code = (
+        "from logn_research.datasets.glyphs.scenes import *\n"
+        f"generate_glyph_scenes({str(folder)!r}, GlyphSettings(**{dataclasses.asdict(SETTINGS)!r}))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    while process.poll() is None and len(list(folder.glob("images/train/0*.png"))) < 5:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    for path in folder.glob("images/*/0*.png"):
+        with Image.open(path) as picture:
+            picture.load()
+    for path in folder.rglob("*.json"):
+        if not path.name.startswith("."):
+            json.loads(path.read_text())
+    generate_glyph_scenes(folder, SETTINGS)
+    assert digest(folder) == digest(scenes)
+
+
+def test_a_finished_folder_is_left_alone_and_a_lost_image_is_drawn_again(scenes, tmp_path, monkeypatch):
+    folder = generate_glyph_scenes(tmp_path, dataclasses.replace(SETTINGS, train=3, dev=2, test=2))
+    before = digest(folder)
+    (folder / "images" / "dev" / "000001.png").unlink()
+    generate_glyph_scenes(folder, dataclasses.replace(SETTINGS, train=3, dev=2, test=2))
+    assert digest(folder) == before
+    monkeypatch.setattr(glyph_scenes, "plan_scenes", lambda settings: pytest.fail("nothing was left to do"))
+    generate_glyph_scenes(scenes, SETTINGS)
+
+
+def test_other_settings_other_versions_and_other_files_are_refused(scenes, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="there classes is 12 and not 13"):
+        generate_glyph_scenes(scenes, dataclasses.replace(SETTINGS, classes=13))
+    monkeypatch.setattr(glyph_scenes, "VERSION", 99)
+    with pytest.raises(InputError, match="this is version 99"):
+        generate_glyph_scenes(scenes, SETTINGS)
+    (tmp_path / "letter.txt").write_text("mine")
+    with pytest.raises(InputError, match="it holds other files"):
+        generate_glyph_scenes(tmp_path, SETTINGS)
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(InputError, match=r"its settings\.json is of something else"):
+        generate_glyph_scenes(tmp_path, SETTINGS)
+    with pytest.raises(InputError, match="`workers`"):
+        generate_glyph_scenes(tmp_path, SETTINGS, workers=0)
+
+
+# Python reads this before anything else. A worker says that it is there and waits for the file `go`, at its first
+# instruction or at its first image; the first process says that it heard the interruption, and ends the workers.
+WAITING_WORKERS = """
+import os, sys, time
+from pathlib import Path
+
+here = Path(os.environ["MARKERS"])
+
+def wait():
+    (here / f"worker-{os.getpid()}").touch()
+    while not (here / "go").exists():
+        time.sleep(0.01)
+
+if "--multiprocessing-fork" in sys.orig_argv:
+    if os.environ["WAIT_AT"] == "start":
+        wait()
+    else:
+        from PIL import Image
+        plain_save = Image.Image.save
+        def save(*arguments, **options):
+            wait()
+            plain_save(*arguments, **options)
+        Image.Image.save = save
+elif "logn.cli.main" in sys.orig_argv:
+    from concurrent.futures import ProcessPoolExecutor
+    plain_shutdown = ProcessPoolExecutor.shutdown
+    def shutdown(*arguments, **options):
+        (here / "heard").touch()
+        plain_shutdown(*arguments, **options)
+    ProcessPoolExecutor.shutdown = shutdown
+"""
+
+
+def wait_for(condition, process):
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("moment", ["start", "draw"])
+def test_an_interruption_ends_all_processes_and_says_nothing_else(tmp_path, moment):
+    (tmp_path / "sitecustomize.py").write_text(WAITING_WORKERS)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = ["-o", str(tmp_path / "interrupted"), "--train", "200", "--workers", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "logn.cli.main", "data", "glyphs", *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": path, "MARKERS": str(tmp_path), "WAIT_AT": moment},
+        # Where the tests run in the background of a shell, children would ignore interruptions.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    wait_for(lambda: len(list(tmp_path.glob("worker-*"))) == 2, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    wait_for((tmp_path / "heard").exists, process)
+    (tmp_path / "go").touch()
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.splitlines() == ["Error: Interrupted."]
+    for worker in tmp_path.glob("worker-*"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(worker.name.removeprefix("worker-")), 0)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_objects_are_visible_and_hardly_covered(size):
+    for seed in range(10):
+        scene = draw_scene("gqpdb96aeoc8", "xyz", size, np.random.default_rng(seed))
+        assert scene.masks.sum(axis=(1, 2)).min() >= 8
+        assert not (scene.masks.sum(axis=0) > 1).any()
+        inside, outside = scene.image[scene.masks[0]], scene.image[~scene.masks.any(axis=0)]
+        assert np.linalg.norm(inside.mean(axis=0) - outside.mean(axis=0)) > 10
+
+
+def test_the_default_clutter_moves_the_random_state_as_before_there_was_a_choice():
+    for fewest, most in ((4, 10), (2, 7)):
+        for seed in range(20):
+            ours, plain = np.random.default_rng(seed), np.random.default_rng(seed)
+            assert scaled_number(ours, fewest, most, 1.0) == plain.integers(fewest, most + 1)
+            assert ours.bit_generator.state == plain.bit_generator.state
+
+
+def test_more_clutter_makes_a_busier_background_and_leaves_the_objects():
+    edges = []
+    for clutter in (0, 1, 4):
+        busy = 0.0
+        for seed in range(8):
+            scene = draw_scene("ab", "xyz#%&", 128, np.random.default_rng(seed), clutter=clutter)
+            assert scene.masks.any(axis=(1, 2)).all()
+            grey = scene.image.astype(float).mean(axis=2)
+            busy += np.abs(np.diff(grey, axis=1))[~scene.masks.any(axis=0)[:, 1:]].mean()
+        edges.append(busy)
+    assert edges[0] < edges[1] < edges[2]
+
+
+def test_a_folder_from_before_clutter_could_be_chosen_is_the_default(scenes, tmp_path):
+    settings = dataclasses.replace(SETTINGS, train=2, dev=1, test=1)
+    folder = generate_glyph_scenes(tmp_path, settings)
+    record = json.loads((folder / "settings.json").read_text())
+    del record["settings"]["clutter"]
+    (folder / "settings.json").write_text(json.dumps(record))
+    generate_glyph_scenes(folder, settings)
+    with pytest.raises(InputError, match=r"there clutter is 1\.0 and not 2\.0"):
+        generate_glyph_scenes(folder, dataclasses.replace(settings, clutter=2.0))
+
+
+def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):
+    from logn_research.datasets.glyphs import alphabet
+    from logn.errors import MissingExtraError
+
+    alphabet.font_folder.cache_clear()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match="matplotlib"):
+        generate_glyph_scenes(tmp_path / "none", SETTINGS)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match="pillow"):
+        generate_glyph_scenes(tmp_path / "none", SETTINGS)
+    assert not (tmp_path / "none").exists()

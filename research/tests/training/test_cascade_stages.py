@@ -1,0 +1,82 @@
+"""The stages of a cascade are normalised each by its own statistics, as the official code does."""
+
+import numpy as np
+import pytest
+import torch
+
+from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.cli.main import execute
+from logn.labels.detection_dataset import DetectionDataset
+from logn_research.datasets.transforms import SMALL_TRAIN
+from logn.errors import InputError
+from logn_research.experiments.detector_statistics import collect_sampled_statistics
+from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.store.stage_corrections import correct_stages
+from logn.logits.fingerprint import fingerprint
+from logn.statistics.moments import ClassMoments
+from logn_research.training.detectors.models import cascade_mask_rcnn_r101_fpn, small
+from logn_research.training.engine.checkpoint import Checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def dataset(lvis_folder):
+    return DetectionDataset(lvis_folder / "train.json")
+
+
+@pytest.fixture
+def cascade():
+    model = cascade_mask_rcnn_r101_fpn(4, image_size=64).eval()
+    torch.manual_seed(0)
+    for number, predictor in enumerate(model.roi_heads.box_predictor):
+        torch.nn.init.normal_(predictor.cls_score.weight, std=0.1 * (number + 1))
+    return model
+
+
+def stage_logits(cascade, image):
+    """What each stage says of the proposals of an image, without any hook of ours left."""
+    seen = []
+    handles = [
+        predictor.cls_score.register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
+        for predictor in cascade.roi_heads.box_predictor
+    ]
+    cascade.propose([image])
+    for handle in handles:
+        handle.remove()
+    return [rows.numpy() for rows in seen]
+
+
+@pytest.mark.filterwarnings("ignore:The labels have class names:logn.errors.LogNWarning")
+def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset, lvis_folder, tmp_path):
+    images = [as_tensor(dataset.read_image(index)) for index in range(2)]
+    Checkpoint(cascade.settings, 1, cascade.state_dict(), class_names=dataset.class_names).save(
+        tmp_path / "checkpoint.safetensors"
+    )
+    few = ["--max-images", "2", "--batch", "1", "--device", "cpu"]
+    words = ["collect", str(tmp_path), "--data", str(lvis_folder), "-o", str(tmp_path / "s.safetensors"), *few]
+    assert execute(words) == 0
+    stages = [ClassMoments.load(tmp_path / f"s.{stage}.safetensors") for stage in range(3)]
+    assert not (tmp_path / "s.safetensors").exists()
+    by_hand = [stage_logits(cascade, as_tensor(dataset.read_image(index))) for index in (0, len(dataset) // 2)]
+    for place, moments in enumerate(stages):
+        rows = np.concatenate([logits[place] for logits in by_hand])
+        np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-4, atol=1e-5)
+        assert moments.metadata.layer == f"roi_heads.box_predictor.{place}.cls_score"
+        assert moments.metadata.class_names[0] == "background"
+    maps = [logit_normalization(moments) for moments in stages]
+    raw, plain = stage_logits(cascade, images[0]), fingerprint(cascade)
+    digest = correct_stages(cascade, maps)
+    corrected = cascade.propose([images[0]])[0].logits
+    # Normalise, then average: not what a map of the average does.
+    wanted = np.mean([affine(rows) for affine, rows in zip(maps, raw, strict=True)], axis=0)
+    np.testing.assert_allclose(corrected, wanted, rtol=1e-3, atol=1e-4)
+    assert digest.startswith("stages:")
+    assert plain not in digest
+    sampled = collect_sampled_statistics(cascade, dataset, SMALL_TRAIN, max_images=1)
+    assert [moments.metadata.layer for moments in sampled] == [moments.metadata.layer for moments in stages]
+
+
+def test_a_detector_without_stages_is_refused():
+    with pytest.raises(InputError, match="Expected a cascade"):
+        correct_stages(small(4, image_size=64).eval(), [])

@@ -1,0 +1,135 @@
+"""Statistics of a detector by other estimators and over the regions that training samples."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from logn.cli.main import execute
+from logn.labels.detection_dataset import DetectionDataset
+from logn_research.datasets.transforms import SMALL_TRAIN
+from logn.errors import InputError
+from logn_research.experiments.detector_statistics import collect_detector_statistics, collect_sampled_statistics
+from logn.evaluate.store.predict import as_tensor
+from logn.statistics.estimators import Estimator
+from logn.statistics.moments import ClassMoments
+from logn.statistics.moving_average import MovingAverage
+from logn_research.training.detectors.models import small, small_one_stage
+from logn_research.training.engine.checkpoint import Checkpoint
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    # The detector has no class names, and takes those of the labels in their order.
+    pytest.mark.filterwarnings("ignore:The labels have class names:logn.errors.LogNWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def dataset(lvis_folder):
+    return DetectionDataset(lvis_folder / "train.json")
+
+
+@pytest.fixture(scope="module")
+def detector():
+    model = small(4, image_size=64).eval()
+    torch.manual_seed(0)
+    torch.nn.init.normal_(model.roi_heads.box_predictor.cls_score.weight, std=0.5)
+    return model
+
+
+def test_every_image_is_a_batch_of_the_moving_average(detector, dataset):
+    found = collect_detector_statistics(detector, dataset, estimator=Estimator("moving-average", momentum=0.1))
+    average = MovingAverage(5, momentum=0.1)
+    for index in np.random.default_rng(0).permutation(len(dataset)):
+        average.update(detector.propose([as_tensor(dataset.read_image(int(index)))])[0].logits)
+    np.testing.assert_allclose(found.mean, average.moments().mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.variance, average.moments().variance, rtol=1e-4)
+    assert (found.metadata.estimator, found.metadata.population) == ("moving-average", "test proposals")
+    assert len(found.sample) > 100
+
+
+def test_positives_are_the_proposals_on_objects_of_a_class(detector, dataset):
+    found = collect_detector_statistics(detector, dataset, estimator=Estimator("positives"))
+    everything = collect_detector_statistics(detector, dataset)
+    assert found.metadata.estimator == "positives"
+    assert found.count[0] == 0  # the background has none
+    assert 0 < found.count[1:].sum() < everything.count[1]
+    strict = collect_detector_statistics(detector, dataset, estimator=Estimator("positives-correct"))
+    assert (strict.count <= found.count).all()
+
+
+def test_sampled_regions_are_those_of_training(detector, dataset):
+    (found,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN)
+    assert (found.count == 10 * 48).all()  # the small detector samples 48 regions of an image
+    assert found.metadata.population == "sampled regions, random images"
+    (labelled,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN, estimator=Estimator("positives"))
+    # At most a quarter is positive, and every object is there, since true boxes are among the regions.
+    assert dataset.instance_counts.sum() <= labelled.count[1:].sum() <= 10 * 12
+    (again,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN)
+    np.testing.assert_array_equal(found.mean, again.mean)
+    assert not detector.training
+    assert not detector.rpn.training
+
+
+def test_repeats_of_the_sampler_count(detector, dataset):
+    (found,) = collect_sampled_statistics(
+        detector, dataset, SMALL_TRAIN, sampler="repeat-factor-ceil", repeat_threshold=1.0
+    )
+    assert found.count[0] > 10 * 48
+    assert found.metadata.population == "sampled regions, repeat-factor-ceil images"
+
+
+def test_a_detector_that_samples_nothing_is_refused(dataset):
+    with pytest.raises(InputError, match="Expected a detector that samples regions in training, but got one that has"):
+        collect_sampled_statistics(small_one_stage(4), dataset, SMALL_TRAIN)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory, detector):
+    path = tmp_path_factory.mktemp("run")
+    Checkpoint(detector.settings, 1, detector.state_dict(), run={"preset": "small"}).save(
+        path / "checkpoint.safetensors"
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "estimator"),
+    [([], "exact"), (["--estimator", "moving-average", "--momentum", "0.1"], "moving-average")],
+)
+def test_collect_of_a_run(lvis_folder, run_folder, tmp_path, capsys, options, estimator):
+    output = tmp_path / "statistics.safetensors"
+    arguments = ["collect", str(run_folder), "--data", str(lvis_folder), "-o", str(output), "--device", "cpu", *options]
+    assert execute([*arguments, "--max-images", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 4
+    moments = ClassMoments.load(output)
+    assert (moments.metadata.estimator, moments.metadata.population) == (estimator, "test proposals")
+    assert len(moments.sample) > 0
+    assert execute(["fit", str(output), "-o", str(tmp_path / "affine.safetensors")]) == 0
+
+
+def test_every_image_is_a_batch_of_the_moving_average_of_a_run(detector, dataset, lvis_folder, run_folder, tmp_path):
+    output = tmp_path / "statistics.safetensors"
+    words = ["--data", str(lvis_folder), "--estimator", "moving-average", "--momentum", "0.1", "--device", "cpu"]
+    assert execute(["collect", str(run_folder), *words, "-o", str(output)]) == 0
+    average = MovingAverage(5, momentum=0.1)
+    for index in range(len(dataset)):
+        average.update(detector.propose([as_tensor(dataset.read_image(index))])[0].logits)
+    found = ClassMoments.load(output)
+    np.testing.assert_allclose(found.mean, average.moments().mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.variance, average.moments().variance, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--population", "anchors"], "Expected `--population` only with dumped logits or an ONNX model, but"),
+        (["--momentum", "0.1"], "Expected `--momentum` only with the estimator moving-average, but it is exact."),
+    ],
+)
+def test_options_that_do_not_fit_a_run_are_refused(lvis_folder, run_folder, tmp_path, capsys, options, sentence):
+    output = tmp_path / "statistics.safetensors"
+    assert execute(["collect", str(run_folder), "--data", str(lvis_folder), "-o", str(output), *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not output.exists()

@@ -1,0 +1,290 @@
+"""The LVIS and COCO reader on files that the tests write, against the lvis package and pycocotools."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from logn.labels.annotation_columns import Category
+from logn.labels.detection_dataset import DetectionDataset
+from logn.errors import InputError
+
+TRIANGLE = [[2.0, 2.0, 12.5, 3.0, 6.0, 11.5]]
+RUNS = {"size": [20, 30], "counts": [45, 4, 16, 4, 531]}
+
+
+def lvis_content():
+    """Three images (one empty), category ids with gaps and out of order, every kind of mask, one crowd region."""
+    from pycocotools import mask as coco_mask
+
+    packed = coco_mask.frPyObjects(RUNS, 20, 30)
+    compressed = {"size": [20, 30], "counts": packed["counts"].decode()}
+    url = "http://images.cocodataset.org/train2017/{:012d}.jpg"
+    return {
+        "info": {"year": 2020},
+        "images": [
+            {"id": number, "height": 20, "width": 30, "coco_url": url.format(number), "neg_category_ids": []}
+            for number in (30, 10, 20)
+        ],
+        "categories": [
+            {"id": 7, "name": "café", "frequency": "r"},
+            {"id": 3, "name": "cup", "frequency": "f"},
+            {"id": 90, "name": "bun", "frequency": "c"},
+        ],
+        "annotations": [
+            annotation(1, 10, 90, [2, 2, 10.5, 9.5], TRIANGLE),
+            annotation(2, 30, 3, [2, 5, 2, 4], compressed),
+            annotation(3, 10, 7, [2, 5, 2, 4], RUNS),
+            annotation(4, 10, 3, [2, 5, 2, 4], RUNS, iscrowd=1),
+            annotation(5, 10, 7, [0, 0, 30, 20], [[0, 0, 30, 0, 30, 20, 0, 20]]),
+        ],
+    }
+
+
+def annotation(number, image, category, box, segmentation, iscrowd=0):
+    return {
+        "id": number, "image_id": image, "category_id": category, "bbox": box, "area": box[2] * box[3],
+        "segmentation": segmentation, "iscrowd": iscrowd,
+    }  # fmt: skip
+
+
+def write(folder, content, images=True):
+    file = folder / "lvis.json"
+    file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    if images:
+        (folder / "train2017").mkdir(exist_ok=True)
+        for entry in content["images"]:
+            picture = np.full((20, 30, 3), entry["id"], np.uint8)
+            Image.fromarray(picture).save(folder / "train2017" / f"{entry['id']:012d}.jpg")
+    return file
+
+
+def test_everything_that_a_file_says(tmp_path):
+    dataset = DetectionDataset(write(tmp_path, lvis_content()))
+    assert len(dataset) == 3
+    assert dataset.num_classes == 3
+    assert dataset.categories == (Category(3, "cup", "f"), Category(7, "café", "r"), Category(90, "bun", "c"))
+    assert dataset.class_names == ("cup", "café", "bun")
+    np.testing.assert_array_equal(dataset.category_ids, [3, 7, 90])
+    np.testing.assert_array_equal(dataset.image_ids, [30, 10, 20])
+    np.testing.assert_array_equal(dataset.image_sizes, [[20, 30]] * 3)
+    np.testing.assert_array_equal(dataset.instance_counts, [1, 2, 1])
+    np.testing.assert_array_equal(dataset.image_counts, [1, 1, 1])
+    np.testing.assert_array_equal(dataset.labels_of(1), [2, 1, 0, 1])
+    np.testing.assert_array_equal(dataset.is_crowd_of(1), [False, False, True, False])
+    np.testing.assert_array_equal(dataset.boxes_of(1)[0], np.float32([2, 2, 12.5, 11.5]))
+    assert [labels.tolist() for labels in dataset.labels_per_image()] == [[0], [2, 1, 1], []]
+    assert "3 images, 3 classes, 5 annotations" in repr(dataset)
+
+
+def test_a_sample_has_image_boxes_labels_and_masks(tmp_path):
+    from pycocotools import mask as coco_mask
+
+    dataset = DetectionDataset(write(tmp_path, lvis_content()))
+    sample = dataset[1]
+    assert sample.image_id == 10
+    assert sample.image.dtype == np.uint8
+    assert sample.image.shape == (20, 30, 3)
+    assert abs(int(sample.image.mean()) - 10) <= 2  # JPEG
+    assert (sample.boxes.dtype, sample.labels.dtype) == (np.float32, np.int64)
+    masks = sample.masks()
+    assert (masks.dtype, masks.shape) == (np.bool_, (4, 20, 30))
+    triangle = coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(TRIANGLE, 20, 30)))
+    np.testing.assert_array_equal(masks[0], triangle.astype(np.bool_))
+    runs = coco_mask.decode(coco_mask.frPyObjects(RUNS, 20, 30)).astype(np.bool_)
+    np.testing.assert_array_equal(masks[1], runs)
+    np.testing.assert_array_equal(dataset[0].masks()[0], runs)
+    assert masks[3].all()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as loader:
+        from_a_process = loader.submit(dataset.__getitem__, 1).result()
+    np.testing.assert_array_equal(from_a_process.masks(), sample.masks())
+
+
+def test_an_image_without_objects(tmp_path):
+    sample = DetectionDataset(write(tmp_path, lvis_content()))[-1]
+    assert sample.boxes.shape == (0, 4)
+    assert sample.labels.shape == (0,)
+    assert sample.masks().shape == (0, 20, 30)
+
+
+def test_agrees_with_the_lvis_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(np, "float", float, raising=False)  # lvis 0.5.3 was written for an older NumPy
+    from lvis import LVIS
+
+    file = write(tmp_path, lvis_content())
+    theirs, ours = LVIS(str(file)), DetectionDataset(file)
+    for position, image_id in enumerate(ours.image_ids.tolist()):
+        entries = theirs.load_anns(theirs.get_ann_ids(img_ids=[image_id]))
+        np.testing.assert_array_equal(
+            ours.category_ids[ours.labels_of(position)], [entry["category_id"] for entry in entries]
+        )
+        for mask, entry in zip(ours[position].masks(), entries, strict=True):
+            np.testing.assert_array_equal(mask, theirs.ann_to_mask(entry).astype(np.bool_))
+
+
+def test_agrees_with_pycocotools(tmp_path):
+    from pycocotools.coco import COCO
+
+    file = write(tmp_path, lvis_content())
+    with contextlib.redirect_stdout(io.StringIO()):
+        theirs = COCO(str(file))
+    ours = DetectionDataset(file)
+    for position, image_id in enumerate(ours.image_ids.tolist()):
+        entries = theirs.loadAnns(theirs.getAnnIds(imgIds=[image_id]))
+        boxes = np.array([entry["bbox"] for entry in entries]).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        np.testing.assert_allclose(ours.boxes_of(position), boxes, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("entry", "place"),
+    [
+        ({"file_name": "a.png"}, "a.png"),
+        ({"file_name": "deep/a.png"}, "deep/a.png"),
+        ({"coco_url": "http://x/val2017/a.png"}, "val2017/a.png"),
+        ({"coco_url": "http://x/val2017/a.png"}, "a.png"),
+        ({"coco_url": "http://x/val2017/a.png", "file_name": "COCO_a.png"}, "val2017/a.png"),
+    ],
+)
+def test_where_images_are_looked_for(tmp_path, entry, place):
+    content = {"images": [{"id": 1, "height": 2, "width": 3, **entry}], "categories": [{"id": 1, "name": "a"}]}
+    root = tmp_path / "pictures"
+    (root / place).parent.mkdir(parents=True)
+    Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(root / place)
+    dataset = DetectionDataset(write(tmp_path, content, images=False), root)
+    assert dataset.image_path(0) == root / place
+    assert dataset[0].image.shape == (2, 3, 3)
+    assert dataset.categories[0].frequency is None
+
+
+def test_grey_and_transparent_images_become_rgb(tmp_path):
+    content = {"images": [{"id": 1, "height": 2, "width": 3, "file_name": "a.png"}], "categories": [{"id": 1}]}
+    for mode in ("L", "LA", "RGBA", "P", "1"):
+        Image.new(mode, (3, 2)).save(tmp_path / "a.png")
+        assert DetectionDataset(write(tmp_path, content, images=False))[0].image.shape == (2, 3, 3)
+
+
+def test_degenerate_boxes_are_dropped_and_counted(tmp_path):
+    content = lvis_content()
+    boxes = [[5, 5, 0, 4], [5, 5, 4, -1], [5, 5, 0.5, 4], [40, 5, 4, 4], [-9, 5, 4, 4], [28, 18, 9, 9], [29.9, 1, 3, 3]]
+    content["annotations"] = [annotation(i, 10, 3, box, []) for i, box in enumerate(boxes)]
+    with pytest.warns(UserWarning, match="6 are dropped .* 1 are clipped"):
+        dataset = DetectionDataset(write(tmp_path, content))
+    assert (dataset.dropped_boxes, dataset.clipped_boxes) == (6, 1)
+    np.testing.assert_array_equal(dataset.boxes_of(1), [[28, 18, 30, 20]])
+    assert dataset.instance_counts.tolist() == [1, 0, 0]
+    assert dataset[1].masks().shape == (1, 20, 30)
+
+
+def test_rounding_over_the_edge_is_clipped_without_a_word(tmp_path, recwarn):
+    content = lvis_content()
+    content["annotations"] = [annotation(1, 10, 3, [-0.3, 0, 30.6, 20.2], [])]
+    dataset = DetectionDataset(write(tmp_path, content))
+    np.testing.assert_array_equal(dataset.boxes_of(1), [[0, 0, 30, 20]])
+    assert not recwarn.list
+
+
+def broken(**change):
+    content = lvis_content()
+    for key, value in change.items():
+        content[key] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (broken(images=[]), "to list `images`, but it lists none"),
+        (broken(categories=[]), "to list `categories`, but it lists none"),
+        (broken(annotations=[annotation(5, 99, 3, [1, 1, 2, 2], [])]), "image 99 of annotation 5 is not listed"),
+        (broken(annotations=[annotation(5, 10, 4, [1, 1, 2, 2], [])]), "category 4 of annotation 5 is not listed"),
+        (broken(annotations=[annotation(5, 10, 3, [1, 1, 2, float("nan")], [])]), "`bbox` of annotation 5"),
+        (
+            broken(annotations=[{"id": 5, "image_id": 10, "category_id": 3}]),
+            "`annotations` in .* to have `bbox`, but entry 0 has none",
+        ),
+        (
+            broken(annotations=[{"id": 5, "image_id": 10, "category_id": "3"}]),
+            "`category_id` .* an integer, but got '3'",
+        ),
+        (broken(annotations=[7]), "`annotations` of `.*` to hold objects, but got 7"),
+        (broken(images=[{"id": 1, "height": 2, "width": 2}]), "image 1 .* `file_name` or a `coco_url`"),
+        (
+            broken(images=[{"id": 1, "width": 2, "file_name": "a"}]),
+            "`images` in .* to have `height`, but entry 0 has none",
+        ),
+        (broken(images=[{"id": 1, "height": 0, "width": 2, "file_name": "a"}]), "a pixel or more, but got 0 and 2"),
+        (broken(images=[{"id": 2**70, "height": 1, "width": 2, "file_name": "a"}]), "`id` .* an integer"),
+        (broken(images=lvis_content()["images"] * 2), "image 30 comes twice"),
+        (broken(categories=lvis_content()["categories"] * 2), "category 7 comes twice"),
+    ],
+)
+def test_inconsistent_files_are_refused_in_one_sentence(tmp_path, content, words):
+    with pytest.raises(InputError, match=words) as caught:
+        DetectionDataset(write(tmp_path, content, images=False))
+    assert "lvis.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_truncated_and_wrong_images_are_named(tmp_path):
+    dataset = DetectionDataset(write(tmp_path, lvis_content()))
+    picture = tmp_path / "train2017" / "000000000010.jpg"
+    whole = picture.read_bytes()
+    picture.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"000000000010\.jpg` to be a whole image"):
+        dataset[1]
+    picture.write_text("no picture")
+    with pytest.raises(InputError, match="to be a whole image"):
+        dataset[1]
+    Image.new("RGB", (31, 20)).save(picture)
+    with pytest.raises(InputError, match=r"height and width \(20, 30\).* but it has \(20, 31\)"):
+        dataset[1]
+    picture.unlink()
+    with pytest.raises(InputError, match=r"Expected image 10 .*train2017/000000000010\.jpg.* but there is no file"):
+        dataset[1]
+    with pytest.raises(IndexError):
+        dataset[3]
+
+
+def test_gigantic_images_are_refused(tmp_path, monkeypatch):
+    dataset = DetectionDataset(write(tmp_path, lvis_content()))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(InputError, match="to be a whole image"):
+        dataset[1]
+
+
+def test_a_broken_mask_names_its_annotation(tmp_path):
+    content = lvis_content()
+    content["annotations"][0]["segmentation"] = {"size": [5, 5], "counts": [25]}
+    dataset = DetectionDataset(write(tmp_path, content))
+    with pytest.raises(InputError, match=r"annotation 1 of `.*lvis\.json`"):
+        dataset[1].masks()
+
+
+def test_a_file_that_changed_is_noticed(tmp_path):
+    file = write(tmp_path, lvis_content())
+    sample = DetectionDataset(file)[1]
+    file.write_text(file.read_text(encoding="utf-8") + "  ", encoding="utf-8")
+    with pytest.raises(InputError, match="it has changed"):
+        sample.masks()
+
+
+def test_reading_needs_no_torch(tmp_path):
+    import subprocess
+    import sys
+
+    file = write(tmp_path, lvis_content())
+    code = (
+        "import sys; from logn.labels.detection_dataset import DetectionDataset; "
+        "from logn_research.datasets.samplers import make_sampler; from logn_research.datasets import transforms; "
+        f"d = DetectionDataset({str(file)!r}); assert d[1].masks().any(); make_sampler('random', d).indices(); "
+        "assert not {'torch', 'matplotlib', 'typer'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
