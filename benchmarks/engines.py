@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
-
-import logn
 from logn_research.datasets.open_images import open_images
 from logn_research.training.classifiers.classifier_logits import classifier_statistics
-from logn.evaluate.classification.metrics import classification_metrics
 from logn_research.training.classifiers.images import as_batch, middle
 from logn_research.training.classifiers.train_classifier import load_classifier
+
+import logn
+from logn.evaluate.classification.metrics import classification_metrics
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "engines.py"
 PRECISIONS = ("float32", "float16", "int8")

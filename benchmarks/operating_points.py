@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from logn_research.experiments.artifact_cache import ArtifactCache
+from logn_research.experiments.detector_spec import DetectorSpec
 
 from logn.calibrators.method_spec import FitInputs
 from logn.evaluate.comparison.method_fitting import map_for_store
@@ -37,8 +39,6 @@ from logn.evaluate.operating.measured import measure as measured
 from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_outcomes
 from logn.evaluate.operating.target import Target
 from logn.evaluate.store.prediction_store import PredictionStore
-from logn_research.experiments.artifact_cache import ArtifactCache
-from logn_research.experiments.detector_spec import DetectorSpec
 from logn.files import write_text
 from logn.logits.arrays import sigmoid
 from logn.statistics.moments import ClassMoments

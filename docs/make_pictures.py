@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from logn.report.figure_style import BLUE, GREY, PAGE, paper_style
+from logn.report.figures import FIGURES, FigureOptions, draw_figure
 from PIL import Image
 
 from logn.evaluate.comparison.comparison import Comparison
 from logn.report.class_changes_data import ClassChanges, class_changes
-from logn.report.figure_style import BLUE, GREY, PAGE, paper_style
-from logn.report.figures import FIGURES, FigureOptions, draw_figure
 from logn.report.page import write_report
 from logn.report.run_folder import Run, open_run
 from logn.report.statistics_plot import GROUP_STYLES

@@ -11,8 +11,18 @@ import pytest
 import logn
 
 PACKAGE = Path(logn.__file__).parent
-FOLDERS = ["logits", "labels", "classes", "statistics", "calibrators", "deploy", "datasets", "training", "evaluate"]
-FOLDERS += ["callbacks", "report", "experiments", "cli"]
+FOLDERS = [
+    "logits",
+    "labels",
+    "classes",
+    "statistics",
+    "calibrators",
+    "deploy",
+    "evaluate",
+    "callbacks",
+    "report",
+    "cli",
+]
 NUMPY_ONLY = ["logits", "labels", "classes", "statistics", "calibrators"]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

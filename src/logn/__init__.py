@@ -135,7 +135,7 @@ _HOME = {
 }
 
 # Several names under one.
-_MODULES = ("losses", "ray")
+_MODULES = ("ray",)
 
 __all__ = [*sorted(_HOME), "__version__", *_MODULES]
 

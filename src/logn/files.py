@@ -21,7 +21,6 @@ from logn.errors import InputError
 WRITERS = {
     "logn.statistics": "`logn collect`",
     "logn.affine": "`logn fit`",
-    "logn-checkpoint": "`logn train`",
     "logn.comparison": "`logn compare -o`",
 }
 # The metadata entry that tells whether a file is as it was written.

@@ -7,10 +7,10 @@ import pytest
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
-from logn.labels.annotation_columns import fingerprint_images
 from logn.errors import LogNWarning
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.writer import PredictionWriter
+from logn.labels.annotation_columns import fingerprint_images
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

@@ -10,6 +10,11 @@ import onnx.parser
 import onnxruntime
 import pytest
 import torch
+from logn_research.training.classifiers.models import ClassifierSettings, build_classifier
+from logn_research.training.classifiers.train_classifier import load_classifier
+from logn_research.training.detectors.models import build_detector
+from logn_research.training.detectors.settings import DetectorSettings
+from logn_research.training.engine.checkpoint import Checkpoint, load_detector
 from onnx import numpy_helper
 from PIL import Image
 from safetensors.torch import load_file
@@ -20,11 +25,6 @@ from logn.evaluate.operating.operating_points import operating_points
 from logn.logits.image_folder import read_rgb
 from logn.logits.onnx.session import exposing
 from logn.statistics.moments import ClassMoments
-from logn_research.training.classifiers.models import ClassifierSettings, build_classifier
-from logn_research.training.classifiers.train_classifier import load_classifier
-from logn_research.training.detectors.models import build_detector
-from logn_research.training.detectors.settings import DetectorSettings
-from logn_research.training.engine.checkpoint import Checkpoint, load_detector
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES = 8

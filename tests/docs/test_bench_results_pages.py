@@ -5,8 +5,15 @@ import math
 from pathlib import Path
 
 import pytest
-
-from logn_research.experiments import bench_pages, classifier_pages, components, margins, online_table, sampler_table, table1
+from logn_research.experiments import (
+    bench_pages,
+    classifier_pages,
+    components,
+    margins,
+    online_table,
+    sampler_table,
+    table1,
+)
 from logn_research.experiments.bench_detectors import BENCHMARK
 from logn_research.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
 from logn_research.experiments.classifier_spec import GLYPH_CLASSES

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
 from logn_research.datasets.glyphs.settings import GlyphSettings
 

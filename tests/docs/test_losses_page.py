@@ -28,6 +28,7 @@ def test_the_commands_train(workplace, blocks, run_logn):
 
 def test_the_table_is_that_of_the_code():
     import logn_research.losses
+
     from logn.classes.counts import ClassCounts
 
     rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| F( \+ \d)? ", PAGE.read_text(encoding="utf-8"), flags=re.M)
@@ -42,8 +43,9 @@ def test_the_options_and_defaults_on_the_page_are_those_of_the_code():
     import inspect
 
     import logn_research.losses
-    from logn.classes.counts import ClassCounts
     from logn_research.losses.loss_factory import parse_loss
+
+    from logn.classes.counts import ClassCounts
 
     section = PAGE.read_text(encoding="utf-8").split("Options follow a colon")[1].split("##")[0]
     specs = [spec for spec in re.findall(r"`([^`]+)`", section) if ":" in spec]

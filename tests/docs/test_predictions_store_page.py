@@ -66,9 +66,9 @@ def test_a_torchvision_model_fills_a_store(workplace, python, run_python):
 
 
 def test_an_object_with_the_methods_of_the_page_fills_a_store(lvis_classes, python, run_python):
-    from logn.labels.detection_dataset import DetectionDataset
     from logn.evaluate.store.predict import predict
     from logn.evaluate.store.prediction_store import PredictionStore
+    from logn.labels.detection_dataset import DetectionDataset
 
     pytest.importorskip("torch")
 
@@ -87,8 +87,8 @@ def test_an_object_with_the_methods_of_the_page_fills_a_store(lvis_classes, pyth
 
 
 def test_a_loop_of_ones_own_fills_a_store_and_goes_on(lvis_classes, python, run_python):
-    from logn.labels.detection_dataset import DetectionDataset
     from logn.evaluate.store.prediction_store import PredictionStore
+    from logn.labels.detection_dataset import DetectionDataset
 
     dataset, seen = DetectionDataset("val.json"), []
 

@@ -219,10 +219,11 @@ def test_the_store_has_the_classes_of_the_detector_whatever_the_labels_have(tmp_
 def test_command_line(tmp_path, capsys):
     """`logn predict` on a small detector with random weights and three drawn images, then once more."""
     pytest.importorskip("torchvision")
-    from logn.cli.main import execute
-    from logn.labels.image_file import write_image
     from logn_research.training.detectors.models import DetectorSettings, build_detector
     from logn_research.training.engine.checkpoint import Checkpoint
+
+    from logn.cli.main import execute
+    from logn.labels.image_file import write_image
 
     images = [{"id": number, "file_name": f"{number}.png", "height": 40, "width": 50} for number in (3, 1, 2)]
     for image in images:

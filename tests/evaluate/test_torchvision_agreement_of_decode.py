@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 torchvision = pytest.importorskip("torchvision")
 
+from logn_research.experiments.mask_maker import mask_maker, paste_mask  # noqa: E402
 from torchvision.models.detection import (  # noqa: E402
     fasterrcnn_mobilenet_v3_large_320_fpn,
     maskrcnn_resnet50_fpn,
@@ -15,16 +16,15 @@ from torchvision.models.detection import (  # noqa: E402
 from torchvision.models.detection.roi_heads import paste_masks_in_image  # noqa: E402
 
 from logn.calibrators.class_affine import ClassAffine  # noqa: E402
-from logn.labels.masks import decode_segmentation  # noqa: E402
 from logn.errors import InputError  # noqa: E402
 from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
 from logn.evaluate.decode.detections import Detections  # noqa: E402
-from logn.evaluate.decode.mask_maker import mask_maker, paste_mask  # noqa: E402
 from logn.evaluate.detectors.torchvision import TorchvisionDetector  # noqa: E402
 from logn.evaluate.store.format import StoreHeader  # noqa: E402
 from logn.evaluate.store.predict import as_tensor, predict  # noqa: E402
 from logn.evaluate.store.prediction_store import PredictionStore  # noqa: E402
 from logn.evaluate.store.writer import PredictionWriter  # noqa: E402
+from logn.labels.masks import decode_segmentation  # noqa: E402
 
 
 class MadeImages:

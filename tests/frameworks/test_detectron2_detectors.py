@@ -14,14 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
+from logn_research.datasets.glyphs.settings import GlyphSettings
 from safetensors.torch import load_file
 from torch import nn
 from torchvision.ops import batched_nms, clip_boxes_to_image
 
 import logn
 from logn.cli.main import execute
-from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
-from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn.errors import InputError
 from logn.evaluate.detectors.detectron2 import Detectron2Detector
 from logn.evaluate.store.prediction_store import PredictionStore

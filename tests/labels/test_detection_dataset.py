@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from logn.errors import InputError
 from logn.labels.annotation_columns import Category
 from logn.labels.detection_dataset import DetectionDataset
-from logn.errors import InputError
 
 TRIANGLE = [[2.0, 2.0, 12.5, 3.0, 6.0, 11.5]]
 RUNS = {"size": [20, 30], "counts": [45, 4, 16, 4, 531]}

@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from jinja2 import UndefinedError
+from logn_research.cli.demo import write_page
+from logn_research.experiments.demo import DemoResult
 
 from logn.calibrators.methods.fracal import fracal
 from logn.cli.main import execute
-from logn_research.cli.demo import write_page
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
@@ -27,7 +28,6 @@ from logn.evaluate.detection.before_after import ScoreHistogram
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.gallery import GalleryImage, Mark
 from logn.evaluate.detection.recall_at_count import RecallAtCount
-from logn_research.experiments.demo import DemoResult
 from logn.report.page import NotShown, PageData, render_page, write_report
 from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
 from logn.report.page_gallery import Gallery, GalleryPart, Key, Picture, View, gallery

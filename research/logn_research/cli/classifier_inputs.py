@@ -69,9 +69,9 @@ class ClassifierRun:
         import numpy as np
 
         from logn.classes.counts import ClassCounts
+        from logn.evaluate.detectors.detector import choose_device
         from logn_research.training.classifiers.classifier_logits import classifier_logits, classifier_statistics
         from logn_research.training.classifiers.train_classifier import load_classifier
-        from logn_research.training.engine.distributed import choose_device
 
         classifier = load_classifier(self.model).to(choose_device(self.device))
         train, test = (self._images(classifier, split) for split in ("train", "test"))

@@ -14,11 +14,11 @@ from logn.cli.help_page import VerbCommand
 from logn.cli.kinds import formerly, with_old_spellings
 from logn.cli.options import choices as glyph_options
 from logn.cli.paths import OverwriteOption, check_output
-from logn_research.datasets.open_images import open_images
-from logn_research.datasets.samplers import ImagesOfClasses, make_sampler
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification.truth import SHOTS, shot_groups
 from logn.labels.source import are_labels, with_split
+from logn_research.datasets.open_images import open_images
+from logn_research.datasets.samplers import ImagesOfClasses, make_sampler
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
 
@@ -180,9 +180,9 @@ def preview(
 
         logn data preview glyphs -o sheet.png
     """
-    from logn_research.datasets.contact_sheet import draw_contact_sheet
     from logn.labels.detection_dataset import DetectionDataset
     from logn.labels.image_file import write_image
+    from logn_research.datasets.contact_sheet import draw_contact_sheet
 
     check_output(output, annotations, overwrite=overwrite)
     file = with_split(annotations, "train")

@@ -75,9 +75,9 @@ def figure(
 
     `logn figure positive-statistics run -p store -a lvis_v1_val.json --counts lvis_v1_train.json -o positives.png`
     """
+    from logn.report.run_folder import open_run
     from logn_research.figures.figure_style import check_format
     from logn_research.figures.figures import FigureOptions, draw_figure
-    from logn.report.run_folder import open_run
 
     check_format(output)
     check_output(output, overwrite=overwrite)

@@ -14,9 +14,9 @@ from logn.cli.options.choices import (
     SampleRowsOption,
     at_least_one,
 )
-from logn_research.cli.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
 from logn.cli.options.prediction import BatchOption, DataOption, ModelArgument, NamesOption, OutputOption
 from logn.errors import InputError
+from logn_research.cli.classifier_inputs import COUNTS_FILE, LAYER_FILE, STATISTICS_FILE
 
 if TYPE_CHECKING:
     from logn_research.datasets.labelled_images import LabelledImages
@@ -39,10 +39,10 @@ def run_classifier(
     json: JsonOption = False,
 ) -> None:
     """Run an image classifier once and keep its logits, as `logn predict` does."""
+    from logn.evaluate.detectors.detector import choose_device
     from logn_research.datasets.open_images import SPLITS, open_images
     from logn_research.training.classifiers.classifier_logits import check_classes
     from logn_research.training.classifiers.train_classifier import load_classifier
-    from logn_research.training.engine.distributed import choose_device
 
     at_least_one(batch=batch)
     batch = 256 if batch is None else batch
@@ -88,8 +88,8 @@ def _passes(opened: dict[str, LabelledImages]) -> int:
 
 def _write_facts(classifier: Classifier, folder: Path) -> dict[str, Path]:
     """What methods need to know besides the logits."""
-    from logn_research.datasets.glyphs.shards import write_json
     from logn.files import write_safetensors
+    from logn_research.datasets.glyphs.shards import write_json
 
     counts = classifier.image_counts or ()
     table = {"names": classifier.class_names, "image_counts": counts, "num_images": sum(counts)}
@@ -113,8 +113,8 @@ def _write_split(
 ) -> dict[str, Path]:
     import numpy as np
 
-    from logn_research.training.classifiers.classifier_logits import classifier_logits, logits_and_statistics
     from logn.files import atomic_path
+    from logn_research.training.classifiers.classifier_logits import classifier_logits, logits_and_statistics
 
     written: dict[str, Path] = {}
     if split == "train":

@@ -9,10 +9,10 @@ import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command
 from logn.cli.kinds import Kind, verb_of, with_old_spellings
-from logn.cli.options import training as options
 from logn.cli.options.choices import DeviceOption, ImageFolderOption, ListNamesOption, Task, TaskOption
 from logn.errors import InputError
 from logn.labels.source import are_labels
+from logn_research.cli import training_options as options
 
 
 def train_detector(
@@ -158,9 +158,9 @@ def run_classifier(
     as_json: JsonOption = False,
 ) -> None:
     """Train an image classifier, as `logn train` does."""
+    from logn_research.losses.loss_factory import DEFAULT_LOSS
     from logn_research.training.classifiers.config import ClassifierTrainingConfig
     from logn_research.training.classifiers.train_classifier import train_classifier as run_training
-    from logn_research.losses.loss_factory import DEFAULT_LOSS
 
     config = ClassifierTrainingConfig(
         data=data,

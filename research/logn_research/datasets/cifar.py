@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from logn.errors import InputError
 from logn.labels.image_file import ImageArray
 from logn_research.datasets.labelled_images import IntArray, LabelledImages, array_images, read_class_names
-from logn.errors import InputError
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -62,7 +62,7 @@ def read_cifar(folder: str | os.PathLike[str], split: str = "train") -> Labelled
 
     Args:
         folder: What `cifar-10-binary.tar.gz` or `cifar-100-binary.tar.gz` unpacks to.
-        split: `"train"` or `"test"`; there is no validation split (`logn_research.datasets.long_tail.held_out` makes one).
+        split: `"train"` or `"test"`; there is no validation split (`long_tail.held_out` makes one).
     """
     root = Path(folder)
     version = _version(root)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from logn.errors import InputError
+from logn.logits.image_folder import SUFFIXES
 from logn_research.datasets.labelled_images import (
     FilePixels,
     LabelledImages,
     numbered_names,
     read_class_names,
 )
-from logn.errors import InputError
-from logn.logits.image_folder import SUFFIXES
 
 #: Folder names by which splits are recognised, the first that is there.
 SPLIT_FOLDERS = {

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.errors import InputError
 from logn.labels.detection_dataset import DetectionDataset
 from logn.labels.image_file import ImageArray, import_pillow
 from logn.labels.sample import Sample
-from logn.errors import InputError
 
 #: Colours that stay apart for the colour-blind: rare vermilion, common yellow, frequent blue, none white.
 GROUP_COLOURS = {"r": (213, 94, 0), "c": (240, 228, 66), "f": (86, 180, 233), None: (255, 255, 255)}

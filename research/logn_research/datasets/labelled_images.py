@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from logn.labels.image_file import ImageArray, read_image
 from logn.errors import InputError
+from logn.labels.image_file import ImageArray, read_image
 
 IntArray = npt.NDArray[np.int64]
 

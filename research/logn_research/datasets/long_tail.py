@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from logn_research.datasets.labelled_images import IntArray, LabelledImages
 from logn.errors import InputError
+from logn_research.datasets.labelled_images import IntArray, LabelledImages
 
 
 def exponential_profile(most: int, num_classes: int, imbalance: float) -> IntArray:

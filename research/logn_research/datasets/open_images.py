@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from logn.errors import InputError
 from logn_research.datasets.cifar import is_cifar, read_cifar
 from logn_research.datasets.class_lists import SPLIT_FOLDERS, read_class_folders, read_class_list
 from logn_research.datasets.glyphs.classes import is_glyph_classes, read_glyph_classes
 from logn_research.datasets.labelled_images import LabelledImages
 from logn_research.datasets.long_tail import held_out, thinned
-from logn.errors import InputError
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

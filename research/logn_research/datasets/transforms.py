@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from logn.errors import InputError, MissingExtraError
 from logn.labels.image_file import ImageArray, import_pillow
 from logn.labels.masks import BoolArray
 from logn.labels.sample import Sample
-from logn.errors import InputError, MissingExtraError
 
 
 @dataclass(frozen=True)

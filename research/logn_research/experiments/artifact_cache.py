@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from logn.errors import InputError
+from logn.statistics.moments import ClassMoments
 from logn_research.experiments.model_spec import Folders, ModelSpec, Step
 from logn_research.experiments.training_jobs import train_side_by_side
-from logn.statistics.moments import ClassMoments
 from logn_research.training.engine.training_log import read_log, training_seconds
 
 Data = TypeVar("Data")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn.errors import InputError
+from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn_research.experiments.demo import QUICK as QUICK_DEMO
 from logn_research.experiments.detector_spec import ITERATIONS, DetectionProblem, DetectorSpec
 from logn_research.losses.loss_factory import DEFAULT_LOSS

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from logn.evaluate.comparison.tables import Table
+from logn.strict_json import plain_values
+from logn.text_table import USUAL, TextStyle
 from logn_research.experiments.detector_spec import STATISTICS_IMAGES
 from logn_research.experiments.experiment import NOT_TRAINED, BenchResult, Experiment, RowResult, SectionResult
 from logn_research.experiments.formatting import listed, write_page
 from logn_research.experiments.paper_tables import DATA, MAIN_FRAMEWORK, PaperRow
-from logn.strict_json import plain_values
-from logn.text_table import USUAL, TextStyle
 
 METRICS = {
     **{f"box {name}": name for name in ("AP", "APr", "APc", "APf")},

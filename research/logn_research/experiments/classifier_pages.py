@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from logn.evaluate.comparison.tables import Table
+from logn.strict_json import plain_values
+from logn.text_table import USUAL, TextStyle
 from logn_research.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
 from logn_research.experiments.classifier_spec import ClassifierProblem
 from logn_research.experiments.formatting import half_width, listed, signed, write_page
 from logn_research.experiments.imagenet_lt import COMPONENTS, MAIN, MORE, PAPER_DATA, PAPER_MODEL, PaperAccuracy
-from logn.strict_json import plain_values
-from logn.text_table import USUAL, TextStyle
 
 NAME = "imagenet-lt"
 COLUMNS = {"many": "many", "medium": "medium", "few": "few", "overall": "top-1"}

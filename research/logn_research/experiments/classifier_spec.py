@@ -9,21 +9,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from logn.errors import InputError
+from logn.evaluate.classification.logits import moments_of_logits
+from logn.evaluate.detectors.detector import choose_device
+from logn.files import atomic_path
+from logn.statistics.moments import ClassMoments
 from logn_research.datasets.glyphs.classes import generate_glyph_classes, is_complete
 from logn_research.datasets.glyphs.settings import GlyphClassSettings
 from logn_research.datasets.glyphs.shards import write_json
 from logn_research.datasets.labelled_images import LabelledImages
 from logn_research.datasets.open_images import open_images
-from logn.errors import InputError
-from logn_research.training.classifiers.classifier_logits import classifier_logits
-from logn.evaluate.classification.logits import moments_of_logits
 from logn_research.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, is_current, loss_in_name
-from logn.files import atomic_path
-from logn.statistics.moments import ClassMoments
+from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
+from logn_research.training.classifiers.classifier_logits import classifier_logits
 from logn_research.training.classifiers.config import ClassifierTrainingConfig
 from logn_research.training.classifiers.train_classifier import load_classifier, train_classifier
-from logn_research.training.engine.distributed import choose_device
-from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: Second stages: the part that is trained, with class-balanced sampling (Kang et al., ICLR 2020).
 SECOND_STAGES = {"crt": "new-classifier", "lws": "scales"}

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logn_research.experiments.corrected_detectors import ablation
-from logn_research.experiments.experiment import CORRECT_POSITIVES, POSITIVES, Correction, Experiment, RowResult, SectionResult
+from logn_research.experiments.experiment import (
+    CORRECT_POSITIVES,
+    POSITIVES,
+    Correction,
+    Experiment,
+    RowResult,
+    SectionResult,
+)
 from logn_research.experiments.formatting import best_row, signed
 from logn_research.experiments.paper_tables import COMPONENTS, ERRORS
 

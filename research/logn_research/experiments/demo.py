@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from logn.classes.counts import ClassCounts
-from logn.labels.detection_dataset import DetectionDataset
-from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
-from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.correction.correct import choose_images
-from logn.evaluate.correction.model_kinds import ImageFiles
-from logn.evaluate.correction.torch_files import Opening, open_run
-from logn.evaluate.decode.mask_maker import mask_maker
+from logn.evaluate.correction.model_kinds import ImageFiles, Traits
+from logn.evaluate.correction.torch_model import from_adapter
 from logn.evaluate.store.predict import predict
+from logn.labels.detection_dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
+from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
+from logn_research.datasets.glyphs.settings import GlyphSettings
+from logn_research.experiments.mask_maker import mask_maker
 from logn_research.training.detectors.config import DetectorTrainingConfig
 from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine.checkpoint import load_detector
@@ -139,7 +138,10 @@ def _statistics(folder: Path, training: DetectionDataset, settings: DemoSettings
         return ClassMoments.load(path)
     images = min(settings.statistics_images, len(training))
     with step("Recording logits of training images, without labels", images) as progress:
-        run = open_run(folder / "model", Opening(torch.device("cpu")))
+        detector = load_detector(folder / "model")
+        run = from_adapter(
+            detector, name="model", traits=Traits("logn_research", "its own", ""), save=None, reopen=None
+        )
         (moments,) = run.collect(ImageFiles(choose_images(training.image_paths(), images)), progress=progress)
     moments.save(path)
     return moments

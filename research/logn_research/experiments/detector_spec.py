@@ -10,26 +10,26 @@ import numpy as np
 from safetensors import safe_open
 
 from logn.classes.counts import ClassCounts
-from logn.labels.detection_dataset import DetectionDataset
-from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
-from logn_research.datasets.glyphs.settings import GlyphSettings
-from logn_research.datasets.samplers import PAPER_THRESHOLD
 from logn.errors import InputError
-from logn_research.experiments.detector_statistics import collect_detector_statistics
+from logn.evaluate.detectors.detector import choose_device
 from logn.evaluate.store.predict import predict
-from logn_research.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, loss_in_name
+from logn.labels.detection_dataset import DetectionDataset
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import find_modules
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import parse_json
+from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
+from logn_research.datasets.glyphs.settings import GlyphSettings
+from logn_research.datasets.samplers import PAPER_THRESHOLD
+from logn_research.experiments.detector_statistics import collect_detector_statistics
+from logn_research.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, loss_in_name
+from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 from logn_research.training.detectors.config import DetectorTrainingConfig
 from logn_research.training.detectors.settings import LIGHT, PAPER_MODELS
 from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine.checkpoint import FILE_NAME as CHECKPOINT
 from logn_research.training.engine.checkpoint import load_detector
-from logn_research.training.engine.distributed import choose_device
 from logn_research.training.engine.schedule import get_preset
-from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: On 2,400 glyph scenes this repeats rare classes as much as the paper's 0.001 does on the 100,000 images of LVIS.
 GLYPH_REPEAT_THRESHOLD = 0.04

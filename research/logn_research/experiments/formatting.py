@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logn_research.experiments.experiment import RowResult, SectionResult
 from logn.files import write_text
+from logn_research.experiments.experiment import RowResult, SectionResult
 
 
 def signed(value: float) -> str:

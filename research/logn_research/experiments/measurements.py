@@ -17,26 +17,26 @@ import torch
 from logn.calibrators.all_methods import method_named
 from logn.calibrators.method_spec import parse_method
 from logn.classes.dimensions import read_dimensions
-from logn.labels.detection_dataset import DetectionDataset
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.decode.mask_maker import mask_maker
 from logn.evaluate.detection.assignment import columns_of
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.prediction_store import PredictionStore
-from logn_research.experiments.artifact_cache import ArtifactCache
-from logn_research.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
-from logn_research.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
-from logn_research.experiments.training_jobs import single_thread
 from logn.files import write_text
+from logn.labels.detection_dataset import DetectionDataset
 from logn.logits.arrays import foreground_columns
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.positives import PositiveMoments
 from logn.strict_json import plain_values
+from logn_research.experiments.artifact_cache import ArtifactCache
+from logn_research.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
+from logn_research.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
+from logn_research.experiments.mask_maker import mask_maker
+from logn_research.experiments.training_jobs import single_thread
 from logn_research.training.detectors.config import DetectorTrainingConfig
 from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine.checkpoint import FILE_NAME as CHECKPOINT

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler, repeat_factors
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import Comparison
 from logn.logits.arrays import foreground_columns
-from logn_research.figures.assigned_proposals import AssignedProposals, assigned_proposals
 from logn.report.run_folder import Run
 from logn.statistics.diagnosis import Correlation, pearson, spearman
 from logn.statistics.moments import ClassMoments
+from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler, repeat_factors
+from logn_research.figures.assigned_proposals import AssignedProposals, assigned_proposals
 
 Floats = npt.NDArray[np.float64]
 NAN = float("nan")

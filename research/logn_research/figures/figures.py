@@ -12,6 +12,7 @@ import numpy as np
 
 from logn.errors import InputError
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
+from logn.report.run_folder import Run, open_run
 from logn_research.figures.assigned_proposals import assigned_proposals
 from logn_research.figures.error_data import error_components, error_pair
 from logn_research.figures.figure_data import (
@@ -43,7 +44,6 @@ from logn_research.figures.figure_style import (
     paper_style,
     save_figure,
 )
-from logn.report.run_folder import Run, open_run
 
 
 def draw_errors(panels: Mapping[str, Mapping[str, float]], make: Callable[..., Any]) -> Any:

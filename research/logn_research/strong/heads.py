@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import logn
-from logn_research.datasets.samplers import RepeatFactorSampler
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.writer import PredictionWriter
-from logn_research.training.detectors.heads import class_layer
+from logn_research.datasets.samplers import RepeatFactorSampler
 from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_split
+from logn_research.training.detectors.heads import class_layer
 
 HIDDEN = 512
 IMAGES, REGIONS, FOREGROUND = 16, 64, 16  # of a batch; regions of an image; of these at most so many objects

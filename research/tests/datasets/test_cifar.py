@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-
 from logn_research.datasets.cifar import is_cifar, read_cifar
 from logn_research.datasets.open_images import open_images
+
 from logn.errors import InputError
 
 

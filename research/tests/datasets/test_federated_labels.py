@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logn_research.datasets.federated_labels import federate, federate_file, summarise
 
 from logn.cli.main import execute
-from logn_research.datasets.federated_labels import federate, federate_file, summarise
 from logn.errors import InputError
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.ground_truth import load_ground_truth

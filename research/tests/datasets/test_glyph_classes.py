@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from logn.classes.counts import ClassCounts
-from logn.cli.main import execute
 from logn_research.datasets.glyphs import classes as glyph_classes
 from logn_research.datasets.glyphs.classes import generate_glyph_classes, is_glyph_classes, read_glyph_classes
 from logn_research.datasets.glyphs.settings import GlyphClassSettings, geometric_counts, plan_classes
 from logn_research.datasets.open_images import open_images
+
+from logn.classes.counts import ClassCounts
+from logn.cli.main import execute
 from logn.errors import InputError
 
 SMALL = GlyphClassSettings(classes=6, most=12, fewest=2, dev=2, test=3, size=24, seed=4)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from logn_research.datasets.glyphs.alphabet import (
     STYLES,
     choose_alphabet,
@@ -23,6 +22,7 @@ from logn_research.datasets.glyphs.plan import (
     plan_validation,
 )
 from logn_research.datasets.glyphs.settings import GlyphSettings
+
 from logn.errors import InputError
 
 

@@ -15,13 +15,13 @@ import time
 
 import numpy as np
 import pytest
-from PIL import Image
-
-from logn.labels.detection_dataset import DetectionDataset
 from logn_research.datasets.glyphs import scenes as glyph_scenes
 from logn_research.datasets.glyphs.scene import draw_scene, scaled_number
 from logn_research.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
+from PIL import Image
+
 from logn.errors import InputError
+from logn.labels.detection_dataset import DetectionDataset
 
 SETTINGS = GlyphSettings(classes=12, train=40, dev=16, test=6, size=64, seed=3)
 FILES = ("train.json", "dev.json", "test.json", "dev_exhaustive.json", "test_exhaustive.json")
@@ -330,6 +330,7 @@ def test_a_folder_from_before_clutter_could_be_chosen_is_the_default(scenes, tmp
 
 def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):
     from logn_research.datasets.glyphs import alphabet
+
     from logn.errors import MissingExtraError
 
     alphabet.font_folder.cache_clear()

@@ -4,8 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from logn_research.datasets.labelled_images import (
     FilePixels,
     LabelledImages,
@@ -14,6 +12,8 @@ from logn_research.datasets.labelled_images import (
     require_every_class,
 )
 from logn_research.datasets.samplers import ClassBalancedSampler, make_sampler
+from PIL import Image
+
 from logn.errors import InputError
 
 PIXELS = np.arange(5 * 4 * 6 * 3, dtype=np.uint8).reshape(5, 4, 6, 3)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from logn_research.datasets.labelled_images import array_images
 from logn_research.datasets.long_tail import exponential_profile, held_out, thinned
+
 from logn.errors import InputError
 
 imbalances = st.floats(1, 1000)

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from PIL import Image
-
 from logn_research.datasets.class_lists import read_class_folders
 from logn_research.datasets.open_images import open_images
+from PIL import Image
+
 from logn.errors import InputError
 
 

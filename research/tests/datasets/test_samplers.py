@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from logn_research.datasets.samplers import (
     SAMPLERS,
     ClassBalancedSampler,
@@ -17,6 +16,7 @@ from logn_research.datasets.samplers import (
     make_sampler,
     repeat_factors,
 )
+
 from logn.errors import InputError
 
 TEN_IMAGES = [[0], [0, 1], [0], [0, 2], *([0] for _ in range(6))]

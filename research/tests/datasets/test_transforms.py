@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from logn.labels.sample import Sample
 from logn_research.datasets.transforms import (
     PAPER_TEST,
     PAPER_TRAIN,
@@ -17,7 +15,9 @@ from logn_research.datasets.transforms import (
     resize,
     to_tensors,
 )
+
 from logn.errors import InputError
+from logn.labels.sample import Sample
 
 
 def sample_with_a_square(height=60, width=90, top=10, left=20, side=24):

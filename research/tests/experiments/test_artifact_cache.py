@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-
 from logn_research.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings
 from logn_research.experiments.artifact_cache import ArtifactCache
 from logn_research.experiments.bench_detectors import BenchLength

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from logn.calibrators.method_spec import fit_method, parse_method
 from logn_research.datasets.glyphs.plan import long_tailed_counts
 from logn_research.experiments import components, detector_spec, margins, online_table, sampler_table, table1
 from logn_research.experiments.bench_detectors import BENCHMARK, EQL_THRESHOLD, QUICK, BenchLength
@@ -17,9 +15,11 @@ from logn_research.experiments.detector_spec import DetectionProblem, DetectorSp
 from logn_research.experiments.experiment import BenchResult, BenchSection, RowResult, SectionResult
 from logn_research.experiments.model_spec import Folders
 from logn_research.experiments.run_experiment import detectors_of
+from logn_research.training.detectors.config import DetectorTrainingConfig
+
+from logn.calibrators.method_spec import fit_method, parse_method
 from logn.statistics.moments import ClassMoments
 from logn.text_table import TextStyle
-from logn_research.training.detectors.config import DetectorTrainingConfig
 
 EXPERIMENTS = [module.EXPERIMENT for module in (table1, components, margins, online_table, sampler_table)]
 NAMES = [experiment.name for experiment in EXPERIMENTS]

@@ -7,27 +7,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
-
-from logn.cli.main import execute
-from logn.cli.verbs import bench as bench_command
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
 from logn_research.datasets.glyphs.settings import GlyphSettings
-from logn.errors import InputError
-from logn_research.experiments.detector_statistics import collect_detector_statistics
 from logn_research.experiments import margins
 from logn_research.experiments.artifact_cache import ArtifactCache
 from logn_research.experiments.bench_detectors import BenchLength
 from logn_research.experiments.bench_pages import to_markdown
 from logn_research.experiments.detector_spec import DetectionProblem
+from logn_research.experiments.detector_statistics import collect_detector_statistics
 from logn_research.experiments.experiment import NOT_TRAINED, BenchRow, BenchSection, Correction, Experiment
 from logn_research.experiments.measurements import FILE_NAME, RecordFile, measure
 from logn_research.experiments.run_experiment import run_experiment
-from logn.statistics.moments import ClassMoments
 from logn_research.training.detectors.heads import BoxPredictor
 from logn_research.training.detectors.models import build_detector
 from logn_research.training.detectors.settings import DetectorSettings
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from logn.cli.main import execute
+from logn.cli.verbs import bench as bench_command
+from logn.errors import InputError
+from logn.statistics.moments import ClassMoments
 
 TINY = BenchLength("tiny", GlyphSettings(classes=6, train=40, dev=1, test=12), iterations=12)
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from logn_research.datasets.glyphs.settings import GlyphClassSettings
 from logn_research.experiments.classifier_measurements import ClassifierRowResult, ClassifierSectionResult
 from logn_research.experiments.classifier_pages import (
@@ -17,6 +16,7 @@ from logn_research.experiments.classifier_pages import (
 from logn_research.experiments.classifier_spec import ClassifierProblem
 from logn_research.experiments.formatting import half_width, student_quantile
 from logn_research.experiments.imagenet_lt import COMPONENTS, MAIN, PAPER_DATA, sections
+
 from logn.text_table import TextStyle
 
 FACTS = {

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from logn_research.datasets.glyphs.classes import GlyphClassSettings, generate_glyph_classes
 
 from logn.cli.main import execute
-from logn_research.datasets.glyphs.classes import GlyphClassSettings, generate_glyph_classes
 
 TINY = ["--iterations", "4", "--batch", "8", "--device", "cpu"]
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,17 +6,17 @@ import json
 import numpy as np
 import pytest
 import torch
+from logn_research.cli.demo import sentences, threshold_cells
+from logn_research.datasets.glyphs.settings import GlyphSettings
+from logn_research.experiments.demo import METHODS, DemoSettings, run_demo
+from logn_research.experiments.detector_statistics import collect_detector_statistics
+from logn_research.training.engine.checkpoint import load_detector
 
 import logn
 from logn.cli.main import execute
-from logn_research.cli.demo import sentences, threshold_cells
-from logn.labels.detection_dataset import DetectionDataset
-from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.comparison.tables import change_text
-from logn_research.experiments.detector_statistics import collect_detector_statistics
-from logn_research.experiments.demo import METHODS, DemoSettings, run_demo
+from logn.labels.detection_dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
-from logn_research.training.engine.checkpoint import load_detector
 
 TINY = DemoSettings(
     GlyphSettings(classes=6, train=24, dev=1, test=8), iterations=3, statistics_images=6, num_bootstrap=20, processes=1

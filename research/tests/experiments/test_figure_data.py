@@ -6,17 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from logn.cli.main import execute
-from logn.errors import InputError
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import Comparison, DetectionScope
-from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.detection.assignment import assign
-from logn.evaluate.detection.protocol import EvaluationProtocol
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
-from logn.logits.proposals import Proposals
 from logn_research.figures.assigned_proposals import AssignedProposals, assigned_proposals
 from logn_research.figures.error_data import COMPONENTS, error_components, error_pair
 from logn_research.figures.figure_data import (
@@ -33,6 +22,17 @@ from logn_research.figures.figure_data import (
 )
 from logn_research.figures.figure_style import paper_style
 from logn_research.figures.figures import FIGURES, FigureOptions, draw_figure, draw_online
+
+from logn.cli.main import execute
+from logn.errors import InputError
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.comparison import Comparison, DetectionScope
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.detection.assignment import assign
+from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.writer import PredictionWriter
+from logn.logits.proposals import Proposals
 from logn.report.run_folder import open_run
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from logn.cli.main import execute
 from logn_research.datasets.glyphs.settings import GlyphClassSettings
-from logn.errors import InputError
 from logn_research.experiments import classifier_spec
 from logn_research.experiments.artifact_cache import ArtifactCache
 from logn_research.experiments.classifier_measurements import describe_data, run_sections
 from logn_research.experiments.classifier_spec import ClassifierProblem, ClassifierSpec
 from logn_research.experiments.imagenet_lt import MAIN, sections
+
+from logn.cli.main import execute
+from logn.errors import InputError
 
 TINY = ClassifierProblem(
     "glyph classes",

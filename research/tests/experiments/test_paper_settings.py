@@ -5,17 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
-
-import logn
-from logn.calibrators.method_spec import fit_method
-from logn.classes.counts import ClassCounts
 from logn_research.experiments import imagenet_lt, online_table
 from logn_research.experiments.bench_detectors import BENCHMARK
 from logn_research.experiments.classifier_spec import ClassifierSpec
 from logn_research.experiments.detector_spec import DetectorSpec
 from logn_research.experiments.model_spec import Folders
 from logn_research.figures.error_data import COMPONENTS
+from logn_research.losses.loss_factory import make_loss
 from logn_research.training.classifiers.config import ClassifierTrainingConfig
 from logn_research.training.detectors.config import DetectorTrainingConfig
 from logn_research.training.detectors.feature_memory import FeatureMemory
@@ -23,7 +19,11 @@ from logn_research.training.detectors.heads import NormedConv2d, NormedLinear
 from logn_research.training.detectors.settings import DetectorSettings
 from logn_research.training.engine.distributed import DistributedContext
 from logn_research.training.engine.trainer import Trainer
-from logn_research.losses.loss_factory import make_loss
+from torch import nn
+
+import logn
+from logn.calibrators.method_spec import fit_method
+from logn.classes.counts import ClassCounts
 
 FOLDERS = Folders(Path("data"), Path("run"))
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from logn_research.experiments.paper_tables import (
     COMPONENTS,
     ERRORS,

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-
 from logn_research.experiments import measurements as training_cost
 from logn_research.experiments.artifact_cache import ArtifactCache
 from logn_research.experiments.detector_spec import DetectorSpec

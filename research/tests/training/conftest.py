@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from torch import nn
-
 from logn_research.datasets.labelled_images import array_images
 from logn_research.training.detectors.settings import DetectorSettings
 from logn_research.training.engine.checkpoint import read_checkpoint
+from PIL import Image
+from torch import nn
 
 
 def write_lvis_folder(folder, *, images=10, size=64, classes=4, objects=3, seed=0):

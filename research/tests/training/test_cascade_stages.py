@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from logn_research.datasets.transforms import SMALL_TRAIN
+from logn_research.experiments.detector_statistics import collect_sampled_statistics
+from logn_research.training.detectors.models import cascade_mask_rcnn_r101_fpn, small
+from logn_research.training.engine.checkpoint import Checkpoint
 
 from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.cli.main import execute
-from logn.labels.detection_dataset import DetectionDataset
-from logn_research.datasets.transforms import SMALL_TRAIN
 from logn.errors import InputError
-from logn_research.experiments.detector_statistics import collect_sampled_statistics
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.stage_corrections import correct_stages
+from logn.labels.detection_dataset import DetectionDataset
 from logn.logits.fingerprint import fingerprint
 from logn.statistics.moments import ClassMoments
-from logn_research.training.detectors.models import cascade_mask_rcnn_r101_fpn, small
-from logn_research.training.engine.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

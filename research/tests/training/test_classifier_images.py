@@ -5,10 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from logn_research.datasets.labelled_images import array_images
 from logn_research.datasets.samplers import RandomSampler
-from logn.errors import InputError
 from logn_research.training.classifiers.images import (
     CROP_TRIES,
     ClassifierBatches,
@@ -21,6 +19,8 @@ from logn_research.training.classifiers.images import (
     shift_and_flip,
 )
 from logn_research.training.engine.batches import ImageStream
+
+from logn.errors import InputError
 
 STRONG = ImageAugmentation(shift=3, flip=0.5, colour=0.4)
 

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
-
-import logn
 from logn_research.datasets.labelled_images import array_images
-from logn.errors import InputError
 from logn_research.training.classifiers.classifier_logits import (
     classifier_logits,
     classifier_statistics,
     logits_and_statistics,
 )
 from logn_research.training.classifiers.models import make_classifier
+
+import logn
+from logn.errors import InputError
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from logn_research.training.classifiers.models import ClassifierSettings, build_classifier, make_classifier
 from torch import nn
 from torchvision.models import resnet50
 
 import logn
 from logn.calibrators.method_spec import fit_method
 from logn.errors import InputError
-from logn_research.training.classifiers.models import ClassifierSettings, build_classifier, make_classifier
 
 PICTURES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -4,18 +4,18 @@ import json
 
 import pytest
 import torch
-from torch import nn
-
-from logn.errors import InputError
-from logn.files import read_safetensors, write_safetensors
 from logn_research.losses import SeesawLoss
+from logn_research.losses.loss_factory import LOSS_NAMES
 from logn_research.training.classifiers.config import ClassifierTrainingConfig
 from logn_research.training.classifiers.models import ClassifierSettings
 from logn_research.training.classifiers.train_classifier import load_classifier, train_classifier
 from logn_research.training.engine.checkpoint import Checkpoint, read_checkpoint, stored_kind
 from logn_research.training.engine.trainer import NonFiniteLossError
 from logn_research.training.engine.training_log import read_log
-from logn_research.losses.loss_factory import LOSS_NAMES
+from torch import nn
+
+from logn.errors import InputError
+from logn.files import read_safetensors, write_safetensors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

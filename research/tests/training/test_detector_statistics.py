@@ -5,18 +5,18 @@ import json
 import numpy as np
 import pytest
 import torch
+from logn_research.datasets.transforms import SMALL_TRAIN
+from logn_research.experiments.detector_statistics import collect_detector_statistics, collect_sampled_statistics
+from logn_research.training.detectors.models import small, small_one_stage
+from logn_research.training.engine.checkpoint import Checkpoint
 
 from logn.cli.main import execute
-from logn.labels.detection_dataset import DetectionDataset
-from logn_research.datasets.transforms import SMALL_TRAIN
 from logn.errors import InputError
-from logn_research.experiments.detector_statistics import collect_detector_statistics, collect_sampled_statistics
 from logn.evaluate.store.predict import as_tensor
+from logn.labels.detection_dataset import DetectionDataset
 from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.moving_average import MovingAverage
-from logn_research.training.detectors.models import small, small_one_stage
-from logn_research.training.engine.checkpoint import Checkpoint
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -5,10 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from torchvision.models.detection import MaskRCNN
-from torchvision.ops import roi_align
-
-from logn.errors import InputError
 from logn_research.training.detectors import cascade_heads
 from logn_research.training.detectors.cascade_heads import CascadeRegionHeads
 from logn_research.training.detectors.heads import NormedConv2d, NormedLinear
@@ -22,6 +18,10 @@ from logn_research.training.detectors.models import (
 from logn_research.training.detectors.region_sampling import sample_regions
 from logn_research.training.detectors.small_model import RegionSampler
 from logn_research.training.engine.backbone_weights import load_backbone, read_backbone_weights
+from torchvision.models.detection import MaskRCNN
+from torchvision.ops import roi_align
+
+from logn.errors import InputError
 
 
 def scene(size=64, objects=3, classes=5, seed=0):

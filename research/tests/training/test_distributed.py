@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from logn.errors import InputError
 from logn_research.training.engine.distributed import run_distributed
+
+from logn.errors import InputError
 
 # A module of its own, since fresh processes must find it by its name.
 WORK = """

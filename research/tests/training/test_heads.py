@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from logn_research.training.detectors.heads import BoxPredictor, MaskPredictor, NormedConv2d, NormedLinear, class_layer
 
 from logn.errors import InputError
-from logn_research.training.detectors.heads import BoxPredictor, MaskPredictor, NormedConv2d, NormedLinear, class_layer
 
 WEIGHT = torch.tensor([[3.0, 4.0], [0.6, 0.8], [0.0, 0.5]])
 BIAS = torch.tensor([0.1, 0.2, 0.3])

@@ -5,16 +5,6 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch import nn
-from torchvision.models import mobilenet_v2, mobilenet_v3_large, resnet18, resnet34
-from torchvision.ops import roi_align
-
-import logn
-from logn.classes.counts import ClassCounts
-from logn.cli.main import execute
-from logn.errors import InputError
-from logn.evaluate.store.prediction_store import PredictionStore
 from logn_research.losses import make_loss
 from logn_research.training.detectors.config import DetectorTrainingConfig
 from logn_research.training.detectors.light_backbones import BACKBONES, FoldedConv2d, LightBackbone
@@ -25,6 +15,16 @@ from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine import backbone_weights
 from logn_research.training.engine.backbone_weights import installed_weights, load_backbone, read_backbone_weights
 from logn_research.training.engine.checkpoint import Checkpoint, load_detector
+from safetensors.torch import save_file
+from torch import nn
+from torchvision.models import mobilenet_v2, mobilenet_v3_large, resnet18, resnet34
+from torchvision.ops import roi_align
+
+import logn
+from logn.classes.counts import ClassCounts
+from logn.cli.main import execute
+from logn.errors import InputError
+from logn.evaluate.store.prediction_store import PredictionStore
 
 NETWORKS = {
     "mobilenet-v2": mobilenet_v2,

@@ -5,22 +5,22 @@ import json
 import numpy as np
 import pytest
 import torch
-
-import logn
-from logn.calibrators.class_affine import ClassAffine
-from logn.cli.main import execute
-from logn.labels.detection_dataset import DetectionDataset
-from logn.errors import InputError
 from logn_research.experiments.detector_statistics import collect_detector_statistics
-from logn.logits.locate import locate_logits
-from logn.statistics.record import record
+from logn_research.losses.focal import SigmoidFocalLoss
 from logn_research.training.detectors import one_stage
 from logn_research.training.detectors.config import DetectorTrainingConfig
 from logn_research.training.detectors.models import DetectorSettings, small_one_stage
 from logn_research.training.detectors.one_stage import KEPT_POINTS, boxes_at, boxes_of_points, grid_points, match_points
 from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine.checkpoint import Checkpoint, load_detector
-from logn_research.losses.focal import SigmoidFocalLoss
+
+import logn
+from logn.calibrators.class_affine import ClassAffine
+from logn.cli.main import execute
+from logn.errors import InputError
+from logn.labels.detection_dataset import DetectionDataset
+from logn.logits.locate import locate_logits
+from logn.statistics.record import record
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

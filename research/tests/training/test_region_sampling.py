@@ -2,12 +2,11 @@
 
 import pytest
 import torch
+from logn_research.training.detectors.feature_memory import Recalled
+from logn_research.training.detectors.region_sampling import box_losses, mask_loss, mask_targets, sample_regions
 from torch.nn import functional
 from torchvision.models.detection import roi_heads
 from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
-
-from logn_research.training.detectors.feature_memory import Recalled
-from logn_research.training.detectors.region_sampling import box_losses, mask_loss, mask_targets, sample_regions
 
 ALL = BalancedPositiveNegativeSampler(100, 0.5)
 TRUTH = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 20.0, 40.0, 40.0]])

@@ -5,14 +5,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from logn.labels.detection_dataset import DetectionDataset
 from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler
 from logn_research.datasets.transforms import Augmentation
-from logn.errors import InputError
 from logn_research.training.detectors.config import DetectorTrainingConfig, find_annotations
 from logn_research.training.engine.batches import ImageStream, IterationBatches, SampleCache
 from logn_research.training.engine.schedule import LIGHT, PAPER, SMALL, make_schedule
+
+from logn.errors import InputError
+from logn.labels.detection_dataset import DetectionDataset
 
 
 def test_the_papers_schedule_on_lvis():

@@ -10,15 +10,15 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
-
-from logn.errors import InputError
-from logn.files import read_safetensors
 from logn_research.training.detectors.config import DetectorTrainingConfig
 from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine.checkpoint import Checkpoint, load_detector
 from logn_research.training.engine.trainer import NonFiniteLossError
 from logn_research.training.engine.training_log import read_log
+from torch import nn
+
+from logn.errors import InputError
+from logn.files import read_safetensors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

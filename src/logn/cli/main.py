@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -25,10 +26,9 @@ class Verb(NamedTuple):
     """Where a verb lives: imported only when it is called, so that `logn --help` stays quick."""
 
     name: str
-    target: str  # "module:attribute" in logn.cli.verbs: a function, or a typer.Typer that has subcommands
+    target: str | None  # "module:attribute" in logn.cli.verbs; None for a verb of the research package
     help: str
     panel: str
-    hidden: bool = False  # an old spelling, which works but is not listed
 
 
 START = "Start here"
@@ -38,7 +38,7 @@ RESEARCH = "Data, training and the paper's tables"
 
 # In the order of a user's day. A new verb is one line here and a function in a file of its own.
 VERBS = (
-    Verb("demo", "demo:demo", "See the whole story on a detector that is trained here, in minutes.", START),
+    Verb("demo", None, "See the whole story on a detector that is trained here, in minutes.", START),
     Verb("correct", "correct:correct", "Correct a model by one pass over unlabelled training images.", START),
     Verb("predict", "predict:predict", "Run a trained model once and keep its boxes and logits.", BELIEVE),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", BELIEVE),
@@ -52,12 +52,10 @@ VERBS = (
     Verb("apply", "apply:apply", "Correct a file of logits.", STEPS),
     Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", STEPS),
     Verb("prior", "prior:prior", "Estimate the class mix of a deployment, without labels.", STEPS),
-    Verb("data", "data:data", "Make and look at long-tailed data, for detectors and classifiers.", RESEARCH),
-    Verb("train", "train:train", "Train a detector or an image classifier, or go on with it.", RESEARCH),
-    Verb("bench", "bench:bench", "Run the paper's tables on detectors that are trained here.", RESEARCH),
-    Verb("figure", "figure:figure", "Draw a figure of the paper from your own run.", RESEARCH),
-    Verb("train-classifier", "train:train_classifier", "Train an image classifier.", RESEARCH, hidden=True),
-    Verb("predict-classifier", "predict:predict_classifier", "Run an image classifier.", BELIEVE, hidden=True),
+    Verb("data", None, "Make and look at long-tailed data, for detectors and classifiers.", RESEARCH),
+    Verb("train", None, "Train a detector or an image classifier, or go on with it.", RESEARCH),
+    Verb("bench", None, "Run the paper's tables on detectors that are trained here.", RESEARCH),
+    Verb("figure", None, "Draw a figure of the paper from your own run.", RESEARCH),
 )
 
 # Which extra brings a package that is not always there.
@@ -78,14 +76,13 @@ class LazyVerbs(VerbGroup):
         super().__init__(**attributes)
         # Stand-ins that have the help line only; `resolve_command` puts the real verb in their place.
         self.commands = {
-            verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel, hidden=verb.hidden)
-            for verb in VERBS
+            verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel) for verb in VERBS
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
         if args[0] not in self.commands:
-            refuse_verb(args[0], [verb.name for verb in VERBS if not verb.hidden])
+            refuse_verb(args[0], [verb.name for verb in VERBS])
         name, stand_in, rest = super().resolve_command(ctx, args)
         verb = next((verb for verb in VERBS if verb.name == name), None)
         command = stand_in and verb and load_verb(verb)
@@ -96,13 +93,26 @@ class LazyVerbs(VerbGroup):
 
 def load_verb(verb: Verb) -> Any:
     """Import the module of `verb` and make its command."""
-    module, attribute = verb.target.split(":")
-    target = getattr(import_module(f"logn.cli.verbs.{module}"), attribute)
+    target = _of_research(verb.name) if verb.target is None else _attribute(verb.target)
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     single.command(verb.name, cls=VerbCommand, context_settings=HELP_OPTIONS)(target)
     return typer.main.get_command(single)
+
+
+def _attribute(target: str) -> Any:
+    module, attribute = target.split(":")
+    return getattr(import_module(f"logn.cli.verbs.{module}"), attribute)
+
+
+def _of_research(name: str) -> Any:
+    """A verb that the research package adds, which names it as an entry point."""
+    for entry in entry_points(group="logn.verbs", name=name):
+        return entry.load()
+    raise InputError(
+        f"`logn {name}` belongs to LogN's research package: run pip install -e research in a clone of LogN."
+    )
 
 
 app = typer.Typer(

@@ -20,7 +20,6 @@ from logn.evaluate.comparison.verdict import tone
 from logn.evaluate.detection.recall_at_count import SHOWN_AT
 from logn.files import write_text
 from logn.report.class_changes_data import class_changes
-from logn_research.figures.error_data import known_errors
 from logn.report.page_classes import StatisticsCharts, changed_classes, statistics_charts
 from logn.report.page_classifier import confusion_table, reliability_charts
 from logn.report.page_gallery import Gallery, gallery
@@ -237,7 +236,11 @@ class _Builder:
         return self.focus.details
 
     def _errors(self) -> ErrorKinds:
-        before, after = known_errors(self.comparison.baseline), known_errors(self.focus)
+        before, after = self.comparison.baseline.tide, self.focus.tide
+        if before is None or after is None:
+            raise InputError(
+                "Expected the comparison to have kinds of error, but it has none; `logn compare --errors`."
+            )
         scope = "Over all images and classes of the comparison."
         if self.focus.errors is None and self.focus.details is not None:
             scope = f"Over {self.focus.details.images:,} of {self.focus.details.of_images:,} images."

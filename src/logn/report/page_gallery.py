@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from logn.labels.image_file import ImageArray, import_pillow
 from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark
 from logn.evaluate.detection.recall_at_count import RecallAtCount
+from logn.labels.image_file import ImageArray, import_pillow
 
 LARGEST_SIDE = 560
 RULES = {

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from logn.classes.counts import ClassCounts
-from logn.labels.detection_dataset import DetectionDataset
-from logn.labels.image_file import ImageArray, read_image
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.detection.gallery import GalleryImage
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.image_file import ImageArray, read_image
 from logn.labels.source import find_labels, with_split
 from logn.statistics.moments import ClassMoments
 
@@ -35,9 +35,8 @@ PIECES: Mapping[str, Piece] = {
     "predictions": Piece(("predictions",), "`logn predict` writes"),
     "annotations": Piece(("data/test.json", "annotations.json"), "the ground truth of the predicted images is"),
     "counts": Piece(("data/train.json", "counts.csv", "counts.json"), "training annotations or class counts are"),
-    "model": Piece(("model",), "`logn train` writes"),
 }
-WITHOUT_OPTION = ("comparison", "model")
+WITHOUT_OPTION = ("comparison",)
 
 
 @dataclass(frozen=True, eq=False)

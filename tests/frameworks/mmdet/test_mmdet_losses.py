@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from logn_research.losses import EqualizationV2Loss, SeesawLoss, SigmoidFocalLoss
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")

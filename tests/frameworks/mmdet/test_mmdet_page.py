@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
+from logn_research.datasets.glyphs.settings import GlyphSettings
 from safetensors.torch import load_file
 
 from logn.cli.main import execute
-from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
-from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn.evaluate.store.prediction_store import PredictionStore
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")

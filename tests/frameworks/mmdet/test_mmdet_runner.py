@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
+from logn_research.datasets.glyphs.settings import GlyphSettings
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.methods.logit_normalization import logit_normalization
-from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
-from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
 from logn.statistics.moments import ClassMoments

@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.errors import InputError
+from logn.files import atomic_path
+from logn.labels.image_file import ImageArray
 from logn_research.datasets.glyphs.scene import (
     FloatArray,
     blur_and_add_noise,
@@ -24,7 +27,13 @@ from logn_research.datasets.glyphs.scene import (
     paint_glyph,
     turned_glyph,
 )
-from logn_research.datasets.glyphs.settings import CLASSES_VERSION, SPLITS, GlyphClassPlan, GlyphClassSettings, plan_classes
+from logn_research.datasets.glyphs.settings import (
+    CLASSES_VERSION,
+    SPLITS,
+    GlyphClassPlan,
+    GlyphClassSettings,
+    plan_classes,
+)
 from logn_research.datasets.glyphs.shards import (
     PARTS,
     GlyphShard,
@@ -35,10 +44,7 @@ from logn_research.datasets.glyphs.shards import (
     read_settings_record,
     write_json,
 )
-from logn.labels.image_file import ImageArray
 from logn_research.datasets.labelled_images import LabelledImages, array_images
-from logn.errors import InputError
-from logn.files import atomic_path
 
 # Longer side of the glyph and of what stands around it, as shares of the picture's side.
 _SMALLEST_GLYPH, _LARGEST_GLYPH = 0.65, 0.85

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn_research.datasets.glyphs.alphabet import STYLES, glyph_alpha
 from logn.labels.image_file import ImageArray, import_pillow
 from logn.labels.masks import BoolArray
+from logn_research.datasets.glyphs.alphabet import STYLES, glyph_alpha
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]

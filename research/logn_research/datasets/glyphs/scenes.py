@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from logn.files import atomic_path
+from logn.labels.image_file import import_pillow
+from logn.labels.masks import BoolArray, encode_mask, outline_mask
 from logn_research.datasets.glyphs.plan import IntArray, frequency_group
 from logn_research.datasets.glyphs.scene import draw_scene
 from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
@@ -28,9 +31,6 @@ from logn_research.datasets.glyphs.shards import (
     draw_shards,
     write_json,
 )
-from logn.labels.image_file import import_pillow
-from logn.labels.masks import BoolArray, encode_mask, outline_mask
-from logn.files import atomic_path
 
 # As in LVIS, a class is verified absent in a few images only; the others say nothing about it.
 _FEWEST_NEGATIVES, _MOST_NEGATIVES = 8, 16

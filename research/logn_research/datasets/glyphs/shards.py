@@ -12,12 +12,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from logn_research.datasets.glyphs.alphabet import Alphabet, font_folder
-from logn_research.datasets.glyphs.settings import SPLITS
-from logn.labels.image_file import import_pillow
 from logn.errors import InputError
 from logn.files import write_text
+from logn.labels.image_file import import_pillow
 from logn.processes import fresh_processes
+from logn_research.datasets.glyphs.alphabet import Alphabet, font_folder
+from logn_research.datasets.glyphs.settings import SPLITS
 
 SETTINGS_FILE = "settings.json"
 

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logn_research.datasets.labelled_images import LabelledImages
 from logn.errors import InputError
 from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import collect_moments, record
+from logn_research.datasets.labelled_images import LabelledImages
 from logn_research.training.classifiers.images import prepared_batch
 from logn_research.training.classifiers.models import Classifier
 from logn_research.training.engine.evaluation_mode import evaluation_mode

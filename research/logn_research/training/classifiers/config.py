@@ -7,15 +7,15 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from logn.errors import InputError
 from logn_research.datasets.labelled_images import LabelledImages
 from logn_research.datasets.open_images import open_images
 from logn_research.datasets.samplers import ImageSampler, make_sampler
-from logn.errors import InputError
+from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 from logn_research.training.classifiers.images import ImageAugmentation
 from logn_research.training.classifiers.models import ClassifierSettings
 from logn_research.training.engine.schedule import Recipe
 from logn_research.training.engine.training_config import TrainingConfig
-from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 
 @dataclass(frozen=True, kw_only=True)

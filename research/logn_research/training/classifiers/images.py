@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logn.errors import InputError
 from logn.labels.image_file import ImageArray, import_pillow
 from logn_research.datasets.labelled_images import ArrayPixels, LabelledImages
 from logn_research.datasets.transforms import fitted_size
-from logn.errors import InputError
 from logn_research.training.engine.batches import ImageStream, TrainingBatches
 
 FloatArray = npt.NDArray[np.float64]

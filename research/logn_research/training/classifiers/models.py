@@ -14,12 +14,12 @@ from torchvision.models.resnet import BasicBlock, ResNet
 
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
+from logn_research.losses.head_loss import HeadLayout
+from logn_research.losses.loss_factory import layout_of
 from logn_research.training.detectors.heads import class_layer
 from logn_research.training.detectors.region_sampling import ClassificationLoss
 from logn_research.training.engine.backbone_weights import load_backbone
 from logn_research.training.engine.model_settings import ModelSettings
-from logn_research.losses.head_loss import HeadLayout
-from logn_research.losses.loss_factory import layout_of
 
 MODELS = ("small", "resnet10", "resnet50", "resnet152", "resnext50")
 SMALLEST_IMAGE = 16

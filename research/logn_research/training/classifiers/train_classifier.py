@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from logn.classes.counts import ClassCounts
-from logn_research.datasets.labelled_images import LabelledImages, require_every_class
 from logn.errors import InputError
+from logn_research.datasets.labelled_images import LabelledImages, require_every_class
+from logn_research.losses.loss_factory import make_loss
 from logn_research.training.classifiers.config import ClassifierTrainingConfig
 from logn_research.training.classifiers.images import ClassifierBatches
 from logn_research.training.classifiers.models import Classifier, ClassifierSettings, build_classifier
@@ -25,7 +26,6 @@ from logn_research.training.engine.distributed import DistributedContext, run_di
 from logn_research.training.engine.finetuning import start_from
 from logn_research.training.engine.output_folder import output_folder
 from logn_research.training.engine.trainer import Trainer
-from logn_research.losses.loss_factory import make_loss
 
 
 def load_classifier(path: str | os.PathLike[str], *, num_classes: int | None = None) -> Classifier:

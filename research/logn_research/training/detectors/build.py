@@ -16,6 +16,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from logn.errors import InputError
+from logn_research.losses.loss_factory import layout_of
 from logn_research.training.detectors.cascade_heads import STAGE_IOU, CascadeRegionHeads
 from logn_research.training.detectors.heads import BoxPredictor, MaskPredictor
 from logn_research.training.detectors.light_backbones import BACKBONES, STRIDES, LightBackbone
@@ -33,7 +34,6 @@ from logn_research.training.detectors.small_model import (
 )
 from logn_research.training.detectors.two_stage import TwoStageDetector
 from logn_research.training.engine.backbone_weights import load_backbone
-from logn_research.losses.loss_factory import layout_of
 
 
 class FixedStatisticsNorm(nn.BatchNorm2d):

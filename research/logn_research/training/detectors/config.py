@@ -6,15 +6,15 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from logn_research.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
-from logn.labels.training_annotations import find_annotations as find_annotations
-from logn_research.datasets.transforms import Augmentation
 from logn.errors import InputError
+from logn.labels.training_annotations import find_annotations as find_annotations
+from logn_research.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
+from logn_research.datasets.transforms import Augmentation
+from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 from logn_research.training.detectors.settings import LIGHT, ONE_STAGE, SMALL_MODELS, DetectorSettings, default_loss
 from logn_research.training.engine.backbone_weights import installed_weights
 from logn_research.training.engine.schedule import Preset, get_preset
 from logn_research.training.engine.training_config import TrainingConfig
-from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 
 #: In place of a file with weights, for a light detector.
 FROM_SCRATCH = "none"

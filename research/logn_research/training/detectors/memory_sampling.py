@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.detection._utils import BoxCoder
 
+from logn_research.losses.equilibrium import EquilibriumLoss
 from logn_research.training.detectors.feature_memory import SIGNS, FeatureMemory, Recalled, jittered_boxes
 from logn_research.training.detectors.region_sampling import Sizes
-from logn_research.losses.equilibrium import EquilibriumLoss
 
 # Offsets are kept without weights, since each stage of a cascade has its own.
 PLAIN = BoxCoder((1.0, 1.0, 1.0, 1.0))

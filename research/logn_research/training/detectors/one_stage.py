@@ -16,6 +16,7 @@ from torchvision.ops import Conv2dNormActivation, generalized_box_iou_loss
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
 from logn.logits.proposals import Proposals
+from logn_research.losses.head_loss import HeadLoss
 from logn_research.training.detectors.heads import BoxPredictor
 from logn_research.training.detectors.region_sampling import (
     ClassificationLoss,
@@ -29,7 +30,6 @@ from logn_research.training.detectors.region_sampling import (
 )
 from logn_research.training.detectors.settings import DetectorSettings
 from logn_research.training.engine.evaluation_mode import evaluation_mode
-from logn_research.losses.head_loss import HeadLoss
 
 STRIDE = 8
 # Points of an object lie in its box and at most so far from its centre, in pixels.

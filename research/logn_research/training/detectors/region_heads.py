@@ -12,6 +12,9 @@ from torchvision.models.detection._utils import BoxCoder
 from torchvision.models.detection.roi_heads import RoIHeads
 
 from logn.errors import InputError
+from logn_research.losses.cross_entropy import CrossEntropyLoss
+from logn_research.losses.equilibrium import EquilibriumLoss
+from logn_research.losses.head_loss import HeadLoss
 from logn_research.training.detectors.feature_memory import FeatureMemory, Recalled
 from logn_research.training.detectors.memory_sampling import draw_regions, keep_true_regions, learn_scores
 from logn_research.training.detectors.region_sampling import (
@@ -25,9 +28,6 @@ from logn_research.training.detectors.region_sampling import (
     mask_loss,
     sample_regions,
 )
-from logn_research.losses.cross_entropy import CrossEntropyLoss
-from logn_research.losses.equilibrium import EquilibriumLoss
-from logn_research.losses.head_loss import HeadLoss
 
 Features = dict[str, Tensor]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from logn.errors import InputError
-from logn_research.training.engine.model_settings import ModelSettings
 from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
+from logn_research.training.engine.model_settings import ModelSettings
 
 ONE_STAGE, LIGHT = "small-one-stage", "light"
 #: Those that train on a CPU, on drawn images of about 128 pixels.

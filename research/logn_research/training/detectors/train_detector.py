@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from logn.classes.counts import ClassCounts
+from logn.errors import LogNWarning
 from logn.labels.detection_dataset import DetectionDataset
 from logn_research.datasets.samplers import make_sampler
-from logn.errors import LogNWarning
+from logn_research.losses.loss_factory import DEFAULT_LOSS, make_loss
 from logn_research.training.detectors.config import DetectorTrainingConfig, find_annotations
 from logn_research.training.detectors.feature_memory import FeatureMemory, load_memory, remove_memories, save_memory
 from logn_research.training.detectors.models import Detector, build_detector
@@ -29,7 +30,6 @@ from logn_research.training.engine.output_folder import output_folder
 from logn_research.training.engine.schedule import Schedule
 from logn_research.training.engine.trainer import Trainer, iteration_seed
 from logn_research.training.engine.training_log import progress_bar
-from logn_research.losses.loss_factory import DEFAULT_LOSS, make_loss
 
 # Sets the random numbers of the pass before the training apart from those of the training.
 FILLING = 1

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from logn.labels.detection_dataset import DetectionDataset
 from logn.labels.sample import Sample
+from logn.processes import keyboard_to_this_process
 from logn_research.datasets.samplers import ImageSampler
 from logn_research.datasets.transforms import Augmentation, to_tensors
-from logn.processes import keyboard_to_this_process
 
 IntArray = npt.NDArray[np.int64]
 # Decoded images of this many bytes are kept in memory; more are read again each time.

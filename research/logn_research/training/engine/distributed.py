@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from logn.errors import InputError
+from logn.evaluate.detectors.detector import choose_device
 from logn.processes import FreshContext
 
 Result = TypeVar("Result")
@@ -64,24 +65,6 @@ class DistributedContext:
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, value)
         return values
-
-
-def choose_device(name: str) -> torch.device:
-    """Turn `auto`, `cpu`, `cuda` or `cuda:1` into a device that is there.
-
-    Example:
-        >>> choose_device("cpu")
-        device(type='cpu')
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"Expected `device` to be there, but got {name!r} and torch finds no CUDA device.")
-    return device
 
 
 def run_distributed(

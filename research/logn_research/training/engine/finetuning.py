@@ -7,8 +7,8 @@ from pathlib import Path
 from torch import nn
 
 from logn.errors import InputError
-from logn_research.training.engine.checkpoint import read_checkpoint, settings_of
 from logn_research.losses.loss_factory import layout_of
+from logn_research.training.engine.checkpoint import read_checkpoint, settings_of
 
 CLASSIFIER = "cls_score."
 #: What each name trains, as parts of the names of weights; all else is frozen.

@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar, Self
 
 from logn.errors import InputError
-from logn_research.training.detectors.heads import CLASSIFIERS
 from logn_research.losses.loss_factory import DEFAULT_LOSS
+from logn_research.training.detectors.heads import CLASSIFIERS
 
 
 @dataclass(frozen=True)

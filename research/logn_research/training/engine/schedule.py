@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from logn_research.datasets.transforms import LIGHT_TRAIN, PAPER_TRAIN, SMALL_TRAIN, Augmentation
 from logn.errors import InputError
+from logn_research.datasets.transforms import LIGHT_TRAIN, PAPER_TRAIN, SMALL_TRAIN, Augmentation
 
 
 @dataclass(frozen=True, kw_only=True)

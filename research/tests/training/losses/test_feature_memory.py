@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-
-from logn.errors import InputError
+from logn_research.losses.equilibrium import EquilibriumLoss
 from logn_research.training.classifiers.scaled_classifier import ScaledLinear
 from logn_research.training.detectors.feature_memory import FeatureMemory, jittered_boxes
 from logn_research.training.detectors.memory_sampling import PLAIN, keep_true_regions
-from logn_research.losses.equilibrium import EquilibriumLoss
+
+from logn.errors import InputError
 
 
 def test_the_oldest_features_go_first_and_carry_no_gradient():

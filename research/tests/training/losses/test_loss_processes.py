@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import torch
+from logn_research.losses import make_loss
 
 from logn.classes.counts import ClassCounts
-from logn_research.losses import make_loss
 
 NAMES = ["seesaw", "eql-v2", "loce", "online-logn:momentum=0.5"]
 WORKER = """

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
-
-from logn import losses
-from logn.classes.counts import ClassCounts
-from logn.errors import InputError
+from logn_research import losses
 from logn_research.losses import LOSS_NAMES, make_loss
 from logn_research.losses.loss_factory import layout_of, parse_loss
+from torch.nn import functional
+
+from logn.classes.counts import ClassCounts
+from logn.errors import InputError
 
 CLASSES = 5
 COUNTS = ClassCounts([900, 300, 40, 2, 1], instance_counts=[2000, 500, 50, 9, 1], num_images=1000)

@@ -3,26 +3,26 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
-
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.logit_normalization import logit_normalization
-from logn.classes.counts import ClassCounts
-from logn.labels.detection_dataset import DetectionDataset
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
-from logn.errors import InputError
-from logn.evaluate.decode.decoder import decode_many
 from logn_research.experiments.detector_statistics import collect_detector_statistics
-from logn.evaluate.store.predict import as_tensor, predict
-from logn.evaluate.store.prediction_store import PredictionStore
 from logn_research.losses import LOSS_NAMES, CrossEntropyLoss, SeesawLoss, make_loss
-from logn.statistics.record import record
 from logn_research.training.detectors.config import DetectorTrainingConfig
 from logn_research.training.detectors.feature_memory import FeatureMemory
 from logn_research.training.detectors.models import DetectorSettings, build_detector
 from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine.checkpoint import Checkpoint, load_detector
+from torch import nn
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.classes.counts import ClassCounts
+from logn.deploy.attach import attach
+from logn.deploy.fold import fold
+from logn.errors import InputError
+from logn.evaluate.decode.decoder import decode_many
+from logn.evaluate.store.predict import as_tensor, predict
+from logn.evaluate.store.prediction_store import PredictionStore
+from logn.labels.detection_dataset import DetectionDataset
+from logn.statistics.record import record
 
 CLASSES = 4
 COUNTS = ClassCounts([90, 30, 4, 1], instance_counts=[2000, 150, 40, 1], num_images=100)

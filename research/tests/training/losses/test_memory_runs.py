@@ -5,20 +5,26 @@ import time
 
 import pytest
 import torch
-from torch import nn
-
-from logn.classes.counts import ClassCounts
-from logn.errors import InputError
 from logn_research.losses import make_loss
+from logn_research.losses.equilibrium import INITIAL_SCORE, EquilibriumLoss
 from logn_research.training.detectors.cascade_heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
 from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.feature_memory import FeatureMemory, load_memory, memory_file, remove_memories, save_memory
+from logn_research.training.detectors.feature_memory import (
+    FeatureMemory,
+    load_memory,
+    memory_file,
+    remove_memories,
+    save_memory,
+)
 from logn_research.training.detectors.heads import BoxPredictor, MaskPredictor
 from logn_research.training.detectors.memory_sampling import draw_regions
 from logn_research.training.detectors.small_model import RegionSampler, SmallBoxHead, SmallMaskHead
 from logn_research.training.detectors.train_detector import DetectorTrainer, train_detector
 from logn_research.training.engine.checkpoint import Checkpoint
-from logn_research.losses.equilibrium import INITIAL_SCORE, EquilibriumLoss
+from torch import nn
+
+from logn.classes.counts import ClassCounts
+from logn.errors import InputError
 
 COUNTS = ClassCounts([90, 30, 4, 1], num_images=100)
 SCORES = "roi_heads.classification_loss.mean_score"

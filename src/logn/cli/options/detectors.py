@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from logn.evaluate.correction.correct import ImageSource
 
 MODEL = (
-    "Folder that `logn train` wrote; of detectors also an Ultralytics `.pt` (with --trust), an `.onnx`, a Hugging Face "
-    "folder, or `package.module:function`, a function of yours that returns a model."
+    "An Ultralytics `.pt` (with --trust), an `.onnx`, a Hugging Face folder, or a function of yours that returns a "
+    "model: `package.module:function` or `file.py:function`."
 )
 TrustOption = Annotated[
     bool,
@@ -34,7 +34,6 @@ ImageSizeOption = Annotated[
     int | None, typer.Option(help="Side that images are scaled to, for models of Ultralytics; default: the model's.")
 ]
 
-CHECKPOINT = "checkpoint.safetensors"
 RayOption = Annotated[
     bool,
     typer.Option("--ray", help="Run on the machines of a Ray cluster (RAY_ADDRESS), or on the cores of this one."),
@@ -88,8 +87,7 @@ def open_detector(
 ) -> Any:
     """Open a detector and bring it to its device; a file may name the classes of one that does not name them."""
     from logn.classes.names import read_class_names
-    from logn.evaluate.detectors.detector import detector, move_to
-    from logn_research.training.engine.distributed import choose_device
+    from logn.evaluate.detectors.detector import choose_device, detector, move_to
 
     opened: Any = detector(os.fspath(model), trust=trust, **({} if image_size is None else {"image_size": image_size}))
     if class_names is not None:
@@ -101,29 +99,12 @@ def open_detector(
     return move_to(opened, f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if own else str(chosen))
 
 
-def is_classifier(model: Path) -> bool:
-    """Whether the model is a run of `logn train` that holds an image classifier."""
-    from logn.evaluate.detectors.detector import is_run
-
-    if not is_run(model):
-        return False
-    # Only for runs: it needs torchvision, which models of other frameworks do without.
-    from logn_research.training.engine.checkpoint import stored_kind
-
-    return stored_kind(model) == "classifier"
-
-
-def training_images(model: str, folder: Path | None, data: Path | None) -> ImageSource:
-    """A folder, or what labels list; nothing else of the labels is used.
-
-    For a classifier of `logn train`, the images that its training had: thinned, and without those that were held out.
-    """
+def training_images(folder: Path | None, data: Path | None) -> ImageSource:
+    """A folder, or what labels list; nothing else of the labels is used."""
     if data is None:
         if folder is None:
             raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
         return folder
-    if (Path(model) / CHECKPOINT).is_file() and is_classifier(Path(model)):
-        return _classified(model, folder, data)
     from logn.labels.detection_dataset import DetectionDataset
     from logn.labels.training_annotations import find_annotations
 
@@ -131,11 +112,3 @@ def training_images(model: str, folder: Path | None, data: Path | None) -> Image
         warnings.simplefilter("ignore", LogNWarning)  # of boxes, which do not count here
         listed = DetectionDataset(find_annotations(data), folder)
     return listed.image_paths()
-
-
-def _classified(model: str, folder: Path | None, data: Path) -> ImageSource:
-    from logn_research.datasets.open_images import open_images
-    from logn_research.training.classifiers.train_classifier import load_classifier
-
-    images = open_images(data, "train", root=folder, **(load_classifier(model).data_options or {}))
-    return [partial(images.image, index) for index in range(len(images))]

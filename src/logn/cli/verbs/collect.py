@@ -90,19 +90,18 @@ def collect_logits(
     _report(moments, opened, output, as_json=json)
 
 
-CHECKPOINT = "checkpoint.safetensors"
 LOGITS = Kind("Dumped logits", "dumped logits", collect_logits)
 ONNX = Kind("ONNX model", "an ONNX model", collect_onnx)
-RUN = Kind("Trained run", "a trained run", collect_run)
+RUN = Kind("Other models", "a model", collect_run)
 
 
 @verb_of(LOGITS, ONNX, RUN, common="Any source")
 def collect(sources: SourcesArgument) -> Kind:
     """Read logits once and write their count, mean and variance per class. No label is read.
 
-    What SOURCES are is seen from them: files of logits, an ONNX file, a run of `logn train` or another model as
-    `logn correct` takes it. Models run over the images of a folder, `--images`, or of labels, `--data`, and their
-    logits are read where `logn correct` folds: the statistics are those of `logn correct`.
+    What SOURCES are is seen from them: files of logits, an ONNX file, or another model as `logn correct` takes it.
+    Models run over the images of a folder, `--images`, or of labels, `--data`, and their logits are read where
+    `logn correct` folds: the statistics are those of `logn correct`.
 
     Files of logits are read in bounded memory; the result has the same bits for any number of threads. A killed run
     goes on where it stopped when the same command is given again: its progress is in OUTPUT.partial until the end.
@@ -118,7 +117,7 @@ def collect(sources: SourcesArgument) -> Kind:
     `logn collect model.onnx --images train/ --size 224x224 --resize crop --mean 0.485,0.456,0.406 --std
     0.229,0.224,0.225 -o stats.safetensors`
 
-    `logn collect runs/a --data train.json --max-images 5000 -o stats.safetensors`
+    `logn collect my_models:build --data train.json --max-images 5000 -o stats.safetensors`
     """
     models = [source for source in sources if source.lower().endswith(".onnx") or _is_run(Path(source))]
     if not models:
@@ -133,11 +132,10 @@ def collect(sources: SourcesArgument) -> Kind:
 
 
 def _is_run(path: Path) -> bool:
-    from logn.evaluate.detectors.detector import is_run
+    from logn.evaluate.detectors.detector import FUNCTION
 
-    if (path / CHECKPOINT).is_file() or path.name == CHECKPOINT:
-        return True
-    return path.suffix.lower() != ".onnx" and not is_run(path)  # a detector of another framework
+    is_function = FUNCTION.fullmatch(str(path)) is not None and not path.exists()
+    return is_function or path.suffix.lower() in (".pt", ".pth") or (path / "config.json").is_file()
 
 
 def _check_there(sources: list[str]) -> None:
@@ -151,8 +149,8 @@ def _check_there(sources: list[str]) -> None:
             )
         if not glob.has_magic(source) and not Path(source).exists() and Path(source).suffix not in SUFFIXES:
             raise InputError(
-                f"Expected `{source}` to be a file or folder of logits ({', '.join(SUFFIXES)}), an ONNX file or a run "
-                "of `logn train`, but there is none."
+                f"Expected `{source}` to be a file or folder of logits ({', '.join(SUFFIXES)}), an ONNX file or "
+                "another model, but there is none."
             )
 
 

@@ -64,8 +64,8 @@ SEARCH = "Where the logits are, if they are not found"
 SourcesArgument = Annotated[
     list[str],
     typer.Argument(
-        help="Files of logits, folders of them or quoted globs (.npy, .npz, .safetensors); or an ONNX file; or the "
-        "folder that `logn train` wrote; or a detector, as `logn predict` takes it."
+        help="Files of logits, folders of them or quoted globs (.npy, .npz, .safetensors); or an ONNX file; or "
+        "another model, as `logn correct` takes it."
     ),
 ]
 IMAGES = typer.Option(
@@ -155,7 +155,7 @@ def collect_onnx(
     given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
     file = read_onnx(model)
     settled, description = settle(file, like, **given, layout=layout.value if layout else None, dtype=dtype)
-    paths = ImageFiles(choose_images(training_images(str(model), images, data), max_images)).paths
+    paths = ImageFiles(choose_images(training_images(images, data), max_images)).paths
     unreadable = list[Path]()
     preprocessing = size_for_images(file, settled, paths)
     assumed = assumptions(model, given, preprocessing, description, size_found=preprocessing != settled)

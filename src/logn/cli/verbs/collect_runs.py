@@ -22,7 +22,6 @@ from logn.cli.options.detectors import (
     RaySettings,
     TrustOption,
     WorkersOption,
-    is_classifier,
     ray_settings,
     training_images,
 )
@@ -78,7 +77,7 @@ def collect_run(
     check_output(output, holds="logn.statistics")
     how = Estimation(estimator.value, momentum, bias_correction)
     if use_ray:
-        _check_ray(is_classifier(Path(model)), data, estimator)
+        _check_ray(data, estimator)
     cluster = ray_settings(use_ray, workers, Path(model), trust=trust, image_size=image_size, device=device)
     if cluster is not None and data is not None:
         moments, total = _over_ray(
@@ -88,7 +87,7 @@ def collect_run(
         return
     given = {} if image_size is None else {"size": (image_size, image_size)}
     source = open_model(model, LogitHints(), like, given, trust=trust, device=device)
-    files = ImageFiles(choose_images(training_images(model, images, data), max_images), skip_unreadable)
+    files = ImageFiles(choose_images(training_images(images, data), max_images), skip_unreadable)
     with progress("Collecting", len(files.items), shown=show_progress) as advance:
         stages = source.collect(files, batch=batch, sample_rows=sample_rows, estimator=how, progress=advance)
     for path in files.unreadable:
@@ -150,10 +149,8 @@ def _name_columns(stages: tuple[ClassMoments, ...], data: Path) -> None:
         moments.metadata = known.with_changes(class_names=columns)
 
 
-def _check_ray(classifier: bool, data: Path | None, estimator: Estimator) -> None:
+def _check_ray(data: Path | None, estimator: Estimator) -> None:
     """Refuse what workers cannot do block by block."""
-    if classifier:
-        raise InputError("Expected `--ray` with a detector, but got an image classifier; `logn.ray.collect` takes one.")
     if data is None:
         raise InputError("Expected `--data`, which lists the images, with `--ray`, but got none.")
     if estimator is not Estimator.exact:
@@ -166,8 +163,7 @@ def _without_images(model: Path, output: Path, *, trust: bool) -> InputError:
     more = ("--trust",) if trust or pickle else ()
     typed = command("logn", "collect", model, "--images", "train/", "-o", output, *more)
     return InputError(
-        f"Expected `--images` or `--data` with a trained run (`{model}`), but got neither; for a folder of images: "
-        f"`{typed}`."
+        f"Expected `--images` or `--data` with a model (`{model}`), but got neither; for a folder of images: `{typed}`."
     )
 
 
@@ -180,11 +176,11 @@ def _over_ray(
     options: dict[str, Any],
 ) -> tuple[ClassMoments, int]:
     """The same images as in one process, over Ray; opened here too, so that what does not fit is refused at once."""
-    from logn.labels.detection_dataset import DetectionDataset
-    from logn.labels.training_annotations import find_annotations
     from logn.evaluate.ray_data.collect import collect
     from logn.evaluate.ray_data.predict import image_rows
     from logn.evaluate.store.predict import match_detector
+    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.training_annotations import find_annotations
     from logn.logits.image_folder import spread_evenly
 
     dataset = DetectionDataset(find_annotations(data), images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,6 @@ from logn.files import format_of
 if TYPE_CHECKING:
     from logn.calibrators.method_spec import FitInputs
     from logn.classes.counts import ClassCounts
-    from logn.evaluate.store.prediction_store import PredictionStore
 
 
 def compare_detection(
@@ -39,10 +38,6 @@ def compare_detection(
     ] = None,
     weights: options.WeightsOption = None,
     key: options.KeyOption = None,
-    detector: Annotated[
-        Path | None, typer.Option(help="Folder of a trained detector, for mask AP: it makes masks for what is kept.")
-    ] = None,
-    images: options.ImagesOption = None,
     sweep: options.SweepOption = None,
     split: options.SplitOption = False,
     objective: options.ObjectiveOption = None,
@@ -97,7 +92,6 @@ def compare_detection(
     inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
     inputs = replace(inputs, target=options.read_target(target))
     groups = options.group_counts(table, bounds, store.header.class_names)
-    mask_maker = None if detector is None else _mask_maker(detector, annotations, images, store)
     with progress("Decoding", len(store), shown=show_progress) as advance:
         comparison = run(
             store,
@@ -107,7 +101,6 @@ def compare_detection(
             sweeps=sweep or (),
             progress=advance,
             allow_mismatch=allow_mismatch,
-            mask_maker=mask_maker,
             inputs=inputs,
             **groups,
         )
@@ -148,9 +141,7 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
 
     `logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv`
 
-    `logn compare logits --methods logn,loga,tau-norm --sweep tau=0:2:0.25 --split` (a folder of `logn predict`)
-
-    `logn compare runs/softmax --data classes --methods recommended,logn,loga`
+    `logn compare test.npy --labels labels.npy --train-logits train.npy --sweep tau=0:2:0.25 --split`
     """
     refuse_model_as_predictions(source)
     if task is not None:
@@ -162,33 +153,13 @@ def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
         )
     if any(source.glob("part-*")):
         return DETECTION
-    if source.is_file() or source.suffix in LOGIT_FILES or any(source.glob("*_logits.npy")) or _is_classifier(source):
+    if source.is_file() or source.suffix in LOGIT_FILES:
         return CLASSIFICATION
     raise InputError(
-        f"Expected `{source}` to be what `logn predict` wrote, a file of logits or a trained image classifier, but "
+        f"Expected `{source}` to be what `logn predict` wrote, or a file of logits, but "
         f"{'it is none of them' if source.exists() else 'there is none'}; `logn predict MODEL --data val.json -o "
         "predictions` makes predictions."
     )
-
-
-def _is_classifier(source: Path) -> bool:
-    if not (source / "checkpoint.safetensors").is_file():
-        return False
-    from logn_research.training.engine.checkpoint import stored_kind
-
-    if stored_kind(source) == "classifier":
-        return True
-    predict = command("logn", "predict", source, "--data", "test.json", "-o", "predictions")
-    raise InputError(f"Expected the predictions of a detector, but `{source}` is the detector itself; run `{predict}`.")
-
-
-def _mask_maker(detector: Path, annotations: Path, images: Path | None, store: PredictionStore) -> Any:
-    from logn.labels.detection_dataset import DetectionDataset
-    from logn.evaluate.decode.mask_maker import mask_maker
-    from logn_research.training.engine.checkpoint import load_detector
-
-    model = load_detector(detector, num_classes=store.num_classes)
-    return mask_maker(model, DetectionDataset(annotations, images), store)
 
 
 def _fit_inputs(

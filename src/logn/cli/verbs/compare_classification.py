@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +9,7 @@ import typer
 
 from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_note, progress
 from logn.cli.options import evaluation as options
-from logn.cli.options.choices import LABELLED_IMAGES, ClassNamesOption
-from logn_research.cli.classifier_inputs import ClassifierRun, inputs_of_predictions
+from logn.cli.options.choices import ClassNamesOption
 from logn.errors import InputError
 
 LOGITS_HELP = ".npy, .npz or .safetensors of (rows, classes)."
@@ -21,10 +19,6 @@ LABELS_HELP = ".npy, .json, .csv with a column `label`, or .txt whose lines end 
 def compare_classification(
     source: options.SourceArgument,
     labels: Annotated[Path | None, typer.Option(help=f"Labels of the test logits: {LABELS_HELP}")] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", "-d", help=f"With a trained classifier. {LABELLED_IMAGES}")
-    ] = None,
-    images: options.ImagesOption = None,
     statistics: options.StatisticsOption = None,
     train_logits: Annotated[
         Path | None, typer.Option(help=f"Or the training logits themselves, without labels: {LOGITS_HELP}")
@@ -61,7 +55,7 @@ def compare_classification(
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Score methods on the logits of a classifier: a file of them, what `logn predict` wrote, or a trained run."""
+    """Score methods on the logits of a classifier."""
     from logn.evaluate.classification.compare import compare_classification as run
     from logn.evaluate.comparison.settings import CompareSettings
 
@@ -76,67 +70,27 @@ def compare_classification(
     )
     options.make_folder(output)
     chosen = options.read_methods(methods, method or [], correction or [])
-    logits = None if source.is_dir() else source
-    files = {"logits": logits, "labels": labels, "moments": statistics, "train_logits": train_logits}
+    if labels is None:
+        raise InputError(f"Expected `--labels` with the logits `{source}`, but got none.")
+    files = {"logits": source, "labels": labels, "moments": statistics, "train_logits": train_logits}
     names = {"counts": counts, "families": families, "class_names": class_names}
     given = _given(files, names, (weights, key, bias), (dev_logits, dev_labels))
     if target is not None:
         given["target"] = options.read_target(target)
-    wants_dev = "dev" not in given and not split and bool(sweep or any(map(_asks_for_dev, chosen.values())))
     with progress("Comparing", None, shown=show_progress) as advance:
-        inputs = _of_source(source, _run(source, data, images, class_names), given, wants_dev, advance)
-        if split:
-            inputs.pop("dev", None)
         comparison = run(
-            inputs.pop("logits"),
-            inputs.pop("labels"),
+            given.pop("logits"),
+            given.pop("labels"),
             chosen,
             sweeps=sweep or (),
             settings=settings,
             progress=advance,
             allow_mismatch=allow_mismatch,
-            **inputs,
+            **given,
         )
     options.present(comparison, form, output, as_json=json, wide=wide)
     if output is not None:
         print_note(f"For one page with charts: {command('logn', 'report', output)}")
-
-
-def _asks_for_dev(spec: Any) -> bool:
-    """Whether a method is fitted to rows that the model was not trained on."""
-    from logn.calibrators.all_methods import method_named
-    from logn.calibrators.method_spec import parse_method
-
-    return isinstance(spec, str) and "labelled" in method_named(parse_method(spec)[0]).needs
-
-
-def _run(source: Path, data: Path | None, images: Path | None, class_names: Path | None) -> ClassifierRun | None:
-    if not (source / "checkpoint.safetensors").is_file():
-        for option, value in (("--data", data), ("--images", images)):
-            if value is not None:
-                raise InputError(f"Expected `{option}` only with a trained classifier, but got `{source}`.")
-        return None
-    if data is None:
-        raise InputError(f"Expected `--data` with the trained classifier `{source}`, but got none.")
-    return ClassifierRun(source, data, images, class_names)
-
-
-def _of_source(
-    source: Path,
-    trained: ClassifierRun | None,
-    given: dict[str, Any],
-    wants_dev: bool,
-    advance: Callable[[int], object],
-) -> dict[str, Any]:
-    """What the folder or the run brings, and over it what was given by hand."""
-    if "logits" in given:
-        if "labels" not in given:
-            raise InputError(f"Expected `--labels` with the logits `{source}`, but got none.")
-        return given
-    brought = inputs_of_predictions(source) if trained is None else trained.inputs(dev=wants_dev, advance=advance)
-    if "train_logits" in given:
-        brought.pop("moments", None)
-    return {**brought, **given}
 
 
 def _given(
@@ -155,7 +109,7 @@ def _given(
     if (dev[0] is None) != (dev[1] is None):
         raise InputError("`--dev-logits` and `--dev-labels` go together: give both or neither.")
     given: dict[str, Any] = {name: path for name, path in files.items() if path is not None}
-    if tables["class_names"] and files["logits"]:  # a folder or a run has names of its own
+    if tables["class_names"] and files["logits"]:
         given["class_names"] = read_class_names(tables["class_names"], locate_array(files["logits"]).num_classes)
     if tables["counts"]:
         # Not raised to 1 as for detectors: a class that was never trained belongs to no group.

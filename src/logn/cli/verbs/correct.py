@@ -34,7 +34,7 @@ from logn.cli.options.choices import (
     at_least_one,
     complete_methods,
 )
-from logn.cli.options.detectors import TrustOption, is_classifier, training_images
+from logn.cli.options.detectors import TrustOption, training_images
 from logn.cli.options.preprocessing import (
     ChannelsOption,
     LikeOption,
@@ -68,8 +68,8 @@ def correct(
     model: Annotated[
         str,
         typer.Argument(
-            help="An ONNX file; a Hugging Face folder (save_pretrained); an Ultralytics .pt (with --trust); a run of "
-            "`logn train`; or package.module:function, a function that returns a torch model."
+            help="An ONNX file; a Hugging Face folder (save_pretrained); an Ultralytics .pt (with --trust); or "
+            "package.module:function or file.py:function, a function that returns a torch model."
         ),
     ],
     images: Annotated[
@@ -166,7 +166,7 @@ def correct(
     at_least_one(max_images=max_images, batch=batch)
     at = 0.25 if threshold is None else threshold
     affine = None if operating_points is None else _map_of_points(operating_points, at)
-    chosen = choose_images(training_images(model, images, data), max_images)
+    chosen = choose_images(training_images(images, data), max_images)
     place = BACKGROUND_INDEX[background] if background else None
     with progress("Collecting", len(chosen), shown=show_progress) as advance:
         done = run(
@@ -296,9 +296,7 @@ def _print_next(done: Correction, data: Path | None) -> None:
     if statistics is None and done.output is not None:
         statistics = done.output / "logn-statistics.safetensors"
     where = () if data is None else ("--images",)
-    if data is not None and int(done.moments[0].count.max()) == done.images and is_classifier(Path(done.model)):
-        compare = command("logn", "compare", done.model, "--data", data, "-o", "comparison", keep=where)
-    elif not _predicts(done):
+    if not _predicts(done):
         labelled = ("test_logits.npy", "--labels", "test_labels.npy")
         compare = command("logn", "compare", *labelled, "-s", statistics or "", "-o", "comparison")
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import JsonOption, ProgressOption, command, print_note
-from logn.cli.kinds import Kind, verb_of, with_old_spellings
+from logn.cli.kinds import Kind, verb_of
 from logn.cli.options.choices import (
     BACKGROUND_INDEX,
     ActivationOption,
@@ -23,7 +23,6 @@ from logn.cli.options.detectors import (
     RayOption,
     TrustOption,
     WorkersOption,
-    is_classifier,
     open_detector,
     ray_settings,
 )
@@ -49,7 +48,6 @@ from logn.cli.options.preprocessing import (
     assumptions,
     given_preprocessing,
 )
-from logn_research.cli.predict_classifiers import run_classifier
 from logn.cli.verbs.predict_store import store_predictions
 from logn.commands import how_it_runs
 from logn.errors import InputError
@@ -141,8 +139,8 @@ def predict_onnx(
     json: JsonOption = False,
 ) -> None:
     """Run a detector in an ONNX file once and keep what it says of every box."""
-    from logn.labels.detection_dataset import DetectionDataset
     from logn.evaluate.detectors.onnx import OnnxDetector
+    from logn.labels.detection_dataset import DetectionDataset
     from logn.logits.onnx.file import read_onnx
     from logn.logits.onnx.image_input import settle
 
@@ -185,30 +183,22 @@ def _print_next(detector: Any, dataset: DetectionDataset, output: Path, collect:
 
 
 DETECTOR = Kind("Detector", "a detector", predict_detector)
-CLASSIFIER = Kind("Image classifier", "an image classifier", run_classifier)
 ONNX = Kind("ONNX detector", "a detector in an ONNX file", predict_onnx)
 
 
-@verb_of(DETECTOR, CLASSIFIER, ONNX, common="Any model")
+@verb_of(DETECTOR, ONNX, common="Any model")
 def predict(model: ModelArgument) -> Kind:
     """Run a trained model once and keep its logits; any method can be scored on them afterwards.
 
-    **Detectors**: what the model says of every proposal, or of every anchor or query; of `logn train` and of other
-    frameworks. How these make detections of it is kept, and done by `logn evaluate` and `logn compare`. Annotations are
+    **Detectors**: what the model says of every proposal, or of every anchor or query; of any framework that
+    LogN knows. How these make detections of it is kept, and done by `logn evaluate` and `logn compare`. Annotations are
     read for the list of images and classes only. A run that was stopped, killed or run out of disk goes on where it
     was. Under torchrun every process writes its own part; the folder is read as one.
 
     **Detectors in ONNX files**: the same of every box, with the images prepared as --like or the file itself says.
     Classes are matched with those of the annotations by name.
 
-    **Image classifiers**: SPLIT_logits.npy and SPLIT_labels.npy, the training images of each class (class_counts.json),
-    the weight and bias of a linear class layer (class_layer.safetensors, for tau-norm) and, from the training images,
-    the statistics of the logits (statistics.safetensors): all that `logn compare` and `logn fit` take. Training images
-    are held out and thinned as they were in the training.
-
     **Examples**
-
-        logn predict runs/glyphs --data glyphs/test.json -o predictions
 
         logn predict best.pt --trust --data data.yaml -o predictions
 
@@ -216,18 +206,11 @@ def predict(model: ModelArgument) -> Kind:
 
         logn predict yolox_nano.onnx --like yolox --class-names coco.txt --data val.json -o predictions
 
-        logn predict runs/softmax --data classes -o logits
-
-        logn predict runs/lt -d ImageNet_LT_train.txt --images imagenet --split test -o logits
-
-        torchrun --nproc-per-node 8 -m logn.cli.main predict runs/lvis -d lvis_v1_val.json --images coco -o lvis
+        torchrun --nproc-per-node 8 -m logn predict my_models:build -d lvis_v1_val.json --images coco -o lvis
     """
     if model.suffix.lower() == ".onnx":
         return ONNX
-    return CLASSIFIER if is_classifier(model) else DETECTOR
-
-
-predict_classifier = with_old_spellings(run_classifier)
+    return DETECTOR
 
 
 def _annotations(data: Path) -> Path:

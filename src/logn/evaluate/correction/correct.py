@@ -141,7 +141,7 @@ def correct(
 
     Args:
         model: An `.onnx` file; a folder in the form of transformers' `save_pretrained`; a `.pt` file of Ultralytics,
-            with `trust`; the folder of a run of `logn train`; or "package.module:function", a function of yours that
+            with `trust`; or "package.module:function" or "file.py:function", a function of yours that
             returns a model of torch, whose corrected state dict is then written as `.safetensors`.
         images: A folder of training images, a list of files, or a list of functions without arguments that give one
             RGB image each. Labels are not needed.

@@ -12,15 +12,14 @@ from logn.deploy.transformers_folder import CONFIG
 from logn.errors import InputError, MissingExtraError
 from logn.evaluate.correction.model_kinds import Correctable
 from logn.evaluate.correction.onnx_model import LogitHints, open_onnx
-from logn.evaluate.detectors.detector import FUNCTION
+from logn.evaluate.detectors.detector import FUNCTION, choose_device
 from logn.logits.image_folder import Preprocessing
 from logn.logits.presets import preset_named
 
 KNOWN = (
-    "an `.onnx` file, a Hugging Face folder (as save_pretrained writes it), a `.pt` file of Ultralytics, the folder of "
-    "a run of `logn train`, or `package.module:function`"
+    "an `.onnx` file, a Hugging Face folder (as save_pretrained writes it), a `.pt` file of Ultralytics, or a "
+    "function that returns a model: `package.module:function` or `file.py:function`"
 )
-_CHECKPOINT = "checkpoint.safetensors"
 _OTHERS = {
     ".safetensors": "weights without a model: name its folder, or a function that returns the model with them",
     ".bin": "weights without a model: name its folder, or a function that returns the model with them",
@@ -46,7 +45,7 @@ def open_model(
     if not path.exists() and not FUNCTION.fullmatch(name):
         raise InputError(f"Expected `{name}` to be {KNOWN}, but there is no such file or folder.")
     other = engine_file(path) or _OTHERS.get(path.suffix.lower())
-    if other is not None and path.is_file() and path.name != _CHECKPOINT:
+    if other is not None and path.is_file():
         raise InputError(f"Expected `{name}` to be {KNOWN}, but it is {other}.")
     hints.refuse(f"`{name}`")
     return _open_torch(name, path, hints.activation, like, given, trust=trust, device=device)
@@ -64,7 +63,6 @@ def _open_torch(
 ) -> Correctable:
     try:
         from logn.evaluate.correction import torch_files
-        from logn_research.training.engine.distributed import choose_device
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "torchvision"):
             raise
@@ -78,8 +76,6 @@ def _open_torch(
         return torch_files.open_ultralytics_file(path, opening)
     if (path / CONFIG).is_file():
         return torch_files.open_transformers(path, opening)
-    if (path / _CHECKPOINT).is_file() or path.name == _CHECKPOINT:
-        return torch_files.open_run(path, opening)
     raise InputError(f"Expected `{name}` to be {KNOWN}, but it is none of these.")
 
 

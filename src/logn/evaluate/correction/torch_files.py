@@ -1,4 +1,4 @@
-"""Models of torch on disk, each kind read and written in its own way: Hugging Face, Ultralytics, runs, functions."""
+"""Models of torch on disk, each kind read and written in its own way: Hugging Face, Ultralytics, functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -129,63 +128,6 @@ def _save_ultralytics(source: Path, network: nn.Module, layer: LogitLayer, path:
             tensor = getattr(folded, name).detach().cpu().float()
             setattr(module, name, nn.Parameter(tensor.clone(), requires_grad=False))
     torch.save(checkpoint, path)
-
-
-def open_run(path: Path, opening: Opening) -> TorchModel:
-    """A run of `logn train`: a detector or an image classifier."""
-    from logn_research.training.engine.checkpoint import load_detector, stored_kind
-
-    opening.refuse(f"the run `{path}`", "size", "preprocessing")
-    rest: dict[str, Any] = {
-        "name": str(path),
-        "save": lambda model, folder: _save_run(path, model.network, model.layer, folder),
-        "reopen": lambda model, folder: open_run(folder, opening),
-    }
-    if stored_kind(path) == "detector":
-        detector = load_detector(path).to(opening.device)
-        settings = detector.settings
-        traits = Traits(f"run of `logn train`, detector {settings.model}", "its own", "")
-        model = from_adapter(detector, traits=traits, **rest)
-    else:
-        model = _run_classifier(path, opening, rest)
-    return replace(model, layer=with_activation(model.layer, opening.activation))
-
-
-def _run_classifier(path: Path, opening: Opening, rest: dict[str, Any]) -> TorchModel:
-    from logn_research.training.classifiers.images import as_batch, middle
-    from logn_research.training.classifiers.train_classifier import load_classifier
-
-    classifier = load_classifier(path).to(opening.device)
-    settings = classifier.settings
-
-    def run(images: Images) -> None:
-        middles = np.stack([middle(image, settings.image_size, settings.resize) for image in images])
-        classifier(as_batch(middles).to(opening.device))
-
-    traits = Traits(f"run of `logn train`, classifier {settings.model}", f"the middle, {settings.image_size} wide", "")
-    return TorchModel(
-        network=classifier,
-        layer=classifier.logit_layer,
-        run=run,
-        traits=traits,
-        class_names=classifier.class_names,
-        **rest,
-    )
-
-
-def _save_run(source: Path, network: nn.Module, layer: LogitLayer, folder: Path) -> None:
-    """A run with the corrected weights. The momentum of its training stays behind: it belongs to the old ones."""
-    from logn_research.training.engine.checkpoint import FILE_NAME, read_checkpoint, settings_of
-
-    checkpoint = read_checkpoint(source, type(settings_of(network)))
-    weights = dict(checkpoint.model)
-    for path in layer.paths:
-        own = network.get_submodule(path).state_dict()
-        weights |= {f"{path}.{name}": tensor.detach().cpu() for name, tensor in own.items()}
-        if f"{path}.scale" in weights and "scale" not in own:  # learnt scales are in the weights by now
-            weights[f"{path}.scale"] = torch.ones_like(weights[f"{path}.scale"])
-    folder.mkdir()
-    replace(checkpoint, model=weights, momentum={}).save(folder / FILE_NAME)
 
 
 def open_function(name: str, opening: Opening) -> Correctable:

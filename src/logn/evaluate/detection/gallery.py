@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.labels.annotation_columns import image_names
 from logn.evaluate.detection.before_after import BeforeAfter
 from logn.evaluate.detection.outcomes import DetectionMatches
 from logn.evaluate.detection.recall_at_count import RecallAtCount
+from logn.labels.annotation_columns import image_names
 
 # Title of each part of the gallery; the images of a part are those with the most of what it counts.
 FOUND, LOST, ALARMS = "Rare objects found", "Objects lost", "False alarms added"

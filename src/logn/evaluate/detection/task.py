@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs, parse_method
-from logn.labels.annotation_columns import fingerprint_images, image_names
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import AddDetails, DetectionScope, EvaluatedClass, detection_classes
 from logn.evaluate.comparison.engine import Mask, Progress
@@ -41,6 +40,7 @@ from logn.evaluate.detection.outcomes import DetectionMatches, find_matches
 from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, SHOWN_AT, UnverifiedScores, counts_above
 from logn.evaluate.detection.tide import ErrorTypes, error_types
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.labels.annotation_columns import fingerprint_images, image_names
 from logn.labels.source import find_labels
 from logn.logits.arrays import FloatArray
 

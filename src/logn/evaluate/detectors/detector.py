@@ -7,19 +7,25 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from logn.errors import InputError, MissingExtraError
+from logn.errors import InputError
 from logn.logits.fingerprint import fingerprint
 from logn.logits.frameworks.framework_of import class_names
 from logn.logits.proposals import ProposingDetector
 
+if TYPE_CHECKING:
+    import torch
+
 KNOWN = (
-    "a detector of torchvision, Ultralytics, transformers, rfdetr, MMDetection or Detectron2, the folder of a run of "
-    "`logn train`, a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt` file, or `package.module:function`"
+    "a detector of torchvision, Ultralytics, transformers, rfdetr, MMDetection or Detectron2, a Hugging Face folder, "
+    "an `.onnx` file, an Ultralytics `.pt` file, or a function that returns a model: `package.module:function` or "
+    "`file.py:function`"
 )
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_][\w.]*")
 _PICKLES = (".pt", ".pth")
 _FILES = (".onnx", *_PICKLES)
 # Where a model of a package gets its adapter: the modules of its classes, our module, the class in it.
@@ -38,9 +44,9 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
 
     Args:
         model: A model of torchvision, Ultralytics, transformers (with `processor=`), rfdetr, MMDetection or Detectron2
-            (its `DefaultPredictor`). Or a path: the folder of a run of `logn train`, a Hugging Face folder, an `.onnx`
-            file, an Ultralytics `.pt`. Or "package.module:function", a function of yours that returns any of these;
-            the current folder is searched too. What has `propose` already is given back.
+            (its `DefaultPredictor`). Or a path: a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt`. Or
+            "package.module:function" or "file.py:function", a function of yours that returns any of these; modules are
+            looked up in the current folder, too. What has `propose` already is given back.
         trust: Open a `.pt` file, which is a pickle: opening it runs whatever code its author put there.
         options: What the adapter of that framework takes: `image_size` for Ultralytics, `class_names` for torchvision,
             `processor` for transformers and so on.
@@ -60,18 +66,6 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
         if class_names(model, package):
             return _adapter(module, name)(model, **options)
     raise InputError(f"Expected `model` to be {KNOWN}, but got {type(model).__name__}.")
-
-
-def is_run(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is meant as a run of `logn train`, and not as a model of another kind.
-
-    Example:
-        >>> is_run("best.pt"), is_run("my_models:build"), is_run("runs/first")
-        (False, False, True)
-    """
-    place = Path(path)
-    is_function = FUNCTION.fullmatch(os.fspath(path)) is not None and not place.exists()
-    return not is_function and place.suffix.lower() not in _FILES and not (place / "config.json").is_file()
 
 
 def fingerprint_of(adapter: Any) -> str | None:
@@ -118,26 +112,36 @@ def _from_path(path: str, *, trust: bool, options: dict[str, Any]) -> ProposingD
         folder = import_module("logn.deploy.transformers_folder")
         network, processor = folder.read_transformers(place)
         return _adapter("transformers", "TransformersDetector")(network, processor, **options)
-    return _run_folder(place, options)
+    raise InputError(f"Expected `{path}` to be {KNOWN}, but it is none of these.")
 
 
-def _run_folder(path: Path, options: dict[str, Any]) -> ProposingDetector:
+def choose_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda` or `cuda:1` into a device that is there.
+
+    Example:
+        >>> choose_device("cpu")
+        device(type='cpu')
+    """
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        from logn_research.training.engine.checkpoint import load_detector
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", extra="torch") from error
-    _refuse_options(options, f"the run `{path}`")
-    found: ProposingDetector = load_detector(path)
-    return found
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"Expected `device` to be there, but got {name!r} and torch finds no CUDA device.")
+    return device
 
 
 def call_function(name: str) -> Any:
-    """Call a function of the user's: "package.module:function"."""
-    module_name, _, path = name.partition(":")
+    """Call a function of the user's: "package.module:function" or "file.py:function"."""
+    module_name, _, path = name.rpartition(":")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = import_module(module_name)
+        found: Any = _module_in(Path(module_name)) if module_name.endswith(".py") else import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, SyntaxError) as error:
@@ -145,6 +149,20 @@ def call_function(name: str) -> Any:
     if not callable(found):
         raise InputError(f"Expected `{name}` to be a function that returns a model, but got {type(found).__name__}.")
     return found()
+
+
+def _module_in(file: Path) -> ModuleType:
+    """Import a file by its path, under a name that no package has."""
+    if not file.is_file():
+        raise InputError(f"Expected `{file}` to be a Python file, but there is none.")
+    name = f"_logn_{file.stem}_{abs(hash(file.resolve()))}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise InputError(f"Expected `{file}` to be a Python file that can be imported, but it cannot.")
+        sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 def _adapter(module: str, name: str) -> Callable[..., ProposingDetector]:

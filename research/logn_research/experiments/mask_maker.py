@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.labels.masks import BoolArray, encode_mask
 from logn.errors import InputError
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.store.predict import ImageSource, as_tensor
 from logn.evaluate.store.prediction_store import PredictionStore
+from logn.labels.masks import BoolArray, encode_mask
 from logn.logits.proposals import ProposingDetector
 
 # A pixel belongs to the object from here on, as in torchvision's reference evaluation.
