@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,7 +46,8 @@ def public_detector(
     class_names: Annotated[Path | None, typer.Option(help="A name per line, where the file names no classes.")] = None,
 ) -> None:
     """Run a public detector as it is: `ssdlite` with its weights, or an ONNX file."""
-    options = {"like": like, "class_names": class_names.read_text().split("\n")[:80] if class_names else None}
+    names = class_names.read_text().split("\n")[:80] if class_names else None
+    options: dict[str, Any] = {"like": like, "class_names": names}
     given = {key: value for key, value in options.items() if value is not None}
     detector = public.ssdlite(model) if name == "ssdlite" else logn.detector(model, **given)
     public.write_public(detector, data, root / "public" / "heads" / name)

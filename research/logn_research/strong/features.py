@@ -72,11 +72,11 @@ class FeatureCache:
         mode = "r+" if self._progress.exists() else "w+"
         if mode == "w+" and width is None:
             raise FileNotFoundError(f"There are no features in {folder}: run the step `features` first.")
-        state = json.loads(self._progress.read_text()) if mode == "r+" else {"done": 0, "width": width}
+        state: dict[str, Any] = json.loads(self._progress.read_text()) if mode == "r+" else {"done": 0, "width": width}
         self.done: int = state["done"]
         self.width: int = state["width"]
 
-        def array(name: str, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+        def array(name: str, shape: tuple[int, ...], dtype: str) -> np.memmap[Any, Any]:
             return np.lib.format.open_memmap(folder / f"{split}.{name}.npy", mode=mode, shape=shape, dtype=dtype)
 
         self.boxes = array("boxes", (images, PROPOSALS, 4), "<f4")

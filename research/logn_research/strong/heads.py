@@ -105,6 +105,9 @@ def _iou(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[np.fl
 class Standardize(nn.Module):
     """Features with a mean of 0 and a standard deviation of 1: a public detector's maps differ in scale."""
 
+    mean: Tensor
+    factor: Tensor
+
     def __init__(self, features: npt.NDArray[Any]) -> None:
         super().__init__()
         values = torch.from_numpy(np.asarray(features, np.float32))
@@ -145,7 +148,7 @@ def train_head(spec: HeadSpec, data: LabelledProposals) -> nn.Module:
         features, labels = _batch(data, order, generator)
         optimizer.zero_grad()
         loss = _loss(_forward(head, features), labels, spec.activation)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(head.parameters(), 10.0)
         optimizer.step()
         schedule.step()

@@ -134,7 +134,7 @@ def landscape_table(measured: Measured, protocol: str) -> list[tuple[str, ...]]:
 
 def public_table(measured: Measured) -> list[tuple[str, ...]]:
     """Public detectors as they are: AP, and class-mean recall and objects found at the count of a score of 0.25."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, protocols in measured["public"].items():
         for method in ("none", "logn", "mean", "prior", "half prior"):
             first, second = (protocols[kind] for kind in PROTOCOLS)
