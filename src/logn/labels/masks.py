@@ -7,13 +7,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hotcoco import mask as hotcoco_mask
 
 from logn.errors import InputError
 
 BoolArray = npt.NDArray[np.bool_]
 
 _FARTHEST = 1e6  # pixels; a corner out there is a broken file, and would take long to draw
+
+
+def _rle() -> Any:
+    """Run-length codes of masks; imported late, since reading labels needs no masks."""
+    from hotcoco import mask
+
+    return mask
 
 
 def decode_segmentation(segmentation: Any, height: int, width: int) -> BoolArray:
@@ -33,8 +39,8 @@ def decode_segmentation(segmentation: Any, height: int, width: int) -> BoolArray
         rles = _run_lengths(segmentation, height, width)
         if not rles:
             return np.zeros((height, width), np.bool_)
-        whole = rles[0] if len(rles) == 1 else hotcoco_mask.merge(rles)
-        return np.asarray(hotcoco_mask.decode(whole), dtype=np.bool_)
+        whole = rles[0] if len(rles) == 1 else _rle().merge(rles)
+        return np.asarray(_rle().decode(whole), dtype=np.bool_)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
@@ -47,7 +53,7 @@ def _run_lengths(segmentation: Any, height: int, width: int) -> list[Any]:
         polygons = [polygon for polygon in segmentation if len(polygon) >= 6]
         for polygon in polygons:
             _check_polygon(polygon)
-        return list(hotcoco_mask.frPyObjects(polygons, height, width)) if polygons else []
+        return list(_rle().frPyObjects(polygons, height, width)) if polygons else []
     # hotcoco makes room for whatever size it is given, so what does not fit must not get that far.
     if list(segmentation["size"]) != [height, width]:
         raise InputError(f"Expected `segmentation` to have size {[height, width]}, but got {segmentation['size']}.")
@@ -56,7 +62,7 @@ def _run_lengths(segmentation: Any, height: int, width: int) -> list[Any]:
         return [segmentation]
     if any(type(count) is not int or count < 0 for count in counts) or sum(counts) != height * width:
         raise InputError(f"Expected the run lengths of `segmentation` to add up to {height * width}, but they don't.")
-    return [hotcoco_mask.frPyObjects(segmentation, height, width)]
+    return [_rle().frPyObjects(segmentation, height, width)]
 
 
 def _check_polygon(polygon: Sequence[float]) -> None:
@@ -71,7 +77,7 @@ def encode_mask(mask: BoolArray) -> dict[str, Any]:
         >>> encode_mask(np.array([[False, True], [True, False]]))
         {'size': [2, 2], 'counts': '121'}
     """
-    encoded = hotcoco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
+    encoded = _rle().encode(np.asfortranarray(mask, dtype=np.uint8))
     counts = encoded["counts"]
     return {
         "size": [int(side) for side in encoded["size"]],
