@@ -27,7 +27,7 @@ def correct_stages(detector: Any, maps: Sequence[ClassAffine]) -> str:
     """Attach a map to each stage of a cascade; `propose` then averages corrected logits, as the official code does.
 
     Args:
-        detector: A cascade of `logn_research.training`.
+        detector: A cascade.
         maps: One for each stage, in their order.
 
     Returns:
