@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.labels.conftest import NAMES, SIZES, THINGS, Thing, coco_content, write_voc, write_yolo
 
-from logn.annotations import label_protocol, read_annotations
 from logn.classes.counts import ClassCounts
 from logn.classes.dimensions import read_dimensions
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.protocol import COCO_CAP, EvaluationProtocol
+from logn.labels.annotations import label_protocol, read_annotations
 from logn.labels.detection_dataset import DetectionDataset
 
 COCO = EvaluationProtocol("coco", max_detections=COCO_CAP)

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from tests.labels.conftest import NAMES, SIZES, THINGS, coco_content, voc_xml, write_images, write_voc, write_yolo
 
-from logn.annotations import read_annotations
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
+from logn.labels.annotations import read_annotations
 from logn.labels.detection_dataset import DetectionDataset
 from logn.labels.source import are_labels, find_labels, with_split
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.annotations import read_annotations
 from logn.classes.matching import warn_of_position
 from logn.classes.tables import (
     column_of,
@@ -25,6 +24,7 @@ from logn.classes.tables import (
 )
 from logn.classes.tables import read_column as read_column
 from logn.errors import InputError
+from logn.labels.annotations import read_annotations
 from logn.labels.source import are_labels, with_split
 from logn.logits.arrays import FloatArray
 

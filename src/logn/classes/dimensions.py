@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.annotations import read_annotations
 from logn.classes.tables import (
     column_of,
     names_of,
@@ -22,6 +21,7 @@ from logn.classes.tables import (
     read_vector,
 )
 from logn.errors import InputError
+from logn.labels.annotations import read_annotations
 from logn.labels.source import are_labels, with_split
 from logn.logits.arrays import FloatArray
 

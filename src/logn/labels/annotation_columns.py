@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.annotations import IntArray, read_annotations
 from logn.errors import InputError
+from logn.labels.annotations import IntArray, read_annotations
 
 
 @dataclass(frozen=True)

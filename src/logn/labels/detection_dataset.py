@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from logn.annotations import IntArray
 from logn.errors import InputError, LogNWarning
-from logn.json_stream import read_element
 from logn.labels.annotation_columns import Category, fingerprint_images, read_annotation_columns
+from logn.labels.annotations import IntArray
 from logn.labels.image_file import ImageArray, read_image
+from logn.labels.json_stream import read_element
 from logn.labels.masks import BoolArray, decode_segmentation
 from logn.labels.sample import Sample
 from logn.labels.source import find_labels

@@ -11,9 +11,9 @@ from typing import Any
 
 from logn.errors import InputError, LogNWarning
 from logn.files import file_identity
-from logn.json_stream import Element
 from logn.labels.data_yaml import read_data_yaml
 from logn.labels.image_headers import image_sizes, numbered
+from logn.labels.json_stream import Element
 from logn.labels.source import DEFAULT_SPLIT, LabelSource
 from logn.logits.image_folder import SUFFIXES
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.annotations import FEDERATED_FIELDS, label_protocol, read_annotations
 from logn.classes.matching import ClassMatch, match_classes
 from logn.errors import InputError
 from logn.evaluate.detection.model_classes import in_classes_of_model
+from logn.labels.annotations import FEDERATED_FIELDS, label_protocol, read_annotations
 
 
 @dataclass(frozen=True, eq=False)

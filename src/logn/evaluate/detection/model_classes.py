@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.annotations import FEDERATED_FIELDS, Annotations
 from logn.classes.matching import ClassMatch, listed
 from logn.errors import InputError
+from logn.labels.annotations import FEDERATED_FIELDS, Annotations
 
 
 def in_classes_of_model(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.json_stream import Element, stream_elements
+from logn.labels.json_stream import Element, stream_elements
 from logn.labels.source import LabelSource, find_labels
 from logn.labels.voc import voc_elements
 from logn.labels.yolo import yolo_elements

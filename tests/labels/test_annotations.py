@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logn_research.datasets.federated_labels import federate_file
 
-from logn.annotations import read_annotations
 from logn.errors import InputError
 from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.labels.annotations import read_annotations
 from logn.labels.detection_dataset import DetectionDataset
 
 IMAGES, CATEGORIES = (7, 3, 2**40), (5, 1)
