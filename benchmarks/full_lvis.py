@@ -32,7 +32,7 @@ from logn.evaluate.comparison.compare import CompareSettings, compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata

@@ -38,7 +38,7 @@ from logn.evaluate.operating.classifier_outcomes import classifier_outcomes
 from logn.evaluate.operating.measured import measure as measured
 from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_outcomes
 from logn.evaluate.operating.target import Target
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.files import write_text
 from logn.logits.arrays import sigmoid
 from logn.statistics.moments import ClassMoments

@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from logn.evaluate.comparison.compare import compare as compare
     from logn.evaluate.comparison.comparison import Comparison as Comparison
     from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
-    from logn.evaluate.correction.correct import correct as correct
-    from logn.evaluate.detectors.detector import detector as detector
+    from logn.evaluate.models.correct import correct as correct
+    from logn.evaluate.models.open import detector as detector
     from logn.evaluate.operating.operating_points import operating_points as operating_points
     from logn.evaluate.operating.points import OperatingPoints as OperatingPoints
     from logn.evaluate.store.predict import predict as predict
-    from logn.evaluate.store.prediction_store import PredictionStore as PredictionStore
+    from logn.evaluate.store.store import PredictionStore as PredictionStore
     from logn.logits.image_folder import Preprocessing as Preprocessing
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
@@ -96,7 +96,7 @@ _HOME = {
     "MovingAverage": "statistics.moving_average",
     "OperatingPoints": "evaluate.operating.points",
     "PositiveMoments": "statistics.positives",
-    "PredictionStore": "evaluate.store.prediction_store",
+    "PredictionStore": "evaluate.store.store",
     "Preprocessing": "logits.image_folder",
     "PriorEstimate": "calibrators.class_mix.prior_estimate",
     "Proposals": "logits.proposals",
@@ -108,8 +108,8 @@ _HOME = {
     "classification_metrics": "evaluate.classification.metrics",
     "compare": "evaluate.comparison.compare",
     "compare_classification": "evaluate.classification.compare",
-    "correct": "evaluate.correction.correct",
-    "detector": "evaluate.detectors.detector",
+    "correct": "evaluate.models.correct",
+    "detector": "evaluate.models.open",
     "drift": "statistics.drift",
     "estimate_prior": "calibrators.class_mix.estimate",
     "fit_method": "calibrators.method_spec",

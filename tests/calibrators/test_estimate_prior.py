@@ -13,7 +13,7 @@ from logn.calibrators.class_mix.likelihood import log_likelihood, most_likely_mi
 from logn.calibrators.class_mix.prior_estimate import total_variation
 from logn.calibrators.class_mix.rows import read_logit_rows
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 
 TRAINING = np.array([0.6, 0.25, 0.1, 0.05])

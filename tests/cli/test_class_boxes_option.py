@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from logn.errors import LogNWarning
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 pytest.importorskip("torch")
 

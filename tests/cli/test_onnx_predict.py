@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 NAMES = ("cat", "dog", "cow")
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from logn.cli.main import VERBS, execute
 from logn.commands import command, values_of
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -50,7 +50,7 @@ def test_the_commands_and_the_reading_of_a_store(workplace, python, blocks, run_
 
 
 def test_a_torchvision_model_fills_a_store(workplace, python, run_python):
-    from logn.evaluate.store.prediction_store import PredictionStore
+    from logn.evaluate.store.store import PredictionStore
 
     detection = pytest.importorskip("torchvision").models.detection
     model = detection.fasterrcnn_mobilenet_v3_large_320_fpn(
@@ -67,8 +67,8 @@ def test_a_torchvision_model_fills_a_store(workplace, python, run_python):
 
 def test_an_object_with_the_methods_of_the_page_fills_a_store(lvis_classes, python, run_python):
     from logn.evaluate.store.predict import predict
-    from logn.evaluate.store.prediction_store import PredictionStore
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.evaluate.store.store import PredictionStore
+    from logn.labels.dataset import DetectionDataset
 
     pytest.importorskip("torch")
 
@@ -87,8 +87,8 @@ def test_an_object_with_the_methods_of_the_page_fills_a_store(lvis_classes, pyth
 
 
 def test_a_loop_of_ones_own_fills_a_store_and_goes_on(lvis_classes, python, run_python):
-    from logn.evaluate.store.prediction_store import PredictionStore
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.evaluate.store.store import PredictionStore
+    from logn.labels.dataset import DetectionDataset
 
     dataset, seen = DetectionDataset("val.json"), []
 

@@ -9,7 +9,7 @@ import pytest
 
 from logn.classes.counts import ClassCounts
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata

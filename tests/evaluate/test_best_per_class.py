@@ -11,7 +11,7 @@ from logn.evaluate.decode.best_per_class import BestPerClass, PlaceHolders
 from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_for, decode_many
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Postprocessing, Proposals
 

@@ -23,8 +23,8 @@ from logn.evaluate.store import size
 from logn.evaluate.store.box_candidates import candidate_boxes
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.predict import predict
-from logn.evaluate.store.prediction_store import PredictionStore
 from logn.evaluate.store.size import image_bytes, say_size
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.class_boxes import ClassBoxes
 from logn.logits.proposals import Proposals

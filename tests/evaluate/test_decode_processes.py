@@ -13,7 +13,7 @@ from logn.evaluate.decode import workers
 from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_chunks, decode_for, decode_many
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 
@@ -56,7 +56,7 @@ def test_a_script_needs_no_main_guard(store):
     script = f"""
 import logn
 from logn.evaluate.decode.decoder import decode_many
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 print("once", len(decode_many(PredictionStore({str(store.path)!r}), [None], processes=2)[0]))
 """
     path = store.path / "script.py"
@@ -84,7 +84,7 @@ def test_no_process_outlives_one_that_was_killed(store):
     script = f"""
 import os, signal
 from logn.evaluate.decode.decoder import decode_chunks
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 chunks = decode_chunks(PredictionStore({str(store.path)!r}), [None], processes=2)
 next(chunks)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,7 @@ from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.decode import nms as suppression
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.arrays import sigmoid, softmax
 from logn.logits.proposals import OBJECTNESS_KINDS, Postprocessing

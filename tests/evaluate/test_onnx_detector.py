@@ -17,7 +17,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.recommend import class_scores
 from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
-from logn.evaluate.detectors.onnx import OnnxDetector
+from logn.evaluate.models.onnx import OnnxDetector
 from logn.logits.image_folder import Preprocessing, read_prepared
 from logn.logits.onnx.boxes import find_objectness
 from logn.logits.onnx.file import read_onnx

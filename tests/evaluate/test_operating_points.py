@@ -21,7 +21,7 @@ from logn.evaluate.operating.shift_solver import FoldRows, agreement, solve_shif
 from logn.evaluate.operating.shrinkage import shrinkage_weights
 from logn.evaluate.operating.target import Target
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.arrays import sigmoid
 from logn.logits.proposals import Postprocessing, Proposals

@@ -9,7 +9,7 @@ import pytest
 
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.store.predict import predict
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.logits.proposals import Proposals
 
 pytest.importorskip("torch")

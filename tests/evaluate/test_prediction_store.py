@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.store.format import RECORD, StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals
 

@@ -19,7 +19,7 @@ from logn.deploy.fold import fold
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.layer import count_columns, find_modules
 from logn.logits.locate import locate_logits

@@ -15,7 +15,7 @@ from PIL import Image
 from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.evaluate.correction.correct import correct
+from logn.evaluate.models.correct import correct
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
 from logn.statistics.moments import ClassMoments

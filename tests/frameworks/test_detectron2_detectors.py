@@ -23,8 +23,8 @@ from torchvision.ops import batched_nms, clip_boxes_to_image
 import logn
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.evaluate.detectors.detectron2 import Detectron2Detector
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.models.detectron2 import Detectron2Detector
+from logn.evaluate.store.store import PredictionStore
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/detectron2.md"
 CLASSES = 4

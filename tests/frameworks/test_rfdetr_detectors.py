@@ -11,7 +11,7 @@ from torchvision.transforms import functional
 
 import logn
 from logn.errors import InputError
-from logn.evaluate.detectors.rfdetr import RFDetrDetector
+from logn.evaluate.models.rfdetr import RFDetrDetector
 
 CLASSES = 5
 QUERIES = 12
@@ -75,7 +75,7 @@ def test_the_column_that_is_no_class_is_left_out():
 
 def test_published_weights_count_by_the_ids_of_coco(monkeypatch):
     coco = SimpleNamespace(COCO_CLASSES={1: "person", 2: "bicycle", 4: "motorcycle"})
-    monkeypatch.setattr("logn.evaluate.detectors.rfdetr.import_module", lambda name: coco)
+    monkeypatch.setattr("logn.evaluate.models.rfdetr.import_module", lambda name: coco)
     found = RFDetrDetector(RFDETRNano(["person", "bicycle", "motorcycle"], num_classes=90))
     assert found.class_columns == (1, 2, 4)
     assert found.class_names == ("person", "bicycle", "motorcycle")

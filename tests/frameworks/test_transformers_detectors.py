@@ -11,7 +11,7 @@ import torch
 
 from logn.deploy.fold import fold
 from logn.errors import InputError
-from logn.evaluate.detectors.transformers import TransformersDetector
+from logn.evaluate.models.transformers import TransformersDetector
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
 

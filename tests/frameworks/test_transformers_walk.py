@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from logn.cli.main import execute
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
 

@@ -17,12 +17,12 @@ import logn
 from logn import CompareSettings
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.detectors.ultralytics import UltralyticsDetector, _letterbox
+from logn.evaluate.models.ultralytics import UltralyticsDetector, _letterbox
 from logn.evaluate.store.format import StoreHeader
 from logn.evaluate.store.predict import as_tensor
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.logits.layer import find_modules
 
 ultralytics = pytest.importorskip("ultralytics", reason="the extra `frameworks` is not installed")

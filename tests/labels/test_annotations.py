@@ -11,7 +11,7 @@ from logn_research.datasets.federated_labels import federate_file
 from logn.errors import InputError
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.labels.annotations import read_annotations
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 
 IMAGES, CATEGORIES = (7, 3, 2**40), (5, 1)
 OUTLINES = [[[1.5, 2, 3, 4, 5, 6]], {"size": [2, 2], "counts": "04"}, []]

@@ -14,7 +14,7 @@ from PIL import Image
 
 from logn.errors import InputError
 from logn.labels.annotation_columns import Category
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 
 TRIANGLE = [[2.0, 2.0, 12.5, 3.0, 6.0, 11.5]]
 RUNS = {"size": [20, 30], "counts": [45, 4, 16, 4, 531]}
@@ -282,7 +282,7 @@ def test_reading_needs_no_torch(tmp_path):
 
     file = write(tmp_path, lvis_content())
     code = (
-        "import sys; from logn.labels.detection_dataset import DetectionDataset; "
+        "import sys; from logn.labels.dataset import DetectionDataset; "
         "from logn_research.datasets.samplers import make_sampler; from logn_research.datasets import transforms; "
         f"d = DetectionDataset({str(file)!r}); assert d[1].masks().any(); make_sampler('random', d).indices(); "
         "assert not {'torch', 'matplotlib', 'typer'} & set(sys.modules)"

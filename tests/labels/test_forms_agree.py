@@ -15,7 +15,7 @@ from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.protocol import COCO_CAP, EvaluationProtocol
 from logn.labels.annotations import label_protocol, read_annotations
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 
 COCO = EvaluationProtocol("coco", max_detections=COCO_CAP)
 

@@ -12,8 +12,8 @@ from tests.labels.conftest import NAMES, SIZES, THINGS, coco_content, voc_xml, w
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.labels.annotations import read_annotations
-from logn.labels.detection_dataset import DetectionDataset
-from logn.labels.source import are_labels, find_labels, with_split
+from logn.labels.dataset import DetectionDataset
+from logn.labels.sources import are_labels, find_labels, with_split
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ class ClassifierRun:
         import numpy as np
 
         from logn.classes.counts import ClassCounts
-        from logn.evaluate.detectors.detector import choose_device
+        from logn.evaluate.models.open import choose_device
         from logn_research.training.classifiers.classifier_logits import classifier_logits, classifier_statistics
         from logn_research.training.classifiers.train_classifier import load_classifier
 

@@ -16,7 +16,7 @@ from logn.cli.options import choices as glyph_options
 from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification.truth import SHOTS, shot_groups
-from logn.labels.source import are_labels, with_split
+from logn.labels.sources import are_labels, with_split
 from logn_research.datasets.open_images import open_images
 from logn_research.datasets.samplers import ImagesOfClasses, make_sampler
 
@@ -180,7 +180,7 @@ def preview(
 
         logn data preview glyphs -o sheet.png
     """
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.dataset import DetectionDataset
     from logn.labels.image_file import write_image
     from logn_research.datasets.contact_sheet import draw_contact_sheet
 
@@ -243,7 +243,7 @@ def _mask_form(mask: str) -> Literal["rle", "polygon"]:
 
 
 def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0.001) -> dict[str, Any]:
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.dataset import DetectionDataset
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)  # of dropped and clipped boxes, which are told below

@@ -39,7 +39,7 @@ def run_classifier(
     json: JsonOption = False,
 ) -> None:
     """Run an image classifier once and keep its logits, as `logn predict` does."""
-    from logn.evaluate.detectors.detector import choose_device
+    from logn.evaluate.models.open import choose_device
     from logn_research.datasets.open_images import SPLITS, open_images
     from logn_research.training.classifiers.classifier_logits import check_classes
     from logn_research.training.classifiers.train_classifier import load_classifier

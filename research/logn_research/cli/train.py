@@ -11,7 +11,7 @@ from logn.cli.console import JsonOption, ProgressOption, command
 from logn.cli.kinds import Kind, verb_of, with_old_spellings
 from logn.cli.options.choices import DeviceOption, ImageFolderOption, ListNamesOption, Task, TaskOption
 from logn.errors import InputError
-from logn.labels.source import are_labels
+from logn.labels.sources import are_labels
 from logn_research.cli import training_options as options
 
 

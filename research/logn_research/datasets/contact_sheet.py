@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.labels.image_file import ImageArray, import_pillow
 from logn.labels.sample import Sample
 

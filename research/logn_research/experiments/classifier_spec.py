@@ -11,7 +11,7 @@ import numpy as np
 
 from logn.errors import InputError
 from logn.evaluate.classification.logits import moments_of_logits
-from logn.evaluate.detectors.detector import choose_device
+from logn.evaluate.models.open import choose_device
 from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.glyphs.classes import generate_glyph_classes, is_complete

@@ -14,11 +14,11 @@ from logn.classes.counts import ClassCounts
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.correction.correct import choose_images
-from logn.evaluate.correction.model_kinds import ImageFiles, Traits
-from logn.evaluate.correction.torch_model import from_adapter
+from logn.evaluate.models.collect import from_adapter
+from logn.evaluate.models.correct import choose_images
+from logn.evaluate.models.model_kinds import ImageFiles, Traits
 from logn.evaluate.store.predict import predict
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
 from logn_research.datasets.glyphs.settings import GlyphSettings

@@ -11,9 +11,9 @@ from safetensors import safe_open
 
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
-from logn.evaluate.detectors.detector import choose_device
+from logn.evaluate.models.open import choose_device
 from logn.evaluate.store.predict import predict
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import find_modules
 from logn.statistics.moments import ClassMoments

@@ -11,9 +11,9 @@ import torch
 
 from logn.errors import InputError
 from logn.evaluate.detection.assignment import columns_of
-from logn.evaluate.detectors.proposal_statistics import class_columns, start_statistics
+from logn.evaluate.models.proposal_statistics import class_columns, start_statistics
 from logn.evaluate.store.predict import as_tensor, match_detector
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.statistics.estimators import Estimator, Statistics, add_batch, finished
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler

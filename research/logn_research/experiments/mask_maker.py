@@ -12,7 +12,7 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.store.predict import ImageSource, as_tensor
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.labels.masks import BoolArray, encode_mask
 from logn.logits.proposals import ProposingDetector
 

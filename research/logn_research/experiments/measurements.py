@@ -24,9 +24,9 @@ from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.detection.assignment import columns_of
 from logn.evaluate.store.predict import as_tensor
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.files import write_text
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.logits.arrays import foreground_columns
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.evaluate.detectors.proposal_statistics import column_names
+from logn.evaluate.models.proposal_statistics import column_names
 from logn.evaluate.store.predict import as_tensor
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.statistics.metadata import StatisticsMetadata
 
 STATISTICS_IMAGES = 1000

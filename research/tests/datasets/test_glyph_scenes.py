@@ -21,7 +21,7 @@ from logn_research.datasets.glyphs.scenes import GlyphSettings, generate_glyph_s
 from PIL import Image
 
 from logn.errors import InputError
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 
 SETTINGS = GlyphSettings(classes=12, train=40, dev=16, test=6, size=64, seed=3)
 FILES = ("train.json", "dev.json", "test.json", "dev_exhaustive.json", "test_exhaustive.json")

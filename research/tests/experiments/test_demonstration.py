@@ -15,7 +15,7 @@ from logn_research.training.engine.checkpoint import load_detector
 import logn
 from logn.cli.main import execute
 from logn.evaluate.comparison.tables import change_text
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
 
 TINY = DemoSettings(

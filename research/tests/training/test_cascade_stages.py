@@ -13,7 +13,7 @@ from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.stage_corrections import correct_stages
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.logits.fingerprint import fingerprint
 from logn.statistics.moments import ClassMoments
 

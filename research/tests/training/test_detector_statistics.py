@@ -13,7 +13,7 @@ from logn_research.training.engine.checkpoint import Checkpoint
 from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.store.predict import as_tensor
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.moving_average import MovingAverage

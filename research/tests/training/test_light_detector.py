@@ -24,7 +24,7 @@ import logn
 from logn.classes.counts import ClassCounts
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 NETWORKS = {
     "mobilenet-v2": mobilenet_v2,

@@ -18,7 +18,7 @@ import logn
 from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.logits.locate import locate_logits
 from logn.statistics.record import record
 

@@ -12,7 +12,7 @@ from logn_research.training.engine.batches import ImageStream, IterationBatches,
 from logn_research.training.engine.schedule import LIGHT, PAPER, SMALL, make_schedule
 
 from logn.errors import InputError
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 
 
 def test_the_papers_schedule_on_lvis():

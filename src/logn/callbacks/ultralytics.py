@@ -11,7 +11,7 @@ from typing import Any
 
 from logn.callbacks.end_of_training import SUFFIX, before_and_after, told_not_raised
 from logn.errors import InputError
-from logn.evaluate.correction.correct import Correction, correct
+from logn.evaluate.models.correct import Correction, correct
 
 
 class LogNCallback:

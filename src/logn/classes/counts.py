@@ -25,7 +25,7 @@ from logn.classes.tables import (
 from logn.classes.tables import read_column as read_column
 from logn.errors import InputError
 from logn.labels.annotations import read_annotations
-from logn.labels.source import are_labels, with_split
+from logn.labels.sources import are_labels, with_split
 from logn.logits.arrays import FloatArray
 
 IntArray = npt.NDArray[np.int64]

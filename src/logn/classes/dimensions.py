@@ -22,7 +22,7 @@ from logn.classes.tables import (
 )
 from logn.errors import InputError
 from logn.labels.annotations import read_annotations
-from logn.labels.source import are_labels, with_split
+from logn.labels.sources import are_labels, with_split
 from logn.logits.arrays import FloatArray
 
 MAX_GRID = 64

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.labels.json_stream import Element, stream_elements
-from logn.labels.source import LabelSource, find_labels
+from logn.labels.sources import LabelSource, find_labels
 from logn.labels.voc import voc_elements
 from logn.labels.yolo import yolo_elements
 

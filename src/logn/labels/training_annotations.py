@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from logn.errors import InputError
-from logn.labels.source import are_labels, find_labels, with_split
+from logn.labels.sources import are_labels, find_labels, with_split
 
 ANNOTATION_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
 

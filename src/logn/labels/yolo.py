@@ -14,7 +14,7 @@ from logn.files import file_identity
 from logn.labels.data_yaml import read_data_yaml
 from logn.labels.image_headers import image_sizes, numbered
 from logn.labels.json_stream import Element
-from logn.labels.source import DEFAULT_SPLIT, LabelSource
+from logn.labels.sources import DEFAULT_SPLIT, LabelSource
 from logn.logits.image_folder import SUFFIXES
 
 _KEYS = ("path", "train", "val", "validation", "test", "names", "nc", "kpt_shape")

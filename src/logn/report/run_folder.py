@@ -14,10 +14,10 @@ from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.detection.gallery import GalleryImage
-from logn.evaluate.store.prediction_store import PredictionStore
-from logn.labels.detection_dataset import DetectionDataset
+from logn.evaluate.store.store import PredictionStore
+from logn.labels.dataset import DetectionDataset
 from logn.labels.image_file import ImageArray, read_image
-from logn.labels.source import find_labels, with_split
+from logn.labels.sources import find_labels, with_split
 from logn.statistics.moments import ClassMoments
 
 

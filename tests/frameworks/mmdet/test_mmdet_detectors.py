@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logn.errors import InputError
-from logn.evaluate.detectors.mmdetection import MMDetectionDetector
+from logn.evaluate.models.mmdetection import MMDetectionDetector
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
 

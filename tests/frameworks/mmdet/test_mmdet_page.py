@@ -14,7 +14,7 @@ from logn_research.datasets.glyphs.settings import GlyphSettings
 from safetensors.torch import load_file
 
 from logn.cli.main import execute
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import logn
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 pytest.importorskip("ray", reason="needs Ray: make test-ray")
 

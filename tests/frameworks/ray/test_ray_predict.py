@@ -10,8 +10,8 @@ import pytest
 
 import logn
 from logn.evaluate.ray_data import predict as module
-from logn.evaluate.store.prediction_store import PredictionStore
-from logn.labels.detection_dataset import DetectionDataset
+from logn.evaluate.store.store import PredictionStore
+from logn.labels.dataset import DetectionDataset
 
 ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -14,7 +14,7 @@ import torch
 
 from logn.classes.counts import ClassCounts
 from logn.errors import LogNWarning
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn_research.datasets.samplers import make_sampler
 from logn_research.losses.loss_factory import DEFAULT_LOSS, make_loss
 from logn_research.training.detectors.config import DetectorTrainingConfig, find_annotations

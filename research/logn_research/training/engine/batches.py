@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 from logn.labels.sample import Sample
 from logn.processes import keyboard_to_this_process
 from logn_research.datasets.samplers import ImageSampler

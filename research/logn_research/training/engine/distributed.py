@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from logn.errors import InputError
-from logn.evaluate.detectors.detector import choose_device
+from logn.evaluate.models.open import choose_device
 from logn.processes import FreshContext
 
 Result = TypeVar("Result")

@@ -20,8 +20,8 @@ from logn.deploy.fold import fold
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import decode_many
 from logn.evaluate.store.predict import as_tensor, predict
-from logn.evaluate.store.prediction_store import PredictionStore
-from logn.labels.detection_dataset import DetectionDataset
+from logn.evaluate.store.store import PredictionStore
+from logn.labels.dataset import DetectionDataset
 from logn.statistics.record import record
 
 CLASSES = 4

@@ -16,7 +16,7 @@ from logn.cli.options.choices import RUNNING
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
-    from logn.evaluate.correction.correct import ImageSource
+    from logn.evaluate.models.correct import ImageSource
 
 MODEL = (
     "An Ultralytics `.pt` (with --trust), an `.onnx`, a Hugging Face folder, or a function of yours that returns a "
@@ -87,7 +87,7 @@ def open_detector(
 ) -> Any:
     """Open a detector and bring it to its device; a file may name the classes of one that does not name them."""
     from logn.classes.names import read_class_names
-    from logn.evaluate.detectors.detector import choose_device, detector, move_to
+    from logn.evaluate.models.open import choose_device, detector, move_to
 
     opened: Any = detector(os.fspath(model), trust=trust, **({} if image_size is None else {"image_size": image_size}))
     if class_names is not None:
@@ -105,7 +105,7 @@ def training_images(folder: Path | None, data: Path | None) -> ImageSource:
         if folder is None:
             raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
         return folder
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.dataset import DetectionDataset
     from logn.labels.training_annotations import find_annotations
 
     with warnings.catch_warnings():

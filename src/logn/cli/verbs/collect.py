@@ -132,7 +132,7 @@ def collect(sources: SourcesArgument) -> Kind:
 
 
 def _is_run(path: Path) -> bool:
-    from logn.evaluate.detectors.detector import FUNCTION
+    from logn.evaluate.models.open import FUNCTION
 
     is_function = FUNCTION.fullmatch(str(path)) is not None and not path.exists()
     return is_function or path.suffix.lower() in (".pt", ".pth") or (path / "config.json").is_file()

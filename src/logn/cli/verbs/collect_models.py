@@ -139,8 +139,8 @@ def collect_onnx(
     json: JsonOption = False,
 ) -> None:
     """Run an ONNX model over images once; the logits are read where `logn fold` will correct them."""
-    from logn.evaluate.correction.correct import choose_images
-    from logn.evaluate.correction.model_kinds import ImageFiles
+    from logn.evaluate.models.correct import choose_images
+    from logn.evaluate.models.model_kinds import ImageFiles
     from logn.logits.onnx.file import read_onnx
     from logn.logits.onnx.image_input import settle, size_for_images
     from logn.statistics.record_onnx import record_onnx

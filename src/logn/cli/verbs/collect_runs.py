@@ -64,10 +64,10 @@ def collect_run(
     json: JsonOption = False,
 ) -> None:
     """Run a detector or image classifier over training images; its logits are read where `logn correct` folds."""
-    from logn.evaluate.correction.correct import choose_images
-    from logn.evaluate.correction.model_kinds import ImageFiles
-    from logn.evaluate.correction.onnx_model import LogitHints
-    from logn.evaluate.correction.open_model import open_model
+    from logn.evaluate.models.correct import choose_images
+    from logn.evaluate.models.model_kinds import ImageFiles
+    from logn.evaluate.models.onnx_model import LogitHints
+    from logn.evaluate.models.open_model import open_model
     from logn.statistics.estimators import Estimator as Estimation
 
     (model,) = sources
@@ -131,7 +131,7 @@ def _save_stages(stages: tuple[ClassMoments, ...], output: Path, images: int, *,
 
 def _name_columns(stages: tuple[ClassMoments, ...], data: Path) -> None:
     """Take the names of the labels for a model that has none, where there is one for each of its classes."""
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.dataset import DetectionDataset
     from logn.labels.training_annotations import find_annotations
     from logn.logits.arrays import NO_CLASS
 
@@ -179,7 +179,7 @@ def _over_ray(
     from logn.evaluate.ray_data.collect import collect
     from logn.evaluate.ray_data.predict import image_rows
     from logn.evaluate.store.predict import match_detector
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.dataset import DetectionDataset
     from logn.labels.training_annotations import find_annotations
     from logn.logits.image_folder import spread_evenly
 

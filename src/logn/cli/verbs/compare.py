@@ -66,7 +66,7 @@ def compare_detection(
 ) -> None:
     """Score methods on the very same proposals, without running the detector again."""
     from logn.evaluate.comparison.compare import compare as run
-    from logn.evaluate.store.prediction_store import PredictionStore
+    from logn.evaluate.store.store import PredictionStore
 
     options.check_numbers(bootstrap, confidence)
     decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)

@@ -52,8 +52,8 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine
-    from logn.evaluate.correction.correct import Correction
-    from logn.evaluate.correction.score_change import ScoreChange
+    from logn.evaluate.models.correct import Correction
+    from logn.evaluate.models.score_change import ScoreChange
 
 SEARCH = "ONNX: where the logits are, if they are not found"
 SKIP = typer.Option(
@@ -160,8 +160,8 @@ def correct(
 
     `logn correct runs/a --data train.json -o runs/a-corrected --max-images 5000`
     """
-    from logn.evaluate.correction.correct import choose_images
-    from logn.evaluate.correction.correct import correct as run
+    from logn.evaluate.models.correct import choose_images
+    from logn.evaluate.models.correct import correct as run
 
     at_least_one(max_images=max_images, batch=batch)
     at = 0.25 if threshold is None else threshold
@@ -228,7 +228,7 @@ def _left_out(done: Correction, total: int) -> Iterator[str]:
 
 def _told(done: Correction, *, asked: bool, dry_run: bool) -> Iterator[tuple[str, str]]:
     """What was found and done, a label and a text for each line."""
-    from logn.evaluate.correction.model_kinds import layer_in_words
+    from logn.evaluate.models.model_kinds import layer_in_words
 
     known = done.moments[0].metadata
     place = {None: "no background", 0: "background first", -1: "background last"}[known.background]
@@ -310,7 +310,7 @@ def _print_next(done: Correction, data: Path | None) -> None:
 
 def _predicts(done: Correction) -> bool:
     """Whether `logn predict` takes the model: a detector, with several rows for each image, of a known framework."""
-    from logn.evaluate.detectors.detector import FUNCTION
+    from logn.evaluate.models.open import FUNCTION
 
     known = FUNCTION.fullmatch(done.model) is None or done.traits.preprocessing == "its own"
     return known and int(done.moments[0].count.max()) > done.images
@@ -318,7 +318,7 @@ def _predicts(done: Correction) -> bool:
 
 def _other_split(data: Path | None) -> str:
     """The labels to measure by: the other split of labels that have splits, else an example."""
-    from logn.labels.source import find_labels
+    from logn.labels.sources import find_labels
 
     found = None if data is None else find_labels(data)
     return str(found.path) if found is not None and found.has_splits else "val.json"

@@ -47,7 +47,7 @@ def evaluate_store(
     """Decode and measure what `logn predict` wrote."""
     from logn.calibrators.class_affine import ClassAffine
     from logn.evaluate.comparison.compare import compare
-    from logn.evaluate.store.prediction_store import PredictionStore
+    from logn.evaluate.store.store import PredictionStore
 
     decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)
     choices = _choices(options.style_of(protocol, coco), only_predicted, fixed, errors)

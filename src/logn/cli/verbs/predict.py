@@ -51,10 +51,10 @@ from logn.cli.options.preprocessing import (
 from logn.cli.verbs.predict_store import store_predictions
 from logn.commands import how_it_runs
 from logn.errors import InputError
-from logn.labels.source import find_labels, with_split
+from logn.labels.sources import find_labels, with_split
 
 if TYPE_CHECKING:
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.dataset import DetectionDataset
 
 _STATISTICS = "statistics.safetensors"
 
@@ -84,7 +84,7 @@ def predict_detector(
     json: JsonOption = False,
 ) -> None:
     """Run a detector once and keep what it says of every proposal."""
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.dataset import DetectionDataset
 
     at_least_one(batch=batch)
     kept_boxes = parse_class_boxes(class_boxes)
@@ -139,8 +139,8 @@ def predict_onnx(
     json: JsonOption = False,
 ) -> None:
     """Run a detector in an ONNX file once and keep what it says of every box."""
-    from logn.evaluate.detectors.onnx import OnnxDetector
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.evaluate.models.onnx import OnnxDetector
+    from logn.labels.dataset import DetectionDataset
     from logn.logits.onnx.file import read_onnx
     from logn.logits.onnx.image_input import settle
 

@@ -13,7 +13,7 @@ from logn.cli.options.detectors import RaySettings
 from logn.commands import how_it_runs, kept_words
 
 if TYPE_CHECKING:
-    from logn.labels.detection_dataset import DetectionDataset
+    from logn.labels.dataset import DetectionDataset
     from logn.logits.proposals import ProposingDetector
 
 
@@ -29,10 +29,10 @@ def store_predictions(
     cluster: RaySettings | None = None,
 ) -> bool:
     """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
-    from logn.evaluate.detectors.detector import fingerprint_of
+    from logn.evaluate.models.open import fingerprint_of
     from logn.evaluate.store.predict import match_detector
     from logn.evaluate.store.predict import predict as run_detector
-    from logn.evaluate.store.prediction_store import PredictionStore
+    from logn.evaluate.store.store import PredictionStore
 
     match = match_detector(detector, dataset.class_names)
     metadata = {

@@ -118,7 +118,7 @@ def _opened(sources: list[str]) -> Any:
 
     first = Path(sources[0])
     if len(sources) == 1 and any(first.glob("part-*")):
-        from logn.evaluate.store.prediction_store import PredictionStore
+        from logn.evaluate.store.store import PredictionStore
 
         return PredictionStore(first)
     is_tensors = len(sources) == 1 and first.suffix == ".safetensors" and first.is_file()

@@ -25,7 +25,7 @@ from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.detection.class_groups import groups_of_classes
 from logn.evaluate.detection.task import DetectionTask, other_images, read_truth
 from logn.evaluate.detection.task import MaskMaker as MaskMaker
-from logn.evaluate.store.prediction_store import PredictionStore, is_store
+from logn.evaluate.store.store import PredictionStore, is_store
 
 
 def compare(

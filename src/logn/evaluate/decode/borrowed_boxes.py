@@ -10,7 +10,7 @@ import numpy as np
 from logn.errors import LogNWarning
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.settings import DecodeSettings
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 # Methods that are named; the others have borrowed less.
 _MOST_NAMED = 3

@@ -22,7 +22,7 @@ from logn.evaluate.decode.image_decoder import Decoded, Floors, ImageDecoder, Im
 from logn.evaluate.decode.settings import DecodeSettings as DecodeSettings
 from logn.evaluate.decode.workers import available_processors as available_processors
 from logn.evaluate.decode.workers import decode_tasks, worthwhile_processes
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]

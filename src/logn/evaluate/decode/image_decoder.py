@@ -27,7 +27,7 @@ from logn.evaluate.decode.nms import Suppression, make_suppression, overlaps_its
 from logn.evaluate.decode.score_filters import BestClassScores, ChosenClassScores, LateFactorScores, PowerScores
 from logn.evaluate.decode.settings import DecodeSettings
 from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.logits.arrays import foreground_columns
 from logn.logits.proposals import Postprocessing, Proposals
 

@@ -20,7 +20,7 @@ from itertools import chain
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.decode.image_decoder import Decoded, ImageDecoder, ImageTask, Method
 from logn.evaluate.decode.settings import DecodeSettings
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.processes import fresh_processes
 
 _Found = list[list[Decoded]]

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from logn.calibrators.labelled_rows import NO_CLASS, LabelledRows
 from logn.errors import InputError
 from logn.evaluate.detection.ground_truth import GroundTruth
-from logn.evaluate.store.prediction_store import PredictionStore
-from logn.labels.detection_dataset import DetectionDataset
+from logn.evaluate.store.store import PredictionStore
+from logn.labels.dataset import DetectionDataset
 from logn.logits.proposals import Proposals
 
 Floats = npt.NDArray[np.float64]

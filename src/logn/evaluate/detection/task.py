@@ -39,9 +39,9 @@ from logn.evaluate.detection.metrics import evaluate_detections
 from logn.evaluate.detection.outcomes import DetectionMatches, find_matches
 from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, SHOWN_AT, UnverifiedScores, counts_above
 from logn.evaluate.detection.tide import ErrorTypes, error_types
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.labels.annotation_columns import fingerprint_images, image_names
-from logn.labels.source import find_labels
+from logn.labels.sources import find_labels
 from logn.logits.arrays import FloatArray
 
 # From one set of detections per method to the run-length encoded masks of each.

@@ -19,7 +19,7 @@ from logn.evaluate.decode.detections import Detections
 from logn.evaluate.operating.class_levels import logit
 from logn.evaluate.operating.points import DECODED, DETECTION, TOP_1, OperatingPoints
 from logn.evaluate.operating.shift_solver import FoldRows, agreement, solve_shifts
-from logn.evaluate.store.prediction_store import PredictionStore
+from logn.evaluate.store.store import PredictionStore
 from logn.logits.arrays import FloatArray, sigmoid
 
 METHOD = "operating points"

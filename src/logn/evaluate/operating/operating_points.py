@@ -32,7 +32,7 @@ from logn.evaluate.operating.notes import notes_on
 from logn.evaluate.operating.points import DECODED, DETECTION, ClassPoint, Measured, OperatingPoints
 from logn.evaluate.operating.scored_outcomes import ScoredOutcomes, detection_outcomes
 from logn.evaluate.operating.target import KEEP_COUNTS, Target
-from logn.evaluate.store.prediction_store import PredictionStore, is_store
+from logn.evaluate.store.store import PredictionStore, is_store
 from logn.statistics.metadata import StatisticsMetadata
 
 

@@ -179,7 +179,7 @@ class BlockWorker:
             except Exception as error:  # whatever the user's function raises; its traceback is far away
                 raise InputError(f"Expected `{name}` to give a model, but on a worker it raised {error!r}.") from error
             if self.settings["gpus"]:
-                from logn.evaluate.detectors.detector import move_to
+                from logn.evaluate.models.open import move_to
 
                 move_to(self._model, "cuda")  # the only one that Ray lets this worker see
         return self._model

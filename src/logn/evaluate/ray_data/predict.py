@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.evaluate.detectors.detector import fingerprint_of
+from logn.evaluate.models.open import fingerprint_of
 from logn.evaluate.ray_data.engine import BlockWorker, import_ray, run_blocks, shipped
 from logn.evaluate.ray_data.images import BlockImages
 from logn.evaluate.store.predict import header_of, images_there, match_detector, write_images
-from logn.labels.detection_dataset import DetectionDataset
+from logn.labels.dataset import DetectionDataset
 
 # Images of a block of a data set of ours: many batches of a detector, and few enough for a lost worker to cost little.
 BLOCK_IMAGES = 64

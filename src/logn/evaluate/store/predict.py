@@ -16,8 +16,8 @@ import numpy.typing as npt
 from logn.classes.matching import ClassMatch, match_classes, warn_of_position
 from logn.errors import InputError, MissingExtraError, renamed_argument
 from logn.evaluate.store.format import StoreHeader, read_pictures
-from logn.evaluate.store.prediction_store import PredictionStore
 from logn.evaluate.store.size import say_size
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
 from logn.logits.proposals import Proposals, ProposingDetector
 
@@ -26,7 +26,7 @@ _PICTURE_END = 4096
 
 
 class ImageSource(Protocol):
-    """What `predict` needs of a data set; `logn.labels.detection_dataset.DetectionDataset` has it all.
+    """What `predict` needs of a data set; `logn.labels.dataset.DetectionDataset` has it all.
 
     Where it has `image_path(index)` too, a run that goes on notices pictures that were replaced under their names.
     """

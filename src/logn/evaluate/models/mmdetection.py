@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.detectors.run_until import run_until
+from logn.evaluate.models.run_until import run_until
 from logn.logits.frameworks.framework_of import class_names
 from logn.logits.frameworks.mmdetection import PACKAGE, locate_in_mmdetection
 from logn.logits.proposals import Postprocessing, Proposals

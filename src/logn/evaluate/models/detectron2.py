@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.evaluate.detectors.run_until import run_until
+from logn.evaluate.models.run_until import run_until
 from logn.logits.frameworks.detectron2 import DENSE, PACKAGE, locate_in_detectron2
 from logn.logits.frameworks.framework_of import class_names
 from logn.logits.layer import count_columns

@@ -10,9 +10,9 @@ from typing import Any
 from logn.deploy.engine_files import engine_file
 from logn.deploy.transformers_folder import CONFIG
 from logn.errors import InputError, MissingExtraError
-from logn.evaluate.correction.model_kinds import Correctable
-from logn.evaluate.correction.onnx_model import LogitHints, open_onnx
-from logn.evaluate.detectors.detector import FUNCTION, choose_device
+from logn.evaluate.models.model_kinds import Correctable
+from logn.evaluate.models.onnx_model import LogitHints, open_onnx
+from logn.evaluate.models.open import FUNCTION, choose_device
 from logn.logits.image_folder import Preprocessing
 from logn.logits.presets import preset_named
 
@@ -62,7 +62,7 @@ def _open_torch(
     device: str,
 ) -> Correctable:
     try:
-        from logn.evaluate.correction import torch_files
+        from logn.evaluate.models import torch_files
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "torchvision"):
             raise

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.detectors.detector import fingerprint_of
+from logn.evaluate.models.open import fingerprint_of
 from logn.logits.arrays import NO_CLASS, foreground_columns
 from logn.logits.proposals import Postprocessing, Proposals
 from logn.statistics.estimators import Estimator, Statistics

@@ -13,8 +13,8 @@ from torch import nn
 
 from logn.deploy.transformers_folder import class_names_of, read_transformers, write_transformers
 from logn.errors import InputError
-from logn.evaluate.correction.model_kinds import Correctable, Traits, preprocessing_in_words
-from logn.evaluate.correction.torch_model import Images, ProposalModel, TorchModel, from_adapter, with_activation
+from logn.evaluate.models.collect import Images, ProposalModel, TorchModel, from_adapter, with_activation
+from logn.evaluate.models.model_kinds import Correctable, Traits, preprocessing_in_words
 from logn.logits.frameworks.framework_of import class_names as kinds_in
 from logn.logits.image_folder import Preprocessing
 from logn.logits.layer import LogitLayer
@@ -60,7 +60,7 @@ def open_transformers(folder: Path, opening: Opening) -> TorchModel:
     }
     layer = with_activation(locate_logits(network), opening.activation)
     if "ObjectDetection" in type(network).__name__:
-        from logn.evaluate.detectors.transformers import TransformersDetector
+        from logn.evaluate.models.transformers import TransformersDetector
 
         return replace(from_adapter(TransformersDetector(network, processor), **rest), layer=layer)
 
@@ -76,7 +76,7 @@ def open_transformers(folder: Path, opening: Opening) -> TorchModel:
 
 def open_ultralytics_file(file: Path, opening: Opening) -> TorchModel:
     """A `.pt` file of Ultralytics."""
-    from logn.evaluate.detectors.ultralytics import open_ultralytics
+    from logn.evaluate.models.ultralytics import open_ultralytics
 
     opening.refuse(f"the Ultralytics model `{file}`", "preprocessing")
     front = open_ultralytics(file, trust=opening.trust)
@@ -91,7 +91,7 @@ def open_ultralytics_file(file: Path, opening: Opening) -> TorchModel:
     if getattr(network, "task", None) == "classify":
         model = _ultralytics_classifier(network, size, framework, rest)
     else:
-        from logn.evaluate.detectors.ultralytics import UltralyticsDetector
+        from logn.evaluate.models.ultralytics import UltralyticsDetector
 
         adapter = UltralyticsDetector(front, image_size=size)
         kind = "stretched" if "RTDETR" in type(network).__name__ else "letterboxed"
@@ -132,7 +132,7 @@ def _save_ultralytics(source: Path, network: nn.Module, layer: LogitLayer, path:
 
 def open_function(name: str, opening: Opening) -> Correctable:
     """What a function of the user's returns: a detector of a known framework, or any model of a known preprocessing."""
-    from logn.evaluate.detectors.detector import call_function, detector, network_of
+    from logn.evaluate.models.open import call_function, detector, network_of
 
     made = call_function(name)
     rest: dict[str, Any] = {"name": name, "save": _save_state, "reopen": _load_state}

@@ -19,7 +19,7 @@ from logn.labels.image_file import ImageArray, read_image
 from logn.labels.json_stream import read_element
 from logn.labels.masks import BoolArray, decode_segmentation
 from logn.labels.sample import Sample
-from logn.labels.source import find_labels
+from logn.labels.sources import find_labels
 
 FloatArray = npt.NDArray[np.float32]
 

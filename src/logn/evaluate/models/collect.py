@@ -18,9 +18,9 @@ from logn.deploy.kept_outputs import check_kept, watch_outputs
 from logn.deploy.onnx_proof import Proof
 from logn.deploy.torch_proof import check_fold_proof, check_same_weights, copied_layer, prove_fold
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits, beside
-from logn.evaluate.detectors.detector import network_of
-from logn.evaluate.detectors.proposal_statistics import column_names, counted_objectness, start_statistics
+from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, beside
+from logn.evaluate.models.open import network_of
+from logn.evaluate.models.proposal_statistics import column_names, counted_objectness, start_statistics
 from logn.evaluate.store.predict import as_tensor
 from logn.logits.fingerprint import fingerprint
 from logn.logits.layer import LogitLayer, count_columns, find_modules

@@ -20,10 +20,10 @@ from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, check_threshold, recommend
 from logn.deploy.onnx_proof import Proof
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.correction.model_kinds import Advance, ImageFiles, ImageItem, Traits, beside
-from logn.evaluate.correction.onnx_model import LogitHints
-from logn.evaluate.correction.open_model import open_model
-from logn.evaluate.correction.score_change import ScoreChange, score_change
+from logn.evaluate.models.model_kinds import Advance, ImageFiles, ImageItem, Traits, beside
+from logn.evaluate.models.onnx_model import LogitHints
+from logn.evaluate.models.open_model import open_model
+from logn.evaluate.models.score_change import ScoreChange, score_change
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
 from logn.logits.image_folder import select_images, spread_evenly

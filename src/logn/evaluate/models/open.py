@@ -105,7 +105,7 @@ def _from_path(path: str, *, trust: bool, options: dict[str, Any]) -> ProposingD
     if suffix == ".onnx":
         return _adapter("onnx", "OnnxDetector")(place, **options)
     if suffix in _PICKLES:
-        from logn.evaluate.detectors.ultralytics import open_ultralytics
+        from logn.evaluate.models.ultralytics import open_ultralytics
 
         return detector(open_ultralytics(place, trust=trust), **options)
     if (place / "config.json").is_file():
@@ -166,7 +166,7 @@ def _module_in(file: Path) -> ModuleType:
 
 
 def _adapter(module: str, name: str) -> Callable[..., ProposingDetector]:
-    made: Callable[..., ProposingDetector] = getattr(import_module(f"logn.evaluate.detectors.{module}"), name)
+    made: Callable[..., ProposingDetector] = getattr(import_module(f"logn.evaluate.models.{module}"), name)
     return made
 
 

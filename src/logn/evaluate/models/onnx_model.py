@@ -14,7 +14,7 @@ from logn.deploy.onnx_fold import fold_onnx
 from logn.deploy.onnx_mark import refuse_folded_file
 from logn.deploy.onnx_proof import TOLERANCE, Proof
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.correction.model_kinds import Advance, ImageFiles, Traits, preprocessing_in_words
+from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, preprocessing_in_words
 from logn.logits.image_folder import Preprocessing
 from logn.logits.onnx.file import read_onnx
 from logn.logits.onnx.image_input import Description, settle, size_for_images
