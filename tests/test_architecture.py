@@ -21,6 +21,7 @@ FOLDERS = [
     "evaluate",
     "callbacks",
     "report",
+    "demo",
     "cli",
 ]
 NUMPY_ONLY = ["logits", "labels", "classes", "statistics", "calibrators"]

@@ -13,7 +13,9 @@ from logn_research.datasets.glyphs.alphabet import (
     glyph_alpha,
     template_correlation,
 )
-from logn_research.datasets.glyphs.plan import (
+from logn_research.datasets.glyphs.settings import GlyphSettings
+
+from logn.demo.plan import (
     MOST_OBJECTS,
     frequency_group,
     long_tailed_counts,
@@ -21,8 +23,6 @@ from logn_research.datasets.glyphs.plan import (
     plan_training,
     plan_validation,
 )
-from logn_research.datasets.glyphs.settings import GlyphSettings
-
 from logn.errors import InputError
 
 

@@ -16,12 +16,18 @@ import time
 import numpy as np
 import pytest
 from logn_research.datasets.glyphs import scenes as glyph_scenes
-from logn_research.datasets.glyphs.scene import draw_scene, scaled_number
+from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
 from PIL import Image
 
+from logn.demo.scene import draw_scene, scaled_number
 from logn.errors import InputError
 from logn.labels.dataset import DetectionDataset
+
+
+def styles(characters):
+    return [glyph_styles(character) for character in characters]
+
 
 SETTINGS = GlyphSettings(classes=12, train=40, dev=16, test=6, size=64, seed=3)
 FILES = ("train.json", "dev.json", "test.json", "dev_exhaustive.json", "test_exhaustive.json")
@@ -289,7 +295,7 @@ def test_an_interruption_ends_all_processes_and_says_nothing_else(tmp_path, mome
 @pytest.mark.parametrize("size", [64, 128])
 def test_objects_are_visible_and_hardly_covered(size):
     for seed in range(10):
-        scene = draw_scene("gqpdb96aeoc8", "xyz", size, np.random.default_rng(seed))
+        scene = draw_scene(styles("gqpdb96aeoc8"), styles("xyz"), size, np.random.default_rng(seed))
         assert scene.masks.sum(axis=(1, 2)).min() >= 8
         assert not (scene.masks.sum(axis=0) > 1).any()
         inside, outside = scene.image[scene.masks[0]], scene.image[~scene.masks.any(axis=0)]
@@ -309,7 +315,7 @@ def test_more_clutter_makes_a_busier_background_and_leaves_the_objects():
     for clutter in (0, 1, 4):
         busy = 0.0
         for seed in range(8):
-            scene = draw_scene("ab", "xyz#%&", 128, np.random.default_rng(seed), clutter=clutter)
+            scene = draw_scene(styles("ab"), styles("xyz#%&"), 128, np.random.default_rng(seed), clutter=clutter)
             assert scene.masks.any(axis=(1, 2)).all()
             grey = scene.image.astype(float).mean(axis=2)
             busy += np.abs(np.diff(grey, axis=1))[~scene.masks.any(axis=0)[:, 1:]].mean()

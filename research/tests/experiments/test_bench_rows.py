@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from logn_research.datasets.glyphs.plan import long_tailed_counts
 from logn_research.experiments import components, detector_spec, margins, online_table, sampler_table, table1
 from logn_research.experiments.bench_detectors import BENCHMARK, EQL_THRESHOLD, QUICK, BenchLength
 from logn_research.experiments.bench_pages import section_table, to_dict, to_markdown, to_text, write_pages
@@ -18,6 +17,7 @@ from logn_research.experiments.run_experiment import detectors_of
 from logn_research.training.detectors.config import DetectorTrainingConfig
 
 from logn.calibrators.method_spec import fit_method, parse_method
+from logn.demo.plan import long_tailed_counts
 from logn.statistics.moments import ClassMoments
 from logn.text_table import TextStyle
 

@@ -84,6 +84,17 @@ def glyph_alpha(character: str, style: int) -> npt.NDArray[np.uint8]:
     return alpha
 
 
+@lru_cache(maxsize=2048)
+def glyph_styles(character: str) -> tuple[npt.NDArray[np.uint8], ...]:
+    """The opacity of a character in every style.
+
+    Example:
+        >>> len(glyph_styles("o"))
+        12
+    """
+    return tuple(glyph_alpha(character, style) for style in range(len(STYLES)))
+
+
 MOST_CLASSES = 1203
 FAMILY_SIZE = 5
 

@@ -17,16 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.demo.scene import FloatArray, blur_and_add_noise, draw_background, paint_glyph, turned_glyph
 from logn.errors import InputError
 from logn.files import atomic_path
 from logn.labels.image_file import ImageArray
-from logn_research.datasets.glyphs.scene import (
-    FloatArray,
-    blur_and_add_noise,
-    draw_background,
-    paint_glyph,
-    turned_glyph,
-)
+from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.settings import (
     CLASSES_VERSION,
     SPLITS,
@@ -72,7 +67,8 @@ def draw_picture(character: str, distractors: Sequence[str], size: int, generato
     canvas = np.zeros((size + 2 * margin, size + 2 * margin, 3), np.float32)
     inside = canvas[margin : margin + size, margin : margin + size]
     inside += draw_background(size, generator, _CLUTTER)
-    glyph = turned_glyph(character, float(generator.uniform(_SMALLEST_GLYPH, _LARGEST_GLYPH)) * size, generator)
+    side = float(generator.uniform(_SMALLEST_GLYPH, _LARGEST_GLYPH)) * size
+    glyph = turned_glyph(glyph_styles(character), side, generator)
     if len(distractors) and generator.random() < _DISTRACTOR_CHANCE:
         _draw_distractor(canvas, distractors, size, generator)
     height, width = glyph.shape
@@ -84,7 +80,7 @@ def draw_picture(character: str, distractors: Sequence[str], size: int, generato
 def _draw_distractor(canvas: FloatArray, distractors: Sequence[str], size: int, generator: np.random.Generator) -> None:
     character = distractors[int(generator.integers(len(distractors)))]
     side = float(generator.uniform(_SMALLEST_DISTRACTOR, _LARGEST_DISTRACTOR)) * size
-    other = turned_glyph(character, side, generator)
+    other = turned_glyph(glyph_styles(character), side, generator)
     highest = np.maximum(1, len(canvas) - np.array(other.shape) + 1)
     top, left = generator.integers(0, highest).tolist()
     paint_glyph(canvas, other, top, left, generator)

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from logn.demo.plan import IntArray, frequency_group
+from logn.demo.scene import draw_scene
 from logn.files import atomic_path
 from logn.labels.image_file import import_pillow
 from logn.labels.masks import BoolArray, encode_mask, outline_mask
-from logn_research.datasets.glyphs.plan import IntArray, frequency_group
-from logn_research.datasets.glyphs.scene import draw_scene
+from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
 from logn_research.datasets.glyphs.shards import (
     PARTS,
@@ -234,8 +235,9 @@ def _draw_shard(shard: _Shard) -> int:
     objects = []
     settings, alphabet = shard.settings, shard.alphabet
     for number, labels, generator in shard.images():
-        characters = [alphabet.characters[label] for label in labels]
-        scene = draw_scene(characters, alphabet.distractors, settings.size, generator, clutter=settings.clutter)
+        objects = [glyph_styles(alphabet.characters[label]) for label in labels]
+        distractors = [glyph_styles(character) for character in alphabet.distractors]
+        scene = draw_scene(objects, distractors, settings.size, generator, clutter=settings.clutter)
         with atomic_path(shard.root / image_name(shard.split, number)) as temporary:
             pillow.fromarray(scene.image).save(temporary, compress_level=1)
         as_polygon = settings.masks == "polygon"

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.labels.image_file import ImageArray, import_pillow
-from logn.labels.masks import BoolArray
-from logn_research.datasets.glyphs.alphabet import STYLES, glyph_alpha
 
 FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+#: A glyph in its styles: the opacity of each, cropped to its ink.
+Glyph = Sequence[npt.NDArray[np.uint8]]
 IntArray = npt.NDArray[np.int64]
 
 # Sides of glyphs as shares of the image's side: 18 to 46 pixels of 128.
@@ -29,37 +30,38 @@ _FEWEST_LINES, _MOST_LINES = 2, 7
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A drawn image with the visible mask of each object, in the order of the given characters."""
+    """A drawn image with the visible mask of each object, in the order of the given glyphs."""
 
     image: ImageArray
     masks: BoolArray
 
 
 def draw_scene(
-    characters: Sequence[str],
-    distractors: Sequence[str],
+    objects: Sequence[Glyph],
+    distractors: Sequence[Glyph],
     size: int,
     generator: np.random.Generator,
     *,
     clutter: float = 1.0,
 ) -> Scene:
-    """Draw the characters as objects and some distractors that are no objects.
+    """Draw glyphs as objects and some distractors that are no objects.
 
     Args:
-        characters: One for each object.
-        distractors: Characters to draw 4 to 10 distractors from.
+        objects: The glyph of each object, in its styles.
+        distractors: Glyphs to draw 4 to 10 distractors from.
         size: Side of the square image in pixels.
         generator: The random state; the same state draws the same scene.
         clutter: How many times as many distractors, lines and arcs; 0 leaves a textured background only.
 
     Example:
-        >>> scene = draw_scene("ab", "xyz", 64, np.random.default_rng(0))
+        >>> square, bar = np.full((20, 20), 255, np.uint8), np.full((20, 6), 255, np.uint8)
+        >>> scene = draw_scene([[square], [square, bar]], [[bar]], 64, np.random.default_rng(0))
         >>> scene.image.shape, scene.masks.shape, bool(scene.masks.any(axis=(1, 2)).all())
         ((64, 64, 3), (2, 64, 64), True)
     """
     canvas = draw_background(size, generator, clutter)
-    sides = _object_sides(len(characters), generator)
-    glyphs = [turned_glyph(char, side * size, generator) for char, side in zip(characters, sides, strict=True)]
+    sides = _object_sides(len(objects), generator)
+    glyphs = [turned_glyph(styles, side * size, generator) for styles, side in zip(objects, sides, strict=True)]
     places = _layout([glyph.shape for glyph in glyphs], size, generator)
     if len(distractors):
         number = scaled_number(generator, _FEWEST_DISTRACTORS, _MOST_DISTRACTORS, clutter)
@@ -91,10 +93,10 @@ def _object_sides(count: int, generator: np.random.Generator) -> FloatArray:
     return np.asarray(np.maximum(sides * shrink, SMALLEST_GLYPH), np.float32)
 
 
-def turned_glyph(character: str, side: float, generator: np.random.Generator) -> FloatArray:
-    """The opacity of a character in a random style, its longer side `side` pixels, turned a little."""
+def turned_glyph(styles: Glyph, side: float, generator: np.random.Generator) -> FloatArray:
+    """The opacity of a glyph in a random style, its longer side `side` pixels, turned a little."""
     pillow = import_pillow()
-    alpha = glyph_alpha(character, int(generator.integers(len(STYLES))))
+    alpha = styles[int(generator.integers(len(styles)))]
     turned = pillow.fromarray(alpha).rotate(
         float(generator.uniform(-_LARGEST_ROTATION, _LARGEST_ROTATION)), pillow.Resampling.BICUBIC, expand=True
     )
@@ -141,19 +143,19 @@ def _overlap(
 
 def _draw_distractors(
     canvas: FloatArray,
-    distractors: Sequence[str],
+    distractors: Sequence[Glyph],
     number: int,
     glyphs: Sequence[FloatArray],
     places: IntArray,
     generator: np.random.Generator,
 ) -> None:
-    """Draw characters that are no class, where there is room; objects come on top of them."""
+    """Draw glyphs that are no class, where there is room; objects come on top of them."""
     size = len(canvas)
     corners, shapes = places, [glyph.shape for glyph in glyphs]
     for _ in range(number):
-        character = distractors[int(generator.integers(len(distractors)))]
+        styles = distractors[int(generator.integers(len(distractors)))]
         side = float(generator.uniform(_SMALLEST_DISTRACTOR, _LARGEST_DISTRACTOR)) * size
-        glyph = turned_glyph(character, side, generator)
+        glyph = turned_glyph(styles, side, generator)
         highest = np.maximum(1, size - np.array(glyph.shape) + 1)
         tries = generator.integers(0, highest, (40, 2))
         overlap = _overlap(tries, glyph.shape, corners, shapes)
