@@ -235,9 +235,9 @@ def _draw_shard(shard: _Shard) -> int:
     objects = []
     settings, alphabet = shard.settings, shard.alphabet
     for number, labels, generator in shard.images():
-        objects = [glyph_styles(alphabet.characters[label]) for label in labels]
+        glyphs = [glyph_styles(alphabet.characters[label]) for label in labels]
         distractors = [glyph_styles(character) for character in alphabet.distractors]
-        scene = draw_scene(objects, distractors, settings.size, generator, clutter=settings.clutter)
+        scene = draw_scene(glyphs, distractors, settings.size, generator, clutter=settings.clutter)
         with atomic_path(shard.root / image_name(shard.split, number)) as temporary:
             pillow.fromarray(scene.image).save(temporary, compress_level=1)
         as_polygon = settings.masks == "polygon"
