@@ -87,8 +87,8 @@ def measure(folder: Path) -> dict[str, Any]:
     rows = {split: np.load(folder / f"{split}_logits.npy").astype(np.float64) for split in ("dev", "test")}
     labels = {split: np.load(folder / f"{split}_labels.npy") for split in ("train", "dev", "test")}
     moments = logn.ClassMoments.load(folder / "statistics.safetensors")
-    counts = np.bincount(labels["train"], minlength=moments.num_classes).astype(np.float64)
-    seen = np.bincount(labels["test"], minlength=moments.num_classes)
+    counts = np.bincount(labels["train"], minlength=moments.num_columns).astype(np.float64)
+    seen = np.bincount(labels["test"], minlength=moments.num_columns)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", logn.LogNWarning)  # what is to be doubted is measured here
         comparison = compare_classification(
@@ -101,7 +101,7 @@ def measure(folder: Path) -> dict[str, Any]:
             num_bootstrap=1000,
         )
         return {
-            "classes": moments.num_classes,
+            "classes": moments.num_columns,
             "rows": {split: len(values) for split, values in labels.items()},
             "most": int(counts.max()),
             "fewest": int(counts.min()),

@@ -65,7 +65,7 @@ def test_all_entry_points_fit_the_same_map(case, tmp_path, capsys):
     recommendation = logn.recommend(moments)
     assert recommendation.head == head
     expected = recommendation.fit(moments)
-    unchanged = logn.ClassAffine.identity(moments.num_classes, layer.background)
+    unchanged = logn.ClassAffine.identity(moments.num_columns, layer.background)
     assert (recommendation.method == "none") == (expected == unchanged)
 
     assert logn.fit_method("recommended", moments=moments) == expected
@@ -80,7 +80,7 @@ def test_all_entry_points_fit_the_same_map(case, tmp_path, capsys):
     assert (done.method or "none") == recommendation.method
     assert (done.maps or (expected,))[0] == expected
 
-    columns = moments.num_classes
+    columns = moments.num_columns
     header = StoreHeader(columns, layer.background, layer.activation)
     assert fit_for_store("recommended", header, moments=moments) == expected
     assert DEFAULT_METHODS[0] == "recommended"

@@ -20,7 +20,7 @@ class InputError(ValueError):
         ...     logn.ClassMoments(0)
         ... except logn.InputError as error:
         ...     print(error)
-        Expected `num_classes` to be a whole number of at least 1, but got 0.
+        Expected `num_columns` to be a whole number of at least 1, but got 0.
     """
 
 

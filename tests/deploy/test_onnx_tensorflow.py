@@ -106,7 +106,7 @@ def test_statistics_are_of_every_anchor_before_the_choice(tmp_path, images, wher
     moments = record_onnx(path, images, like="ssd")
     assert moments.metadata.layer == "logits"
     assert (moments.metadata.activation, moments.metadata.background) == ("sigmoid", None)
-    assert moments.num_classes == CLASSES + 1 - first
+    assert moments.num_columns == CLASSES + 1 - first
     session = OnnxSession(exposing(read_onnx(path).model, ["logits"]), "m")
     rows = []
     for file in sorted(images.iterdir()):
@@ -148,4 +148,4 @@ def test_its_predictions_cannot_be_stored_and_the_reason_is_said(tmp_path, where
 
 def test_a_background_that_the_user_counts_stays_a_column(tmp_path, images):
     moments = record_onnx(ssd(tmp_path / "ssd.onnx", "main"), images, like="ssd", background=0)
-    assert (moments.num_classes, moments.metadata.background) == (CLASSES + 1, 0)
+    assert (moments.num_columns, moments.metadata.background) == (CLASSES + 1, 0)

@@ -161,7 +161,7 @@ def test_wrong_shapes_and_types_are_refused(logits):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"num_classes": 0}, {"num_classes": 2.5}, {"num_classes": 3, "nonfinite": "drop"}]
+    "arguments", [{"num_columns": 0}, {"num_columns": 2.5}, {"num_columns": 3, "nonfinite": "drop"}]
 )
 def test_wrong_arguments_are_refused(arguments):
     with pytest.raises(logn.InputError, match="Expected `"):

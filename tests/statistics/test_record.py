@@ -27,7 +27,7 @@ def no_hooks(model):
 
 
 def assert_moments(moments, *logits):
-    rows = np.concatenate([np.asarray(part.detach().double()).reshape(-1, moments.num_classes) for part in logits])
+    rows = np.concatenate([np.asarray(part.detach().double()).reshape(-1, moments.num_columns) for part in logits])
     np.testing.assert_allclose(moments.count, len(rows))
     np.testing.assert_allclose(moments.mean, rows.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(moments.variance, rows.var(axis=0, ddof=1), atol=1e-5)

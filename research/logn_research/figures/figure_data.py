@@ -187,7 +187,7 @@ def logit_statistics(
         instance_counts: Objects of each foreground class, which give the order.
         shown: How often the objects of each class were shown, where a sampler repeated some; else once each.
     """
-    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
     counts = np.maximum(np.asarray(instance_counts, np.float64), 1.0)
     seen = moments.count[foreground]
     mean = np.where(seen > 0, moments.mean[foreground], np.nan)
@@ -209,7 +209,7 @@ def _link(values: Floats, other: Floats) -> Correlation:
 def statistics_of_run(run: Run) -> LogitStatistics:
     """Statistics over all samples, as they were collected."""
     moments = run.moments
-    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
     names = moments.metadata.class_names
     counts = run.counts.aligned_to(None if names is None else names[foreground])
     return logit_statistics(moments, counts.instance_counts)
@@ -283,5 +283,5 @@ def margin_of_run(run: Run) -> float | None:
     if not run.has("statistics"):
         return None
     moments = run.moments
-    means = moments.mean[foreground_columns(moments.num_classes, moments.metadata.background)]
+    means = moments.mean[foreground_columns(moments.num_columns, moments.metadata.background)]
     return float(np.nanmin(means))

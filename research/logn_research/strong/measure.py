@@ -24,7 +24,7 @@ METRICS = ("AP", "AP50", "AP75", "APr", "APc", "APf")
 
 def statistics_of(moments: ClassMoments) -> dict[str, FloatArray]:
     """What each method takes away of a live foreground class, in units of its logit."""
-    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
     prior = moments.mean_probability
     if prior is None:
         raise ValueError("The statistics hold no mean probability.")
@@ -34,7 +34,7 @@ def statistics_of(moments: ClassMoments) -> dict[str, FloatArray]:
 def methods(moments: ClassMoments, counts: Any = None) -> dict[str, ClassAffine]:
     """The maps that are compared, by name; a common shift is free for sigmoids, so they have no margins."""
     place = moments.metadata.background
-    foreground = foreground_columns(moments.num_classes, place)
+    foreground = foreground_columns(moments.num_columns, place)
     live = active_classes(moments, place)[foreground]
     found = statistics_of(moments)
     mean, prior, std = found["mean"], found["prior"], np.sqrt(moments.variance[foreground] + 1e-5)
@@ -66,9 +66,9 @@ def methods(moments: ClassMoments, counts: Any = None) -> dict[str, ClassAffine]
 def landscape(moments: ClassMoments) -> dict[str, ClassAffine]:
     """Each form with the average class left where it is, then the whole foreground shifted."""
     place = moments.metadata.background
-    live = active_classes(moments, place)[foreground_columns(moments.num_classes, place)]
+    live = active_classes(moments, place)[foreground_columns(moments.num_columns, place)]
     found = statistics_of(moments)
-    std = np.sqrt(moments.variance[foreground_columns(moments.num_classes, place)] + 1e-5)
+    std = np.sqrt(moments.variance[foreground_columns(moments.num_columns, place)] + 1e-5)
     forms = {"none": 0.0 * std, "mean": found["mean"], "half prior": 0.5 * found["prior"], "prior": found["prior"]}
     maps = {}
     for shift in LANDSCAPE:

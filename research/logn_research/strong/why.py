@@ -56,7 +56,7 @@ def explain(folder: Path, annotations: Path, split: str = "dev") -> dict[str, An
     """What the page on strong detectors says of one softmax head, from its predictions."""
     moments = ClassMoments.load(folder / "statistics.safetensors")
     store = PredictionStore(folder / split)
-    maps: dict[str, Any] = margins(moments.num_classes - 1)
+    maps: dict[str, Any] = margins(moments.num_columns - 1)
     half = logn.prior2posterior(moments, strength=0.5)
     found: dict[str, Any] = {"box fit": box_fit(store, annotations), "AP-Fixed": {}, "caps": {}}
     settings = CompareSettings(num_bootstrap=0, report_images=0, fixed=True)

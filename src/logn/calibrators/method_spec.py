@@ -222,16 +222,16 @@ def _aligned_counts(
     if moments is None:
         return table
     names = moments.metadata.class_names
-    foreground = foreground_columns(moments.num_classes, background)
+    foreground = foreground_columns(moments.num_columns, background)
     wanted = None if names is None else names[foreground]
-    return table.fitting(wanted, moments.num_classes - (background is not None), background)
+    return table.fitting(wanted, moments.num_columns - (background is not None), background)
 
 
 def _num_columns(
     moments: ClassMoments | None, counts: ClassCounts | None, weight: Any, background: int | None
 ) -> int | None:
     if moments is not None:
-        return moments.num_classes
+        return moments.num_columns
     if counts is not None:
         return counts.num_classes + (background is not None)
     return None if weight is None else len(weight)

@@ -86,7 +86,7 @@ class Recommendation:
         """
         if self.method == NONE:
             source = moments.metadata.with_changes(background=self.background, activation=self.activation)
-            return ClassAffine.identity(moments.num_classes, background=self.background).with_source(source)
+            return ClassAffine.identity(moments.num_columns, background=self.background).with_source(source)
         affine = logit_normalization(
             moments,
             **(HALF_PRIOR | {"strength": strength}),
@@ -152,7 +152,7 @@ def recommend(
             "The statistics do not hold the mean probability of each class, which the recommendation needs: collect "
             "them again with mean_probability=True."
         )
-    foreground = foreground_columns(moments.num_classes, index)
+    foreground = foreground_columns(moments.num_columns, index)
     scores = prior[foreground][active_classes(moments, index)[foreground] & (prior[foreground] > 0)]
     low, high = np.quantile(np.log(scores), [0.1, 0.9]) if len(scores) else (0.0, 0.0)
     ratio = float(np.exp(high - low))

@@ -101,7 +101,7 @@ def training_shares(inputs: MethodInputs, *, needs_counts: bool = False) -> Floa
             'Expected `counts`, or statistics with the mean probability, for target="training", but got neither; '
             "collect them with mean_probability=True (`--prior`)."
         )
-    return mean[foreground_columns(moments.num_classes, inputs.background)]
+    return mean[foreground_columns(moments.num_columns, inputs.background)]
 
 
 def read_target_file(text: str) -> ClassShares:

@@ -27,7 +27,7 @@ def print_statistics(output: Path, moments: ClassMoments, rows: int, source: str
     """Print what the file holds; `source` says what it was read from, such as "3 files"."""
     columns = count_of(moments.num_classes, "class")
     if (place := moments.metadata.background) is not None:
-        columns = f"{count_of(moments.num_classes - 1, 'class')} and a background ({'first' if place == 0 else 'last'})"
+        columns += f" and a background ({'first' if place == 0 else 'last'})"
     echo(f"{output}: {count_of(rows, 'row')} of {columns} from {source}.")
 
 

@@ -38,7 +38,7 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
         return
     for mine in moments:
         total = ClassMoments(
-            mine.num_classes,
+            mine.num_columns,
             nonfinite=mine._nonfinite,
             sample_rows=mine.sample_rows,
             mean_probability=mine._probabilities is not None,

@@ -83,7 +83,7 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
         (['f', 'c', 'r'], 1.0)
     """
     place = moments.metadata.background
-    foreground = foreground_columns(moments.num_classes, place)
+    foreground = foreground_columns(moments.num_columns, place)
     mean, std, seen = moments.mean[foreground], moments.std[foreground], moments.count[foreground]
     alive = active_classes(moments, place)[foreground]
     image_counts = None if counts is None else _image_counts(counts, moments, foreground)
@@ -145,14 +145,14 @@ def _names(counts: object, moments: ClassMoments, foreground: slice) -> tuple[st
     recorded = moments.metadata.class_names
     if recorded is None and isinstance(counts, ClassCounts) and counts.names is not None:
         return counts.names  # their order is that of the foreground columns, since nothing else is known
-    names = recorded or tuple(f"class {column}" for column in range(moments.num_classes))
+    names = recorded or tuple(f"class {column}" for column in range(moments.num_columns))
     return names[foreground]
 
 
 def _image_counts(counts: ClassCounts | npt.ArrayLike, moments: ClassMoments, foreground: slice) -> FloatArray:
     table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
     names = moments.metadata.class_names
-    expected = len(range(*foreground.indices(moments.num_classes)))
+    expected = len(range(*foreground.indices(moments.num_columns)))
     wanted = None if names is None else names[foreground]
     return table.fitting(wanted, expected, moments.metadata.background).image_counts
 

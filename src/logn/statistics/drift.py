@@ -129,15 +129,15 @@ def drift(training: ClassMoments, deployment: ClassMoments) -> Drift:
         log_std_ratio=log_ratio,
         log_std_error=log_error,
         rows=(int(count[0].max()), int(count[1].max())),
-        level=NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * training.num_classes)),
+        level=NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * training.num_columns)),
     )
 
 
 def _check_comparable(training: ClassMoments, deployment: ClassMoments) -> None:
-    if training.num_classes != deployment.num_classes:
+    if training.num_columns != deployment.num_columns:
         raise InputError(
-            f"Expected the statistics of the deployment to be of {training.num_classes} columns, as those of training, "
-            f"but got {deployment.num_classes}."
+            f"Expected the statistics of the deployment to be of {training.num_columns} columns, as those of training, "
+            f"but got {deployment.num_columns}."
         )
     for name in _SAME:
         mine, theirs = getattr(training.metadata, name), getattr(deployment.metadata, name)
@@ -155,4 +155,4 @@ def _check_comparable(training: ClassMoments, deployment: ClassMoments) -> None:
 
 def _names(training: ClassMoments, deployment: ClassMoments) -> tuple[str, ...]:
     names = training.metadata.class_names or deployment.metadata.class_names
-    return names or tuple(f"column {column}" for column in range(training.num_classes))
+    return names or tuple(f"column {column}" for column in range(training.num_columns))

@@ -39,7 +39,7 @@ class ClassMoments:
     paper's moving average tends to, is kept beside the pooled variance.
 
     Args:
-        num_classes: Columns of the logits, the background included.
+        num_columns: Columns of the logits, the background included.
         nonfinite: "error" refuses NaN and infinity and names the class; "skip" leaves such values out and counts
             them in `skipped`.
         sample_rows: How many rows to keep as an unbiased sample, in float16. Matching thresholds needs some
@@ -62,28 +62,28 @@ class ClassMoments:
 
     def __init__(
         self,
-        num_classes: int,
+        num_columns: int,
         *,
         nonfinite: Nonfinite = "error",
         sample_rows: int = 0,
         mean_probability: bool = True,
         metadata: StatisticsMetadata | None = None,
     ) -> None:
-        if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 1:
-            raise InputError(f"Expected `num_classes` to be a whole number of at least 1, but got {num_classes!r}.")
+        if isinstance(num_columns, bool) or not isinstance(num_columns, int | np.integer) or num_columns < 1:
+            raise InputError(f"Expected `num_columns` to be a whole number of at least 1, but got {num_columns!r}.")
         if nonfinite not in ("error", "skip"):
             raise InputError(f"Expected `nonfinite` to be one of ('error', 'skip'), but got {nonfinite!r}.")
         if sample_rows < 0:
             raise InputError(f"Expected `sample_rows` to be at least 0, but got {sample_rows}.")
         self.metadata = metadata or StatisticsMetadata()
-        self.metadata.check_width(num_classes)
-        self.num_classes = int(num_classes)
+        self.metadata.check_width(num_columns)
+        self.num_columns = int(num_columns)
         self._nonfinite: Nonfinite = nonfinite
-        self._sums = RunningSums(self.num_classes, nonfinite)
+        self._sums = RunningSums(self.num_columns, nonfinite)
         # With an objectness, it is the last column of the sample.
         self._has_objectness = False
         self._sample = self._new_sample(sample_rows) if sample_rows else None
-        self._probabilities = ProbabilitySums(self.num_classes) if mean_probability else None
+        self._probabilities = ProbabilitySums(self.num_columns) if mean_probability else None
 
     def update(self, logits: Any, objectness: Any = None) -> None:
         """Add a batch of logits, NumPy arrays or torch tensors on any device.
@@ -101,7 +101,7 @@ class ClassMoments:
             array([0.25, 0.25])
         """
         self._check_open()
-        rows = as_rows(logits, self.num_classes)
+        rows = as_rows(logits, self.num_columns)
         if len(rows) == 0:
             return
         has_objectness, whole = objectness is not None, rows
@@ -116,7 +116,7 @@ class ClassMoments:
             if not finite or has_objectness:
                 whole = whole[np.isfinite(whole).all(axis=1)]
             weights = sigmoid(whole[:, -1]) if has_objectness else None
-            self._probabilities.update(whole[:, : self.num_classes], activations_of(self.metadata), weights)
+            self._probabilities.update(whole[:, : self.num_columns], activations_of(self.metadata), weights)
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add what `other` has seen, in place, and return self; statistics of different things are refused."""
@@ -160,8 +160,8 @@ class ClassMoments:
         self._check_open()
         if not isinstance(other, ClassMoments):
             raise InputError(f"Expected `other` to be ClassMoments, but got {_kind(other)}.")
-        if other.num_classes != self.num_classes:
-            raise InputError(f"Expected `other` to have {self.num_classes} classes, but got {other.num_classes}.")
+        if other.num_columns != self.num_columns:
+            raise InputError(f"Expected `other` to have {self.num_columns} classes, but got {other.num_columns}.")
         self.metadata.check_mergeable(other.metadata)
         joins = bool(other._totals.count.any())
         if joins:
@@ -180,11 +180,16 @@ class ClassMoments:
     def clear(self) -> None:
         """Forget everything that was seen; cheaper than a new object, since the scratch memory is kept."""
         self._check_open()
-        self._sums.restart(Totals.nothing(self.num_classes))
+        self._sums.restart(Totals.nothing(self.num_columns))
         if self._sample is not None:
             self._sample = self._new_sample(self._sample.capacity)
         if self._probabilities is not None:
             self._probabilities.clear()
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are: the columns without the background."""
+        return self.num_columns - (self.metadata.background is not None)
 
     @property
     def count(self) -> FloatArray:
@@ -228,8 +233,8 @@ class ClassMoments:
     def sample(self) -> npt.NDArray[np.float16]:
         """The sampled rows (k, C), k at most `sample_rows`; empty when none were asked for."""
         if self._sample is None:
-            return np.empty((0, self.num_classes), np.float16)
-        return self._sample.rows[:, : self.num_classes].copy()
+            return np.empty((0, self.num_columns), np.float16)
+        return self._sample.rows[:, : self.num_columns].copy()
 
     @property
     def sample_objectness(self) -> npt.NDArray[np.float16] | None:
@@ -333,7 +338,7 @@ class ClassMoments:
 
     def __repr__(self) -> str:
         rows = int(self._totals.count.max(initial=0))
-        return f"ClassMoments(num_classes={self.num_classes}, rows={rows}, estimator={self.metadata.estimator!r})"
+        return f"ClassMoments(num_columns={self.num_columns}, rows={rows}, estimator={self.metadata.estimator!r})"
 
     @property
     def _totals(self) -> Totals:
@@ -363,7 +368,7 @@ class ClassMoments:
             self._sample = self._new_sample(self._sample.capacity)
 
     def _new_sample(self, capacity: int, *rows_and_keys: Any) -> RowSample:
-        return RowSample(self.num_classes + self._has_objectness, capacity, *rows_and_keys)
+        return RowSample(self.num_columns + self._has_objectness, capacity, *rows_and_keys)
 
     def _merge_sample(self, other: RowSample | None) -> None:
         if other is None:
@@ -385,7 +390,7 @@ class ClassMoments:
         if joins and other is None:
             self._probabilities = None
         elif other is not None and not (seen and mine is None):
-            self._probabilities = mine or ProbabilitySums(self.num_classes)
+            self._probabilities = mine or ProbabilitySums(self.num_columns)
             self._probabilities.merge(other)
 
     def _check_open(self) -> None:

@@ -52,7 +52,7 @@ def sanity_checks(moments: ClassMoments, *, background: int | str | None = "reco
 def value_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
     """Warnings about values that are not logits, and about a single logit without another class to compare it with."""
     place = check_background(moments.metadata.background if background == "recorded" else background)
-    if moments.num_classes == 1 and place is None:
+    if moments.num_columns == 1 and place is None:
         return (ONE_LOGIT,)
     sentence = _probabilities(moments)
     return (sentence,) if sentence else ()
@@ -76,7 +76,7 @@ def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
         >>> print(unused_checks(moments)[0][:79])
         Column 0 of `head` is called unused, but scores as high as a typical class (0.9
     """
-    metadata, columns = moments.metadata, moments.num_classes
+    metadata, columns = moments.metadata, moments.num_columns
     background = None if metadata.background is None else metadata.background % columns
     classes = [column for column in range(columns) if column not in (*metadata.unused, background)]
     # A column that was never trained for a class is low everywhere. Where it is one, its objects raise its mean score.
@@ -104,7 +104,7 @@ def row_checks(moments: ClassMoments) -> tuple[str, ...]:
         >>> print(row_checks(moments)[0][:77])
         There are only 3 rows, from which the spread of a class is uncertain by 50 %:
     """
-    rows, columns = int(moments.count.max()), moments.num_classes
+    rows, columns = int(moments.count.max()), moments.num_columns
     if 0 < rows < columns:
         return (
             f"There are more columns ({columns:,}) than rows ({rows:,}), and every column counts as a class: if "
@@ -147,7 +147,7 @@ def _kind(moments: ClassMoments) -> str | None:
 def _moments_of_probabilities(moments: ClassMoments) -> bool:
     """Whether the means sum to 1 and no variance is larger than values between 0 and 1 can have, `mean (1 - mean)`."""
     count, mean = moments.count, moments.mean
-    if moments.num_classes < 2 or count.min() < FEWEST_ROWS or mean.min() < 0:
+    if moments.num_columns < 2 or count.min() < FEWEST_ROWS or mean.min() < 0:
         return False
     most = mean * (1 - mean) * count / (count - 1)
     return bool(abs(mean.sum() - 1) < MEAN_SUM_TOLERANCE and (moments.variance <= most + MEAN_SUM_TOLERANCE).all())

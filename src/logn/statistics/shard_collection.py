@@ -91,7 +91,7 @@ class ExactStatistics:
 
     def compute(self, block: LogitBlock) -> tuple[ClassMoments, RowSample | None]:
         """Moments and sample of one block."""
-        classes, limit = self._moments.num_classes, self._sample.limit if self._sample else None
+        classes, limit = self._moments.num_columns, self._sample.limit if self._sample else None
         moments = self._moments_of_thread()
         sample = RowSample(classes, self._sample.capacity) if self._sample else None
         for batch in block.read_batches():
@@ -104,7 +104,7 @@ class ExactStatistics:
         """Empty moments; each thread has its own and keeps their scratch memory from block to block."""
         moments: ClassMoments | None = getattr(self._threads, "moments", None)
         if moments is None:
-            classes, metadata = self._moments.num_classes, self._moments.metadata
+            classes, metadata = self._moments.num_columns, self._moments.metadata
             moments = self._threads.moments = ClassMoments(classes, metadata=metadata, **self._options)
         moments.clear()
         return moments
@@ -129,7 +129,7 @@ class ExactStatistics:
         own = {name: array for name, array in arrays.items() if not name.startswith("sample_")}
         self._moments = ClassMoments.from_file(StatisticsFile.from_arrays(own, self._moments.metadata))
         if self._sample is not None:
-            self._sample = RowSample(self._moments.num_classes, self._sample.capacity, rows, keys)
+            self._sample = RowSample(self._moments.num_columns, self._sample.capacity, rows, keys)
 
     def moments(self) -> ClassMoments:
         """The result, sample included."""

@@ -322,9 +322,9 @@ def _training_mix(
         raise InputError(f"Expected `{rows.name}` to have at least two columns, but got 1: a single class has no mix.")
     mean = None
     if moments is not None:
-        if moments.num_classes != columns:
+        if moments.num_columns != columns:
             raise InputError(
-                f"Expected `{rows.name}` to have the {moments.num_classes} columns of the statistics, but got "
+                f"Expected `{rows.name}` to have the {moments.num_columns} columns of the statistics, but got "
                 f"{columns}."
             )
         mean = moments.mean_probability_of(activation)

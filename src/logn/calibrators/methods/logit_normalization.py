@@ -77,8 +77,8 @@ def logit_normalization(
     check_moments(moments)
     index = check_background(moments.metadata.background if background == "recorded" else background)
     known = known_activation(moments.metadata, index, activation)
-    foreground = foreground_columns(moments.num_classes, index)
-    live = active_classes(moments, index) if active is None else _checked_mask(active, moments.num_classes)
+    foreground = foreground_columns(moments.num_columns, index)
+    live = active_classes(moments, index) if active is None else _checked_mask(active, moments.num_columns)
     values = _statistic(moments, statistic, known)
     live = (live & np.isfinite(values))[foreground]
     if not live.any():

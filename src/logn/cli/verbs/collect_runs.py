@@ -140,12 +140,12 @@ def _name_columns(stages: tuple[ClassMoments, ...], data: Path) -> None:
     names = DetectionDataset(find_annotations(data)).class_names
     for moments in stages:
         known = moments.metadata
-        background = None if known.background is None else known.background % moments.num_classes
-        classes = [c for c in range(moments.num_classes) if c != background and c not in known.unused]
+        background = None if known.background is None else known.background % moments.num_columns
+        classes = [c for c in range(moments.num_columns) if c != background and c not in known.unused]
         if len(classes) != len(names):
             return
         named = dict(zip(classes, names, strict=True)) | ({} if background is None else {background: "background"})
-        columns = tuple(named.get(column, NO_CLASS) for column in range(moments.num_classes))
+        columns = tuple(named.get(column, NO_CLASS) for column in range(moments.num_columns))
         moments.metadata = known.with_changes(class_names=columns)
 
 

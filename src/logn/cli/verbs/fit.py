@@ -155,7 +155,7 @@ def _foreground_names(moments: ClassMoments | None, background: int | str | None
     if moments is None or moments.metadata.class_names is None:
         return None
     place = check_background(moments.metadata.background if background == "recorded" else background)
-    return moments.metadata.class_names[foreground_columns(moments.num_classes, place)]
+    return moments.metadata.class_names[foreground_columns(moments.num_columns, place)]
 
 
 def _at_least_one(inputs: FitInputs) -> FitInputs:

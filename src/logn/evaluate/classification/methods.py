@@ -37,10 +37,10 @@ def training_moments(moments: Any, train_logits: Any, num_classes: int) -> Class
         raise InputError(
             "Expected statistics of a classifier, which has no background, but got some with a background."
         )
-    if moments.num_classes != num_classes:
+    if moments.num_columns != num_classes:
         raise InputError(
             f"Expected the training statistics to be of the {num_classes} classes of the test logits, "
-            f"but got {moments.num_classes}."
+            f"but got {moments.num_columns}."
         )
     statistics: ClassMoments = moments
     return statistics

@@ -277,7 +277,7 @@ def _with_training(
         classes = [replace(one, train_count=float(n)) for one, n in zip(classes, train_counts, strict=True)]
     if moments is None:
         return tuple(classes)
-    foreground = foreground_columns(moments.num_classes, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
     mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
     if len(mean) != len(classes):
         return tuple(classes)

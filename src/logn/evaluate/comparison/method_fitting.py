@@ -201,7 +201,7 @@ def _logits_of(header: StoreHeader) -> Target:
 def _check_statistics(moments: ClassMoments, target: Target, allow_mismatch: bool) -> None:
     """Refuse statistics of other logits than those of the store."""
     what, metadata = "the statistics", moments.metadata
-    check_width(what, moments.num_classes, target)
+    check_width(what, moments.num_columns, target)
     # Moments are per column: those that name no background serve any, which a map that is fitted to one does not.
     if metadata.background is not None:
         check_background_place(what, metadata.background, target)

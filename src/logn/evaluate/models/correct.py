@@ -78,8 +78,7 @@ class Correction:
     def num_classes(self) -> int:
         """How many classes there are, without the background and columns that are none."""
         first = self.moments[0]
-        columns = first.num_classes - len(set(first.metadata.unused))
-        return columns - (first.metadata.background is not None)
+        return first.num_classes - len(set(first.metadata.unused))
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -92,7 +91,7 @@ class Correction:
             "layer": self.layer,
             "num_classes": self.num_classes,
             "class_names": known.class_names
-            and list(known.class_names[foreground_columns(self.moments[0].num_classes, known.background)]),
+            and list(known.class_names[foreground_columns(self.moments[0].num_columns, known.background)]),
             "activation": known.activation,
             "background": known.background,
             "population": known.population,
@@ -266,9 +265,9 @@ def _one_map(affine: ClassAffine, moments: Sequence[ClassMoments]) -> tuple[Clas
     """A given map, where the model has one set of logits and as many columns."""
     if len(moments) > 1:
         raise InputError(f"Expected a model with one set of class logits for a given map, but it has {len(moments)}.")
-    if affine.num_classes != moments[0].num_classes:
+    if affine.num_classes != moments[0].num_columns:
         raise InputError(
-            f"Expected a map of {moments[0].num_classes} columns, as the model has them, but got one of "
+            f"Expected a map of {moments[0].num_columns} columns, as the model has them, but got one of "
             f"{affine.num_classes}."
         )
     return (affine,)
