@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine as ClassAffine
-    from logn.calibrators.class_mix.estimate import estimate_prior as estimate_prior
-    from logn.calibrators.class_mix.prior_estimate import PriorEstimate as PriorEstimate
-    from logn.calibrators.labelled_rows import LabelledRows as LabelledRows
     from logn.calibrators.logit_normalizer import LogitNormalizer as LogitNormalizer
     from logn.calibrators.method_spec import FitInputs as FitInputs
     from logn.calibrators.method_spec import fit_method as fit_method
@@ -33,11 +30,10 @@ if TYPE_CHECKING:
     from logn.calibrators.methods.logit_adjustment import logit_adjustment as logit_adjustment
     from logn.calibrators.methods.logit_normalization import logit_normalization as logit_normalization
     from logn.calibrators.methods.norcal import norcal as norcal
-    from logn.calibrators.methods.offsets import offsets as offsets
-    from logn.calibrators.methods.offsets import vector_scaling as vector_scaling
     from logn.calibrators.methods.prior2posterior import prior2posterior as prior2posterior
     from logn.calibrators.methods.tau_norm import tau_norm as tau_norm
     from logn.calibrators.methods.temperature import temperature as temperature
+    from logn.calibrators.prior import estimate_prior as estimate_prior
     from logn.calibrators.recommend import Recommendation as Recommendation
     from logn.calibrators.recommend import recommend as recommend
     from logn.classes.counts import ClassCounts as ClassCounts
@@ -88,7 +84,6 @@ _HOME = {
     "FitInputs": "calibrators.method_spec",
     "FracalSigmoid": "calibrators.methods.fracal",
     "InputError": "errors",
-    "LabelledRows": "calibrators.labelled_rows",
     "LogNWarning": "errors",
     "LogitLayer": "logits.layer",
     "LogitNormalizer": "calibrators.logit_normalizer",
@@ -98,7 +93,6 @@ _HOME = {
     "PositiveMoments": "statistics.positives",
     "PredictionStore": "evaluate.store.store",
     "Preprocessing": "logits.image_folder",
-    "PriorEstimate": "calibrators.class_mix.prior_estimate",
     "Proposals": "logits.proposals",
     "Recommendation": "calibrators.recommend",
     "StatisticsMetadata": "statistics.metadata",
@@ -111,7 +105,7 @@ _HOME = {
     "correct": "evaluate.models.correct",
     "detector": "evaluate.models.open",
     "drift": "statistics.drift",
-    "estimate_prior": "calibrators.class_mix.estimate",
+    "estimate_prior": "calibrators.prior",
     "fit_method": "calibrators.method_spec",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
@@ -123,7 +117,6 @@ _HOME = {
     "logit_normalization": "calibrators.methods.logit_normalization",
     "norcal": "calibrators.methods.norcal",
     "operating_points": "evaluate.operating.operating_points",
-    "offsets": "calibrators.methods.offsets",
     "predict": "evaluate.store.predict",
     "prior2posterior": "calibrators.methods.prior2posterior",
     "recommend": "calibrators.recommend",
@@ -131,7 +124,6 @@ _HOME = {
     "record_onnx": "statistics.record_onnx",
     "tau_norm": "calibrators.methods.tau_norm",
     "temperature": "calibrators.methods.temperature",
-    "vector_scaling": "calibrators.methods.offsets",
 }
 
 # Several names under one.

@@ -119,7 +119,6 @@ EVERYTHING = {
     "bias": np.zeros(3),
     "dimensions": [1.0, 1.0, 1.0],
     "active": [True] * 3,
-    "labelled": logn.LabelledRows(np.random.default_rng(1).normal(size=(20, 3)), np.arange(20) % 3),
 }
 
 
@@ -130,14 +129,14 @@ def test_descriptions_say_what_methods_need(method):
     moments.update(rows)
     everything = EVERYTHING | {"moments": moments}
     needed = {"temperature": {"value": 2.0}, "fracal": {"num_images": 200}, "recommended": {"activation": "softmax"}}
-    options = needed.get(method.name, {"activation": "softmax"} if "labelled" in method.needs else {})
+    options = needed.get(method.name, {})
     enough = {name: everything[name] for name in method.needs}
     assert logn.FitInputs(**enough, num_columns=3).fit(method.name, options).num_classes == 3
     for name in method.needs:
         rest = {other: value for other, value in everything.items() if other != name}
         with pytest.raises(logn.InputError, match=f"`{name}`.*`{method.name}`"):
             logn.FitInputs(**rest).fit(method.name, options)
-    assert set(method.needs) | set(method.takes) <= {*INPUT_FILES, "moments", "labelled"}
+    assert set(method.needs) | set(method.takes) <= {*INPUT_FILES, "moments"}
 
 
 def test_a_flag_is_of_one_kind_for_all_methods():

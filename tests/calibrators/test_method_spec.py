@@ -5,14 +5,12 @@ import pytest
 
 from logn.calibrators.all_methods import METHODS
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import fit_method, parse_method
 from logn.calibrators.methods.fracal import fracal
 from logn.calibrators.methods.inverse_image_frequency import inverse_image_frequency
 from logn.calibrators.methods.logit_adjustment import logit_adjustment
 from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.calibrators.methods.norcal import norcal
-from logn.calibrators.methods.offsets import offsets, vector_scaling
 from logn.calibrators.methods.prior2posterior import prior2posterior
 from logn.calibrators.methods.tau_norm import tau_norm
 from logn.calibrators.methods.temperature import temperature
@@ -27,7 +25,6 @@ LOGITS = np.array([[2, 0.5, -1, 3], [0, 1.5, -2, 4], [1, -0.5, 0.5, 2], [-1, 0, 
 IMAGES, INSTANCES = np.array([60.0, 20, 1]), np.array([100.0, 10, 1])
 WEIGHT, BIAS = np.array([[3, 4], [0.6, 0.8], [0, 0.5], [1, -1.0]]), np.array([0.1, 0.2, 0.3, 0.4])
 DIMENSIONS = [1.8, 1.0, 1.0]
-LABELLED = LabelledRows(np.tile(LOGITS, (5, 1)) + np.arange(20)[:, None] % 3 * np.eye(4)[1], np.arange(20) % 4)
 
 
 @pytest.fixture
@@ -67,17 +64,12 @@ EXPECTED = {
     "tau-norm": lambda m: tau_norm(WEIGHT, 1.0, BIAS, background=-1),
     "tau-norm:tau=0.7": lambda m: tau_norm(WEIGHT, 0.7, BIAS, background=-1),
     "temperature:value=2": lambda m: temperature(4, 2.0, background=-1),
-    "offsets": lambda m: offsets(LABELLED, prior2posterior(m)),
-    "offsets:base=none": lambda m: offsets(LABELLED, background=-1),
-    "vector:base=loga": lambda m: vector_scaling(LABELLED, logit_adjustment(INSTANCES, background=-1)),
 }
 
 
 def _fit(spec, moments):
     counts = ClassCounts(IMAGES, INSTANCES, ("cup", "spoon", "fork"), num_images=100)
-    return fit_method(
-        spec, moments=moments, counts=counts, dimensions=DIMENSIONS, weight=WEIGHT, bias=BIAS, labelled=LABELLED
-    )
+    return fit_method(spec, moments=moments, counts=counts, dimensions=DIMENSIONS, weight=WEIGHT, bias=BIAS)
 
 
 @pytest.mark.parametrize("spec", EXPECTED)

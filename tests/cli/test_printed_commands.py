@@ -197,14 +197,11 @@ def test_what_is_printed_can_be_pasted(paste, line, verbs, files):
     assert verbs <= {*pasted[1:]}, commands
 
 
-def test_statistics_lead_on_to_merge_prior_and_drift(paste):
+def test_statistics_lead_on_to_merge_and_drift(paste):
     for word in ("stats", "other"):
         paste(f"logn collect shards/0.npy --activation softmax -o {word}.safetensors")
-    pasted, _ = paste("logn merge stats.safetensors other.safetensors -o merged.safetensors")
-    pasted, _ = paste("logn inspect stats.safetensors other.safetensors")
-    assert "prior" in pasted
-    pasted, commands = paste("logn prior deployed.npy -s stats.safetensors --bootstrap 20 -o 'my mix.json'")
-    assert "logn fit stats.safetensors --target 'my mix.json' -o affine.safetensors" in commands
+    paste("logn merge stats.safetensors other.safetensors -o merged.safetensors")
+    paste("logn inspect stats.safetensors other.safetensors")
 
 
 def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):

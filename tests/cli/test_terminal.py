@@ -74,7 +74,6 @@ COMMANDS = {
     "thresholds": "thresholds {f}/store -a {f}/gt.json --bootstrap 20 --split",
     "inspect": "inspect {f}/stats.safetensors --counts {f}/counts.json",
     "inspect, drift": "inspect {f}/stats.safetensors {f}/deployed.safetensors",
-    "prior": "prior {f}/test.npy --counts {f}/counts.json --activation softmax --background none --bootstrap 20",
 }
 # A command to paste is not broken: the terminal wraps it, and the shell gets it whole.
 TO_PASTE = "To do so: logn "

@@ -21,7 +21,7 @@ STAND_INS = {
     "logn.callbacks.lightning.LogNCallback": "logn.callbacks.lightning.CorrectBestCheckpoint",
     "logn.callbacks.transformers.LogNCallback": "logn.callbacks.transformers.CorrectBestModel",
 }
-KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.prior", "logn.statistics"}
+KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.statistics"}
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="the documentation is not beside the tests")
 

@@ -24,13 +24,10 @@ def test_the_journey_can_be_pasted(tmp_path, blocks, run_logn, run_python, monke
     subprocess.run([sys.executable, "-c", make_logits], cwd=tmp_path, check=True, env=dict(os.environ))
     (commands,) = blocks("sh")
     run_logn(commands)
-    mix = logn.PriorEstimate.load("mix.json")
-    np.testing.assert_allclose(mix.target, [0.2, 0.2, 0.3, 0.3], atol=0.02)
-    assert mix.shifted
     names = run_python(in_python)
-    np.testing.assert_allclose(names["mix"].shares, mix.shares, atol=1e-6)
-    assert names["affine"] == logn.ClassAffine.load("affine.safetensors")
-    assert names["by_labels"].method == "offsets"
+    np.testing.assert_allclose(names["mix"].target, [0.2, 0.2, 0.3, 0.3], atol=0.02)
+    exact = logn.ClassAffine.load("affine.safetensors")
+    np.testing.assert_allclose(names["affine"].shift, exact.shift, atol=0.1)
 
 
 def test_the_numbers_are_those_of_the_data():

@@ -11,11 +11,9 @@ from logn.calibrators.methods import (
     logit_normalization,
     no_correction,
     norcal,
-    offsets,
     prior2posterior,
     tau_norm,
     temperature,
-    vector_scaling,
 )
 from logn.errors import InputError
 
@@ -30,8 +28,6 @@ METHODS: tuple[Method, ...] = (
     tau_norm.METHOD,
     temperature.METHOD,
     prior2posterior.METHOD,
-    offsets.METHOD,
-    vector_scaling.METHOD,
 )
 
 

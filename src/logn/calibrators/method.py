@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.labelled_rows import LabelledRows
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray
@@ -96,7 +95,6 @@ class MethodInputs:
     activation: str | None
     num_columns: int | None
     target: Any = None
-    labelled: LabelledRows | None = None
 
     def needed_moments(self) -> ClassMoments:
         """The statistics of the logits."""
@@ -115,15 +113,6 @@ class MethodInputs:
         if self.weight is None:
             raise InputError(f"Expected `weight` of the classifier for the method `{self.method}`, but got none.")
         return self.weight
-
-    def needed_labelled(self) -> LabelledRows:
-        """Logits with their classes."""
-        if self.labelled is None:
-            raise InputError(
-                f"Expected labelled rows (`labelled`) for the method `{self.method}`, which is fitted to labels, but "
-                "got none."
-            )
-        return self.labelled
 
     def needed_columns(self) -> int:
         """How many columns the logits have."""

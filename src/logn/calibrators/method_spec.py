@@ -18,7 +18,6 @@ import numpy.typing as npt
 from logn.calibrators.all_methods import method_named
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.known_activation import known_activation
-from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method import MethodInputs, Options
 from logn.calibrators.provenance import with_background_name
 from logn.classes.counts import ClassCounts
@@ -46,7 +45,6 @@ class FitInputs:
         num_columns: Columns of the logits, for methods that need nothing else where nothing else tells.
         target: Class mix of the deployment, for methods that can aim at one: shares of the foreground classes,
             `logn.ClassShares`, or what the option `target` of a specification says, which comes first.
-        labelled: Logits with their classes, of images that the model was not trained on, for offsets and vector.
 
     Example:
         >>> FitInputs(counts=[100, 10, 1], background=-1).fit("norcal:gamma=1").shift.round(6)
@@ -63,7 +61,6 @@ class FitInputs:
     activation: str | None = "recorded"
     num_columns: int | None = None
     target: ClassShares | npt.ArrayLike | str | None = None
-    labelled: LabelledRows | None = None
 
     def fit(self, spec: str, options: Mapping[str, Any] | None = None) -> ClassAffine:
         """Fit the method that `spec` names, as `fit_method` reads it.
@@ -102,13 +99,12 @@ class FitInputs:
             self.activation,
             _num_columns(self.moments, table, self.weight, place) or self.num_columns,
             self.target,
-            self.labelled,
         )
 
     @property
     def names(self) -> list[str]:
         """Which inputs there are."""
-        listed = ("moments", "counts", "dimensions", "weight", "bias", "active", "target", "labelled")
+        listed = ("moments", "counts", "dimensions", "weight", "bias", "active", "target")
         return [name for name in listed if getattr(self, name) is not None]
 
     @classmethod
@@ -120,8 +116,7 @@ class FitInputs:
             Traceback (most recent call last):
             ...
             logn.errors.InputError: Expected the inputs of methods to be among moments, counts, dimensions, weight,
-            bias, active, background, activation, num_columns, target, labelled, but
-            got `count`.
+            bias, active, background, activation, num_columns, target, but got `count`.
         """
         known = [field.name for field in fields(cls)]
         unknown = next((name for name in given if name not in known), None)
@@ -173,7 +168,6 @@ def fit_method(
     background: int | str | None = "recorded",
     activation: str | None = "recorded",
     target: ClassShares | npt.ArrayLike | str | None = None,
-    labelled: LabelledRows | None = None,
 ) -> ClassAffine:
     """Fit the method that `spec` names.
 
@@ -193,14 +187,12 @@ def fit_method(
         background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
         activation: "softmax", "sigmoid", or "recorded"; the option of that name in `spec` comes first.
         target: Class mix of the deployment, for methods that can aim at one; the option in `spec` comes first.
-        labelled: Logits with their classes, for offsets and vector.
 
     Example:
         >>> fit_method("norcal:gamma=1", counts=[100, 10, 1], background=-1).shift.round(6)
         array([-4.60517 , -2.302585, -0.      ,  0.      ])
     """
-    given: dict[str, Any] = {"target": target, "labelled": labelled}
-    inputs = FitInputs(moments, counts, dimensions, weight, bias, active, background, activation, None, **given)
+    inputs = FitInputs(moments, counts, dimensions, weight, bias, active, background, activation, None, target)
     return inputs.fit(spec)
 
 

@@ -51,7 +51,6 @@ VERBS = (
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", STEPS),
     Verb("apply", "apply:apply", "Correct a file of logits.", STEPS),
     Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", STEPS),
-    Verb("prior", "prior:prior", "Estimate the class mix of a deployment, without labels.", STEPS),
     Verb("data", None, "Make and look at long-tailed data, for detectors and classifiers.", RESEARCH),
     Verb("train", None, "Train a detector or an image classifier, or go on with it.", RESEARCH),
     Verb("bench", None, "Run the paper's tables on detectors that are trained here.", RESEARCH),

@@ -79,6 +79,18 @@ def softmax(logits: npt.ArrayLike) -> FloatArray:
     return result
 
 
+def log_softmax(logits: npt.ArrayLike) -> FloatArray:
+    """Logarithm of the softmax over the last axis in float64, safe for large logits.
+
+    Example:
+        >>> log_softmax([0.0, -1e4]).tolist()
+        [0.0, -10000.0]
+    """
+    array = np.asarray(logits, dtype=np.float64)
+    shifted = array - array.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
 def sigmoid(logits: npt.ArrayLike) -> FloatArray:
     """Logistic function in float64, safe for large logits of either sign.
 

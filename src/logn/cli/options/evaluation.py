@@ -151,8 +151,7 @@ SplitOption = Annotated[
     bool,
     typer.Option(
         "--split",
-        help="Choose a sweep's value, and fit methods that need labels, on one half of the images or rows; report on "
-        "the other.",
+        help="Choose a sweep's value on one half of the images or rows; report on the other.",
         rich_help_panel=METHODS,
     ),
 ]

@@ -22,7 +22,6 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine
-    from logn.calibrators.labelled_rows import LabelledRows
     from logn.calibrators.method import Options
     from logn.calibrators.method_spec import FitInputs
     from logn.statistics.moments import ClassMoments
@@ -46,10 +45,6 @@ def fit(
     background: BackgroundOption = None,
     activation: ActivationOption = None,
     key: Annotated[str | None, typer.Option(help="Name of the weight in the file of --weights.")] = None,
-    dev: Annotated[
-        Path | None, typer.Option(help="offsets, vector: logits (rows, classes) that were not trained on.")
-    ] = None,
-    dev_labels: Annotated[Path | None, typer.Option(help="Their labels: .npy, .json, .csv or .txt.")] = None,
     json: JsonOption = False,
     **chosen: Any,
 ) -> None:
@@ -73,13 +68,9 @@ def fit(
         refuse_model_as_statistics(statistics)
     name, options, files = read_method(method, chosen)
     _check_counts_are_used(name, options, files)
-    check_output(output, statistics, dev, dev_labels, *files.values(), holds="logn.affine")
+    check_output(output, statistics, *files.values(), holds="logn.affine")
     inputs = _read_inputs(statistics, background, key, files)
-    inputs = replace(
-        inputs,
-        activation="recorded" if activation is None else activation.value,
-        labelled=read_labelled(name, dev, dev_labels),
-    )
+    inputs = replace(inputs, activation="recorded" if activation is None else activation.value)
     with _kept_warnings() as told:
         affine = _at_least_one(inputs).fit(name, options)
         notes = _notes(name, options, inputs, affine)
@@ -122,30 +113,6 @@ def _read_inputs(
         active=read_column(files["active"], "active") != 0 if "active" in files else None,
         background=place,
     )
-
-
-def read_labelled(method: str, dev: Path | None, labels: Path | None) -> LabelledRows | None:
-    """Labelled rows from the files of --dev and --dev-labels."""
-    from logn.calibrators.all_methods import method_named
-
-    wanted = "labelled" in method_named(method).needs
-    if not wanted and (dev or labels):
-        raise InputError(f"Expected `--dev` and `--dev-labels` only with methods fitted to labels, but got `{method}`.")
-    if wanted and (dev is None or labels is None):
-        raise InputError(f"Expected `--dev` and `--dev-labels` for the method `{method}`, but got {dev or labels}.")
-    return None if dev is None or labels is None else labelled_rows(dev, labels)
-
-
-def labelled_rows(dev: Path, labels: Path) -> LabelledRows:
-    """Logits and labels of two files."""
-    from logn.calibrators.labelled_rows import LabelledRows
-    from logn.evaluate.classification.truth import checked_labels
-    from logn.logits.array_files import read_array
-
-    logits = read_array(dev)
-    if logits.ndim != 2:
-        raise InputError(f"Expected `{dev}` to be (rows, classes), but got shape {logits.shape}.")
-    return LabelledRows(logits, checked_labels(labels, logits.shape[1]))
 
 
 def _foreground_names(moments: ClassMoments | None, background: int | str | None) -> tuple[str, ...] | None:

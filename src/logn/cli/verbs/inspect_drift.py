@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logn.cli.console import command, print_fitting, print_json, print_note, print_text
+from logn.cli.console import print_fitting, print_json, print_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +29,6 @@ def inspect_drift(training: Path, deployed: Path, top: int, *, as_json: bool) ->
     print_text(f"\n{found.conclusion}")
     if first.metadata.background is not None:
         print_text("Mind: the rows are proposals, and those of one image are alike: the errors are larger than shown.")
-    print_note(f"How the class mix changed: {command('logn', 'prior', 'deployed.npy', '-s', training)}")
 
 
 def _table(found: Drift, top: int, *, probabilities: bool) -> Table:

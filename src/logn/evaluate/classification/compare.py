@@ -7,14 +7,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
-from logn.evaluate.classification.logits import ClassifierLogits, open_logits
+from logn.evaluate.classification.logits import open_logits
 from logn.evaluate.classification.methods import ClassifierFit, training_moments
 from logn.evaluate.classification.task import ClassificationTask
 from logn.evaluate.classification.truth import PAPER_BOUNDS, Labels, checked_labels, classification_truth
@@ -22,7 +20,7 @@ from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.engine import StepClock, run_comparison
 from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, Methods, named_methods
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.comparison.sweep import Sweep, choosing_half
+from logn.evaluate.comparison.sweep import Sweep
 from logn.statistics.moments import ClassMoments
 
 
@@ -72,9 +70,8 @@ def compare_classification(
         class_names: One name for each class; puts counts with names in order. By default those of the statistics.
         sweeps: Parameters to vary, such as "tau=0:2:0.25". With `dev` or `split` the best value there is reported;
             without them all values are reported, none is chosen.
-        dev: Logits and labels of other rows, that were not trained on either. Values of sweeps are chosen on them, and
-            methods that need labels, offsets and vector, are fitted to them.
-        split: Choose, and fit methods that need labels, on one half of the rows and report on the other.
+        dev: Logits and labels of other rows, that were not trained on either. Values of sweeps are chosen on them.
+        split: Choose on one half of the rows and report on the other.
         objective: The metric by which the value of a sweep is chosen; by default top-1.
         bounds: The most training samples of a few-shot and of a medium-shot class; by default 19 and 100.
         draws: An older name of `num_bootstrap`.
@@ -124,24 +121,9 @@ def compare_classification(
         class_names=class_names or _known_names(statistics, fitted_from.counts),
         bounds=settings.bounds or PAPER_BOUNDS,
     )
-    labelled = _labelled_rows(opened, classes, dev, settings)
-    fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), allow_mismatch, labelled)
+    fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), allow_mismatch)
     task = ClassificationTask(opened, truth, fitter, settings, dev)
     return run_comparison(task, named_methods(methods), settings, sweeps=sweeps, clock=clock, progress=progress)
-
-
-def _labelled_rows(
-    logits: ClassifierLogits, labels: Any, dev: tuple[Any, Labels] | None, settings: CompareSettings
-) -> Callable[[], LabelledRows] | None:
-    """What gives labelled rows that are not measured on; None where there are none."""
-    if settings.split:
-        half = choosing_half(np.arange(len(labels)), ClassificationTask.unit)
-        return lambda: LabelledRows(np.asarray(logits.rows[half], np.float64), labels[half])
-    if dev is None:
-        return None
-    opened, classes = open_logits(dev[0], "dev logits"), checked_labels(dev[1], logits.num_classes)
-    opened.check_labels(classes)
-    return lambda: LabelledRows(np.asarray(opened.rows, np.float64), classes)
 
 
 def _known_names(statistics: ClassMoments | None, counts: Any) -> tuple[str, ...] | None:

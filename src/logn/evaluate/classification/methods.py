@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from logn.calibrators.all_methods import method_named
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.provenance import Target
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.logits import moments_of_logits
 from logn.evaluate.classification.truth import ClassificationTruth
-from logn.evaluate.comparison.method_fitting import LogitMap, with_labelled
+from logn.evaluate.comparison.method_fitting import LogitMap
 from logn.statistics.moments import ClassMoments
 
 
@@ -55,13 +53,11 @@ class ClassifierFit:
         given: Everything else that methods are fitted from: the statistics of the logits of training images, the
             weight and bias of the last layer and so on.
         allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
-        labelled: Gives the labelled rows that are not measured on, for methods that are fitted to labels.
     """
 
     truth: ClassificationTruth
     given: FitInputs
     allow_mismatch: bool = False
-    labelled: Callable[[], LabelledRows] | None = None
 
     def map_of(self, name: str, method: str | LogitMap) -> LogitMap:
         """The map of a method: fitted where it is a specification, checked where it was made elsewhere."""
@@ -99,8 +95,7 @@ class ClassifierFit:
                 f"Expected statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method "
                 f"`{name}`, but got neither."
             )
-        inputs = with_labelled(name, self.inputs, self.labelled)
-        affine = inputs.fit(spec)
+        affine = self.inputs.fit(spec)
         if affine.num_classes != self.truth.num_classes:
             raise InputError(
                 f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "

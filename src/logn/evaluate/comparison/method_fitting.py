@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from logn.calibrators.all_methods import method_named
 from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.labelled_rows import LabelledRows
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.methods.fracal import FracalSigmoid
 from logn.calibrators.provenance import Target, check_background_place, check_source, check_width, with_background_name
@@ -159,18 +158,6 @@ def _fit_for_labelled_columns(spec: str, header: StoreHeader, inputs: FitInputs)
     chosen = foreground_columns(small.num_classes, small.background)
     scale[header.columns], shift[header.columns] = small.scale[chosen], small.shift[chosen]
     return ClassAffine(scale, shift, header.background, small.method, small.settings)
-
-
-def with_labelled(method: str, inputs: FitInputs, labelled: Callable[[], LabelledRows] | None) -> FitInputs:
-    """The inputs with labelled rows that are not measured on, where the method needs some."""
-    if "labelled" not in method_named(method).needs or inputs.labelled is not None:
-        return inputs
-    if labelled is None:
-        raise InputError(
-            f"Expected `split` (`--split`), or labelled rows of their own, for the method `{method}`, which is fitted "
-            "to labels: those that are measured on must not be seen before."
-        )
-    return replace(inputs, labelled=labelled())
 
 
 def _with_names(moments: ClassMoments | None, header: StoreHeader) -> ClassMoments | None:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.labelled_rows import NO_CLASS, LabelledRows
-from logn.errors import InputError
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.store.store import PredictionStore
 from logn.labels.dataset import DetectionDataset
@@ -16,8 +14,6 @@ from logn.logits.proposals import Proposals
 
 Floats = npt.NDArray[np.float64]
 LEAST_OVERLAP = 0.5
-# Numbers of labelled rows that are kept, about: 134 MB. Of more images some serve.
-MOST_VALUES = 2**24
 
 
 def assign(proposals: Floats, boxes: Floats, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -44,39 +40,6 @@ def assign(proposals: Floats, boxes: Floats, labels: npt.NDArray[np.int64]) -> n
     overlap = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     best = overlap.argmax(axis=1)
     return np.where(overlap[np.arange(len(best)), best] >= LEAST_OVERLAP, labels[best], -1)
-
-
-def labelled_proposals(
-    store: PredictionStore, truth: GroundTruth, images: npt.NDArray[np.bool_] | None = None
-) -> LabelledRows:
-    """The logits of proposals with the column of the class that each was assigned to.
-
-    Args:
-        store: The proposals.
-        truth: The boxes of the same images. Where not every class was looked for, objects that were not annotated
-            count as background.
-        images: Which images to take, by default all.
-    """
-    columns = store.header.columns
-    place = store.header.background
-    nothing = NO_CLASS if place is None else place % store.num_columns
-    chosen = _drawn(np.flatnonzero(np.ones(truth.num_images, bool) if images is None else images), store)
-    mask = np.zeros(truth.num_images, bool)
-    mask[chosen] = True
-    logits, labels, units = [], [], []
-    for image, (proposals, classes) in zip(chosen, assigned(store.part(chosen), truth.part(mask)), strict=True):
-        logits.append(np.asarray(proposals.logits, np.float64))
-        labels.append(np.where(classes >= 0, columns[classes], nothing))
-        units.append(np.full(len(classes), image))
-    if not logits:
-        raise InputError("Expected labelled images to fit to, but got none.")
-    return LabelledRows(np.concatenate(logits), np.concatenate(labels), np.concatenate(units))
-
-
-def _drawn(images: npt.NDArray[np.intp], store: PredictionStore) -> npt.NDArray[np.intp]:
-    """As many of the images as memory should hold, drawn at random."""
-    most = max(2, MOST_VALUES * len(store) // max(1, store.num_proposals * store.num_columns))
-    return images if len(images) <= most else np.sort(np.random.default_rng(0).choice(images, most, replace=False))
 
 
 def assigned(store: PredictionStore, truth: GroundTruth) -> Iterator[tuple[Proposals, npt.NDArray[np.int64]]]:

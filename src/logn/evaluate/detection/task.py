@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.labelled_rows import LabelledRows
-from logn.calibrators.method_spec import FitInputs, parse_method
+from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import AddDetails, DetectionScope, EvaluatedClass, detection_classes
 from logn.evaluate.comparison.engine import Mask, Progress
-from logn.evaluate.comparison.method_fitting import LogitMap, map_for_store, with_labelled
+from logn.evaluate.comparison.method_fitting import LogitMap, map_for_store
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.provenance import Provenance, describe_statistics
 from logn.evaluate.comparison.report_details import ReportDetails, evenly_spaced
@@ -27,7 +26,6 @@ from logn.evaluate.decode.borrowed_boxes import borrowed_note
 from logn.evaluate.decode.decoder import Purpose, available_processors, decode_for
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.image_decoder import Decoded
-from logn.evaluate.detection.assignment import labelled_proposals
 from logn.evaluate.detection.before_after import BeforeAfter
 from logn.evaluate.detection.class_groups import Groups
 from logn.evaluate.detection.draw_methods import draw_methods
@@ -88,15 +86,7 @@ class DetectionTask:
 
     def map_of(self, name: str, method: str | LogitMap) -> LogitMap:
         """The map of a method, for the logits of the store."""
-        inputs = self.inputs
-        if isinstance(method, str):
-            labelled = self._labelled if self.settings.split else None
-            inputs = with_labelled(parse_method(method)[0], inputs, labelled)
-        return map_for_store(name, method, self.store.header, inputs, allow_mismatch=self.allow_mismatch)
-
-    def _labelled(self) -> LabelledRows:
-        """Proposals of the half of the images that is not reported on, with their classes."""
-        return labelled_proposals(self.store, self.truth, choosing_half(self.unit_ids, self.unit))
+        return map_for_store(name, method, self.store.header, self.inputs, allow_mismatch=self.allow_mismatch)
 
     def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> dict[str, MethodDetections]:
         """Decode all images in one pass, for AP and, where it is asked for, for AP-Fixed."""

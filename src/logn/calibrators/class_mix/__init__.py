@@ -1,1 +1,0 @@
-"""The class mix of a deployment, estimated from its logits without labels."""
