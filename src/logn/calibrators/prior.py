@@ -125,7 +125,7 @@ def _most_likely(log_probabilities: FloatArray, training: FloatArray, weights: F
     ratios = log_probabilities - np.log(np.maximum(training, TINY))
     ratios = np.exp(ratios - ratios.max(axis=1, keepdims=True))
     total = weights.sum(axis=1, keepdims=True)
-    shares = np.repeat(training[None] / training.sum(), len(weights), axis=0)
+    shares: FloatArray = np.repeat(training[None] / training.sum(), len(weights), axis=0)
     for _ in range(MAX_STEPS):
         gain = (weights / np.maximum(shares @ ratios.T, TINY)) @ ratios / total
         shares = shares * gain
