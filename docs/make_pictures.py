@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from logn.report.figure_style import BLUE, GREY, PAGE, paper_style
-from logn.report.figures import FIGURES, FigureOptions, draw_figure
+from logn_research.figures.figure_style import BLUE, GREY, PAGE, paper_style
+from logn_research.figures.figures import FIGURES, FigureOptions, draw_figure
 from PIL import Image
 
 from logn.evaluate.comparison.comparison import Comparison
@@ -25,6 +25,7 @@ from logn.report.run_folder import Run, open_run
 from logn.report.statistics_plot import GROUP_STYLES
 
 IMAGES = Path(__file__).parent / "images"
+FIGURE_IMAGES = Path(__file__).parents[1] / "research" / "docs" / "images"
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
@@ -58,14 +59,14 @@ def save_small(picture: Image.Image, path: Path, most_bytes: int = MOST_BYTES) -
 
 
 def draw_figures(run: Run, method: str) -> None:
-    """Every figure of the paper but the one on training with LogN, which docs/report.md has the commands of."""
+    """Every figure of the paper but the one on training with LogN, which research/docs/figures.md has the commands of."""
     with tempfile.TemporaryDirectory() as folder:
         for name in FIGURES:
             if name == FROM_OTHER_RUNS:
                 continue
             path = Path(folder) / "figure.png"
             draw_figure(name, run, path, FigureOptions(method, rfs_threshold=0.04))
-            save_small(Image.open(path), IMAGES / f"figure-{name}.png")
+            save_small(Image.open(path), FIGURE_IMAGES / f"figure-{name}.png")
 
 
 def draw_problem(run: Run, method: str) -> None:

@@ -1,4 +1,4 @@
-"""What building the site adds to the pages: files of the repository, the real help, summaries; and a last look."""
+"""What building the site adds to the pages: files of the repository, the real help; and a last look."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pages that lie beside docs/ and belong to the site; links to them and from them are turned accordingly.
-OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+RESEARCH = ("research/README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "research/docs").rglob("*.md")))
+OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", *RESEARCH)
 SHIM, SHIM_ELSEWHERE = "assets/iframe-worker.js", "https://unpkg.com/iframe-worker/shim"
 LIST_ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
@@ -40,9 +41,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace("<!-- commands -->", _all_help())
     if source == "reference/errors.md":
         markdown = markdown.replace("<!-- errors -->", _error_texts())
-    if source in (kept := _summaries()):
-        title, _, rest = markdown.partition("\n")
-        markdown = f"{title}\n\n{_box(kept[source])}\n{rest}"
     markdown = re.sub(r"^\[!\[.*actions/.*\n", "", markdown, flags=re.M)  # badges are for where the repository is
     return LINK.sub(lambda link: _on_site(source, link[1]), _with_lists_apart(markdown))
 
@@ -101,16 +99,6 @@ def _on_site(source: str, link: str) -> str:
         return link
     place = target.removeprefix("docs/") if target.startswith("docs/") else f"repository/{target}"
     return posixpath.relpath(place, posixpath.dirname(source))
-
-
-def _summaries() -> dict[str, str]:
-    """What docs/research.md says of each log, by the path of its page."""
-    text = (ROOT / "docs" / "research.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"^## \[[^\]]+\]\(([^)]+)\)\n\n(.+?)(?=\n\n|\Z)", text, flags=re.M | re.S))
-
-
-def _box(text: str) -> str:
-    return '!!! abstract "In short"\n\n' + "".join(f"    {line}\n" for line in text.strip().splitlines())
 
 
 def _error_texts() -> str:

@@ -43,14 +43,6 @@ def test_every_public_name_has_an_example():
     assert without == []
 
 
-def test_every_log_has_a_summary_of_some_lines():
-    text = (DOCS / "research.md").read_text(encoding="utf-8")
-    summaries = dict(re.findall(r"^## \[[^\]]+\]\(([^)]+)\)\n\n(.+?)(?=\n\n|\Z)", text, flags=re.M | re.S))
-    # Two pages of commands, and the list itself.
-    assert {*summaries} == {*navigation()["Research"]} - {"research.md", "reproducing.md", "bench.md"}
-    assert all(3 <= len(summary.strip().splitlines()) <= 6 for summary in summaries.values())
-
-
 def test_nothing_is_fetched_from_elsewhere():
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "font: false" in settings

@@ -1,10 +1,10 @@
 """AP of public ONNX detectors by our commands and by an independent decoder, and what each correction does to it.
 
-The models and the photographs are the user's: `python benchmarks/onnx_detectors.py DATA --yolox yolox_nano.onnx
---nanodet nanodet_m.onnx`, where DATA holds `train.json`, `test.json` (federated: each image is labelled for some
+The models and the photographs are the user's: `python -m logn_research.evidence.onnx_detectors DATA
+--yolox yolox_nano.onnx --nanodet nanodet_m.onnx`, where DATA holds `train.json`, `test.json` (federated: each image is labelled for some
 classes), `test_exhaustive.json` (the same images, every class labelled everywhere) and the images. Statistics are of
 the images of `train.json` alone. A correction is folded, and the new file compared with the old. Writes
-docs/results/onnx-detectors.json; what is there of models that are not given stays.
+results/onnx-detectors.json; what is there of models that are not given stays.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx_decoders import detections, nanodet_detections, nanodet_input, yolox_detections, yolox_input
+from logn_research.evidence.onnx_decoders import detections, nanodet_detections, nanodet_input, yolox_detections, yolox_input
 
-ROOT = Path(__file__).resolve().parent.parent
-COCO = (ROOT / "benchmarks" / "coco_classes.txt").read_text().splitlines()
+NAMES = Path(__file__).parent / "coco_classes.txt"
+RESULTS = Path(__file__).parents[2] / "results" / "onnx-detectors.json"
+COCO = NAMES.read_text().splitlines()
 METHODS = ("recommended", "logn", "p2p", "norcal")
 THRESHOLD, LIMIT = 0.01, 300
 FOLDED_IMAGES = 20  # the scores of old and new file are compared on so many
@@ -169,17 +170,16 @@ def interface(model: Any) -> list[tuple[str, int, list[Any]]]:
 
 def measure(kind: str, model: Path, data: Path, images: int | None, training: int, folder: Path) -> dict[str, Any]:
     """All numbers of one model."""
-    names = ROOT / "benchmarks" / "coco_classes.txt"
     annotations = some_images(data / "test_exhaustive.json", images, folder / f"{kind}.json")
     federated = some_images(data / "test.json", images, folder / f"{kind}-federated.json")
     store, statistics = folder / f"{kind}-store", folder / f"{kind}.safetensors"
     logn(
-        *("collect", model, "--like", kind, "--class-names", names, "--data", data / "train.json"),
+        *("collect", model, "--like", kind, "--class-names", NAMES, "--data", data / "train.json"),
         *("--max-images", training, "-o", statistics),
     )
     folded = check_fold(kind, model, statistics, annotations, data, folder)
     began = time.perf_counter()
-    logn("predict", model, "--like", kind, "--class-names", names, "--data", annotations, "--images", data, "-o", store)
+    logn("predict", model, "--like", kind, "--class-names", NAMES, "--data", annotations, "--images", data, "-o", store)
     seconds = time.perf_counter() - began
     options = ("--min-score", THRESHOLD, "--max-detections", LIMIT)
     ours = logn("evaluate", store, "-a", annotations, "--coco", *options)
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--nanodet", type=Path)
     parser.add_argument("--images", type=int, help="Only so many test images, spread evenly.")
     parser.add_argument("--training-images", type=int, default=1000)
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "results" / "onnx-detectors.json")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     parser.add_argument("--keep", type=Path, help="Folder for stores and statistics, which are dropped otherwise.")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as dropped:

@@ -2,10 +2,10 @@
 
 And how well the class mix is found without labels. On photographs of road signs.
 
-    python benchmarks/deployment_prior.py --data road-signs --root runs/deployment-prior   # trains what is missing
-    python benchmarks/deployment_prior.py --from-data                                      # the page, from the data
+    python -m logn_research.evidence.deployment_prior --data road-signs     # trains what is missing
+    python -m logn_research.pages                                           # the tables of the page, from the data
 
-`--data` is a folder of lists (`train.txt`, `dev.txt`, `test.txt`, `classes.txt`) as docs/classification-data.md says.
+`--data` is a folder of lists (`train.txt`, `dev.txt`, `test.txt`, `classes.txt`): see docs/classification-data.md.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ import numpy as np
 import logn
 from logn.cli.main import execute
 from logn.evaluate.classification.compare import compare_classification
-from logn.files import atomic_path
+from logn.files import write_text
 from logn.logits.arrays import FloatArray
 
-DOCS = Path(__file__).parent.parent / "docs"
-DATA, PAGE = DOCS / "results/deployment-prior.json", DOCS / "deployment-prior.md"
-BEGIN, END = "<!-- measured: written by benchmarks/deployment_prior.py -->\n", "<!-- end of what was measured -->\n"
+RESULTS = Path(__file__).parents[2] / "results" / "deployment-prior.json"
 HEADS = ("linear", "cosine")
 EPOCHS, DRAWS = 8, 5
 # Name on the page, and the specification; all are fitted without a test label.
@@ -41,22 +39,14 @@ METHODS = {
 
 
 def main() -> None:
-    """Measure, or only write the page again."""
+    """Measure both classifiers, and write what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--root", type=Path, default=Path("runs/deployment-prior"))
-    parser.add_argument("--from-data", action="store_true")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    if not arguments.from_data:
-        if arguments.data is None:
-            parser.error("--data names the folder of the road signs")
-        measured = {head: measure(logits_of(head, arguments.data, arguments.root)) for head in HEADS}
-        with atomic_path(DATA) as temporary:
-            temporary.write_text(json.dumps(measured, indent=1) + "\n")
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    with atomic_path(PAGE) as temporary:
-        temporary.write_text(before + BEGIN + results(json.loads(DATA.read_text())) + END + rest.partition(END)[2])
+    measured = {head: measure(logits_of(head, arguments.data, arguments.root)) for head in HEADS}
+    write_text(arguments.output, json.dumps(measured, indent=1) + "\n")
 
 
 def logits_of(head: str, data: Path, root: Path) -> Path:

@@ -2,14 +2,14 @@
 
 Over detectors of drawn scenes (trained into `--root` where they are not there), and over any others:
 
-    python benchmarks/operating_points.py --root runs/bench
-    python benchmarks/operating_points.py --drawn 0 --store 'GROUP/NAME=dev_store,dev.json,test_store,test.json,stats'
-    python benchmarks/operating_points.py --drawn 0 --store 'GROUP/NAME=dev.npy,dev.txt,test.npy,test.txt,stats'
+    python -m logn_research.evidence.operating_points --root runs/bench
+    python -m logn_research.evidence.operating_points --drawn 0 --store 'GROUP/NAME=dev_store,dev.json,test_store,test.json,stats'
+    python -m logn_research.evidence.operating_points --drawn 0 --store 'GROUP/NAME=dev.npy,dev.txt,test.npy,test.txt,stats'
 
 The second form is of a classifier: logits, and lists whose lines end in a label. Labels of a detector are federated,
 `,coco` behind the statistics says that they are exhaustive. The page has one table per group. What was measured
 before is not measured again (`ROOT/operating-points/`), and what is in the data of other groups stays. Writes
-`docs/results/operating-points.json` and the results of `docs/operating-points.md`; `--page` does the latter alone.
+`results/operating-points.json`; `python -m logn_research.pages` fills in the page.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ from logn.files import write_text
 from logn.logits.arrays import sigmoid
 from logn.statistics.moments import ClassMoments
 
-DOCS = Path(__file__).parent.parent / "docs"
-DATA, PAGE = DOCS / "results" / "operating-points.json", DOCS / "operating-points.md"
-START, END = "<!-- results -->", "<!-- end of results -->"
+RESULTS = Path(__file__).parents[2] / "results" / "operating-points.json"
 #: The uncorrected model and every correction that needs no labels and no counts; the last of each is recommended.
 METHODS: Mapping[str, str | None] = {
     "no correction": None,
@@ -175,8 +173,6 @@ def measured_once(source: Source, folder: Path) -> dict[str, Any]:
 
 def results(known: Sequence[Mapping[str, Any]]) -> str:
     """The part of the page that the data make."""
-    if not known:
-        return "Not measured yet: `python benchmarks/operating_points.py` measures it."
     lines = [
         "Means in points; in brackets the change against one threshold without a correction, and on how many of the",
         "models it is a gain. Thresholds were chosen on dev images, all numbers are of test images. In the columns",
@@ -190,7 +186,7 @@ def results(known: Sequence[Mapping[str, Any]]) -> str:
             "",
             *_table(members),
         ]
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def _group(one: Mapping[str, Any]) -> str:
@@ -218,13 +214,8 @@ def _cell(members: Sequence[Mapping[str, Any]], method: str, way: str, title: st
     return f"{values.mean():.1f} ({change.mean():+.1f}; {int((change > 0).sum())} of {len(change)})"
 
 
-def page_with(text: str, part: str) -> str:
-    """The page with its results replaced."""
-    before, rest = text.split(START)
-    return f"{before}{START}\n{part}\n{END}{rest.split(END)[1]}"
-
-
 def main() -> None:
+    """Measure the models that are given, and write what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("runs/bench"), help="folder of detectors and measurements")
     parser.add_argument("--jobs", type=int, default=2, help="detectors trained side by side, one thread each")
@@ -235,23 +226,18 @@ def main() -> None:
     parser.add_argument(
         "--store", action="append", default=[], help="GROUP/NAME=DEV,LABELS,TEST,LABELS,STATISTICS[,coco]"
     )
-    parser.add_argument("--page", action="store_true", help="write the page from the data that are there")
     arguments = parser.parse_args()
-    if not arguments.page:
-        sources = [Source.parse(text) for text in arguments.store]
-        if arguments.drawn:
-            drawn = drawn_sources(
-                arguments.root, arguments.seeds, arguments.iterations, arguments.jobs, train=not arguments.trained
-            )
-            sources = [*list(drawn)[: arguments.drawn], *sources]
-        every = {one["name"]: one for one in (json.loads(DATA.read_text()) if DATA.exists() else [])}
-        for source in sources:
-            every[source.name] = measured_once(source, arguments.root / "operating-points")
-            print(source.name, flush=True)
-        write_text(DATA, json.dumps(list(every.values()), indent=1) + "\n")
-    known = json.loads(DATA.read_text()) if DATA.exists() else []
-    write_text(PAGE, page_with(PAGE.read_text(), results(known)))
-    print(f"{len(known)} models: {PAGE}")
+    sources = [Source.parse(text) for text in arguments.store]
+    if arguments.drawn:
+        drawn = drawn_sources(
+            arguments.root, arguments.seeds, arguments.iterations, arguments.jobs, train=not arguments.trained
+        )
+        sources = [*list(drawn)[: arguments.drawn], *sources]
+    every = {one["name"]: one for one in (json.loads(RESULTS.read_text()) if RESULTS.exists() else [])}
+    for source in sources:
+        every[source.name] = measured_once(source, arguments.root / "operating-points")
+        print(source.name, flush=True)
+    write_text(RESULTS, json.dumps(list(every.values()), indent=1) + "\n")
 
 
 if __name__ == "__main__":

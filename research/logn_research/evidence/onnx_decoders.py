@@ -1,6 +1,6 @@
 """Decoders of two public ONNX detectors, straight from their authors' description: nothing of LogN is used.
 
-They are what `logn predict` and `logn evaluate` are held to, in `benchmarks/onnx_detectors.py` and in the tests.
+They are what `logn predict` and `logn evaluate` are held to, in `onnx_detectors.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Measurements that pages of this package rest on, each with the command that repeats it."""
