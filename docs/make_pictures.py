@@ -59,7 +59,7 @@ def save_small(picture: Image.Image, path: Path, most_bytes: int = MOST_BYTES) -
 
 
 def draw_figures(run: Run, method: str) -> None:
-    """Every figure of the paper but the one on training with LogN, which research/docs/figures.md has the commands of."""
+    """Every figure of the paper but the one on training with LogN: research/docs/figures.md has its commands."""
     with tempfile.TemporaryDirectory() as folder:
         for name in FIGURES:
             if name == FROM_OTHER_RUNS:

@@ -16,8 +16,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pages that lie beside docs/ and belong to the site; links to them and from them are turned accordingly.
-RESEARCH = ("research/README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "research/docs").rglob("*.md")))
-OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", *RESEARCH)
+RESEARCH = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "research" / "docs").rglob("*.md"))]
+OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "research/README.md", *RESEARCH)
 SHIM, SHIM_ELSEWHERE = "assets/iframe-worker.js", "https://unpkg.com/iframe-worker/shim"
 LIST_ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")

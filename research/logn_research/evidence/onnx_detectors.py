@@ -1,10 +1,13 @@
 """AP of public ONNX detectors by our commands and by an independent decoder, and what each correction does to it.
 
-The models and the photographs are the user's: `python -m logn_research.evidence.onnx_detectors DATA
---yolox yolox_nano.onnx --nanodet nanodet_m.onnx`, where DATA holds `train.json`, `test.json` (federated: each image is labelled for some
-classes), `test_exhaustive.json` (the same images, every class labelled everywhere) and the images. Statistics are of
-the images of `train.json` alone. A correction is folded, and the new file compared with the old. Writes
-results/onnx-detectors.json; what is there of models that are not given stays.
+The models and the photographs are the user's:
+
+    python -m logn_research.evidence.onnx_detectors DATA --yolox yolox_nano.onnx --nanodet nanodet_m.onnx
+
+DATA holds `train.json`, `test.json` (federated: each image is labelled for some classes), `test_exhaustive.json` (the
+same images, every class labelled everywhere) and the images. Statistics are of the images of `train.json` alone. A
+correction is folded, and the new file compared with the old. Writes results/onnx-detectors.json; what is there of
+models that are not given stays.
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from logn_research.evidence.onnx_decoders import detections, nanodet_detections, nanodet_input, yolox_detections, yolox_input
+
+from logn_research.evidence.onnx_decoders import (
+    detections,
+    nanodet_detections,
+    nanodet_input,
+    yolox_detections,
+    yolox_input,
+)
 
 NAMES = Path(__file__).parent / "coco_classes.txt"
 RESULTS = Path(__file__).parents[2] / "results" / "onnx-detectors.json"
@@ -33,7 +43,7 @@ OVERLAPS = {"yolox": 0.65, "nanodet": 0.6}
 
 def logn(*words: Any) -> dict[str, Any]:
     """Run a command of LogN and read what it prints."""
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-m", "logn", *map(str, words), "--json"], check=True, stdout=subprocess.PIPE, text=True
     )
     result: dict[str, Any] = json.loads(done.stdout)

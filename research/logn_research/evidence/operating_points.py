@@ -3,8 +3,8 @@
 Over detectors of drawn scenes (trained into `--root` where they are not there), and over any others:
 
     python -m logn_research.evidence.operating_points --root runs/bench
-    python -m logn_research.evidence.operating_points --drawn 0 --store 'GROUP/NAME=dev_store,dev.json,test_store,test.json,stats'
-    python -m logn_research.evidence.operating_points --drawn 0 --store 'GROUP/NAME=dev.npy,dev.txt,test.npy,test.txt,stats'
+    … --drawn 0 --store 'GROUP/NAME=dev_store,dev.json,test_store,test.json,stats'
+    … --drawn 0 --store 'GROUP/NAME=dev.npy,dev.txt,test.npy,test.txt,stats'
 
 The second form is of a classifier: logits, and lists whose lines end in a label. Labels of a detector are federated,
 `,coco` behind the statistics says that they are exhaustive. The page has one table per group. What was measured
@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from logn_research.experiments.artifact_cache import ArtifactCache
-from logn_research.experiments.detector_spec import DetectorSpec
 
 from logn.calibrators.method_spec import FitInputs
 from logn.evaluate.comparison.method_fitting import map_for_store
@@ -42,6 +40,8 @@ from logn.evaluate.store.store import PredictionStore
 from logn.files import write_text
 from logn.logits.arrays import sigmoid
 from logn.statistics.moments import ClassMoments
+from logn_research.experiments.artifact_cache import ArtifactCache
+from logn_research.experiments.detector_spec import DetectorSpec
 
 RESULTS = Path(__file__).parents[2] / "results" / "operating-points.json"
 #: The uncorrected model and every correction that needs no labels and no counts; the last of each is recommended.
