@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError
-from logn.logits.onnx.classifiers import TREES
-from logn.logits.onnx.graph import OnnxGraph, attribute, subgraphs
+from logn.logits.onnx.graph import OnnxGraph, attribute
 from logn.logits.onnx.layers import ARITHMETIC, MOVES, Origin, find_layers
 
 ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
@@ -45,10 +44,7 @@ def find_candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]
         kind = ACTIVATIONS.get(node.op_type)
         if kind is not None and activation in (None, kind) and not _is_gate(graph, node):
             found.setdefault(node.input[0], _of_activation(graph, node))
-    for node, tensor in _inside_subgraphs(graph.nodes, lambda name: name if name in graph.producers else None):
-        if activation in (None, ACTIVATIONS[node.op_type]):
-            found.setdefault(tensor, _of_inner_activation(graph, node, tensor))
-    for output in graph.tensor_outputs:
+    for output in graph.outputs:
         origin = find_layers(graph, output)
         # What is computed from scores (boxes and scores side by side) is no layer's output.
         straight = not origin.stops and all(layer.kind not in ARITHMETIC for layer in origin.layers)
@@ -59,7 +55,7 @@ def find_candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]
 
 def loose_outputs(graph: OnnxGraph) -> list[Candidate]:
     """Outputs that are computed from layers in some way, but are no scores."""
-    origins = {output: find_layers(graph, output) for output in graph.tensor_outputs}
+    origins = {output: find_layers(graph, output) for output in graph.outputs}
     return [
         Candidate(output, None, None, -1, origin)
         for output, origin in origins.items()
@@ -73,69 +69,7 @@ def _of_activation(graph: OnnxGraph, node: Any) -> Candidate:
         axis = int(attribute(node, "axis", -1))
     tensor = node.input[0]
     origin = find_layers(graph, tensor)
-    if axis is None and any(layer.kind == TREES for layer in origin.layers):
-        axis = -1  # trees give rows of classes
     return Candidate(tensor, ACTIVATIONS[node.op_type], node.output[0], axis, origin)
-
-
-def _of_inner_activation(graph: OnnxGraph, node: Any, tensor: str) -> Candidate:
-    """An activation inside of a Loop, Scan or If; counted from the end its axis is that of the tensor outside."""
-    axis = int(attribute(node, "axis", -1)) if node.op_type != "Sigmoid" and graph.opset >= 13 else 0
-    return Candidate(tensor, ACTIVATIONS[node.op_type], None, axis if axis < 0 else None, find_layers(graph, tensor))
-
-
-def _inside_subgraphs(nodes: Sequence[Any], outside: Callable[[str], str | None]) -> Iterator[tuple[Any, str]]:
-    """Activations inside of a Loop, Scan or If, and the tensor of the main graph that their logits are taken from.
-
-    TensorFlow's exports choose boxes image by image, and some take the scores only there.
-
-    Args:
-        nodes: Those of a graph.
-        outside: The tensor of the main graph that a name of that graph is; None where it is computed.
-    """
-    for node in nodes:
-        for inner in subgraphs(node):
-
-            def inside(name: str, node: Any = node, inner: Any = inner) -> str | None:
-                place = _moved_from(inner, name)
-                source = place if place is None else _handed_in(node, inner, place)
-                return None if source is None else outside(source)
-
-            for item in inner.node:
-                if item.op_type in ACTIVATIONS and not _gates(item, inner.node):
-                    tensor = inside(item.input[0])
-                    if tensor is not None:
-                        yield item, tensor
-            yield from _inside_subgraphs(inner.node, inside)
-
-
-def _moved_from(inner: Any, name: str) -> str | None:
-    """What a tensor of a subgraph is taken from, by moving values only: a name from outside, or one of its inputs."""
-    producers = {output: node for node in inner.node for output in node.output}
-    while name in producers:
-        if producers[name].op_type not in MOVES - {"Concat"}:
-            return None
-        name = producers[name].input[0]
-    return name
-
-
-def _handed_in(node: Any, inner: Any, name: str) -> str | None:
-    """The name outside of what a subgraph calls `name`; None where it changes from one turn to the next."""
-    inputs = [value.name for value in inner.input]
-    if name not in inputs:
-        return name
-    place = inputs.index(name)
-    if node.op_type == "Scan":
-        states = len(inputs) - int(attribute(node, "num_scan_inputs", 0))
-        return str(node.input[place]) if place >= states else None
-    # A Loop: its number and condition come first; what it hands on from turn to turn has to stay the same.
-    stays = place >= 2 and _moved_from(inner, inner.output[place - 1].name) == name
-    return str(node.input[place]) if stays else None
-
-
-def _gates(activation: Any, nodes: Sequence[Any]) -> bool:
-    both = {activation.input[0], activation.output[0]}
-    return any(node.op_type == "Mul" and both <= set(node.input) for node in nodes)
 
 
 def _is_gate(graph: OnnxGraph, node: Any) -> bool:

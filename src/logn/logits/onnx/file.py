@@ -10,7 +10,6 @@ from typing import Any
 
 from logn.errors import InputError, MissingExtraError
 from logn.files import require_file
-from logn.logits.onnx.classifiers import expand_classifiers
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
         import onnx.inliner
 
         model = onnx.inliner.inline_local_functions(model)
-    model = expand_classifiers(model)
     return OnnxFile(path, model, tuple(sorted(set(places.values()))), frozenset(places))
 
 

@@ -56,15 +56,6 @@ class OnnxGraph:
                 readers.setdefault(name, []).append((node, -1))
         return readers
 
-    @property
-    def tensor_outputs(self) -> list[str]:
-        """The outputs, with the tensor of probabilities instead of a list of dictionaries made from it."""
-        producers = [self.producers.get(name) for name in self.outputs]
-        return [
-            node.input[0] if node is not None and node.op_type == "ZipMap" else name
-            for name, node in zip(self.outputs, producers, strict=True)
-        ]
-
     @functools.cached_property
     def opset(self) -> int:
         """Version of the standard operators."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from logn.logits.onnx.classifiers import TREES
 from logn.logits.onnx.graph import OnnxGraph, attribute
 
 # They move, cut or join values and compute nothing; the first input is the data, except for Concat, where all are.
@@ -134,8 +133,6 @@ def _scalar_step(operator: str, place: _Place, first: float | None, second: floa
 
 
 def _as_layer(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
-    if node.op_type == TREES and place.tensor == node.output[1]:
-        return _trees(node, place)
     if node.op_type == "Add":
         return _product_with_bias(graph, node, place)
     if node.op_type not in LAYERS or node.domain not in ("", "ai.onnx"):
@@ -144,12 +141,6 @@ def _as_layer(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
         return _matmul(graph, node, place)
     bias = node.input[2] if len(node.input) > 2 and node.input[2] else None
     return _described(graph, node, node.output[0], bias, None, place)
-
-
-def _trees(node: Any, place: _Place) -> LinearLayer:
-    reason = "trees have no weights per class"
-    output = node.output[1]
-    return LinearLayer(output, node.op_type, output, "", None, None, 0, place.factor, place.offset, reason)
 
 
 def _product_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer | None:

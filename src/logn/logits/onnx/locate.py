@@ -116,7 +116,7 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
         inputs: What to run the model on; by default random values.
     """
     graph = OnnxGraph(file.model)
-    _refuse_quantised(graph, file.path)
+    _refuse_unsuited(graph, file.path)
     named = named_candidates(graph, wanted.tensors, file.path)
     candidates = named or find_candidates(graph, wanted.activation)
     values, inputs = _run(file, candidates, inputs)
@@ -207,9 +207,14 @@ def _extras(wanted: Wanted) -> tuple[int, ...]:
     return (0, BOX_AND_OBJECTNESS, OBJECTNESS) if wanted.num_classes is not None else (0,)
 
 
-def _refuse_quantised(graph: OnnxGraph, path: Path) -> None:
-    """The scales of a quantised model were chosen for the scores before a map, and would clip those after it."""
+def _refuse_unsuited(graph: OnnxGraph, path: Path) -> None:
+    """Refuse classical models, whose logits no tensor holds, and quantised ones, which would clip other logits."""
     for node in graph.nodes:
+        if node.domain == "ai.onnx.ml":
+            raise InputError(
+                f"Expected `{path}` to be a neural network, but it has {node.op_type} of ai.onnx.ml, as scikit-learn's "
+                "models have: correct its scores with logn.LogitNormalizer instead."
+            )
         if _QUANTISED.search(node.op_type):
             raise InputError(
                 f"Expected `{path}` to be in floating point, but it is quantised ({node.op_type}): take the model "
