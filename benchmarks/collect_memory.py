@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from logn.logits.shards import write_logits
+from logn.logits.dumped import write_logits
 
 COLUMNS = 1204
 SHARD_ROWS = 40_000
@@ -30,7 +30,7 @@ SHARD_ROWS = 40_000
 PART_ROWS = 1_000
 # Enough to fill the sample: what starting, saving and telling take is no matter of speed.
 SMALL_ROWS = 5_000
-IMPORTS = "import numpy, logn.cli.verbs.collect, logn.logits.shards, logn.statistics.shard_collection"
+IMPORTS = "import numpy, logn.cli.verbs.collect, logn.logits.dumped, logn.statistics.shard_collection"
 
 
 def make_shards(folder: Path, gigabytes: float, dtype: str) -> float:

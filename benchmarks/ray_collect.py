@@ -37,7 +37,7 @@ from torchvision.models import resnet18
 
 import logn
 from logn.evaluate.store.predict import as_tensor
-from logn.logits.image_folder import read_rgb
+from logn.logits.images import read_rgb
 
 BLOCK = 64
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from logn.evaluate.operating.points import OperatingPoints as OperatingPoints
     from logn.evaluate.store.predict import predict as predict
     from logn.evaluate.store.store import PredictionStore as PredictionStore
-    from logn.logits.image_folder import Preprocessing as Preprocessing
+    from logn.logits.images import Preprocessing as Preprocessing
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals

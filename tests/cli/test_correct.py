@@ -22,8 +22,8 @@ from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.evaluate.operating.operating_points import operating_points
-from logn.logits.image_folder import read_rgb
-from logn.logits.onnx.session import exposing
+from logn.logits.images import read_rgb
+from logn.logits.onnx.file import exposing
 from logn.statistics.moments import ClassMoments
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.errors import LogNWarning
-from logn.logits.image_folder import Preprocessing
+from logn.logits.images import Preprocessing
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import record_onnx
 

@@ -11,10 +11,9 @@ from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.methods.logit_normalization import logit_normalization
-from logn.deploy.attach import attach
+from logn.deploy.attach import attach, is_folded
 from logn.deploy.calibrate import calibrate
 from logn.deploy.fold import fold
-from logn.deploy.fold_mark import is_folded
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
 from logn.statistics.record import record

@@ -13,11 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy import onnx_fold
-from logn.deploy.onnx_fold import fold_onnx
-from logn.deploy.onnx_mark import METADATA_KEY, affine_digest
-from logn.deploy.onnx_proof import Proof, compare_logits
+from logn.deploy.onnx_fold import METADATA_KEY, Proof, affine_digest, compare_logits, fold_onnx
 from logn.errors import InputError, MissingExtraError
-from logn.logits.onnx import session as onnx_session
+from logn.logits.onnx import file as onnx_session
 
 CLASSES = 3
 AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", settings={"strength": 2})

@@ -10,8 +10,7 @@ from PIL import Image
 from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
 from logn.evaluate.models.onnx import OnnxDetector
-from logn.logits.onnx.file import read_onnx
-from logn.logits.onnx.session import OnnxSession, exposing
+from logn.logits.onnx.file import OnnxSession, exposing, read_onnx
 from logn.statistics.record_onnx import record_onnx
 
 CLASSES = 6  # and the unused background before them

@@ -10,7 +10,7 @@ from torch import nn
 
 import logn
 from logn.errors import InputError, LogNWarning
-from logn.logits.fingerprint import fingerprint
+from logn.logits.layer import fingerprint
 from logn.logits.onnx.file import onnx_digest, read_onnx
 from logn.statistics.metadata import StatisticsMetadata
 

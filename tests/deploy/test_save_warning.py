@@ -16,8 +16,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import NOT_SAVED, attach
 from logn.deploy.fold import fold
 from logn.errors import LogNWarning
-from logn.logits.fingerprint import fingerprint
-from logn.logits.layer import LogitLayer
+from logn.logits.layer import LogitLayer, fingerprint
 
 LAYER = LogitLayer("0")
 AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, 0.0, -1.0])

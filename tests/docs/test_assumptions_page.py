@@ -415,7 +415,7 @@ def different_statistics(tmp_path, capsys):
 @row("An image cannot be read, or has numbers of 32 bits")
 def unreadable_images(tmp_path, capsys):
     image = pytest.importorskip("PIL.Image")
-    from logn.logits.image_folder import read_rgb
+    from logn.logits.images import read_rgb
 
     (tmp_path / "cut.png").write_bytes(b"\x89PNG")
     image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "wide.tiff")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from logn.deploy.fold_mark import is_folded
+from logn.deploy.attach import is_folded
 from logn.errors import InputError, LogNWarning
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

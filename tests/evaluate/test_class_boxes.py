@@ -26,8 +26,7 @@ from logn.evaluate.store.predict import predict
 from logn.evaluate.store.size import image_bytes, say_size
 from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.store.writer import PredictionWriter
-from logn.logits.class_boxes import ClassBoxes
-from logn.logits.proposals import Proposals
+from logn.logits.proposals import ClassBoxes, Proposals
 
 COLUMNS = ("image_index", "labels", "scores", "boxes", "proposal")
 

@@ -18,11 +18,10 @@ from logn.calibrators.recommend import class_scores
 from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
 from logn.evaluate.models.onnx import OnnxDetector
-from logn.logits.image_folder import Preprocessing, read_prepared
+from logn.logits.images import PRESETS, Preprocessing, read_prepared
 from logn.logits.onnx.boxes import find_objectness
 from logn.logits.onnx.file import read_onnx
 from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
-from logn.logits.presets import PRESETS
 from logn.statistics.record_onnx import record_onnx
 
 SIZE, CLASSES, STRIDES = 64, 6, (8, 16, 32)

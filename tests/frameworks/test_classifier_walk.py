@@ -16,7 +16,7 @@ import torchvision
 from logn.deploy.attach import attach
 from logn.errors import InputError
 from logn.logits.locate import locate_logits
-from logn.logits.trace import OutputCheck
+from logn.logits.output_check import OutputCheck
 
 timm = pytest.importorskip("timm", reason="the extra `frameworks` is not installed")
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")

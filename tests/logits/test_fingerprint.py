@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from logn.logits.fingerprint import fingerprint
+from logn.logits.layer import fingerprint
 
 
 def test_every_bit_counts_and_wrappers_do_not():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from logn.logits.presets import PRESETS, preset_named
+from logn.logits.images import PRESETS, preset_named
 
 # Twice as wide as high: red in the middle, green at both ends.
 IMAGE = np.full((4, 8, 3), (0, 255, 0), np.uint8)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from logn.errors import InputError
-from logn.logits import shards as shards_module
-from logn.logits.array_files import read_array
-from logn.logits.shards import find_shards, open_shards, read_blocks
+from logn.logits import dumped as shards_module
+from logn.logits.dumped import find_shards, open_shards, read_array, read_blocks
 
 
 def _logits(shape=(37, 5), dtype=np.float32):

@@ -11,8 +11,7 @@ from torch import nn
 
 from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.errors import InputError
-from logn.logits.fingerprint import fingerprint
-from logn.logits.layer import LogitLayer
+from logn.logits.layer import LogitLayer, fingerprint
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import default_sample_rows, record
 

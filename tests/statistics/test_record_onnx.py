@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.errors import InputError, LogNWarning
-from logn.logits.image_folder import Preprocessing, find_images, read_prepared
+from logn.logits.images import Preprocessing, find_images, read_prepared
 from logn.statistics.moments import ClassMoments
 from logn.statistics.moving_average import MovingAverage
 from logn.statistics.record_onnx import record_onnx

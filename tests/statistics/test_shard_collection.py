@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import InputError
-from logn.logits import shards as shards_module
+from logn.logits import dumped as shards_module
 from logn.logits.arrays import softmax
-from logn.logits.shards import open_shards
+from logn.logits.dumped import open_shards
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moving_average import MovingAverage
 from logn.statistics.shard_collection import ExactStatistics, MovingAverageStatistics, collect_shards, in_order

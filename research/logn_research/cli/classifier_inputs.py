@@ -41,7 +41,7 @@ def inputs_of_predictions(folder: Path) -> Inputs:
 
 
 def _class_layer(path: Path) -> Inputs:
-    from logn.logits.array_files import read_array
+    from logn.logits.dumped import read_array
 
     return {"weight": read_array(path, "weight"), "bias": read_array(path, "bias")}
 

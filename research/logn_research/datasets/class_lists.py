@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from logn.errors import InputError
-from logn.logits.image_folder import SUFFIXES
+from logn.logits.images import SUFFIXES
 from logn_research.datasets.labelled_images import (
     FilePixels,
     LabelledImages,

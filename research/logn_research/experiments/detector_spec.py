@@ -14,8 +14,7 @@ from logn.errors import InputError
 from logn.evaluate.models.open import choose_device
 from logn.evaluate.store.predict import predict
 from logn.labels.dataset import DetectionDataset
-from logn.logits.fingerprint import fingerprint
-from logn.logits.layer import find_modules
+from logn.logits.layer import find_modules, fingerprint
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import parse_json
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes

@@ -14,7 +14,7 @@ from logn.errors import InputError
 from logn.evaluate.store.predict import as_tensor
 from logn.evaluate.store.stage_corrections import correct_stages
 from logn.labels.dataset import DetectionDataset
-from logn.logits.fingerprint import fingerprint
+from logn.logits.layer import fingerprint
 from logn.statistics.moments import ClassMoments
 
 pytestmark = pytest.mark.usefixtures("one_thread")

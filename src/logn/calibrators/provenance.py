@@ -35,7 +35,7 @@ class Target:
         background: Place of the background column: None (there is none), 0, -1, or "unknown".
         class_names: Names of the foreground classes, in order.
         activation: "softmax" or "sigmoid".
-        fingerprint: Digest of the weights (`logn.logits.fingerprint`).
+        fingerprint: Digest of the weights (`logn.logits.layer`).
     """
 
     name: str

@@ -107,7 +107,7 @@ def _write(module: Any, checkpoint: dict[str, Any], best: Path) -> Path:
     """The best checkpoint with the corrected weights, without the optimiser's state, which belongs to the old ones."""
     import torch
 
-    from logn.deploy.torch_proof import check_same_weights
+    from logn.deploy.fold import check_same_weights
 
     output = best.with_name(f"{best.stem}{SUFFIX}{best.suffix}")
     weights = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}

@@ -109,7 +109,7 @@ class CorrectBestModel(FoldingCallback):
 
 def _write(model: Any, processor: Any, output: Path) -> Path:
     """Save, read back, compare, and only then give it its name; the one of an earlier training makes way."""
-    from logn.deploy.torch_proof import check_same_weights
+    from logn.deploy.fold import check_same_weights
 
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", suffix=".partial", dir=output.parent) as place:
         written = Path(place) / output.name

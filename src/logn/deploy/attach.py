@@ -17,14 +17,68 @@ from torch import Tensor, nn
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.methods.fracal import FracalSigmoid
 from logn.calibrators.provenance import Target, asks_for_weights, check_width, fingerprint_kind
-from logn.deploy.fold_mark import refuse_folded
 from logn.errors import InputError, LogNWarning
-from logn.logits.fingerprint import fingerprint, only_looking
-from logn.logits.hooks import recompile
-from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, output_width, with_class_axis
-from logn.logits.shared_modules import OwnSlot, give_own_slots
+from logn.logits.hooks import OwnSlot, give_own_slots, recompile
+from logn.logits.layer import (
+    LogitLayer,
+    check_layer,
+    count_columns,
+    find_modules,
+    fingerprint,
+    only_looking,
+    output_width,
+    with_class_axis,
+)
+
+ATTRIBUTE = "_logn_folded"
+# A cast to bfloat16 moves a number by 2**-9 of it.
+CAST_TOLERANCE = 2**-7
 
 LogitFunction = Callable[[Any], Any]
+
+
+def mark_module(module: nn.Module) -> None:
+    """Note on the module what its weights are after a fold.
+
+    Example:
+        >>> layer = nn.Linear(4, 3)
+        >>> mark_module(layer)
+        >>> is_folded(layer), is_folded(nn.Linear(4, 3))
+        (True, False)
+    """
+    setattr(module, ATTRIBUTE, _summary(module))
+
+
+def unmark_module(module: nn.Module) -> None:
+    """Take the note off, where the fold was undone."""
+    vars(module).pop(ATTRIBUTE, None)
+
+
+def is_folded(module: Any) -> bool:
+    """Whether the weights of `module` came out of a fold in this process, and are still these."""
+    noted = getattr(module, ATTRIBUTE, None)
+    if noted is None:
+        return False
+    current = _summary(module)
+    return current.shape == noted.shape and torch.allclose(current, noted, rtol=CAST_TOLERANCE)
+
+
+def refuse_folded(path: str, module: nn.Module) -> None:
+    """Refuse a module whose weights came out of a fold."""
+    if is_folded(module):
+        raise InputError(
+            f"Expected `{path}` to have no map folded into it, but it has one; allow_refold=True puts another "
+            "on top of it."
+        )
+
+
+def _summary(module: nn.Module) -> Tensor:
+    """A number or two per class, which other weights do not share: the norms of its weights, and its bias."""
+    with torch.inference_mode(False), torch.no_grad():
+        tensors = [tensor.detach() for tensor in (*module.parameters(False), *module.buffers(False))]
+        # Clones, since those of inference mode cannot be computed with outside it.
+        rows = [tensor.clone().double().cpu().reshape(len(tensor), -1) for tensor in tensors if tensor.dim() > 0]
+        return torch.cat([row[:, 0] if row.shape[1] == 1 else row.norm(dim=1) for row in rows])
 
 
 class AttachedMap:

@@ -18,8 +18,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.logits.hooks import never_compiled, recompile
 from logn.logits.layer import LogitLayer, find_modules, unwrap, with_class_axis
-from logn.logits.returned import compare, returned_parts
-from logn.logits.trace import as_it_was, is_comparable, together
+from logn.logits.output_check import as_it_was, compare, is_comparable, returned_parts, together
 
 # How far an output may move, relative to its largest number; more where its precision is coarser.
 TOLERANCE = 1e-5

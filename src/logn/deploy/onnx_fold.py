@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +17,303 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.provenance import Target, asks_for_weights, fingerprint_kind
-from logn.deploy.onnx_mark import refuse_folded_file, write_fold
-from logn.deploy.onnx_proof import Proof, prove
 from logn.errors import InputError
 from logn.files import check_new
-from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
-from logn.logits.onnx.graph import OnnxGraph
+from logn.logits.arrays import FloatArray
+from logn.logits.onnx.candidates import BOX, score_outputs
+from logn.logits.onnx.file import (
+    PLACED,
+    SELECTIONS,
+    Arrays,
+    OnnxFile,
+    OnnxGraph,
+    OnnxSession,
+    captured_names,
+    exposing,
+    onnx_digest,
+    read_onnx,
+)
+from logn.logits.onnx.layers import LAYERS, add_initializer, insert_after, map_layers
 from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
-from logn.logits.onnx.session import Arrays
-from logn.logits.onnx.weights import add_initializer, insert_after, map_layers
+from logn.strict_json import parse_json
+
+METADATA_KEY = "logn.folded"
+
+# How the logits reach a tensor: as values, as the choice of other values, or through another layer.
+VALUE, CHOICE, LAYER = "value", "choice", "layer"
+_LENGTHS = ("Shape", "Size")
+_LAYERS = LAYERS | {"ConvTranspose", "Einsum", "LSTM", "GRU", "RNN"}
+
+# How far a logit may be off, relative to the largest one (or to 1).
+TOLERANCE = 1e-4
+HALF_TOLERANCE = 1e-2
+
+
+def affine_digest(affine: ClassAffine) -> str:
+    """SHA-256 of the numbers of a map.
+
+    Example:
+        >>> affine_digest(ClassAffine([1.0, 2.0], [0.0, 0.0]))[:8]
+        '1e95e50c'
+    """
+    numbers = np.concatenate([affine.scale, affine.shift]).astype("<f8")
+    return hashlib.sha256(f"{affine.background}".encode() + numbers.tobytes()).hexdigest()
+
+
+def folds_of(model: Any) -> list[dict[str, Any]]:
+    """The folds that a model has behind it, as its metadata records."""
+    for entry in model.metadata_props:
+        if entry.key == METADATA_KEY:
+            with contextlib.suppress(ValueError):
+                folds = parse_json(entry.value)
+                if isinstance(folds, list) and all(isinstance(fold, dict) for fold in folds):
+                    return folds
+            return [{"method": "unreadable"}]
+    return []
+
+
+def write_fold(model: Any, affine: ClassAffine, tensors: Sequence[str], way: str) -> None:
+    """Add a fold to the metadata of `model`."""
+    record = {
+        "method": affine.method,
+        "settings": dict(affine.settings),
+        "affine_sha256": affine_digest(affine),
+        "num_classes": affine.num_classes,
+        "background": affine.background,
+        "tensors": list(tensors),
+        "way": way,
+    }
+    folds = [*folds_of(model), record]
+    for entry in [entry for entry in model.metadata_props if entry.key == METADATA_KEY]:
+        model.metadata_props.remove(entry)
+    entry = model.metadata_props.add()
+    entry.key, entry.value = METADATA_KEY, json.dumps(folds, sort_keys=True)
+
+
+def refuse_folded_file(model: Any, path: Path) -> None:
+    """Refuse a model whose metadata records a fold."""
+    folds = folds_of(model)
+    if folds:
+        method = folds[-1].get("method") or "a map"
+        raise InputError(
+            f"Expected `{path}` to have no map folded into it, but it has one ({method}); fold the model that it was "
+            "made from, or pass allow_refold=True (`--again`) to put another map on top."
+        )
+
+
+def reached_from(graph: OnnxGraph, tensors: Iterable[str]) -> dict[str, set[str]]:
+    """All tensors that depend on `tensors`, and how: by VALUE, CHOICE or LAYER.
+
+    Args:
+        graph: The graph, whose nodes stand in the order in which they run.
+        tensors: Where to start.
+    """
+    reached: dict[str, set[str]] = {name: {VALUE} for name in tensors}
+    for node in graph.nodes:
+        ways: set[str] = set()
+        for position, name in enumerate(node.input):
+            ways |= _passed_on(graph, node, position, reached.get(name, set()))
+        if any(name in reached for name in captured_names(node)):
+            ways.add(CHOICE)  # a Loop or an If over scores chooses boxes
+        for name in node.output if ways else ():
+            reached[name] = reached.get(name, set()) | ways
+    return reached
+
+
+def _passed_on(graph: OnnxGraph, node: Any, position: int, ways: set[str]) -> set[str]:
+    if not ways:
+        return ways
+    if node.op_type in _LENGTHS:
+        return ways & {CHOICE}  # a map changes no shape, a choice may
+    if node.op_type in SELECTIONS or (node.op_type in PLACED and position > 0):
+        return {CHOICE}
+    if VALUE in ways and node.op_type in _LAYERS:
+        others = [name for place, name in enumerate(node.input) if name and place != position]
+        if any(graph.is_fixed(name) for name in others):  # with a weight; a product of two results is none
+            return ways | {LAYER}
+    return ways
+
+
+def check_outputs(
+    graph: OnnxGraph,
+    tensors: Iterable[str],
+    layers: Iterable[str],
+    before: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    after: Mapping[str, Any],
+    tolerance: float,
+) -> None:
+    """Refuse a fold that changes any output other than the class scores, or those in another way than the map does.
+
+    What the scores select (boxes behind a suppression) is in another order afterwards, and cannot be compared.
+
+    Args:
+        graph: The graph before the fold.
+        tensors: The tensors that hold the logits.
+        layers: The layers whose weights changed, by their node; empty where nodes were put in.
+        before: The outputs before the fold.
+        expected: Those of the file with the map as two nodes behind the logits.
+        after: Those after the fold.
+        tolerance: Largest difference, relative to the largest value of an output (or to 1).
+    """
+    tensors = list(tensors)
+    reached = reached_from(graph, tensors)
+    # The logits before a temperature are class scores too, on another scale; the proof at the logits holds for them.
+    scaled = set(reached_from(graph, layers)) & graph.ancestors(tensors)
+    scores = score_outputs(graph, tensors)
+    for name in graph.outputs:
+        ways = reached.get(name, set())
+        if LAYER in ways:
+            raise InputError(
+                f"Expected only the class scores to change, but the output `{name}` is computed from the logits "
+                f"`{tensors[0]}` by another layer, and would change too; export the model with separate heads."
+            )
+        if CHOICE in ways or name in scaled:
+            continue
+        if not _is_same(after[name], expected[name] if ways else before[name], tolerance):
+            raise InputError(
+                f"Expected only the class scores to change, but the output `{name}` would change as well, since it "
+                "reads the class layer too; insert=True (`--insert`) puts the map behind the logits alone."
+            )
+        if ways and name not in scores and BOX.search(name) and not _is_same(after[name], before[name], tolerance):
+            raise InputError(
+                f"Expected only the class scores to change, but the output `{name}` is computed from the logits "
+                f"`{tensors[0]}`, and would change too; name the class logits as `tensor`."
+            )
+
+
+def _is_same(found: Any, expected: Any, tolerance: float) -> bool:
+    if not isinstance(found, np.ndarray) or found.dtype.kind != "f":
+        return bool(np.array_equal(found, expected))
+    if found.shape != expected.shape:
+        return False
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    known = ~np.isnan(expected)
+    largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=1.0))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(found == expected, 0.0, np.abs(found - expected))[known]
+    return bool((difference <= tolerance * largest).all())
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the comparison of two models gave.
+
+    Attributes:
+        largest_difference: Largest distance between the new logits and scale * old logits + shift.
+        largest_logit: Largest magnitude of the latter.
+        tolerance: What the difference may be at most.
+        rows: How many rows of logits were compared; rows with NaN before the fold are not.
+    """
+
+    largest_difference: float
+    largest_logit: float
+    tolerance: float
+    rows: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the difference is within the tolerance."""
+        return self.largest_difference <= self.tolerance
+
+
+def prove(
+    original: Any,
+    written: Path,
+    tensors: Sequence[str],
+    axis: int,
+    affine: ClassAffine,
+    inputs: Arrays | Sequence[Arrays],
+    *,
+    half: bool = False,
+    layers: Sequence[str] = (),
+    mapped: Any = None,
+) -> Proof:
+    """Run the original model and the file that was written, and compare their logits and all their outputs.
+
+    Args:
+        original: The `onnx.ModelProto` before the fold.
+        written: The file after it.
+        tensors: The tensors that hold the logits.
+        axis: The class axis, counted from the end.
+        affine: The map.
+        inputs: What to run them on, once or several times.
+        half: Whether the map was rounded to half precision.
+        layers: The layers whose weights changed, by their node; empty where nodes were put in.
+        mapped: The `onnx.ModelProto` with the map as nodes; None where the file is that.
+    """
+    session = OnnxSession(written, str(written.name))
+    before = OnnxSession(exposing(original, tensors), "the model")
+    _check_interface(before, session, original)
+    after = OnnxSession(exposing(read_onnx(written).model, tensors), "the folded model")
+    reference = after if mapped is None else OnnxSession(exposing(mapped, ()), "the model with the map as nodes")
+    graph, proofs = OnnxGraph(original), []
+    for run in [inputs] if isinstance(inputs, dict) else inputs:
+        old, new = before.run(run), after.run(run)
+        proofs.append(compare_logits(old, new, tensors, axis, affine, half=half))
+        if proofs[-1].holds:
+            tolerance = HALF_TOLERANCE if half else TOLERANCE
+            check_outputs(graph, tensors, layers, old, new if mapped is None else reference.run(run), new, tolerance)
+    worst = max(proofs, key=lambda proof: proof.largest_difference / proof.tolerance)
+    return replace(worst, rows=sum(proof.rows for proof in proofs))
+
+
+def compare_logits(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    tensors: Sequence[str],
+    axis: int,
+    affine: ClassAffine,
+    *,
+    half: bool = False,
+) -> Proof:
+    """Compare logits after the fold with the map of those before it, in float64.
+
+    Example:
+        >>> logits, affine = np.array([[1.0, 2.0]]), ClassAffine([2.0, 1.0], [0.0, 1.0])
+        >>> compare_logits({"z": logits}, {"z": affine(logits)}, ["z"], -1, affine).holds
+        True
+    """
+    difference, largest, rows = 0.0, 0.0, 0
+    for tensor in tensors:
+        old, new = before[tensor], after[tensor]
+        if old.shape != new.shape:
+            raise InputError(f"Expected `{tensor}` to keep its shape {old.shape}, but it became {new.shape}.")
+        expected, found = affine(old.astype(np.float64), axis=axis), new.astype(np.float64)
+        known = ~np.isnan(expected)  # where the model itself gives no number, there is nothing to compare
+        difference = max(difference, _largest_difference(found[known], expected[known]))
+        largest = max(largest, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
+        rows += int(known.all(axis=axis).sum())
+    tolerance = (HALF_TOLERANCE if half else TOLERANCE) * max(1.0, largest)
+    return Proof(difference, largest, tolerance, rows)
+
+
+def _largest_difference(found: FloatArray, expected: FloatArray) -> float:
+    """Equal infinities differ by nothing; NaN for a number differs by infinity, though `max` would pass it over."""
+    with np.errstate(invalid="ignore"):
+        difference = np.where(found == expected, 0.0, np.abs(found - expected))
+    return float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max(initial=0.0))
+
+
+def _check_interface(before: OnnxSession, after: OnnxSession, original: Any) -> None:
+    """Refuse a model whose inputs or outputs changed."""
+    names = [value.name for value in original.graph.output]
+    if after.outputs != names:
+        raise InputError(f"Expected the outputs {names} to stay, but they became {after.outputs}.")
+    for kind in ("inputs", "outputs"):
+        old, new = (_described(session, kind) for session in (before, after))
+        changed = [name for name, shape in new.items() if old.get(name) != shape]
+        if changed or (kind == "inputs" and set(old) != set(new)):
+            raise InputError(f"Expected the {kind} to stay as they are, but {changed or sorted(set(old))} changed.")
+
+
+def _described(session: OnnxSession, kind: str) -> dict[str, tuple[Any, ...]]:
+    """Type and shape by name; what an open length is called does not count."""
+    values = session.inputs if kind == "inputs" else session.output_values
+    return {
+        value.name: (value.type, *(length if isinstance(length, int) else None for length in value.shape))
+        for value in values
+    }
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
 from logn.files import atomic_path
-from logn.logits.image_folder import read_rgb
+from logn.logits.images import read_rgb
 
 ImageArray = npt.NDArray[np.uint8]
 
@@ -26,7 +26,7 @@ def import_pillow() -> ModuleType:
 
 
 def read_image(path: str | os.PathLike[str]) -> ImageArray:
-    """Read a picture as RGB of shape `(height, width, 3)`, as `logn.logits.image_folder.read_rgb` does."""
+    """Read a picture as RGB of shape `(height, width, 3)`, as `logn.logits.images.read_rgb` does."""
     import_pillow()
     if not Path(path).is_file():
         raise InputError(f"Expected the image `{path}` to exist, but there is no such file.")

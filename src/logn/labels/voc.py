@@ -15,7 +15,7 @@ from logn.errors import InputError, LogNWarning
 from logn.labels.image_headers import image_sizes, numbered
 from logn.labels.json_stream import Element
 from logn.labels.sources import DEFAULT_SPLIT, LabelSource, image_sets
-from logn.logits.image_folder import SUFFIXES
+from logn.logits.images import SUFFIXES
 
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 

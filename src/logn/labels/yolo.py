@@ -15,7 +15,7 @@ from logn.labels.data_yaml import read_data_yaml
 from logn.labels.image_headers import image_sizes, numbered
 from logn.labels.json_stream import Element
 from logn.labels.sources import DEFAULT_SPLIT, LabelSource
-from logn.logits.image_folder import SUFFIXES
+from logn.logits.images import SUFFIXES
 
 _KEYS = ("path", "train", "val", "validation", "test", "names", "nc", "kpt_shape")
 _SPLITS = ("train", "val", "test")

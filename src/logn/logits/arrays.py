@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,13 @@ FloatArray = npt.NDArray[np.float64]
 
 # What frameworks call a column that stands for no class.
 NO_CLASS = "N/A"
+
+# Fewer rows can look like anything.
+FEWEST_ROWS = 20
+# More rows are not looked at: hundreds that all sum to 1 leave no doubt.
+SAMPLED_ROWS = 512
+# Half precision, in which sampled rows are kept, rounds a row of probabilities to a sum that is not exactly 1.
+SUM_TOLERANCE = 0.02
 
 
 def is_torch_tensor(array: Any) -> bool:
@@ -163,3 +170,26 @@ def is_finite(rows: npt.NDArray[np.float16]) -> bool:
         (True, False)
     """
     return bool(rows.view(np.int16).max(initial=0) < 0x7C00 and rows.view(np.uint16).max(initial=0) < 0xFC00)
+
+
+def probability_kind(
+    rows: npt.NDArray[Any], *, tolerance: float = SUM_TOLERANCE
+) -> Literal["softmax", "sigmoid"] | None:
+    """What `rows` (N, C) have been through: "softmax" is sure, "sigmoid" a guess; None for logits.
+
+    Args:
+        rows: Logits or probabilities.
+        tolerance: How far the sum of a row of probabilities may be from 1.
+
+    Example:
+        >>> probability_kind(np.array([[0.1, 0.9], [0.5, 0.5]])), probability_kind(np.array([[0.1, 0.2], [0.5, 0.9]]))
+        ('softmax', 'sigmoid')
+        >>> probability_kind(np.array([[0.1, 1.9], [-0.5, 0.5]])) is None
+        True
+    """
+    values = np.asarray(rows, np.float64)
+    if values.size == 0 or not (values.min() >= 0 and values.max() <= 1):  # NaN lies nowhere
+        return None
+    if values.shape[1] > 1 and np.abs(values.sum(axis=1) - 1).max() < tolerance:
+        return "softmax"
+    return "sigmoid" if values.max() > values.min() else None  # one number everywhere is no answer of a model

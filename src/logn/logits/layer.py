@@ -1,8 +1,11 @@
-"""LogitLayer: which modules of a model give the class logits, and how their output is laid out."""
+"""LogitLayer: which modules of a model give the class logits, their layout, and a digest of the model."""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.logits.arrays import check_background
+from logn.logits.arrays import check_background, is_torch_tensor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +30,13 @@ WRAPPERS = {
     "FullyShardedDataParallel": "module",
     "OptimizedModule": "_orig_mod",
 }
+
+LISTED = 12
+# Words in the names of class layers; those are listed first, since a detector may well end in its backbone.
+CLASS_WORDS = ("cls", "class", "score", "logit")
+
+# True while a state dict is only looked at: nothing is saved, so there is no need to warn about what is not in it.
+only_looking: ContextVar[bool] = ContextVar("logn_only_looking", default=False)
 
 
 @dataclass(frozen=True)
@@ -329,3 +339,62 @@ def output_width(module: Any) -> int | None:
         if isinstance(width, int):
             return width
     return None
+
+
+def candidates(model: nn.Module, widths: Sequence[int] = ()) -> list[tuple[str, str, int]]:
+    """Path, kind and width of each layer: first those of the wanted widths, then those named like a class layer.
+
+    Example:
+        >>> from torch import nn
+        >>> candidates(nn.ModuleDict({"class_embed": nn.Linear(8, 6), "body": nn.Conv2d(3, 8, 3)}), widths=[8])
+        [('body', 'Conv2d', 8), ('class_embed', 'Linear', 6)]
+    """
+    seen = [(path, type(module).__name__, output_width(module)) for path, module in model.named_modules()]
+    found = [(path, kind, width) for path, kind, width in reversed(seen) if width and path]
+    return sorted(
+        found,
+        key=lambda item: (item[2] not in widths, not any(word in item[0].lower() for word in CLASS_WORDS)),
+    )
+
+
+def listed_candidates(model: nn.Module, widths: Sequence[int] = ()) -> str:
+    """The first of them as a list in words."""
+    found = candidates(model, widths)
+    more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
+    return ", ".join(f"{path} ({kind}, {width})" for path, kind, width in found[:LISTED]) + more
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 over the names, shapes, types and bytes of all tensors in the model's state.
+
+    Device, wrappers and the order of the names do not count; a cast to another precision does. All weights are read:
+    about a second for a gigabyte. The digest of an ONNX file is of another kind (`logn.logits.onnx.file.onnx_digest`).
+
+    Example:
+        >>> import torch
+        >>> first = torch.nn.Linear(2, 3)
+        >>> second = torch.nn.Linear(2, 3)
+        >>> fingerprint(first) == fingerprint(second)
+        False
+        >>> _ = second.load_state_dict(first.state_dict())
+        >>> fingerprint(first) == fingerprint(second)
+        True
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    looking = only_looking.set(True)
+    try:
+        state = unwrap(model).state_dict()
+    finally:
+        only_looking.reset(looking)
+    for name, tensor in sorted(state.items()):
+        if not is_torch_tensor(tensor):
+            continue
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        if tensor.device.type == "meta":
+            continue
+        # Bytes rather than numbers, since NumPy lacks bfloat16.
+        octets = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        digest.update(memoryview(octets.numpy()))
+    return digest.hexdigest()

@@ -6,28 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.errors import InputError
-from logn.logits.candidates import candidates, listed_candidates
+from logn.logits.frameworks import class_names
 from logn.logits.frameworks.classifiers import classifier_layer, declared_by_timm, last_layers, may_be_classifier
 from logn.logits.frameworks.detectron2 import locate_in_detectron2
-from logn.logits.frameworks.framework_of import class_names
 from logn.logits.frameworks.mmdetection import locate_in_mmdetection
 from logn.logits.frameworks.rfdetr import locate_in_rfdetr
 from logn.logits.frameworks.torchvision import locate_in_torchvision
 from logn.logits.frameworks.transformers import locate_in_transformers
 from logn.logits.frameworks.ultralytics import locate_in_ultralytics
+from logn.logits.hooks import run_on_batch
 from logn.logits.layer import (
     LogitLayer,
+    candidates,
     check_model,
     count_columns,
     find_modules,
+    listed_candidates,
     output_width,
     refuse_single_logit,
     unwrap,
     with_class_axis,
 )
-from logn.logits.run_batch import run_on_batch
+from logn.logits.output_check import WAY_OUT, OutputCheck, as_it_was, find_by_output, warn_of_rectifier, with_activation
 from logn.logits.structure import Structure, read_structures
-from logn.logits.trace import WAY_OUT, OutputCheck, as_it_was, find_by_output, warn_of_rectifier, with_activation
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logn.logits.frameworks.classifiers import is_final_layer
-from logn.logits.returned import container_items, named_parts, named_scores
+from logn.logits.output_check import container_items, named_parts, named_scores
 
 if TYPE_CHECKING:
     from torch import nn

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.files import read_safetensors, remove_leftovers, write_safetensors
-from logn.logits.array_files import StoredArray
+from logn.logits.dumped import StoredArray
 
 FILE_FORMAT = "logn.collect-journal"
 FILE_SCHEMA = 1

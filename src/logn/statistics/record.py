@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.errors import InputError, LogNWarning
-from logn.logits.fingerprint import fingerprint as fingerprint_of
-from logn.logits.hooks import ForwardPasses, never_compiled, recompile
+from logn.logits.hooks import ForwardPasses, give_own_slots, never_compiled, recompile
 from logn.logits.layer import (
     LogitLayer,
     check_layer,
@@ -21,8 +20,8 @@ from logn.logits.layer import (
     unwrap,
     with_class_axis,
 )
-from logn.logits.shared_modules import give_own_slots
-from logn.logits.trace import OutputCheck, evaluation_mode
+from logn.logits.layer import fingerprint as fingerprint_of
+from logn.logits.output_check import OutputCheck, evaluation_mode
 from logn.statistics.across_processes import merge_across_processes, process_count
 from logn.statistics.device_rows import DeviceRows
 from logn.statistics.estimators import MOVING_AVERAGE, Estimator, Statistics, add_batch, finished

@@ -15,14 +15,21 @@ import numpy.typing as npt
 
 from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning, renamed_argument
-from logn.logits.image_folder import Preprocessing, read_prepared, select_images
+from logn.logits.images import Preprocessing, read_prepared, select_images
 from logn.logits.onnx.boxes import BoxLayout, class_rows, find_objectness
-from logn.logits.onnx.columns import BOX_AND_OBJECTNESS
-from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
-from logn.logits.onnx.graph import OnnxGraph
-from logn.logits.onnx.image_input import completed, image_input, other_inputs, settle, size_for_images
-from logn.logits.onnx.locate import OnnxLogits, locate_onnx_logits, wanted_of
-from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, exposing, model_inputs
+from logn.logits.onnx.file import (
+    Arrays,
+    InputSpec,
+    OnnxFile,
+    OnnxGraph,
+    OnnxSession,
+    exposing,
+    model_inputs,
+    onnx_digest,
+    read_onnx,
+)
+from logn.logits.onnx.images import completed, image_input, other_inputs, settle, size_for_images
+from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, wanted_of
 from logn.statistics.estimators import Estimator, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
@@ -114,7 +121,7 @@ def record_onnx(
             default what `like` says, else what the file says of itself: Ultralytics' metadata, or a
             `preprocessor_config.json` beside it; else RGB from 0 to 1, stretched to the model's size or, where that is
             open, to the nearest common size that it runs at.
-        like: The name of a preset of `logn.logits.presets`, such as "yolox".
+        like: The name of a preset of `logn.logits.images`, such as "yolox".
         tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
         num_classes: Columns of the logits, the background included, where the search finds several.
         activation: "softmax" or "sigmoid", to search only for that.

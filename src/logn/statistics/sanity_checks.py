@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from logn.errors import InputError
-from logn.logits.arrays import FloatArray, check_background
-from logn.logits.probabilities import FEWEST_ROWS, SAMPLED_ROWS, probability_kind
+from logn.logits.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, check_background, probability_kind
 from logn.statistics.moments import ClassMoments
 
 # Fewer columns can look like anything.

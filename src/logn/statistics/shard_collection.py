@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from logn.errors import InputError
-from logn.logits.array_files import StoredArray
-from logn.logits.shards import DEFAULT_BATCH_ROWS, LogitBlock, read_blocks
+from logn.logits.dumped import DEFAULT_BATCH_ROWS, LogitBlock, StoredArray, read_blocks
 from logn.statistics.batch_sums import BatchMoments, BatchSummer
 from logn.statistics.collect_journal import Arrays, CollectJournal, JournalEntry
 from logn.statistics.file_format import StatisticsFile
@@ -225,7 +224,7 @@ def collect_shards(
     """Run all blocks of all shards through `statistics`; returns the journal, to remove once the result is saved.
 
     Args:
-        shards: What `logn.logits.shards.open_shards` gave.
+        shards: What `logn.logits.dumped.open_shards` gave.
         statistics: What to compute.
         batch_rows: Rows of a batch where the shards have two axes.
         threads: How many threads read and compute; by default one per core, at most eight.
@@ -235,7 +234,7 @@ def collect_shards(
 
     Example:
         >>> import tempfile, numpy as np
-        >>> from logn.logits.shards import open_shards
+        >>> from logn.logits.dumped import open_shards
         >>> path = Path(tempfile.mkdtemp()) / "a.npy"
         >>> np.save(path, np.array([[2.0, 0.5], [0.0, 1.5]]))
         >>> statistics = ExactStatistics(2)

@@ -15,7 +15,7 @@ import torch
 
 import logn
 from logn.evaluate.ray_data import engine
-from logn.logits.image_folder import read_rgb
+from logn.logits.images import read_rgb
 
 ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
 

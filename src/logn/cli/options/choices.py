@@ -119,7 +119,7 @@ def complete_presets(incomplete: str) -> list[str]:
         >>> complete_presets("yolo")
         ['yolov5', 'yolox']
     """
-    from logn.logits.presets import PRESETS
+    from logn.logits.images import PRESETS
 
     return [name for name in PRESETS if name.startswith(incomplete)]
 

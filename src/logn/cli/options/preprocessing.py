@@ -10,11 +10,11 @@ import typer
 
 from logn.cli.options.choices import complete_presets
 from logn.errors import InputError
-from logn.logits.presets import PRESETS
+from logn.logits.images import PRESETS
 
 if TYPE_CHECKING:
-    from logn.logits.image_folder import Preprocessing
-    from logn.logits.onnx.image_input import Description
+    from logn.logits.images import Preprocessing
+    from logn.logits.onnx.images import Description
 
 PREPROCESSING = "How an image becomes an input"
 

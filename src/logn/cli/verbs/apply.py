@@ -14,7 +14,7 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.calibrators.class_affine import ClassAffine
-    from logn.logits.array_files import StoredArray
+    from logn.logits.dumped import StoredArray
 
 
 def apply(
@@ -39,7 +39,7 @@ def apply(
     """
     from logn.calibrators.class_affine import ClassAffine
     from logn.calibrators.provenance import Target
-    from logn.logits.shards import check_writable, open_shards, write_logits
+    from logn.logits.dumped import check_writable, open_shards, write_logits
 
     check_output(output, affine, logits, overwrite=overwrite)  # in place, a second call would correct twice
     correction = ClassAffine.load(affine)
@@ -59,7 +59,7 @@ def apply(
 def _corrected(array: StoredArray, affine: ClassAffine, advance: Callable[[float], None]) -> Iterator[Any]:
     import numpy as np
 
-    from logn.logits.shards import read_blocks
+    from logn.logits.dumped import read_blocks
 
     for block in read_blocks(array):
         row = block.start

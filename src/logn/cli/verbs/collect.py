@@ -37,7 +37,7 @@ from logn.cli.verbs.collect_runs import collect_run
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.logits.array_files import StoredArray
+    from logn.logits.dumped import StoredArray
     from logn.statistics.metadata import StatisticsMetadata
     from logn.statistics.moments import ClassMoments
 
@@ -64,7 +64,7 @@ def collect_logits(
     json: JsonOption = False,
 ) -> None:
     """Read files of (rows, classes) or (images, proposals, classes) in bounded memory, by several threads."""
-    from logn.logits.shards import find_shards, open_shards
+    from logn.logits.dumped import find_shards, open_shards
     from logn.statistics.shard_collection import collect_shards
 
     found = find_shards(sources)
@@ -139,7 +139,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _check_there(sources: list[str]) -> None:
-    from logn.logits.array_files import SUFFIXES
+    from logn.logits.dumped import SUFFIXES
 
     for source in sources:
         if holds_pictures(Path(source)) and not any(path.suffix in SUFFIXES for path in Path(source).iterdir()):

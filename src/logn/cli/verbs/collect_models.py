@@ -142,7 +142,7 @@ def collect_onnx(
     from logn.evaluate.models.correct import choose_images
     from logn.evaluate.models.model_kinds import ImageFiles
     from logn.logits.onnx.file import read_onnx
-    from logn.logits.onnx.image_input import settle, size_for_images
+    from logn.logits.onnx.images import settle, size_for_images
     from logn.statistics.record_onnx import record_onnx
 
     (model,) = map(Path, sources)
@@ -195,7 +195,7 @@ def collect_onnx(
 
 
 def _lacks_background(moments: ClassMoments, model: Any) -> bool:
-    from logn.logits.onnx.graph import SUPPRESSION, operators
+    from logn.logits.onnx.file import SUPPRESSION, operators
 
     found = moments.metadata
     return found.activation == "softmax" and found.background is None and SUPPRESSION in operators(model.graph.node)

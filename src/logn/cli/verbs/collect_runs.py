@@ -181,7 +181,7 @@ def _over_ray(
     from logn.evaluate.store.predict import match_detector
     from logn.labels.dataset import DetectionDataset
     from logn.labels.training_annotations import find_annotations
-    from logn.logits.image_folder import spread_evenly
+    from logn.logits.images import spread_evenly
 
     dataset = DetectionDataset(find_annotations(data), images)
     names = match_detector(cluster.make_detector(), dataset.class_names).model_names

@@ -104,7 +104,7 @@ def _given(
     from logn.classes.names import read_class_names
     from logn.cli.verbs.fit import read_classifier
     from logn.evaluate.classification.truth import read_families
-    from logn.logits.array_files import locate_array
+    from logn.logits.dumped import locate_array
 
     if (dev[0] is None) != (dev[1] is None):
         raise InputError("`--dev-logits` and `--dev-labels` go together: give both or neither.")

@@ -134,7 +134,7 @@ def _at_least_one(inputs: FitInputs) -> FitInputs:
 
 def read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any, Any]:
     """Read a weight and, from the same safetensors file or one of its own, its bias."""
-    from logn.logits.array_files import array_names, read_array
+    from logn.logits.dumped import array_names, read_array
 
     weight = read_array(path, key)
     if bias is not None:

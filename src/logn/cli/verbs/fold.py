@@ -85,7 +85,7 @@ def _check_kind(model: Path) -> None:
             f"Expected `{model}` to be an ONNX file, but it ends in {model.suffix}: a PyTorch model is folded in "
             "Python, by logn.fold(model, layer, affine)."
         )
-    from logn.deploy.engine_files import engine_file
+    from logn.logits.onnx.file import engine_file
 
     engine = engine_file(model)
     got = f"it ends in {model.suffix or 'no suffix'}" if engine is None else f"it is {engine}"
@@ -97,7 +97,7 @@ def _inputs(model: Path, shapes: list[str], file: Path | None) -> dict[str, Any]
     import numpy as np
 
     from logn.files import require_file
-    from logn.logits.array_files import refusing_damage
+    from logn.logits.dumped import refusing_damage
 
     if shapes and file is not None:
         raise InputError("Expected `--input-shape` or `--inputs`, but got both.")
@@ -111,8 +111,7 @@ def _inputs(model: Path, shapes: list[str], file: Path | None) -> dict[str, Any]
                 return {name: arrays[name] for name in arrays.files}
     if not shapes:
         return None
-    from logn.logits.onnx.file import read_onnx
-    from logn.logits.onnx.session import model_inputs, random_inputs, with_shapes
+    from logn.logits.onnx.file import model_inputs, random_inputs, read_onnx, with_shapes
 
     return random_inputs(with_shapes(model_inputs(read_onnx(model).model), parse_shapes(shapes)))
 

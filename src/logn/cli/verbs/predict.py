@@ -142,7 +142,7 @@ def predict_onnx(
     from logn.evaluate.models.onnx import OnnxDetector
     from logn.labels.dataset import DetectionDataset
     from logn.logits.onnx.file import read_onnx
-    from logn.logits.onnx.image_input import settle
+    from logn.logits.onnx.images import settle
 
     at_least_one(batch=batch)
     dataset = DetectionDataset(_annotations(data), images)

@@ -14,10 +14,8 @@ import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.method_fitting import LogitMap
-from logn.logits.array_files import locate_array, read_array
-from logn.logits.arrays import FloatArray, as_rows
-from logn.logits.probabilities import FEWEST_ROWS, SAMPLED_ROWS, probability_kind
-from logn.logits.shards import DEFAULT_BATCH_ROWS
+from logn.logits.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, as_rows, probability_kind
+from logn.logits.dumped import DEFAULT_BATCH_ROWS, locate_array, read_array
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import default_sample_rows

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.logits.class_boxes import ClassBoxes
-from logn.logits.proposals import Proposals
+from logn.logits.proposals import ClassBoxes, Proposals
 
 Float32 = npt.NDArray[np.float32]
 

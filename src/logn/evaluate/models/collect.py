@@ -13,18 +13,16 @@ import numpy.typing as npt
 from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.deploy.fold import check_foldable, fold
+from logn.deploy.fold import check_fold_proof, check_foldable, check_same_weights, copied_layer, fold, prove_fold
 from logn.deploy.kept_outputs import check_kept, watch_outputs
-from logn.deploy.onnx_proof import Proof
-from logn.deploy.torch_proof import check_fold_proof, check_same_weights, copied_layer, prove_fold
+from logn.deploy.onnx_fold import Proof
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, beside
 from logn.evaluate.models.open import network_of
 from logn.evaluate.models.proposal_statistics import column_names, counted_objectness, start_statistics
 from logn.evaluate.store.predict import as_tensor
-from logn.logits.fingerprint import fingerprint
-from logn.logits.layer import LogitLayer, count_columns, find_modules
-from logn.logits.trace import evaluation_mode
+from logn.logits.layer import LogitLayer, count_columns, find_modules, fingerprint
+from logn.logits.output_check import evaluation_mode
 from logn.statistics.estimators import EXACT, Estimator, Statistics, add_batch, finished
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import collect_moments

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import FitInputs, parse_method
 from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, check_threshold, recommend
-from logn.deploy.onnx_proof import Proof
+from logn.deploy.onnx_fold import Proof
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, ImageItem, Traits, beside
 from logn.evaluate.models.onnx_model import LogitHints
@@ -26,7 +26,7 @@ from logn.evaluate.models.open_model import open_model
 from logn.evaluate.models.score_change import ScoreChange, score_change
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
-from logn.logits.image_folder import select_images, spread_evenly
+from logn.logits.images import select_images, spread_evenly
 from logn.statistics.moments import ClassMoments
 from logn.statistics.sanity_checks import row_checks, sanity_checks
 
@@ -160,7 +160,7 @@ def correct(
         tensor: ONNX: name of the tensor that holds the logits, where the search finds several.
         num_classes: ONNX: columns of the logits, where the search finds several.
         class_names: ONNX: name of each column, or a file of them, for the record.
-        like: ONNX files and functions: the name of a preset of `logn.logits.presets`, such as "yolox".
+        like: ONNX files and functions: the name of a preset of `logn.logits.images`, such as "yolox".
         progress: Called with the number of images whenever some are done.
         preprocessing: Fields of `logn.Preprocessing` in which the model differs from that, such as `size=(640, 640)`.
 

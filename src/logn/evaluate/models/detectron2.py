@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.models.run_until import run_until
+from logn.logits.frameworks import class_names
 from logn.logits.frameworks.detectron2 import DENSE, PACKAGE, locate_in_detectron2
-from logn.logits.frameworks.framework_of import class_names
 from logn.logits.layer import count_columns
 from logn.logits.proposals import Postprocessing, Proposals
 

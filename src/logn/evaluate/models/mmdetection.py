@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.run_until import run_until
-from logn.logits.frameworks.framework_of import class_names
+from logn.logits.frameworks import class_names
 from logn.logits.frameworks.mmdetection import PACKAGE, locate_in_mmdetection
 from logn.logits.proposals import Postprocessing, Proposals
 

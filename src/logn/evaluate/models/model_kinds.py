@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.deploy.onnx_proof import Proof
+from logn.deploy.onnx_fold import Proof
 from logn.errors import InputError
-from logn.logits.image_folder import Preprocessing, read_rgb
+from logn.logits.images import Preprocessing, read_rgb
 from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 

@@ -14,14 +14,23 @@ import numpy.typing as npt
 from logn.classes.names import read_class_names
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import is_torch_tensor
-from logn.logits.image_folder import Placement, Preprocessing
+from logn.logits.images import PRESETS, Placement, Preprocessing
 from logn.logits.onnx.boxes import chosen_inside, class_rows, decode_boxes, find_boxes
-from logn.logits.onnx.file import OnnxFile, onnx_digest, read_onnx
-from logn.logits.onnx.graph import SUPPRESSION, OnnxGraph, operators
-from logn.logits.onnx.image_input import at_size, completed, image_input, nearest_size, other_inputs, settle
+from logn.logits.onnx.file import (
+    SUPPRESSION,
+    Arrays,
+    OnnxFile,
+    OnnxGraph,
+    OnnxSession,
+    exposing,
+    model_inputs,
+    onnx_digest,
+    operators,
+    random_inputs,
+    read_onnx,
+)
+from logn.logits.onnx.images import at_size, completed, image_input, nearest_size, other_inputs, settle
 from logn.logits.onnx.locate import locate_onnx_logits, wanted_of
-from logn.logits.onnx.session import Arrays, OnnxSession, exposing, model_inputs, random_inputs
-from logn.logits.presets import PRESETS
 from logn.logits.proposals import Postprocessing, Proposals
 
 # Detectors that say nothing of their size are mostly made for this one.
@@ -46,7 +55,7 @@ class OnnxDetector:
 
     Args:
         path: The ONNX file.
-        like: How images are prepared, by the name of a preset of `logn.logits.presets`; needed where the file does not
+        like: How images are prepared, by the name of a preset of `logn.logits.images`; needed where the file does not
             say it by itself.
         preprocessing: The same in full, instead of `like`.
         class_names: Name of each class, or a file of them; by default what the file says.

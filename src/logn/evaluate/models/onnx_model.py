@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.deploy.onnx_fold import fold_onnx
-from logn.deploy.onnx_mark import refuse_folded_file
-from logn.deploy.onnx_proof import TOLERANCE, Proof
+from logn.deploy.onnx_fold import TOLERANCE, Proof, fold_onnx, refuse_folded_file
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, preprocessing_in_words
-from logn.logits.image_folder import Preprocessing
-from logn.logits.onnx.file import read_onnx
-from logn.logits.onnx.image_input import Description, settle, size_for_images
-from logn.logits.onnx.session import model_inputs
-from logn.logits.presets import PRESETS
+from logn.logits.images import PRESETS, Preprocessing
+from logn.logits.onnx.file import model_inputs, read_onnx
+from logn.logits.onnx.images import Description, settle, size_for_images
 from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import plan_batches, record_onnx

@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from logn.errors import InputError
-from logn.logits.fingerprint import fingerprint
-from logn.logits.frameworks.framework_of import class_names
+from logn.logits.frameworks import class_names
+from logn.logits.layer import fingerprint
 from logn.logits.proposals import ProposingDetector
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from logn.deploy.transformers_folder import class_names_of, read_transformers, w
 from logn.errors import InputError
 from logn.evaluate.models.collect import Images, ProposalModel, TorchModel, from_adapter, with_activation
 from logn.evaluate.models.model_kinds import Correctable, Traits, preprocessing_in_words
-from logn.logits.frameworks.framework_of import class_names as kinds_in
-from logn.logits.image_folder import Preprocessing
+from logn.logits.frameworks import class_names as kinds_in
+from logn.logits.images import Preprocessing
 from logn.logits.layer import LogitLayer
 from logn.logits.locate import locate_logits
 

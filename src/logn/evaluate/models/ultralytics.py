@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
-from logn.logits.frameworks.framework_of import class_names, modules_from
+from logn.logits.frameworks import class_names, modules_from
 from logn.logits.frameworks.ultralytics import OPEN_VOCABULARY, PACKAGE, locate_in_ultralytics
 from logn.logits.proposals import Postprocessing, Proposals
 

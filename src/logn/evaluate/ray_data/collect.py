@@ -16,8 +16,7 @@ from logn.evaluate.models.proposal_statistics import column_names, counted_objec
 from logn.evaluate.ray_data.engine import BlockWorker, run_blocks, shipped
 from logn.evaluate.ray_data.images import BlockImages
 from logn.evaluate.store.predict import as_tensor
-from logn.logits.fingerprint import fingerprint
-from logn.logits.layer import LogitLayer, count_columns
+from logn.logits.layer import LogitLayer, count_columns, fingerprint
 from logn.logits.locate import find_layer
 from logn.statistics.estimators import Estimator, finished
 from logn.statistics.metadata import StatisticsMetadata

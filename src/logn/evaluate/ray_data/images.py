@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.logits.image_folder import read_rgb
+from logn.logits.images import read_rgb
 
 # Where the images of a row are, by what Ray's readers and Hugging Face call it; pixels and bytes before paths.
 COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.evaluate.store.format import StoreHeader
-from logn.logits.class_boxes import PAIR_DTYPE, ClassBoxes
-from logn.logits.proposals import Proposals
+from logn.logits.proposals import PAIR_DTYPE, ClassBoxes, Proposals
 
 Float32 = npt.NDArray[np.float32]
 # Of a class whose logits are all the same.

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.files import write_text
 from logn.logits.arrays import check_background, foreground_columns
-from logn.logits.class_boxes import PAIR_DTYPE, ClassBoxes
-from logn.logits.proposals import Postprocessing
+from logn.logits.proposals import PAIR_DTYPE, ClassBoxes, Postprocessing
 from logn.strict_json import parse_json
 
 FILE_FORMAT = "logn.predictions"

@@ -10,7 +10,7 @@ from typing import Any
 from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.attach import attach
 from logn.errors import InputError
-from logn.logits.fingerprint import fingerprint
+from logn.logits.layer import fingerprint
 
 
 def stage_file(path: Path, stage: int) -> Path:

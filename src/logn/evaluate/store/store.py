@@ -29,8 +29,7 @@ from logn.evaluate.store.format import (
     file_size,
     read_index,
 )
-from logn.logits.class_boxes import PAIR_DTYPE, ClassBoxes
-from logn.logits.proposals import Proposals
+from logn.logits.proposals import PAIR_DTYPE, ClassBoxes, Proposals
 
 
 class PredictionStore:

@@ -30,8 +30,7 @@ from logn.evaluate.store.format import (
     make_record,
     read_index,
 )
-from logn.logits.class_boxes import ClassBoxes
-from logn.logits.proposals import Proposals
+from logn.logits.proposals import ClassBoxes, Proposals
 
 
 class PredictionWriter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logn.logits.frameworks.framework_of import class_names, modules_from
+from logn.logits.frameworks import class_names, modules_from
 from logn.logits.layer import LogitLayer, output_width
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from logn.errors import LogNWarning
-from logn.logits.frameworks.framework_of import modules_from
+from logn.logits.frameworks import modules_from
 from logn.logits.layer import LogitLayer, output_width
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from logn.logits.arrays import NO_CLASS
+from logn.logits.frameworks import modules_from
 from logn.logits.frameworks.classifiers import declared_by_timm, last_layers
-from logn.logits.frameworks.framework_of import modules_from
 from logn.logits.layer import LogitLayer, output_width
 
 if TYPE_CHECKING:

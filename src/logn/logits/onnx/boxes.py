@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.onnx.candidates import ACTIVATIONS
-from logn.logits.onnx.graph import OnnxGraph, operators
+from logn.logits.onnx.file import OnnxGraph, operators
 from logn.logits.onnx.layers import find_layers
 from logn.logits.onnx.locate import OnnxLogits
 

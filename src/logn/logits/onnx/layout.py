@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.logits.onnx.layers import LinearLayer
-from logn.logits.onnx.session import Arrays, OnnxSession, exposing
-from logn.logits.onnx.weights import map_layers
+from logn.logits.onnx.file import Arrays, OnnxSession, exposing
+from logn.logits.onnx.layers import LinearLayer, map_layers
 
 IntArray = npt.NDArray[np.int64]
 
@@ -135,7 +134,7 @@ def _whole(values: npt.NDArray[Any]) -> IntArray | None:
 
 
 def _base(model: Any, layers: Sequence[LinearLayer]) -> int:
-    from logn.logits.onnx.graph import OnnxGraph
+    from logn.logits.onnx.file import OnnxGraph
 
     graph = OnnxGraph(model)
     kinds = [graph.constant(layer.weight) for layer in layers]

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
-from logn.logits.image_folder import Preprocessing, read_rgb
-from logn.logits.onnx.file import OnnxFile
-from logn.logits.onnx.session import Arrays, InputSpec, OnnxSession, model_inputs, random_inputs, with_shapes
-from logn.logits.presets import PRESETS, Preset, preset_named
+from logn.logits.images import PRESETS, Preprocessing, Preset, preset_named, read_rgb
+from logn.logits.onnx.file import Arrays, InputSpec, OnnxFile, OnnxSession, model_inputs, random_inputs, with_shapes
 from logn.logits.proposals import Postprocessing
 
 # What Hugging Face writes beside a model.
