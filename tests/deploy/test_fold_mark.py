@@ -64,7 +64,7 @@ def test_attaching_and_calibrating_a_folded_model_is_refused():
     with pytest.raises(InputError, match="no map folded"):
         calibrate(folded(), [torch.rand(4, 20)])
     attach(folded(), LAYER, AFFINE, allow_refold=True)
-    attach(folded(), LAYER, AFFINE, again=True)
+    attach(folded(), LAYER, AFFINE, allow_refold=True)
 
 
 @pytest.mark.parametrize("features", [20, 2])

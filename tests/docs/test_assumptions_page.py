@@ -196,7 +196,7 @@ def folded(tmp_path, capsys):
         (name, value.shape, value.dtype) for name, value in before.items()
     ]
     torch.testing.assert_close(after["0.weight"], 2 * before["0.weight"])
-    logn.fold(model, layer, affine.inverse(), again=True)
+    logn.fold(model, layer, affine.inverse(), allow_refold=True)
     torch.testing.assert_close(model.state_dict()["0.weight"], before["0.weight"])
 
 

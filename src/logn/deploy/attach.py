@@ -112,7 +112,6 @@ def attach(
     *,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
-    again: bool = False,
 ) -> AttachedMap:
     """Map the class logits of `model` from now on, without changing its weights.
 
@@ -133,7 +132,6 @@ def attach(
         allow_mismatch: Only warn where `affine` was made for another layer, other weights or another activation, for
             example those of the model before it was retrained. To know, all weights are digested once, if `affine`
             names a fingerprint.
-        again: An older name of `allow_refold`.
 
     Returns:
         The handle, whose `remove()` undoes it.
@@ -150,7 +148,6 @@ def attach(
         >>> torch.equal(model(features), plain)
         True
     """
-    allow_refold = allow_refold or again
     maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     layer = with_class_axis(model, layer)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):

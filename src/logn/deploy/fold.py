@@ -40,7 +40,6 @@ def fold(
     *,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
-    again: bool = False,
 ) -> None:
     """Write `affine` into the weights and biases of `layer`, in place; the model's speed and state dict keys stay.
 
@@ -63,7 +62,6 @@ def fold(
         allow_mismatch: Only warn where `affine` was made for other weights or another activation, for example those of
             the model before it was retrained. To know, all weights are digested once (some seconds for a model of
             gigabytes), if `affine` names a fingerprint.
-        again: An older name of `allow_refold`.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2, dtype=torch.float64))
@@ -74,7 +72,7 @@ def fold(
         >>> torch.allclose(model(features), expected)
         True
     """
-    fold_checked(model, layer, affine, lambda: None, allow_refold=allow_refold or again, allow_mismatch=allow_mismatch)
+    fold_checked(model, layer, affine, lambda: None, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
 
 
 def fold_checked(

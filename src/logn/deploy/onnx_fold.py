@@ -358,7 +358,6 @@ def fold_onnx(
     allow_refold: bool = False,
     allow_mismatch: bool = False,
     overwrite: bool = False,
-    again: bool = False,
 ) -> FoldReport:
     '''Write `affine` into the class layer of an ONNX model; inputs, outputs and speed stay.
 
@@ -383,7 +382,6 @@ def fold_onnx(
         allow_mismatch: Only warn where `affine` was made for another file or another activation, for example for the
             model before it was retrained. A map that was made for a torch model is not compared with the file.
         overwrite: Replace `output_path`, and its data file, where they exist.
-        again: An older name of `allow_refold`.
 
     Example:
         >>> import onnx.parser
@@ -401,7 +399,6 @@ def fold_onnx(
     file = read_onnx(model_path)
     _check_data_file(file, target)
     check_new(target, *([_data_of(target)] if file.data_files else []), overwrite=overwrite)
-    allow_refold = allow_refold or again
     if not allow_refold:
         refuse_folded_file(file.model, file.path)
         digest = onnx_digest(file) if asks_for_weights([affine], "onnx") else None
