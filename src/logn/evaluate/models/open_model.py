@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from logn.logits.onnx.file import engine_file
 from logn.deploy.transformers_folder import CONFIG
 from logn.errors import InputError, MissingExtraError
 from logn.evaluate.models.model_kinds import Correctable
 from logn.evaluate.models.onnx_model import LogitHints, open_onnx
 from logn.evaluate.models.open import FUNCTION, choose_device
 from logn.logits.images import Preprocessing, preset_named
+from logn.logits.onnx.file import engine_file
 
 KNOWN = (
     "an `.onnx` file, a Hugging Face folder (as save_pretrained writes it), a `.pt` file of Ultralytics, or a "
