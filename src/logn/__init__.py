@@ -92,7 +92,7 @@ _HOME = {
     "OperatingPoints": "evaluate.operating.points",
     "PositiveMoments": "statistics.positives",
     "PredictionStore": "evaluate.store.store",
-    "Preprocessing": "logits.image_folder",
+    "Preprocessing": "logits.images",
     "Proposals": "logits.proposals",
     "Recommendation": "calibrators.recommend",
     "StatisticsMetadata": "statistics.metadata",
