@@ -26,11 +26,11 @@ def number_or_name(text: str) -> float | str:
 
 def parts_of(chosen: argparse.Namespace) -> dict[str, object]:
     """What the options say of the correction; what was not said is left to LogN."""
-    names = ("margin", "strength", "std_power", "momentum")
+    names = ("margin", "strength", "std_power")
     given = {name: getattr(chosen, name) for name in names}
     parts: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     parts |= {"use_std": False} if chosen.no_std else {}
-    return {**parts, "method": chosen.method, "estimator": chosen.estimator}
+    return {**parts, "method": chosen.method}
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
@@ -42,8 +42,6 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--strength", type=float, help="0 leaves the means alone (a row of table 2)")
     parser.add_argument("--no-std", action="store_true", help="leave the spreads alone (a row of table 2)")
     parser.add_argument("--std-power", type=float, help="2 divides by the variance, as in the appendix")
-    parser.add_argument("--estimator", default="exact", choices=["exact", "moving-average"])
-    parser.add_argument("--momentum", type=float, help="of the moving average; 5e-5 by default")
     parser.add_argument("--num-batches", type=int, help="collect from so many batches only")
     parser.add_argument("--maps", nargs="+", help="use these maps instead of collecting")
     parser.add_argument("--save-to", help="file to write the map to")

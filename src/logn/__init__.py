@@ -63,11 +63,8 @@ if TYPE_CHECKING:
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals
     from logn.statistics.active_classes import active_classes as active_classes
-    from logn.statistics.drift import drift as drift
     from logn.statistics.metadata import StatisticsMetadata as StatisticsMetadata
     from logn.statistics.moments import ClassMoments as ClassMoments
-    from logn.statistics.moving_average import MovingAverage as MovingAverage
-    from logn.statistics.positives import PositiveMoments as PositiveMoments
     from logn.statistics.record import record as record
     from logn.statistics.record_onnx import record_onnx as record_onnx
 
@@ -88,9 +85,7 @@ _HOME = {
     "LogitLayer": "logits.layer",
     "LogitNormalizer": "calibrators.logit_normalizer",
     "MissingExtraError": "errors",
-    "MovingAverage": "statistics.moving_average",
     "OperatingPoints": "evaluate.operating.points",
-    "PositiveMoments": "statistics.positives",
     "PredictionStore": "evaluate.store.store",
     "Preprocessing": "logits.images",
     "Proposals": "logits.proposals",
@@ -104,7 +99,6 @@ _HOME = {
     "compare_classification": "evaluate.classification.compare",
     "correct": "evaluate.models.correct",
     "detector": "evaluate.models.open",
-    "drift": "statistics.drift",
     "estimate_prior": "calibrators.prior",
     "fit_method": "calibrators.method_spec",
     "fold": "deploy.fold",

@@ -41,9 +41,6 @@ def test_the_mean_probability_is_kept_unless_it_is_refused(run, logits, tmp_path
     np.testing.assert_allclose(ClassMoments.load(output).mean_probability, softmax(logits).mean(axis=0), rtol=1e-6)
     assert run("collect", tmp_path / "shards", "-o", output, "--no-prior").code == 0
     assert ClassMoments.load(output).mean_probability is None
-    average = ("--estimator", "moving-average")
-    assert run("collect", tmp_path / "shards", "-o", output, *average).code == 0
-    np.testing.assert_allclose(ClassMoments.load(output).mean_probability, softmax(logits).mean(axis=0), rtol=1e-6)
 
 
 def test_a_folder_means_its_files_and_the_output_is_replaced(run, logits, tmp_path):
@@ -70,29 +67,7 @@ def test_metadata_is_kept(run, logits, tmp_path):
     metadata = ClassMoments.load(tmp_path / "a.safetensors").metadata
     assert metadata.class_names == ("background", "cup", "spoon", "fork")
     assert (metadata.background, metadata.activation) == (0, "softmax")
-    assert (metadata.layer, metadata.population, metadata.estimator) == ("head", "anchors", "exact")
-
-
-def test_the_moving_average(run, logits, tmp_path):
-    output = tmp_path / "a.safetensors"
-    options = ("--estimator", "moving-average", "--momentum", "0.1", "--batch-rows", "50", "--debias")
-    assert run("collect", tmp_path / "shards", "-o", output, *options).code == 0
-    moments = ClassMoments.load(output)
-    assert moments.metadata.estimator == "moving-average"
-    np.testing.assert_allclose(moments.mean, logits.mean(0), atol=0.5)
-
-
-@pytest.mark.parametrize("background", ["none", "last"])
-def test_what_is_suggested_after_a_moving_average_works(run, logits, tmp_path, background):
-    output, exact, affine = (tmp_path / f"{name}.safetensors" for name in ("average", "exact", "affine"))
-    options = ("--estimator", "moving-average", "--momentum", "0.1", "--background", background)
-    result = run("collect", tmp_path / "shards", "-o", output, *options)
-    assert f"logn fit {output}" in result.err
-    run("collect", tmp_path / "shards", "-o", exact, "--background", background)
-    # The rows that are kept are those of the exact statistics: which ones has nothing to do with the estimator.
-    np.testing.assert_array_equal(ClassMoments.load(output).sample, ClassMoments.load(exact).sample)
-    assert run("fit", output, "-o", affine, "--activation", "softmax").code == 0
-    assert affine.exists()
+    assert (metadata.layer, metadata.population) == ("head", "anchors")
 
 
 def test_skipping_values_that_are_not_finite(run, tmp_path):
@@ -132,10 +107,6 @@ def test_the_inputs_that_users_get_wrong(refused, logits, tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--momentum", "0.1"], "`--momentum` only with `--estimator moving-average`"),
-        (["--estimator", "positives"], "'positives' is not one of 'exact', 'moving-average'"),
-        (["--estimator", "moving-average", "--nonfinite", "skip"], "`--nonfinite skip` only with `--estimator exact`"),
-        (["--estimator", "moving-average", "--momentum", "7"], "`--momentum` to be above 0 and at most 1"),
         (["--batch-rows", "0"], "`--batch-rows` to be at least 1"),
         (["--threads", "0"], "`--threads` to be at least 1"),
         (["--sample-rows", "-1"], "`--sample-rows` to be at least 0"),
@@ -278,10 +249,9 @@ def test_merging_equals_one_run(run, logits, tmp_path):
 
 
 def test_what_does_not_merge_is_refused(run, refused, logits, tmp_path):
-    one, other, average = (tmp_path / f"{name}.safetensors" for name in ("one", "other", "average"))
+    one, other = (tmp_path / f"{name}.safetensors" for name in ("one", "other"))
     _collect(run, tmp_path, "0.npy", one, "--population", "anchors")
     _collect(run, tmp_path, "1.npy", other, "--population", "queries")
-    _collect(run, tmp_path, "1.npy", average, "--estimator", "moving-average")
     sentence = refused("merge", one, other, "-o", tmp_path / "all.safetensors")
     assert "`population`" in sentence
     assert "'anchors' and 'queries'" in sentence
@@ -291,7 +261,6 @@ def test_what_does_not_merge_is_refused(run, refused, logits, tmp_path):
         link(one, tmp_path / f"{name}.safetensors")
         sentence = refused("merge", one, tmp_path / f"{name}.safetensors", "-o", tmp_path / "all.safetensors")
         assert "listed twice" in sentence
-    assert "moving" in refused("merge", average, one, "-o", tmp_path / "all.safetensors")
     np.save(tmp_path / "wide.npy", np.zeros((3, 9)))
     assert run("collect", tmp_path / "wide.npy", "-o", tmp_path / "wide.safetensors").code == 0
     assert "4 classes, but got 9" in refused(

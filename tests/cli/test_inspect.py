@@ -139,19 +139,3 @@ def test_statistics_that_are_doubtful_are_told_once_and_not_refused(run, tmp_pat
     result = run("inspect", tmp_path / "stats.safetensors")
     assert result.code == 0
     assert "No recommendation: Expected `STATISTICS` to be of logits" in " ".join(result.err.split())
-
-
-def test_two_files_show_drift(run, tmp_path):
-    for name, offset in (("train", 0.0), ("deployed", 1.0)):
-        moments = ClassMoments(3, mean_probability=True, metadata=StatisticsMetadata(class_names=("a", "b", "c")))
-        moments.update(np.random.default_rng(0).normal([0.0, offset, -2.0], size=(300, 3)))
-        moments.save(tmp_path / f"{name}.safetensors")
-    files = (tmp_path / "train.safetensors", tmp_path / "deployed.safetensors")
-    result = run("inspect", *files)
-    assert result.code == 0
-    assert "1 of 3 classes differ by more than chance explains; most of all b, by +1.0" in result.out
-    found = run("inspect", *files, "--json").json
-    assert (found["order"][0], found["drifted"]) == (1, [False, True, False])
-    refused = run("inspect", *files, "--plot", tmp_path / "x.png")
-    assert refused.code == 2
-    assert "only with one file of statistics" in refused.err

@@ -29,7 +29,6 @@ def make_files(folder, names):
     images, annotations = [], []
     metadata = StatisticsMetadata(class_names=(*names, "background"), background=-1, activation="softmax")
     moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
-    deployed = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
     header = StoreHeader(num_columns=4, background=-1, class_names=names)
     with PredictionWriter(folder / "store", header) as writer:
         for image in range(1, 13):
@@ -37,7 +36,6 @@ def make_files(folder, names):
             boxes = np.array([[0, 0, 20, 20], [40, 40, 80, 70]])[rng.integers(0, 2, 8)] + rng.normal(0, 1, (8, 4))
             logits = rng.normal(0, 1, (8, 4)) + np.log([*COUNTS, 100])
             moments.update(logits)
-            deployed.update(logits + rng.normal(0, 1, (8, 4)))
             writer.append(image, Proposals(boxes.astype(np.float32), logits.astype(np.float32), 100, 100))
             images.append({"id": image, "neg_category_ids": [1, 2, 3], "not_exhaustive_category_ids": []})
             for label, box in zip(labels.tolist(), [[0, 0, 20, 20], [40, 40, 40, 30]], strict=True):
@@ -50,7 +48,6 @@ def make_files(folder, names):
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "counts.json").write_text(json.dumps(COUNTS))
     moments.save(folder / "stats.safetensors")
-    deployed.save(folder / "deployed.safetensors")
     labels = rng.integers(0, 3, 90)
     np.save(folder / "test.npy", 2 * np.eye(3)[labels] + rng.normal(size=(90, 3)) + 0.7 * np.log(COUNTS))
     np.save(folder / "labels.npy", labels)
@@ -73,7 +70,6 @@ COMMANDS = {
     "evaluate, a file": "evaluate {f}/results.json -a {f}/gt.json",
     "thresholds": "thresholds {f}/store -a {f}/gt.json --bootstrap 20 --split",
     "inspect": "inspect {f}/stats.safetensors --counts {f}/counts.json",
-    "inspect, drift": "inspect {f}/stats.safetensors {f}/deployed.safetensors",
 }
 # A command to paste is not broken: the terminal wraps it, and the shell gets it whole.
 TO_PASTE = "To do so: logn "
@@ -259,7 +255,7 @@ def test_names_from_files_do_not_steer_the_terminal(run, hostile, monkeypatch, n
     assert result.code == 0, result.err
     shown = ANSI.sub("", result.out + result.err)
     assert STEERING.findall(shown) == []
-    if name in ("thresholds", "inspect", "inspect, drift"):  # these name classes
+    if name in ("thresholds", "inspect"):  # these name classes
         assert "\x1b[32m" not in result.out
         assert "cup␛[2J␛]0;title" in shown
 

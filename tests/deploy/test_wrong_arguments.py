@@ -76,7 +76,6 @@ def test_what_gives_no_batches_is_no_loader(model, loader, message):
         ({"method": "logn", "std_power": None}, "Expected `std_power` to be a finite number"),
         ({"activation": "softmx"}, "Expected `activation` to be"),
         ({"target": [0.5, 0.5]}, r"Expected `target` to be one share per foreground class \(6\)"),
-        ({"estimator": "exakt"}, "Expected `estimator` to be one of"),
         ({"nonfinite": "skp"}, "Expected `nonfinite` to be one of"),
     ],
 )

@@ -71,7 +71,7 @@ def folder(tmp_path, monkeypatch):
 def equal(one, other):
     for name in ("count", "mean", "variance", "mean_probability", "sample"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    for name in ("background", "activation", "layer", "population", "fingerprint", "unused", "estimator"):
+    for name in ("background", "activation", "layer", "population", "fingerprint", "unused"):
         assert getattr(one.metadata, name) == getattr(other.metadata, name)
 
 

@@ -165,10 +165,6 @@ def labels(tmp_path):
     ("options", "sentence"),
     [
         (("--workers", 2), "Expected `--workers` with `--ray` only, but there is no `--ray`."),
-        (
-            ("--ray", "--estimator", "moving-average"),
-            "Expected `--estimator exact` with `--ray`, but got moving-average.",
-        ),
         (("--ray",), 'Expected the package `ray` to be installed: run pip install "logn[ray]"'),
     ],
 )

@@ -120,7 +120,6 @@ def hook_map(hook_class, tmp_path, **options):
         {"method": "logn"},
         {"method": "logn", "margin": -4},
         {"method": "p2p"},
-        {"method": "logn", "estimator": "moving-average", "momentum": 0.1},
     ],
 )
 def test_its_map_is_that_of_calibrate_with_the_same_options(hook_class, tmp_path, options):
@@ -132,11 +131,6 @@ def test_its_map_is_that_of_calibrate_with_the_same_options(hook_class, tmp_path
     ).affine
     np.testing.assert_array_equal(found.scale, wanted.scale)
     np.testing.assert_array_equal(found.shift, wanted.shift)
-
-
-def test_statistics_that_need_labels_are_refused(hook_class):
-    with pytest.raises(InputError, match="Expected `estimator` to be exact or moving-average, as no labels are seen"):
-        hook_class(estimator="positives")
 
 
 def test_its_margins_are_those_of_the_paper(hook_class, tmp_path):

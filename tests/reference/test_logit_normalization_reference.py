@@ -82,41 +82,6 @@ def test_a_constant_logit_follows_the_papers_eps():
     assert affine(np.array([1.1, 0.5]))[0] == pytest.approx(31.6228, abs=1e-3)
 
 
-def test_moving_average_as_in_the_official_head():
-    average = logn.MovingAverage(4, momentum=0.1)
-    average.update(X[:2])
-    average.update(X[2:])
-    moments = average.moments()
-    np.testing.assert_allclose(moments.mean, [0.09, 0.065, -0.26, 0.665], atol=1e-12)
-    np.testing.assert_allclose(moments.variance, [1.19, 0.8675, 1.4675, 1.305], atol=1e-12)
-    logits = logn.logit_normalization(moments, background=-1, eps=0.0)(T)
-    np.testing.assert_allclose(logits, [0.595854, 0.509987, 0.165098, 1.5], atol=SCORES)
-    np.testing.assert_allclose(softmax(logits), [0.198509, 0.182175, 0.129034, 0.490282], atol=SCORES)
-
-
-def test_moving_average_equals_batch_norm():
-    torch = pytest.importorskip("torch")
-    layer = torch.nn.BatchNorm1d(4, momentum=0.1, affine=False)
-    average = logn.MovingAverage(4, momentum=0.1)
-    for batch in (X[:2], X[2:]):
-        layer(torch.tensor(batch, dtype=torch.float32))
-        average.update(batch)
-    np.testing.assert_allclose(average.moments().mean, layer.running_mean, atol=1e-6)
-    np.testing.assert_allclose(average.moments().variance, layer.running_var, atol=1e-6)
-
-
-def test_the_official_average_keeps_its_start():
-    assert pytest.approx(0.288696, abs=1e-6) == (1 - 5e-5) ** 24847
-    plain = logn.MovingAverage(1, momentum=0.5)
-    corrected = logn.MovingAverage(1, momentum=0.5, bias_correction=True)
-    for average in (plain, corrected):
-        for _ in range(3):
-            average.update(np.array([[2.0], [4.0]]))
-    assert plain.moments().mean[0] == pytest.approx(3.0 * (1 - 0.5**3))
-    assert corrected.moments().mean[0] == pytest.approx(3.0)
-    assert corrected.moments().variance[0] == pytest.approx(2.0)
-
-
 def test_within_batch_variance_beside_the_pooled_one():
     moments = logn.ClassMoments(4)
     moments.update(X[:2])
@@ -132,26 +97,6 @@ def test_merging_three_rows_and_one():
     first.merge(second)
     np.testing.assert_allclose(first.mean, X.mean(axis=0), atol=1e-15)
     np.testing.assert_allclose(first.variance, X.var(axis=0, ddof=1), atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("require_correct", "mean", "count"),
-    [(False, [2.5, 2.0, 0.5, 5.0], [2, 2, 1, 1]), (True, [3.0, 2.5, 0.0, 5.0], [1, 1, 0, 1])],
-)
-def test_positives_in_both_readings(require_correct, mean, count):
-    rows = np.vstack([X, [[3.0, 0.0, 0.0, 1.0], [0.5, 2.5, 0.0, 1.0]]])
-    positives = logn.PositiveMoments(4, require_correct=require_correct)
-    positives.update(rows, [0, 1, 2, 3, 0, 1])
-    moments = positives.moments()
-    np.testing.assert_allclose(moments.mean, mean)
-    assert moments.count.tolist() == count
-    if not require_correct:
-        np.testing.assert_allclose(moments.variance[:2], [0.5, 0.5])
-        assert np.isnan(moments.variance[2])
-        # A class with one sample has no variance: its standard deviation falls back to 1.
-        affine = logn.logit_normalization(moments, background=-1)
-        assert affine.scale[2] == 1.0
-        assert affine.settings["margin_value"] == 0.5  # it is no dead class: of the means 2.5, 2.0 and 0.5 it sets this
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,6 @@ def test_wrong_arguments_are_refused(arguments):
         ("layer", "head"),
         ("population", "queries"),
         ("fingerprint", "f00"),
-        ("estimator", "positives"),
     ],
 )
 def test_statistics_of_different_things_do_not_merge(field, value):
@@ -197,28 +196,6 @@ def test_another_class_count_does_not_merge():
 def test_class_names_must_fit():
     with pytest.raises(logn.InputError, match="one name per column"):
         logn.ClassMoments(3, metadata=logn.StatisticsMetadata(class_names=("a",)))
-
-
-def test_a_moving_average_takes_no_more():
-    average = logn.MovingAverage(2, momentum=0.5)
-    average.update(np.ones((3, 2)))
-    average.update(np.ones((1, 2)))
-    assert average.skipped_batches == 1
-    with pytest.raises(logn.InputError, match="moving average"):
-        average.moments().update(np.ones((3, 2)))
-    with pytest.raises(logn.InputError, match="moving average"):
-        average.moments().merge(average.moments())
-
-
-@given(rows=hnp.arrays(np.float64, (4, 3), elements=FINITE), momentum=st.floats(0.01, 1.0), steps=st.integers(1, 9))
-def test_a_corrected_moving_average_of_constant_batches_is_the_batch(rows, momentum, steps):
-    average = logn.MovingAverage(3, momentum=momentum, bias_correction=True)
-    for _ in range(steps):
-        average.update(rows)
-    exact = moments_of(rows)
-    scale = 1.0 + float(np.abs(rows).max())
-    np.testing.assert_allclose(average.moments().mean, exact.mean, rtol=1e-9, atol=1e-9 * scale)
-    np.testing.assert_allclose(average.moments().variance, exact.variance, rtol=1e-8, atol=1e-8 * scale**2)
 
 
 @pytest.mark.parametrize("other", [None, np.zeros((4, 3))])
@@ -261,10 +238,6 @@ def test_merging_all_says_what_does_not_merge():
     names = [logn.StatisticsMetadata(class_names=names) for names in (("cat", "dog"), ("cat", "cow"))]
     with pytest.raises(logn.InputError, match="of one `class_names` to merge"):
         logn.ClassMoments.merge_all([logn.ClassMoments(2, metadata=metadata) for metadata in names])
-    average = logn.MovingAverage(2)
-    average.update(np.zeros((3, 2)))
-    with pytest.raises(logn.InputError, match="end of a moving average"):
-        logn.ClassMoments.merge_all([average.moments()])
 
 
 def test_a_thousand_parts_round_no_worse_than_one():

@@ -13,7 +13,6 @@ import logn
 from logn.calibrators.recommend import class_scores
 from logn.logits.arrays import sigmoid, softmax
 from logn.statistics.file_format import write_statistics
-from logn.statistics.moving_average import MovingAverage
 
 SCORES = {"softmax": softmax, "sigmoid": sigmoid}
 
@@ -147,14 +146,12 @@ def test_rows_without_a_finite_objectness_have_no_score():
     np.testing.assert_allclose(moments.mean_probability_of("sigmoid"), expected)
 
 
-def test_tensors_of_torch_and_a_moving_average():
+def test_tensors_of_torch():
     logits, beside = rows_of(0, 12)
-    moments, average = logn.ClassMoments(3, sample_rows=8), MovingAverage(3, sample_rows=8, mean_probability=True)
+    moments = logn.ClassMoments(3, sample_rows=8)
     moments.update(torch.tensor(logits).reshape(3, 4, 3), torch.tensor(beside).reshape(3, 4))
-    average.update(logits, beside)
-    for other in (moments, average.moments()):
-        np.testing.assert_array_equal(other.sample_objectness, moments_of(0, 12).sample_objectness)
-        np.testing.assert_allclose(other.mean_probability, moments_of(0, 12).mean_probability)
+    np.testing.assert_array_equal(moments.sample_objectness, moments_of(0, 12).sample_objectness)
+    np.testing.assert_allclose(moments.mean_probability, moments_of(0, 12).mean_probability)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from PIL import Image
 from logn.errors import InputError, LogNWarning
 from logn.logits.images import Preprocessing, find_images, read_prepared
 from logn.statistics.moments import ClassMoments
-from logn.statistics.moving_average import MovingAverage
 from logn.statistics.record_onnx import record_onnx
 
 PREPROCESSING = Preprocessing(size=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
@@ -54,20 +53,6 @@ def by_hand(path, folder):
     return np.moveaxis(np.concatenate(logits), 1, -1).reshape(-1, 5)
 
 
-def test_every_run_is_a_batch_of_the_moving_average(tmp_path, images):
-    source = write(tmp_path / "m.onnx")
-    moments = record_onnx(source, images, PREPROCESSING, background=-1, estimator="moving-average", momentum=0.1)
-    average = MovingAverage(5, momentum=0.1)
-    for rows in by_hand(source, images).reshape(5, -1, 5):
-        average.update(rows)
-    np.testing.assert_allclose(moments.mean, average.moments().mean, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(moments.variance, average.moments().variance, rtol=1e-5)
-    assert moments.metadata.estimator == "moving-average"
-    assert len(moments.sample) == 20
-    with pytest.raises(InputError, match="Expected `estimator` to be exact or moving-average for an ONNX file"):
-        record_onnx(source, images, PREPROCESSING, estimator="positives")
-
-
 @pytest.mark.parametrize(("batch", "batch_size"), [("N", 1), ("N", 2), ("N", 5), ("1", 1)])
 def test_statistics_equal_those_of_the_logits_by_hand(tmp_path, images, batch, batch_size):
     source = write(tmp_path / "m.onnx", batch=batch)
@@ -92,13 +77,10 @@ def test_a_part_of_the_images_is_spread_evenly(tmp_path, images):
     np.testing.assert_array_equal(moments.mean, expected.mean)
 
 
-@pytest.mark.parametrize("name", ["progress", "advance"])
-def test_the_callback_hears_of_every_image_under_either_name(tmp_path, images, name):
+def test_the_callback_hears_of_every_image(tmp_path, images):
     done = []
-    record_onnx(write(tmp_path / "m.onnx"), images, PREPROCESSING, **{name: done.append})
+    record_onnx(write(tmp_path / "m.onnx"), images, PREPROCESSING, progress=done.append)
     assert sum(done) == 5
-    with pytest.raises(InputError, match="`progress` or its older name `advance`, but got both"):
-        record_onnx(tmp_path / "m.onnx", images, PREPROCESSING, progress=done.append, advance=done.append)
 
 
 def test_a_fixed_batch_is_filled_up_and_the_filling_not_counted(tmp_path, images):

@@ -12,8 +12,7 @@ from logn.logits import dumped as shards_module
 from logn.logits.arrays import softmax
 from logn.logits.dumped import open_shards
 from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moving_average import MovingAverage
-from logn.statistics.shard_collection import ExactStatistics, MovingAverageStatistics, collect_shards, in_order
+from logn.statistics.shard_collection import ExactStatistics, collect_shards, in_order
 
 CLASSES = 6
 
@@ -99,13 +98,13 @@ def _interrupted(shards, journal, stops, make):
 
 
 @settings(deadline=None, max_examples=25)
-@given(stops=st.lists(st.integers(1, 3), max_size=4), average=st.booleans(), kept=st.sampled_from([0, 5]))
-def test_interruptions_do_not_change_a_bit(tmp_path_factory, stops, average, kept):
+@given(stops=st.lists(st.integers(1, 3), max_size=4), kept=st.sampled_from([0, 5]))
+def test_interruptions_do_not_change_a_bit(tmp_path_factory, stops, kept):
     folder = tmp_path_factory.mktemp("shards")
     shards, _ = _make_shards(folder)
 
     def make():
-        return MovingAverageStatistics(CLASSES, momentum=0.1, sample_rows=kept) if average else _exact()
+        return ExactStatistics(CLASSES, sample_rows=kept, mean_probability=True)
 
     whole = make()
     collect_shards(shards, whole, batch_rows=8)
@@ -113,17 +112,6 @@ def test_interruptions_do_not_change_a_bit(tmp_path_factory, stops, average, kep
     resumed = _interrupted(shards, journal, stops, make)
     _assert_bit_equal(whole.moments(), resumed.moments())
     assert not journal.exists()
-
-
-def test_the_moving_average_takes_the_batches_in_order(tmp_path):
-    shards, rows = _make_shards(tmp_path, count=1)
-    statistics = MovingAverageStatistics(CLASSES, momentum=0.1, bias_correction=True)
-    collect_shards(shards, statistics, batch_rows=8, threads=4)
-    average = MovingAverage(CLASSES, momentum=0.1, bias_correction=True)
-    for start in range(0, len(rows), 8):
-        average.update(rows[start : start + 8])
-    np.testing.assert_allclose(statistics.moments().mean, average.moments().mean, rtol=1e-6)
-    np.testing.assert_allclose(statistics.moments().variance, average.moments().variance, rtol=1e-6)
 
 
 def _leave_journal(shards, journal):
@@ -187,13 +175,12 @@ def test_a_block_that_was_merged_but_not_noted_is_not_counted_twice(tmp_path):
     assert resumed.moments().count.tolist() == [len(rows)] * CLASSES
 
 
-@pytest.mark.parametrize("make", [_exact, lambda: MovingAverageStatistics(CLASSES)])
-def test_a_value_that_is_not_finite_is_refused_with_file_and_class(tmp_path, make):
+def test_a_value_that_is_not_finite_is_refused_with_file_and_class(tmp_path):
     rows = np.zeros((30, CLASSES))
     rows[20, 4] = np.nan
     np.save(tmp_path / "bad.npy", rows)
     with pytest.raises(InputError, match=r"bad\.npy`, rows \d+ to \d+.*nan for class 4"):
-        collect_shards(open_shards([tmp_path / "bad.npy"]), make())
+        collect_shards(open_shards([tmp_path / "bad.npy"]), _exact())
 
 
 def test_values_that_are_not_finite_can_be_skipped(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ from logn.evaluate.detection.assignment import columns_of
 from logn.evaluate.models.proposal_statistics import class_columns, start_statistics
 from logn.evaluate.store.predict import as_tensor, match_detector
 from logn.labels.dataset import DetectionDataset
-from logn.statistics.estimators import Estimator, Statistics, add_batch, finished
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler
 from logn_research.datasets.transforms import Augmentation
+from logn_research.estimators import Statistics, add_batch
 from logn_research.training.engine.batches import ImageStream, IterationBatches, SampleCache
 
 
@@ -29,7 +28,7 @@ def collect_detector_statistics(
     batch: int = 8,
     seed: int = 0,
     sample_rows: int | None = None,
-    estimator: Estimator | None = None,
+    estimator: Callable[..., Statistics] = ClassMoments,
     progress: Callable[[int], object] = lambda count: None,
 ) -> ClassMoments:
     """Run `detector` over training images and sum up the logits of its proposals, for experiments.
@@ -44,14 +43,14 @@ def collect_detector_statistics(
         batch: Images per forward pass.
         seed: Of the draw.
         sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
-        estimator: Exact by default. Every image is a batch of a moving average. A positive is a proposal that overlaps
-            an object by half; it counts for the class of the object that it overlaps most.
+        estimator: `ClassMoments`, or an estimator of `logn_research.estimators`, such as
+            `partial(MovingAverage, momentum=0.1)`. Every image is a batch of a moving average. A positive is a proposal
+            that overlaps an object by half; it counts for the class of the object that it overlaps most.
         progress: Called with the number of images whenever some are done.
     """
     _check_counts(max_images, batch)
     match = match_detector(detector, dataset.class_names)
     statistics: Statistics | None = None
-    how = estimator or Estimator()
     order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
     for start in range(0, len(order), batch):
         chosen = [int(index) for index in order[start : start + batch]]
@@ -59,14 +58,15 @@ def collect_detector_statistics(
         for index, proposals in zip(chosen, found, strict=True):
             if statistics is None:
                 columns = class_columns(detector, proposals.num_columns)
-                statistics = start_statistics(how, detector, match.model_names, proposals.num_columns, sample_rows)
+                exact = start_statistics(detector, match.model_names, proposals.num_columns, sample_rows)
+                statistics = _like(exact, estimator)
             # Every image is a batch, as in the paper's code.
-            labels = partial(columns_of, proposals, dataset, index, columns, match.model_of_label)
+            labels = columns_of(proposals, dataset, index, columns, match.model_of_label)
             add_batch(statistics, proposals.logits, labels)
         progress(len(chosen))
     if statistics is None:
         raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
-    return finished(statistics)
+    return statistics if isinstance(statistics, ClassMoments) else statistics.moments()
 
 
 def collect_sampled_statistics(
@@ -79,7 +79,7 @@ def collect_sampled_statistics(
     max_images: int | None = None,
     seed: int = 0,
     sample_rows: int | None = None,
-    estimator: Estimator | None = None,
+    estimator: Callable[..., Statistics] = ClassMoments,
     progress: Callable[[int], object] = lambda count: None,
 ) -> tuple[ClassMoments, ...]:
     """Statistics of the regions that training samples, as the official code takes them, one for each stage.
@@ -97,7 +97,7 @@ def collect_sampled_statistics(
         max_images: How many images at most, repeats included; an epoch by default.
         seed: Of their order, the augmentation and the sampled regions.
         sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
-        estimator: Exact by default.
+        estimator: As in `collect_detector_statistics`.
         progress: Called with the number of images whenever some are done.
     """
     _check_counts(max_images, 1)
@@ -108,26 +108,30 @@ def collect_sampled_statistics(
     images = min(max_images or np.iinfo(np.int64).max, len(order.indices(0, seed)))
     read = SampleCache(dataset, masks=False).__getitem__
     batches = IterationBatches(ImageStream(order, 1, seed), read, augmentation, masks=False)
-    how, stages = estimator or Estimator(), tuple[Statistics, ...]()
+    stages = tuple[Statistics, ...]()
     with torch.random.fork_rng(devices=[]):
         for iteration in range(images):
             torch.manual_seed(int(np.random.SeedSequence((seed, iteration)).generate_state(1)[0]))
             batch = batches[iteration]
             found = detector.sample_logits(batch.images, batch.targets)
-            columns = found[0].logits.shape[1]
-            start = partial(start_statistics, how, detector, names, columns, sample_rows)
-            stages = stages or tuple(start() for _ in found)
+            if not stages:
+                exact = start_statistics(detector, names, found[0].logits.shape[1], sample_rows)
+                stages = tuple(_like(exact, estimator) for _ in found)
             for statistics, sampled in zip(stages, found, strict=True):
-                add_batch(statistics, sampled.logits, partial(getattr, sampled, "columns"))
+                add_batch(statistics, sampled.logits, sampled.columns)
             progress(1)
     if not stages:
         raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
     paths = detector.logit_layer_paths if len(stages) > 1 else (detector.logit_layer.name,)
-    for statistics, path in zip(stages, paths, strict=True):
-        statistics.metadata = statistics.metadata.with_changes(
-            layer=path, population=f"sampled regions, {sampler} images"
-        )
-    return tuple(finished(statistics) for statistics in stages)
+    moments = tuple(part if isinstance(part, ClassMoments) else part.moments() for part in stages)
+    for part, path in zip(moments, paths, strict=True):
+        part.metadata = part.metadata.with_changes(layer=path, population=f"sampled regions, {sampler} images")
+    return moments
+
+
+def _like(exact: ClassMoments, estimator: Callable[..., Statistics]) -> Statistics:
+    """Empty statistics of an estimator, for the same logits."""
+    return estimator(exact.num_columns, sample_rows=exact.sample_rows, metadata=exact.metadata)
 
 
 def _check_counts(max_images: int | None, batch: int) -> None:

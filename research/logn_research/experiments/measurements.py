@@ -30,8 +30,8 @@ from logn.labels.dataset import DetectionDataset
 from logn.logits.arrays import foreground_columns
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments
-from logn.statistics.positives import PositiveMoments
 from logn.strict_json import plain_values
+from logn_research.estimators import PositiveMoments
 from logn_research.experiments.artifact_cache import ArtifactCache
 from logn_research.experiments.detector_spec import STATISTICS_IMAGES, DetectorSpec, training_counts
 from logn_research.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction

@@ -11,7 +11,7 @@ from logn.evaluate.detection.assignment import assigned
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.report.run_folder import Run
 from logn.statistics.moments import ClassMoments
-from logn.statistics.positives import PositiveMoments
+from logn_research.estimators import PositiveMoments
 
 
 @dataclass(frozen=True, eq=False)

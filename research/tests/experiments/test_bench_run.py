@@ -199,7 +199,7 @@ def test_statistics_of_positives_are_those_of_proposals_on_their_boxes(finished)
         ClassMoments.load(folder / f"{name}.safetensors")
         for name in ("statistics", "statistics-positives", "statistics-positives-correct")
     )
-    assert positives.metadata.estimator == "positives"
+    assert positives.metadata.population.endswith(", positives")
     assert 0 < positives.count.sum() < everything.count[0]
     assert (correct.count <= positives.count).all()
     np.testing.assert_array_equal(positives.count[0], 0)

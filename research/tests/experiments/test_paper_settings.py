@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from logn_research.estimators import MovingAverage
 from logn_research.experiments import imagenet_lt, online_table
 from logn_research.experiments.bench_detectors import BENCHMARK
 from logn_research.experiments.classifier_spec import ClassifierSpec
@@ -89,7 +90,7 @@ def test_normalised_layers_have_the_temperature_of_the_paper():
 
 
 def test_a_moving_average_has_the_momentum_and_the_start_of_the_official_code():
-    average = logn.MovingAverage(1)
+    average = MovingAverage(1)
     average.update(np.array([[1.0], [3.0]]))
     moments = average.moments()
     assert moments.mean[0] == pytest.approx(5e-5 * 2.0, rel=1e-12)

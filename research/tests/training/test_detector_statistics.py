@@ -1,11 +1,13 @@
 """Statistics of a detector by other estimators and over the regions that training samples."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from logn_research.datasets.transforms import SMALL_TRAIN
+from logn_research.estimators import MovingAverage, PositiveMoments
 from logn_research.experiments.detector_statistics import collect_detector_statistics, collect_sampled_statistics
 from logn_research.training.detectors.models import small, small_one_stage
 from logn_research.training.engine.checkpoint import Checkpoint
@@ -14,9 +16,7 @@ from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.store.predict import as_tensor
 from logn.labels.dataset import DetectionDataset
-from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
-from logn.statistics.moving_average import MovingAverage
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -39,23 +39,23 @@ def detector():
 
 
 def test_every_image_is_a_batch_of_the_moving_average(detector, dataset):
-    found = collect_detector_statistics(detector, dataset, estimator=Estimator("moving-average", momentum=0.1))
+    found = collect_detector_statistics(detector, dataset, estimator=partial(MovingAverage, momentum=0.1))
     average = MovingAverage(5, momentum=0.1)
     for index in np.random.default_rng(0).permutation(len(dataset)):
         average.update(detector.propose([as_tensor(dataset.read_image(int(index)))])[0].logits)
     np.testing.assert_allclose(found.mean, average.moments().mean, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.variance, average.moments().variance, rtol=1e-4)
-    assert (found.metadata.estimator, found.metadata.population) == ("moving-average", "test proposals")
+    assert found.metadata.population == "test proposals, moving average"
     assert len(found.sample) > 100
 
 
 def test_positives_are_the_proposals_on_objects_of_a_class(detector, dataset):
-    found = collect_detector_statistics(detector, dataset, estimator=Estimator("positives"))
+    found = collect_detector_statistics(detector, dataset, estimator=PositiveMoments)
     everything = collect_detector_statistics(detector, dataset)
-    assert found.metadata.estimator == "positives"
+    assert found.metadata.population == "test proposals, positives"
     assert found.count[0] == 0  # the background has none
     assert 0 < found.count[1:].sum() < everything.count[1]
-    strict = collect_detector_statistics(detector, dataset, estimator=Estimator("positives-correct"))
+    strict = collect_detector_statistics(detector, dataset, estimator=partial(PositiveMoments, require_correct=True))
     assert (strict.count <= found.count).all()
 
 
@@ -63,7 +63,7 @@ def test_sampled_regions_are_those_of_training(detector, dataset):
     (found,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN)
     assert (found.count == 10 * 48).all()  # the small detector samples 48 regions of an image
     assert found.metadata.population == "sampled regions, random images"
-    (labelled,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN, estimator=Estimator("positives"))
+    (labelled,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN, estimator=PositiveMoments)
     # At most a quarter is positive, and every object is there, since true boxes are among the regions.
     assert dataset.instance_counts.sum() <= labelled.count[1:].sum() <= 10 * 12
     (again,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN)
@@ -94,38 +94,21 @@ def run_folder(tmp_path_factory, detector):
     return path
 
 
-@pytest.mark.parametrize(
-    ("options", "estimator"),
-    [([], "exact"), (["--estimator", "moving-average", "--momentum", "0.1"], "moving-average")],
-)
-def test_collect_of_a_run(lvis_folder, run_folder, tmp_path, capsys, options, estimator):
+def test_collect_of_a_run(lvis_folder, run_folder, tmp_path, capsys):
     output = tmp_path / "statistics.safetensors"
-    arguments = ["collect", str(run_folder), "--data", str(lvis_folder), "-o", str(output), "--device", "cpu", *options]
+    arguments = ["collect", str(run_folder), "--data", str(lvis_folder), "-o", str(output), "--device", "cpu"]
     assert execute([*arguments, "--max-images", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 4
     moments = ClassMoments.load(output)
-    assert (moments.metadata.estimator, moments.metadata.population) == (estimator, "test proposals")
+    assert moments.metadata.population == "test proposals"
     assert len(moments.sample) > 0
     assert execute(["fit", str(output), "-o", str(tmp_path / "affine.safetensors")]) == 0
-
-
-def test_every_image_is_a_batch_of_the_moving_average_of_a_run(detector, dataset, lvis_folder, run_folder, tmp_path):
-    output = tmp_path / "statistics.safetensors"
-    words = ["--data", str(lvis_folder), "--estimator", "moving-average", "--momentum", "0.1", "--device", "cpu"]
-    assert execute(["collect", str(run_folder), *words, "-o", str(output)]) == 0
-    average = MovingAverage(5, momentum=0.1)
-    for index in range(len(dataset)):
-        average.update(detector.propose([as_tensor(dataset.read_image(index))])[0].logits)
-    found = ClassMoments.load(output)
-    np.testing.assert_allclose(found.mean, average.moments().mean, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found.variance, average.moments().variance, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (["--population", "anchors"], "Expected `--population` only with dumped logits or an ONNX model, but"),
-        (["--momentum", "0.1"], "Expected `--momentum` only with the estimator moving-average, but it is exact."),
     ],
 )
 def test_options_that_do_not_fit_a_run_are_refused(lvis_folder, run_folder, tmp_path, capsys, options, sentence):

@@ -89,10 +89,6 @@ def calibrate(
     fold: bool = False,
     nonfinite: Literal["error", "skip"] = "error",
     check_output: bool = True,
-    estimator: str = "exact",
-    momentum: float | None = None,
-    bias_correction: bool = False,
-    row_labels: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> Calibration:
     """Correct `model` with one pass over unlabelled training images.
@@ -124,12 +120,6 @@ def calibrate(
         check_output: Whether to compare a classifier's layer with what the model returns, and refuse one that is not
             what it returns (`logn.record`); and whether to run the first batch once more with the correction, and
             refuse it where anything but the class scores changes.
-        estimator: "exact", or as in `logn.record`: the paper's "moving-average", of which each batch of the loader is a
-            batch, or statistics of "positives" only.
-        momentum: Of the moving average; 5e-5 by default.
-        bias_correction: Whether to take the start of the moving average out again.
-        row_labels: For positives: gives the column of the class of each row that a batch brings, -1 for none, such as
-            `lambda batch: batch[1]` for a classifier.
         options: Options of the method by name, such as `strength=1.0` or `threshold=0.25`.
 
     Returns:
@@ -154,10 +144,7 @@ def calibrate(
     _check_ready(model, layer, fold=fold)
     _rehearse(model, layer, method, options)
 
-    given: list[Any] = [None]
-
     def run_on(batch: Any) -> None:
-        given[0] = batch
         run(model, _moved(batch, target))
 
     stages = collect_moments(
@@ -167,10 +154,6 @@ def calibrate(
         run_on,
         nonfinite=nonfinite,
         check_output=check_output,
-        estimator=estimator,
-        momentum=momentum,
-        bias_correction=bias_correction,
-        row_labels=None if row_labels is None else lambda: row_labels(given[0]),
     )
     for sentence in background_checks(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)

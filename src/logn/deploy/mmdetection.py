@@ -21,7 +21,6 @@ from logn.deploy.calibrate import calibrate
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer, unwrap
 from logn.logits.locate import locate_logits
-from logn.statistics.estimators import Estimator
 
 
 class CalibrateBeforeTest:
@@ -39,10 +38,6 @@ class CalibrateBeforeTest:
         maps: Files of maps to use (one, or one per stage) instead of collecting.
         allow_mismatch: Use `maps` also where they were made for other weights, such as those before a retraining.
         save_to: File to write the map to; a cascade writes one per stage, with the stage's number before the suffix.
-        estimator: "exact", or the paper's "moving-average", of which each batch of the loader is a batch (the test
-            loader's is one image); one process only, since it depends on their order.
-        momentum: Of the moving average; 5e-5 by default, as in the official configurations.
-        bias_correction: Whether to take the start of the moving average out again.
         options: Options of the method by name.
     """
 
@@ -57,20 +52,8 @@ class CalibrateBeforeTest:
         maps: str | Sequence[str] | None = None,
         save_to: str | None = None,
         allow_mismatch: bool = False,
-        estimator: str = "exact",
-        momentum: float | None = None,
-        bias_correction: bool = False,
         **options: Any,
     ) -> None:
-        if Estimator(estimator, momentum, bias_correction).needs_labels:
-            raise InputError(
-                f"Expected `estimator` to be exact or moving-average, as no labels are seen, but got {estimator!r}."
-            )
-        self.statistics: dict[str, Any] = {
-            "estimator": estimator,
-            "momentum": momentum,
-            "bias_correction": bias_correction,
-        }
         self.dataloader = dataloader
         self.num_batches = num_batches
         self.method = method
@@ -98,7 +81,6 @@ class CalibrateBeforeTest:
             layer=layer,
             method=self.method,
             forward=_test_step,
-            **self.statistics,
             **self.options,
         )
         if self.save_to is not None and getattr(runner, "rank", 0) == 0:

@@ -98,7 +98,7 @@ def _intervals(comparison: Comparison) -> str:
 
 
 def _statistics(known: Mapping[str, Any]) -> str:
-    named = {name: known.get(name) for name in ("layer", "population", "estimator", "activation")}
+    named = {name: known.get(name) for name in ("layer", "population", "activation")}
     named["model"] = known.get("fingerprint") and f"{known['fingerprint'][:12]}…"
     words = ", ".join(f"{name} {value}" for name, value in named.items() if value)
     return f"{known['logits']:,} logits of each class; {words}"

@@ -25,7 +25,6 @@ class StatisticsMetadata:
         layer: Path of the layer whose output was recorded.
         population: Which samples were recorded: test proposals, sampled RoIs, all anchors, queries, images. The
             means of one model differ between them.
-        estimator: "exact", "moving-average", "positives" or "positives-correct".
         fingerprint: Digest of the model's weights; that of an ONNX file begins with "onnx:".
         unused: Columns that the model has but never trains for a class; no method may correct them or lean on them.
 
@@ -42,7 +41,6 @@ class StatisticsMetadata:
     activation: str | None = None
     layer: str | None = None
     population: str | None = None
-    estimator: str = "exact"
     fingerprint: str | None = None
     unused: tuple[int, ...] = ()
 
@@ -77,10 +75,6 @@ class StatisticsMetadata:
                 raise InputError(
                     f"Expected statistics of one `{item.name}` to merge, but got {_short(mine)} and {_short(theirs)}."
                 )
-        if self.estimator == "moving-average":
-            raise InputError(
-                "Expected exact statistics to merge, but a moving average depends on the order of its data."
-            )
 
     def to_text(self) -> dict[str, str]:
         """The fields as JSON texts, as safetensors wants them."""

@@ -100,7 +100,6 @@ class ClassMoments:
             >>> moments.mean_probability_of("sigmoid")
             array([0.25, 0.25])
         """
-        self._check_open()
         rows = as_rows(logits, self.num_columns)
         if len(rows) == 0:
             return
@@ -145,7 +144,6 @@ class ClassMoments:
                 raise InputError(f"Expected `parts` to be ClassMoments, but number {number} is {_kind(part)}.")
             if total is None:
                 total = copy.copy(part)
-                total._check_open()
             else:
                 total._take_beside(part, seen=seen)
             tree.add(part._totals)
@@ -157,7 +155,6 @@ class ClassMoments:
 
     def _take_beside(self, other: ClassMoments, *, seen: bool) -> None:
         """Check that `other` may be merged, and take over all that it holds beside the sums."""
-        self._check_open()
         if not isinstance(other, ClassMoments):
             raise InputError(f"Expected `other` to be ClassMoments, but got {_kind(other)}.")
         if other.num_columns != self.num_columns:
@@ -179,7 +176,6 @@ class ClassMoments:
 
     def clear(self) -> None:
         """Forget everything that was seen; cheaper than a new object, since the scratch memory is kept."""
-        self._check_open()
         self._sums.restart(Totals.nothing(self.num_columns))
         if self._sample is not None:
             self._sample = self._new_sample(self._sample.capacity)
@@ -338,7 +334,7 @@ class ClassMoments:
 
     def __repr__(self) -> str:
         rows = int(self._totals.count.max(initial=0))
-        return f"ClassMoments(num_columns={self.num_columns}, rows={rows}, estimator={self.metadata.estimator!r})"
+        return f"ClassMoments(num_columns={self.num_columns}, rows={rows})"
 
     @property
     def _totals(self) -> Totals:
@@ -392,10 +388,6 @@ class ClassMoments:
         elif other is not None and not (seen and mine is None):
             self._probabilities = mine or ProbabilitySums(self.num_columns)
             self._probabilities.merge(other)
-
-    def _check_open(self) -> None:
-        if self.metadata.estimator == "moving-average":
-            raise InputError("Expected exact statistics to update, but these are the end of a moving average.")
 
 
 def _kind(value: object) -> str:

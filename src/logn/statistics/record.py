@@ -22,9 +22,8 @@ from logn.logits.layer import (
 )
 from logn.logits.layer import fingerprint as fingerprint_of
 from logn.logits.output_check import OutputCheck, evaluation_mode
-from logn.statistics.across_processes import merge_across_processes, process_count
+from logn.statistics.across_processes import merge_across_processes
 from logn.statistics.device_rows import DeviceRows
-from logn.statistics.estimators import MOVING_AVERAGE, Estimator, Statistics, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.sanity_checks import unused_checks
@@ -49,10 +48,6 @@ def record(
     fingerprint: bool = True,
     across_processes: bool = True,
     check_output: bool = True,
-    estimator: str = "exact",
-    momentum: float | None = None,
-    bias_correction: bool = False,
-    row_labels: Callable[[], Any] | None = None,
 ) -> Iterator[Any]:
     """Record the class logits of all forward passes inside the `with` block.
 
@@ -82,16 +77,10 @@ def record(
         fingerprint: Whether to digest the weights, so that statistics of different models never merge.
         across_processes: Whether to merge over torch.distributed when the block ends.
         check_output: Whether to compare the logits with what the model returns.
-        estimator: "exact"; "moving-average", the paper's algorithm 1, of which every call of the layer is a batch (run
-            images one by one to have them as batches); "positives" or "positives-correct", of each class's own rows.
-        momentum: Of the moving average; 5e-5 by default, as in the official configurations.
-        bias_correction: Whether to take the start of the moving average, 0 and 1, out again.
-        row_labels: For positives: called after each pass for the column of the class of each of its rows, -1 for none.
 
     Yields:
-        ClassMoments: filled as the model runs, some batches behind it on a GPU, which never waits for them; with
-            another estimator than "exact" when the block ends; for a layer with `stages=True` a tuple with one per
-            stage.
+        ClassMoments: filled as the model runs, some batches behind it on a GPU, which never waits for them; for a
+            layer with `stages=True` a tuple with one per stage.
 
     Example:
         >>> import torch
@@ -101,7 +90,6 @@ def record(
         >>> moments.count.tolist()
         [10.0, 10.0, 10.0]
     """
-    how = _estimator(estimator, momentum, bias_correction, row_labels, merged=across_processes)
     check_layer(layer)
     layer = with_class_axis(model, layer)
     columns = count_columns(model, layer)
@@ -115,8 +103,8 @@ def record(
         )
     digest = fingerprint_of(model) if fingerprint else None
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
-    running = tuple(
-        how.start(
+    recorded = tuple(
+        ClassMoments(
             columns,
             nonfinite=nonfinite,
             sample_rows=rows,
@@ -125,7 +113,6 @@ def record(
         )
         for name in layer.stage_names
     )
-    recorded = tuple(part if isinstance(part, ClassMoments) else finished(part) for part in running)
     unused: list[DeviceRows] = []
     with contextlib.ExitStack() as hooks:
         hooks.callback(recompile)
@@ -135,22 +122,19 @@ def record(
         if passes is not None:
             hooks.callback(passes.remove)
         for index, module in _distinct(find_modules(model, layer)):
-            hook, rest = _recorder(layer, index, running[layer.stage_of[index]], passes, row_labels)
+            hook, rest = _recorder(layer, index, recorded[layer.stage_of[index]], passes)
             unused.append(rest)
             # First of all hooks, so that a map attached to the layer is not recorded.
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
             hooks.enter_context(_unchanged_by_hooks(module, layer.paths[index]))
         if check_output:
-            hooks.enter_context(OutputCheck(model, layer, on_activation=partial(_note_activation, running)))
+            hooks.enter_context(OutputCheck(model, layer, on_activation=partial(_note_activation, recorded)))
         recompile()
         yield recorded if layer.stages else recorded[0]
         for rest in unused:
             rest.finish()
-    for given, part in zip(recorded, running, strict=True):
-        if part is not given:
-            vars(given).update(vars(finished(part)))  # the object that the caller holds is filled
-    if across_processes and estimator != MOVING_AVERAGE:
+    if across_processes:
         merge_across_processes(recorded)
     _warn_of_doubts(layer, recorded)
 
@@ -200,21 +184,15 @@ def default_sample_rows(num_classes: int) -> int:
 
 
 def _recorder(
-    layer: LogitLayer,
-    index: int,
-    statistics: Statistics,
-    passes: ForwardPasses | None,
-    labels: Callable[[], Any] | None,
+    layer: LogitLayer, index: int, moments: ClassMoments, passes: ForwardPasses | None
 ) -> tuple[Callable[..., None], DeviceRows]:
     lock = threading.Lock()
-    on_the_way = DeviceRows(lambda rows: add_batch(statistics, rows, labels or _no_labels))
+    on_the_way = DeviceRows(moments.update)
 
     def update(rows: Any) -> None:
         # Replicas of a data-parallel model run in threads.
         with lock:
             on_the_way.add(rows)
-            if labels is not None:  # they are those of this pass
-                on_the_way.finish()
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         rows = layer.rows(output[-1] if layer.final_only == "slice" else output, index)
@@ -264,26 +242,6 @@ def _unchanged_by_hooks(module: nn.Module, path: str) -> Iterator[None]:
             handle.remove()
 
 
-def _no_labels() -> Any:
-    raise InputError("Expected `row_labels` for statistics of positives, but got none.")
-
-
-def _estimator(
-    name: str, momentum: float | None, bias_correction: bool, labels: Callable[[], Any] | None, *, merged: bool
-) -> Estimator:
-    how = Estimator(name, momentum, bias_correction)
-    if how.needs_labels and labels is None:
-        raise InputError(f"Expected `row_labels`, which gives the class of each row, for the estimator {name}.")
-    if labels is not None and not how.needs_labels:
-        raise InputError(f"Expected `row_labels` only for statistics of positives, but the estimator is {name}.")
-    if name == MOVING_AVERAGE and merged and process_count() > 1:
-        raise InputError(
-            "Expected one process for the estimator moving-average, which depends on the order of its batches, but"
-            f" there are {process_count()}; record exactly, or across_processes=False for what this process saw."
-        )
-    return how
-
-
 def _distinct(modules: Sequence[nn.Module]) -> list[tuple[int, nn.Module]]:
     """Every module once, with the index of its first path: a module under two names would be counted twice."""
     first: dict[int, tuple[int, nn.Module]] = {}
@@ -315,7 +273,7 @@ def _metadata(
     )
 
 
-def _note_activation(recorded: Sequence[Statistics], activation: str) -> None:
+def _note_activation(recorded: Sequence[ClassMoments], activation: str) -> None:
     """Put the activation that the forward pass showed into the statistics."""
     for moments in recorded:
         moments.metadata = moments.metadata.with_changes(activation=activation)

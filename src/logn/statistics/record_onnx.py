@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.names import read_class_names
-from logn.errors import InputError, LogNWarning, renamed_argument
+from logn.errors import InputError, LogNWarning
 from logn.logits.images import Preprocessing, read_prepared, select_images
 from logn.logits.onnx.boxes import BoxLayout, class_rows, find_objectness
 from logn.logits.onnx.file import (
@@ -30,7 +30,6 @@ from logn.logits.onnx.file import (
 )
 from logn.logits.onnx.images import completed, image_input, other_inputs, settle, size_for_images
 from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, wanted_of
-from logn.statistics.estimators import Estimator, add_batch, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 
@@ -102,12 +101,8 @@ def record_onnx(
     nonfinite: Nonfinite = "error",
     provider: str = "CPUExecutionProvider",
     skip_unreadable: bool = False,
-    estimator: str = "exact",
-    momentum: float | None = None,
-    bias_correction: bool = False,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = lambda count: None,
     skipped: Callable[[Sequence[Path]], object] = lambda paths: None,
-    advance: Callable[[int], object] | None = None,
 ) -> ClassMoments:
     '''Collect the moments of the class logits of an ONNX model over a folder of images.
 
@@ -137,13 +132,8 @@ def record_onnx(
         provider: Where the model runs, by onnxruntime's name.
         skip_unreadable: Leave out images that cannot be read, and warn about them at the end; without it the first of
             them is an error.
-        estimator: "exact", or "moving-average": the paper's algorithm 1, of which every run is a batch, so an image
-            with a `batch_size` of 1.
-        momentum: Of the moving average; 5e-5 by default.
-        bias_correction: Whether to take the start of the moving average out again.
         progress: Called with the number of images after each run.
         skipped: Called at the end with the images that were left out, if any were.
-        advance: An older name of `progress`.
 
     Example:
         >>> import tempfile, onnx.parser
@@ -156,13 +146,6 @@ def record_onnx(
         >>> record_onnx(folder / "model.onnx", folder).mean
         array([2., 1., 0.])
     '''
-    how = Estimator(estimator, momentum, bias_correction)
-    if how.needs_labels:
-        raise InputError(
-            f"Expected `estimator` to be exact or moving-average for an ONNX file, which is run without labels, but"
-            f" got {estimator!r}."
-        )
-    report = renamed_argument("progress", progress, "advance", advance) or (lambda count: None)
     file, paths = read_onnx(model_path), select_images(images, max_images)
     settled, description = settle(file, like)
     if preprocessing is None:
@@ -187,7 +170,7 @@ def record_onnx(
         population=population,
         fingerprint=onnx_digest(file),
     )
-    statistics = how.start(
+    moments = ClassMoments(
         logits.num_classes,
         nonfinite=nonfinite,
         sample_rows=sample_rows,
@@ -201,12 +184,12 @@ def record_onnx(
         levels = _levels(session.run(inputs, tensors), logits, boxes)
         rows = _rows(levels, logits.tensors, real, batches)
         objectness = rows[:, -logits.num_classes - 1] if rows.shape[1] > logits.num_classes else None
-        add_batch(statistics, rows[:, -logits.num_classes :], tuple, objectness)
-        report(real)
+        moments.update(rows[:, -logits.num_classes :], objectness)
+        progress(real)
     if unreadable:
         skipped(tuple(unreadable))
         warnings.warn(_names_skipped(tuple(unreadable), len(paths)), LogNWarning, stacklevel=2)
-    return finished(statistics)
+    return moments
 
 
 def _names_size(path: Path, preprocessing: Preprocessing) -> str:

@@ -18,17 +18,13 @@ from typing import Any, Protocol, TypeVar
 
 from logn.errors import InputError
 from logn.logits.dumped import DEFAULT_BATCH_ROWS, LogitBlock, StoredArray, read_blocks
-from logn.statistics.batch_sums import BatchMoments, BatchSummer
 from logn.statistics.collect_journal import Arrays, CollectJournal, JournalEntry
 from logn.statistics.file_format import StatisticsFile
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
-from logn.statistics.moving_average import MovingAverage
 from logn.statistics.row_sample import RowSample
 
 DEFAULT_SAMPLE_ROWS = 4096
-# Before the names of what is kept of the rows, in the journal of a moving average.
-KEPT = "kept."
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -138,76 +134,6 @@ class ExactStatistics:
             content = replace(
                 content, sample_capacity=sample.capacity, sample_rows=sample.rows, sample_keys=sample.keys
             )
-        return ClassMoments.from_file(content)
-
-
-class MovingAverageStatistics:
-    """The paper's moving averages, and beside them what `ExactStatistics` keeps of the rows.
-
-    Args:
-        num_classes: Columns of the logits, the background included.
-        metadata: What the logits are.
-        sample_rows: As in `ClassMoments`.
-        mean_probability: As in `ClassMoments`.
-        options: Further arguments of `MovingAverage`.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        metadata: StatisticsMetadata | None = None,
-        sample_rows: int = 0,
-        mean_probability: bool = False,
-        **options: Any,
-    ) -> None:
-        self._average = MovingAverage(num_classes, metadata=metadata, **options)
-        self._options = options
-        self._kept: ExactStatistics | None = None
-        if sample_rows or mean_probability:
-            self._kept = ExactStatistics(
-                num_classes, metadata=metadata, sample_rows=sample_rows, mean_probability=mean_probability
-            )
-
-    def settings(self) -> dict[str, Any]:
-        """What the result depends on apart from the shards."""
-        kept = {} if self._kept is None else self._kept.settings()
-        return {**kept, **self._options, **self._average.metadata.to_text()}
-
-    def compute(self, block: LogitBlock) -> tuple[list[tuple[BatchMoments, int]], Any]:
-        """Moments of each batch; the averaging, which needs the batches in order, is left to `merge`."""
-        summer = BatchSummer(self._average.num_classes, "error")
-        batches = [(summer.moments(batch), len(batch)) for batch in block.read_batches()]
-        return batches, None if self._kept is None else self._kept.compute(block)
-
-    def merge(self, result: tuple[list[tuple[BatchMoments, int]], Any]) -> None:
-        """Take the batches of a block, in order."""
-        batches, kept = result
-        for batch, rows in batches:
-            self._average.add(batch, rows)
-        if self._kept is not None:
-            self._kept.merge(kept)
-
-    def arrays(self) -> Arrays:
-        """The state, for the journal."""
-        kept = {} if self._kept is None else self._kept.arrays()
-        return {**self._average.state(), **{f"{KEPT}{name}": array for name, array in kept.items()}}
-
-    def restore(self, arrays: Arrays) -> None:
-        """Continue from the state that `arrays` returned."""
-        own = {name: array for name, array in arrays.items() if not name.startswith(KEPT)}
-        self._average.restore(own)
-        if self._kept is not None:
-            kept = {name.removeprefix(KEPT): array for name, array in arrays.items() if name.startswith(KEPT)}
-            self._kept.restore(kept)
-
-    def moments(self) -> ClassMoments:
-        """The result."""
-        content = self._average.moments().to_file()
-        if self._kept is not None:
-            kept = self._kept.moments().to_file()
-            names = ("sample_capacity", "sample_rows", "sample_keys", "probabilities")
-            content = replace(content, **{name: getattr(kept, name) for name in names})
         return ClassMoments.from_file(content)
 
 

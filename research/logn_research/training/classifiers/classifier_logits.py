@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from logn.errors import InputError
-from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import collect_moments, record
 from logn_research.datasets.labelled_images import LabelledImages
@@ -62,10 +61,9 @@ def classifier_statistics(
     batch: int = BATCH,
     seed: int = 0,
     sample_rows: int | None = None,
-    estimator: Estimator | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> ClassMoments:
-    """Run a classifier over its training images and sum up its logits; only statistics of positives read labels.
+    """Run a classifier over its training images and sum up its logits; no labels are read.
 
     Args:
         model: As `logn_research.training.classifiers.train_classifier.load_classifier` gives it, on any device.
@@ -74,21 +72,16 @@ def classifier_statistics(
         batch: Images per forward pass.
         seed: Of the draw.
         sample_rows: Rows to keep for margins and confidence; by default 4096, or what fits into 4 MiB.
-        estimator: Exact by default. Every forward pass is a batch of a moving average.
         progress: Called with the number of images whenever some are done.
     """
     check_classes(model, images)
-    how = estimator or Estimator()
     if max_images is not None:
         if max_images < 1:
             raise InputError(f"Expected `max_images` to be at least 1, but got {max_images}.")
         images = images.subset(np.random.default_rng(seed).permutation(len(images))[:max_images])
-    done = 0
 
     def run(pictures: Tensor) -> None:
-        nonlocal done
         model(pictures)
-        done += len(pictures)
         progress(len(pictures))
 
     (moments,) = collect_moments(
@@ -98,10 +91,6 @@ def classifier_statistics(
         run,
         class_names=images.class_names,
         sample_rows=sample_rows,
-        estimator=how.name,
-        momentum=how.momentum,
-        bias_correction=how.bias_correction,
-        row_labels=(lambda: images.labels[done : done + batch]) if how.needs_labels else None,
     )
     return moments
 

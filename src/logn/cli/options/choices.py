@@ -49,13 +49,6 @@ class Activation(StrEnum):
     sigmoid = "sigmoid"
 
 
-class Estimator(StrEnum):
-    """How the statistics are computed."""
-
-    exact = "exact"
-    moving_average = "moving-average"
-
-
 StatisticsFileOption = Annotated[Path, typer.Option("--output", "-o", help="The statistics file to write.")]
 BackgroundOption = Annotated[Background, typer.Option(help="Place of the background column.")]
 ClassNamesOption = Annotated[Path | None, typer.Option(help="Text file (a name per line) or JSON list.")]
@@ -73,14 +66,6 @@ SampleRowsOption = Annotated[
 MeanProbabilityOption = Annotated[
     bool | None,
     typer.Option("--prior/--no-prior", help="Keep the mean probability of each class, for p2p; on by default."),
-]
-EstimatorOption = Annotated[
-    Estimator,
-    typer.Option(help="Exact, or the paper's moving average."),
-]
-MomentumOption = Annotated[float | None, typer.Option(help="Momentum of the moving average; default 5e-5.")]
-BiasCorrectionOption = Annotated[
-    bool, typer.Option("--debias", help="Correct the moving average for its start."), formerly("--bias-correction")
 ]
 NonfiniteOption = Annotated[Nonfinite, typer.Option(help="NaN and infinity: refuse or skip.")]
 

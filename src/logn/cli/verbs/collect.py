@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,12 +18,8 @@ from logn.cli.options.choices import (
     ActivationOption,
     Background,
     BackgroundOption,
-    BiasCorrectionOption,
     ClassNamesOption,
-    Estimator,
-    EstimatorOption,
     MeanProbabilityOption,
-    MomentumOption,
     Nonfinite,
     NonfiniteOption,
     PopulationOption,
@@ -51,9 +47,6 @@ def collect_logits(
     population: PopulationOption = None,
     layer: Annotated[str | None, typer.Option(help="The layer that gave the logits.")] = None,
     key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
-    estimator: EstimatorOption = Estimator.exact,
-    momentum: MomentumOption = None,
-    bias_correction: BiasCorrectionOption = False,
     sample_rows: SampleRowsOption = None,
     mean_probability: MeanProbabilityOption = None,
     nonfinite: NonfiniteOption = Nonfinite.error,
@@ -65,15 +58,19 @@ def collect_logits(
 ) -> None:
     """Read files of (rows, classes) or (images, proposals, classes) in bounded memory, by several threads."""
     from logn.logits.dumped import find_shards, open_shards
-    from logn.statistics.shard_collection import collect_shards
+    from logn.statistics.shard_collection import DEFAULT_SAMPLE_ROWS, ExactStatistics, collect_shards
 
     found = find_shards(sources)
     check_output(output, *found, holds="logn.statistics")
     opened = open_shards(found, key)
     metadata = _metadata(opened[0].num_classes, background, activation, class_names, population, layer)
-    settings = {"momentum": momentum, "bias_correction": bias_correction or None}
-    kept = {"sample_rows": sample_rows, "mean_probability": mean_probability}
-    statistics = _statistics(estimator, opened[0], metadata, nonfinite.value, kept, settings)
+    statistics = ExactStatistics(
+        opened[0].num_classes,
+        metadata=metadata,
+        nonfinite=nonfinite.value,
+        sample_rows=DEFAULT_SAMPLE_ROWS if sample_rows is None else sample_rows,
+        mean_probability=mean_probability is not False,
+    )
     with progress("Collecting", sum(shard.rows for shard in opened), shown=show_progress) as advance:
         journal = collect_shards(
             opened,
@@ -175,29 +172,6 @@ def _metadata(
     )
 
 
-def _statistics(
-    estimator: Estimator,
-    first: StoredArray,
-    metadata: StatisticsMetadata,
-    nonfinite: Any,
-    kept: dict[str, Any],
-    average: dict[str, Any],
-) -> Any:
-    from logn.statistics.shard_collection import DEFAULT_SAMPLE_ROWS, ExactStatistics, MovingAverageStatistics
-
-    given = {name: value for name, value in average.items() if value is not None}
-    default = {"sample_rows": DEFAULT_SAMPLE_ROWS, "mean_probability": True}
-    kept = default | {name: value for name, value in kept.items() if value is not None}
-    if estimator is Estimator.exact:
-        if given:
-            option = next(iter(given)).replace("_", "-")
-            raise InputError(f"Expected `--{option}` only with `--estimator moving-average`, but it is exact.")
-        return ExactStatistics(first.num_classes, metadata=metadata, nonfinite=nonfinite, **kept)
-    if nonfinite == "skip":
-        raise InputError("Expected `--nonfinite skip` only with `--estimator exact`, but it is moving-average.")
-    return MovingAverageStatistics(first.num_classes, metadata=metadata, **given, **kept)
-
-
 def _report(moments: ClassMoments, shards: list[StoredArray], output: Path, *, as_json: bool) -> None:
     rows, skipped = sum(shard.rows for shard in shards), int(moments.skipped.sum())
     warnings = warn_of_doubts(moments)
@@ -210,7 +184,6 @@ def _report(moments: ClassMoments, shards: list[StoredArray], output: Path, *, a
                 "num_classes": moments.num_classes,
                 "skipped": skipped,
                 "sample_rows": len(moments.sample),
-                "estimator": moments.metadata.estimator,
                 "background": moments.metadata.background,
                 "warnings": warnings,
             }

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
 from logn.cli.options.choices import (
-    BiasCorrectionOption,
     DeviceOption,
-    Estimator,
-    EstimatorOption,
-    MomentumOption,
     SampleRowsOption,
     StatisticsFileOption,
     at_least_one,
@@ -49,9 +45,6 @@ def collect_run(
     images: Annotated[Path | None, IMAGES] = None,
     max_images: MaxImagesOption = None,
     batch: BatchOption = None,
-    estimator: EstimatorOption = Estimator.exact,
-    momentum: MomentumOption = None,
-    bias_correction: BiasCorrectionOption = False,
     sample_rows: SampleRowsOption = None,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
@@ -68,16 +61,14 @@ def collect_run(
     from logn.evaluate.models.model_kinds import ImageFiles
     from logn.evaluate.models.onnx_model import LogitHints
     from logn.evaluate.models.open_model import open_model
-    from logn.statistics.estimators import Estimator as Estimation
 
     (model,) = sources
     at_least_one(max_images=max_images, batch=batch)
     if data is None and images is None:
         raise _without_images(Path(model), output, trust=trust)
     check_output(output, holds="logn.statistics")
-    how = Estimation(estimator.value, momentum, bias_correction)
-    if use_ray:
-        _check_ray(data, estimator)
+    if use_ray and data is None:
+        raise InputError("Expected `--data`, which lists the images, with `--ray`, but got none.")
     cluster = ray_settings(use_ray, workers, Path(model), trust=trust, image_size=image_size, device=device)
     if cluster is not None and data is not None:
         moments, total = _over_ray(
@@ -89,7 +80,7 @@ def collect_run(
     source = open_model(model, LogitHints(), like, given, trust=trust, device=device)
     files = ImageFiles(choose_images(training_images(images, data), max_images), skip_unreadable)
     with progress("Collecting", len(files.items), shown=show_progress) as advance:
-        stages = source.collect(files, batch=batch, sample_rows=sample_rows, estimator=how, progress=advance)
+        stages = source.collect(files, batch=batch, sample_rows=sample_rows, progress=advance)
     for path in files.unreadable:
         print_note(f"Warning: `{path}` could not be read and was left out.")
     total = len(files.items) - len(files.unreadable)
@@ -147,14 +138,6 @@ def _name_columns(stages: tuple[ClassMoments, ...], data: Path) -> None:
         named = dict(zip(classes, names, strict=True)) | ({} if background is None else {background: "background"})
         columns = tuple(named.get(column, NO_CLASS) for column in range(moments.num_columns))
         moments.metadata = known.with_changes(class_names=columns)
-
-
-def _check_ray(data: Path | None, estimator: Estimator) -> None:
-    """Refuse what workers cannot do block by block."""
-    if data is None:
-        raise InputError("Expected `--data`, which lists the images, with `--ray`, but got none.")
-    if estimator is not Estimator.exact:
-        raise InputError(f"Expected `--estimator exact` with `--ray`, but got {estimator.value}.")
 
 
 def _without_images(model: Path, output: Path, *, trust: bool) -> InputError:

@@ -14,7 +14,6 @@ from logn.cli.option_words import in_options
 from logn.cli.options.choices import Activation
 from logn.cli.options.evaluation import CountsOption
 from logn.cli.paths import OverwriteOption, check_output
-from logn.cli.verbs.inspect_drift import inspect_drift
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ BAR_WIDTH = 7
 
 def inspect(
     statistics: Annotated[Path, typer.Argument(help="The statistics file that `logn collect` wrote.")],
-    deployed: Annotated[
-        Path | None, typer.Argument(help="Statistics of deployed images: how far they drifted from the first.")
-    ] = None,
     counts: CountsOption = None,
     threshold: Annotated[
         float | None,
@@ -60,15 +56,8 @@ def inspect(
     `logn inspect stats.safetensors --threshold 0.3`
 
     `logn inspect stats.safetensors --counts classes.csv --json`
-
-    `logn inspect train.safetensors deployed.safetensors` (drift, class by class)
     """
     refuse_model_as_statistics(statistics)
-    if deployed is not None:
-        if counts is not None or plot is not None:
-            raise InputError("Expected `--counts` and `--plot` only with one file of statistics, but got two.")
-        inspect_drift(statistics, deployed, top, as_json=json)
-        return
     from logn.calibrators.recommend import matching_threshold, recommend
     from logn.classes.counts import ClassCounts
     from logn.statistics.diagnosis import diagnose
@@ -137,7 +126,7 @@ def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str,
     }
 
 
-_METADATA_FIELDS = ("background", "activation", "layer", "population", "estimator", "fingerprint")
+_METADATA_FIELDS = ("background", "activation", "layer", "population", "fingerprint")
 
 
 def _print_table(diagnosis: Diagnosis, top: int) -> None:

@@ -23,7 +23,7 @@ def merge(
     """Merge statistics as if all their logits had been read in one run.
 
     Exact: the order does not matter beyond the last digit. Files that differ in what they describe (classes,
-    background, activation, layer, population, estimator, model) are refused.
+    background, activation, layer, population, model) are refused.
 
     **Examples**
 

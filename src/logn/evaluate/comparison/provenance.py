@@ -76,7 +76,6 @@ def describe_statistics(moments: ClassMoments) -> dict[str, Any]:
         "logits": int(moments.count.max()),
         "layer": metadata.layer,
         "population": metadata.population,
-        "estimator": metadata.estimator,
         "activation": metadata.activation,
         "fingerprint": metadata.fingerprint,
     }

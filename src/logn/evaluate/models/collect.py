@@ -23,7 +23,6 @@ from logn.evaluate.models.proposal_statistics import column_names, counted_objec
 from logn.evaluate.store.predict import as_tensor
 from logn.logits.layer import LogitLayer, count_columns, find_modules, fingerprint
 from logn.logits.output_check import evaluation_mode
-from logn.statistics.estimators import EXACT, Estimator, Statistics, add_batch, finished
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import collect_moments
 
@@ -76,11 +75,9 @@ class TorchModel:
         *,
         batch: int | None = None,
         sample_rows: int | None = None,
-        estimator: Estimator | None = None,
         progress: Advance = lambda count: None,
     ) -> tuple[ClassMoments, ...]:
-        """Run it over the images once; every image is a batch of a moving average, unless `batch` says otherwise."""
-        how = estimator or Estimator()
+        """Run it over the images once."""
 
         def run(part: Images) -> None:
             self.run(part)
@@ -89,13 +86,10 @@ class TorchModel:
         stages = collect_moments(
             self.network,
             self.layer,
-            images.batches(batch or (BATCH if how.name == EXACT else 1)),
+            images.batches(batch or BATCH),
             run,
             class_names=self.class_names,
             sample_rows=sample_rows,
-            estimator=how.name,
-            momentum=how.momentum,
-            bias_correction=how.bias_correction,
         )
         images.require_some()
         for moments in stages:
@@ -153,23 +147,19 @@ class ProposalModel:
         *,
         batch: int | None = None,
         sample_rows: int | None = None,
-        estimator: Estimator | None = None,
         progress: Advance = lambda count: None,
     ) -> tuple[ClassMoments, ...]:
-        """The statistics of what it proposes; every image is a batch of a moving average."""
-        statistics: Statistics | None = None
+        """Collect the statistics of what it proposes."""
+        moments: ClassMoments | None = None
         for part in images.batches(batch or BATCH):
             for proposals in self.source.propose([as_tensor(image) for image in part]):
-                if statistics is None:
-                    statistics = start_statistics(
-                        estimator or Estimator(), self.source, None, proposals.num_columns, sample_rows
-                    )
-                add_batch(statistics, proposals.logits, tuple, counted_objectness(self.source, proposals))
+                moments = moments or start_statistics(self.source, None, proposals.num_columns, sample_rows)
+                moments.update(proposals.logits, counted_objectness(self.source, proposals))
             progress(len(part))
         images.require_some()
-        if statistics is None:
+        if moments is None:
             raise InputError(f"Expected `{self.name}` to propose boxes, but it gave none.")
-        return (finished(statistics),)
+        return (moments,)
 
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Never reached: `check` comes first."""

@@ -14,7 +14,6 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.deploy.onnx_fold import Proof
 from logn.errors import InputError
 from logn.logits.images import Preprocessing, read_rgb
-from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 
 Advance = Callable[[int], object]
@@ -107,7 +106,6 @@ class Correctable(Protocol):
         *,
         batch: int | None = None,
         sample_rows: int | None = None,
-        estimator: Estimator | None = None,
         progress: Advance = lambda count: None,
     ) -> tuple[ClassMoments, ...]:
         """The statistics of its logits; for a model with several stages those of each."""

@@ -16,7 +16,6 @@ from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, prepro
 from logn.logits.images import PRESETS, Preprocessing
 from logn.logits.onnx.file import model_inputs, read_onnx
 from logn.logits.onnx.images import Description, settle, size_for_images
-from logn.statistics.estimators import Estimator
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import plan_batches, record_onnx
 
@@ -78,11 +77,9 @@ class OnnxModel:
         *,
         batch: int | None = None,
         sample_rows: int | None = None,
-        estimator: Estimator | None = None,
         progress: Advance = lambda count: None,
     ) -> tuple[ClassMoments, ...]:
         """Run it over the images once."""
-        how = estimator or Estimator()
         hints, left_out = self.hints, list[Path]()
         preprocessing = size_for_images(read_onnx(self.path), self.preprocessing, images.paths)
         if preprocessing != self.preprocessing:
@@ -103,9 +100,6 @@ class OnnxModel:
                 batch_size=batch or 1,
                 sample_rows=4096 if sample_rows is None else sample_rows,
                 skip_unreadable=images.skip_unreadable,
-                estimator=how.name,
-                momentum=how.momentum,
-                bias_correction=how.bias_correction,
                 progress=progress,
                 skipped=left_out.extend,
             )

@@ -11,24 +11,21 @@ import numpy.typing as npt
 from logn.evaluate.models.open import fingerprint_of
 from logn.logits.arrays import NO_CLASS, foreground_columns
 from logn.logits.proposals import Postprocessing, Proposals
-from logn.statistics.estimators import Estimator, Statistics
 from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import Nonfinite
+from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.record import default_sample_rows
 
 
 def start_statistics(
-    how: Estimator,
     detector: Any,
     names: Sequence[str] | None,
     columns: int,
     sample_rows: int | None,
     nonfinite: Nonfinite = "error",
-) -> Statistics:
+) -> ClassMoments:
     """Statistics of a detector's proposals that have seen nothing yet, and know what they are of.
 
     Args:
-        how: Which statistics.
         detector: A source of proposals.
         names: Its foreground classes; by default what it calls them, if it does.
         columns: How many columns its logits have.
@@ -45,7 +42,7 @@ def start_statistics(
         fingerprint=fingerprint_of(detector),
     )
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
-    return how.start(columns, nonfinite=nonfinite, sample_rows=rows, mean_probability=True, metadata=metadata)
+    return ClassMoments(columns, nonfinite=nonfinite, sample_rows=rows, metadata=metadata)
 
 
 def counted_objectness(detector: Any, proposals: Proposals) -> npt.NDArray[Any] | None:

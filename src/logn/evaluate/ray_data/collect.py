@@ -18,7 +18,6 @@ from logn.evaluate.ray_data.images import BlockImages
 from logn.evaluate.store.predict import as_tensor
 from logn.logits.layer import LogitLayer, count_columns, fingerprint
 from logn.logits.locate import find_layer
-from logn.statistics.estimators import Estimator, finished
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.record import collect_moments
@@ -227,8 +226,7 @@ class CollectWorker(BlockWorker):
         """Statistics of nothing; made once, since they hold a digest of the weights."""
         if self._empty is None:
             rows, nonfinite = self.settings["sample_rows"], self.settings["nonfinite"]
-            begun = start_statistics(Estimator(), detector, self.settings["class_names"], columns, rows, nonfinite)
-            self._empty = finished(begun)
+            self._empty = start_statistics(detector, self.settings["class_names"], columns, rows, nonfinite)
         return copy.copy(self._empty)
 
     def _of_module(self, model: Any, first: list[Any], batches: Iterable[list[Any]]) -> ClassMoments:
