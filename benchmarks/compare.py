@@ -28,9 +28,7 @@ from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.decode.decoder import decode
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import result_table
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

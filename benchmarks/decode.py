@@ -24,9 +24,7 @@ from logn.evaluate.decode.decoder import DecodeSettings, available_processors, d
 from logn.evaluate.detection.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import evaluate_detections
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
 CLASSES, PROPOSALS, OBJECTS, SIDE = 1203, 300, 12, 640

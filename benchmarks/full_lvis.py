@@ -31,9 +31,7 @@ from logn.classes.counts import ClassCounts, frequency_groups
 from logn.evaluate.comparison.compare import CompareSettings, compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.decode.decoder import DecodeSettings
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

@@ -36,7 +36,7 @@ from PIL import Image
 from torchvision.models import resnet18
 
 import logn
-from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.models.collect import as_tensor
 from logn.logits.images import read_rgb
 
 BLOCK = 64

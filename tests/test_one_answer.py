@@ -14,7 +14,7 @@ from logn.callbacks.end_of_training import correct_in_place
 from logn.cli.main import execute
 from logn.deploy.mmdetection import CalibrateBeforeTest
 from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, fit_for_store
-from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.store import StoreHeader
 
 CLASSES = 6
 LEVELS = np.array([0.0, -1.0, -2.0, -3.5, -4.0, -6.0])

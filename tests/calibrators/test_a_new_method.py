@@ -16,7 +16,7 @@ from logn.cli.verbs import fit as fit_verb
 from logn.evaluate.classification.compare import compare_classification
 from logn.evaluate.comparison.method_fitting import fit_for_store, split_methods
 from logn.evaluate.comparison.sweep import Sweep
-from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.store import StoreHeader
 
 MODULE = '''
 import numpy as np

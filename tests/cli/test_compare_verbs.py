@@ -8,8 +8,7 @@ import pytest
 from logn.calibrators.class_affine import ClassAffine
 from logn.cli.main import execute
 from logn.errors import LogNWarning
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.labels.annotation_columns import fingerprint_images
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata

@@ -10,8 +10,7 @@ import pytest
 from logn.cli import main
 from logn.cli.console import progress
 from logn.evaluate.comparison.tables import Table
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

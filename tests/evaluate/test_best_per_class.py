@@ -10,9 +10,7 @@ from logn.evaluate.decode import best_per_class, decoder
 from logn.evaluate.decode.best_per_class import BestPerClass, PlaceHolders
 from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_for, decode_many
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Postprocessing, Proposals
 
 COLUMNS = ("image_index", "labels", "scores", "boxes", "proposal")

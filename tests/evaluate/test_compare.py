@@ -24,8 +24,7 @@ from logn.evaluate.comparison.tables import FORMATS, Table, full_table, write_co
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import evaluate_detections
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.statistics.moments import ClassMoments
 
 METHODS = ["logn", "logn:margin=0,use_std=false", "loga", "norcal", "fracal", "iif", "temperature:value=2"]

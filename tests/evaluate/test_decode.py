@@ -13,9 +13,7 @@ from logn.evaluate.decode import best_per_class
 from logn.evaluate.decode.class_scores import ImageLogits, ScoreFunction, Scratch
 from logn.evaluate.decode.decoder import DecodeSettings, decode, decode_chunks, decode_many
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.arrays import foreground_columns, sigmoid, softmax
 from logn.logits.proposals import Proposals
 

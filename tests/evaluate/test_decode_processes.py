@@ -12,9 +12,7 @@ from logn.errors import InputError, LogNWarning
 from logn.evaluate.decode import workers
 from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_chunks, decode_for, decode_many
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
 METHODS = [None, ClassAffine([2.0, 1.0, 0.5, 1.0, 1.0], [0.0, 1.0, 0.0, -2.0, 0.0])]

@@ -9,9 +9,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.evaluate.decode.decoder import decode_many
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import evaluate_detections
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
 CLASSES, IMAGES, ROWS = 30, 150, 60

@@ -1,6 +1,5 @@
 """Objectness, classes that are some of the columns, and the settings of other frameworks, against a plain decoder."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +11,7 @@ from logn import ClassAffine, InputError, Proposals
 from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.decode import nms as suppression
 from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.arrays import sigmoid, softmax
 from logn.logits.proposals import OBJECTNESS_KINDS, Postprocessing
 
@@ -218,18 +215,6 @@ def test_a_store_whose_objectness_is_cut_off_ends_there(tmp_path):
     path = tmp_path / "part-00000" / "objectness.bin"
     path.write_bytes(path.read_bytes()[:-1])
     assert len(PredictionStore(tmp_path)) == 1
-
-
-def test_a_store_of_the_first_schema_loads(tmp_path):
-    stored(tmp_path, [proposals_of(1, objectness=False)], activation="sigmoid")
-    path = tmp_path / "part-00000" / "header.json"
-    content = json.loads(path.read_text())
-    for name in ("objectness", "class_columns", "postprocessing"):
-        del content[name]
-    path.write_text(json.dumps({**content, "schema": 1}))
-    store = PredictionStore(tmp_path)
-    assert store[0].objectness is None
-    assert DecodeSettings().resolved(store.header).nms_iou == 0.5
 
 
 @pytest.mark.parametrize(("has", "says"), [(True, False), (False, True)])

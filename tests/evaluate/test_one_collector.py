@@ -9,7 +9,7 @@ from PIL import Image
 
 import logn
 from logn.cli.main import execute
-from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.models.collect import as_tensor
 from logn.logits.images import Preprocessing, read_rgb
 from logn.statistics.record_onnx import record_onnx
 

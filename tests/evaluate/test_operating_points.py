@@ -20,9 +20,7 @@ from logn.evaluate.operating.scored_outcomes import ScoredOutcomes
 from logn.evaluate.operating.shift_solver import FoldRows, agreement, solve_shifts
 from logn.evaluate.operating.shrinkage import shrinkage_weights
 from logn.evaluate.operating.target import Target
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.arrays import sigmoid
 from logn.logits.proposals import Postprocessing, Proposals
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from logn.cli.main import execute
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.store.predict import predict
 from logn.evaluate.store.store import PredictionStore
@@ -63,11 +66,10 @@ def assert_whole(path, data):
 
 
 @pytest.mark.parametrize("batch", [1, 3, 50])
-@pytest.mark.parametrize("name", ["progress", "advance"])
-def test_all_images_once(tmp_path, batch, name):
+def test_all_images_once(tmp_path, batch):
     data, detector = MadeData(), MadeDetector()
     steps: list[int] = []
-    assert predict(detector, data, tmp_path, batch=batch, **{name: steps.append}) == 11
+    assert predict(detector, data, tmp_path, batch=batch, progress=steps.append) == 11
     assert sorted(detector.seen) == list(range(11))
     assert sum(steps) == 11
     assert_whole(tmp_path, data)
@@ -104,7 +106,7 @@ class FileData(MadeData):
 
 
 @pytest.mark.parametrize("content", [b"\x07" * 9000, b"\x03" * 8999], ids=["same size", "another size"])
-def test_pictures_that_were_replaced_under_their_names_are_refused(tmp_path, content):
+def test_image_files_that_were_replaced_under_their_names_are_refused(tmp_path, monkeypatch, content):
     data, store = FileData(tmp_path / "images"), tmp_path / "store"
     with pytest.raises(KeyboardInterrupt):
         predict(MadeDetector(stop_after=5), data, store, batch=1)
@@ -115,30 +117,25 @@ def test_pictures_that_were_replaced_under_their_names_are_refused(tmp_path, con
     data.image_path(3).write_bytes(content)
     number = int(data.image_ids[3])
     for size in (1, 2):
-        with pytest.raises(InputError, match=f"but that of image {number} has changed; use a new folder"):
-            predict(MadeDetector(), data, store, rank=3 % size, world_size=size)
+        be_process(monkeypatch, 3 % size, size)
+        with pytest.raises(InputError, match=f"but the file of image {number} has changed; use a new folder"):
+            predict(MadeDetector(), data, store)
     assert len(PredictionStore(store)) == 7
 
 
-def test_a_store_without_digests_of_pictures_goes_on(tmp_path):
-    data, store = FileData(tmp_path / "images"), tmp_path / "store"
-    with pytest.raises(KeyboardInterrupt):
-        predict(MadeDetector(stop_after=5), data, store, batch=1)
-    (store / "part-00000" / "pictures.bin").unlink()
-    assert predict(MadeDetector(), data, store, batch=4) == 6
-    assert_whole(store, data)
-    data.image_path(7).write_bytes(b"")
-    with pytest.raises(InputError, match=f"that of image {data.image_ids[7]} has changed"):
-        predict(MadeDetector(), data, store)
+def be_process(monkeypatch, rank, world_size):
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(world_size))
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 20])
-def test_processes_share_the_images(tmp_path, world_size):
+def test_processes_share_the_images(tmp_path, monkeypatch, world_size):
     data = MadeData()
     seen: list[int] = []
     for rank in range(world_size):
         detector = MadeDetector()
-        predict(detector, data, tmp_path, rank=rank, world_size=world_size)
+        be_process(monkeypatch, rank, world_size)
+        predict(detector, data, tmp_path)
         seen += detector.seen
     assert sorted(seen) == list(range(11))
     assert_whole(tmp_path, data)
@@ -147,11 +144,11 @@ def test_processes_share_the_images(tmp_path, world_size):
 def test_a_later_run_may_have_another_number_of_processes(tmp_path, monkeypatch):
     data = MadeData()
     for rank in range(3):
+        be_process(monkeypatch, rank, 3)
         with pytest.raises(KeyboardInterrupt):
-            predict(MadeDetector(stop_after=2), data, tmp_path, rank=rank, world_size=3, batch=1)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
+            predict(MadeDetector(stop_after=2), data, tmp_path, batch=1)
+    for rank in range(2):
+        be_process(monkeypatch, rank, 2)
         predict(MadeDetector(), data, tmp_path)
     assert_whole(tmp_path, data)
 
@@ -216,37 +213,80 @@ def test_the_store_has_the_classes_of_the_detector_whatever_the_labels_have(tmp_
         predict(MadeDetector(), MadeData(), tmp_path, batch=0)
 
 
-def test_command_line(tmp_path, capsys):
-    """`logn predict` on a small detector with random weights and three drawn images, then once more."""
-    pytest.importorskip("torchvision")
-    from logn_research.training.detectors.models import DetectorSettings, build_detector
-    from logn_research.training.engine.checkpoint import Checkpoint
+MODEL = """
+import torch
+from torchvision.models.detection import ssdlite320_mobilenet_v3_large as build
+import logn
 
-    from logn.cli.main import execute
-    from logn.labels.image_file import write_image
+def make():
+    torch.manual_seed(0)
+    return logn.detector(build(weights=None, weights_backbone=None, num_classes=3), class_names=["ant", "bee"])
+"""
 
+
+def write_images(folder):
+    """Three images with noise, and annotations without boxes."""
     images = [{"id": number, "file_name": f"{number}.png", "height": 40, "width": 50} for number in (3, 1, 2)]
     for image in images:
         noise = np.random.default_rng(image["id"]).integers(0, 255, (40, 50, 3))
-        write_image(tmp_path / image["file_name"], noise.astype(np.uint8))
-    categories = [{"id": 4, "name": "ant"}, {"id": 8, "name": "bee"}]
-    (tmp_path / "test.json").write_text(json.dumps({"images": images, "categories": categories, "annotations": []}))
-    settings = DetectorSettings("small", num_classes=2)
-    weights = build_detector(settings).state_dict()
-    Checkpoint(settings, 0, weights, class_names=("ant", "bee")).save(tmp_path / "checkpoint.safetensors")
-    arguments = ["predict", "-m", str(tmp_path), "-d", str(tmp_path), "-o", str(tmp_path / "store"), "--json"]
+        Image.fromarray(noise.astype(np.uint8)).save(folder / image["file_name"])
+    content = {"images": images, "categories": [{"id": 4, "name": "ant"}, {"id": 8, "name": "bee"}], "annotations": []}
+    (folder / "test.json").write_text(json.dumps(content))
+    others = [{**image, "file_name": f"other/{image['file_name']}"} for image in images]
+    (folder / "dev.json").write_text(json.dumps({**content, "images": others}))
+
+
+def test_paths_of_a_model_and_of_annotations(tmp_path):
+    """On the command line and in Python: three images, then none, then images of another data set."""
+    pytest.importorskip("torchvision")
+    write_images(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+    model, store = f"{tmp_path / 'model.py'}:make", tmp_path / "store"
+    for expected in (3, 0):
+        assert predict(model, tmp_path / "test.json", store) == expected
+    header = PredictionStore(store).header
+    assert (header.class_names, header.class_boxes) == (("ant", "bee"), False)
+    with pytest.raises(InputError, match="with the same images"):
+        predict(model, tmp_path / "dev.json", store)
+
+
+def test_command_line(tmp_path, capsys):
+    pytest.importorskip("torchvision")
+    write_images(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+    arguments = [
+        "predict",
+        f"{tmp_path / 'model.py'}:make",
+        "-d",
+        str(tmp_path),
+        "-o",
+        str(tmp_path / "store"),
+        "--json",
+    ]
     for expected in (3, 0):
         assert execute(arguments) == 0
         result = json.loads(capsys.readouterr().out)
         assert (result["images"], result["of"], result["run_now"]) == (3, 3, expected)
-    assert PredictionStore(tmp_path / "store").header.class_names == ("ant", "bee")
-    others = [{**image, "file_name": f"other/{image['file_name']}"} for image in images]
-    (tmp_path / "dev.json").write_text(json.dumps({"images": others, "categories": categories, "annotations": []}))
-    arguments[4] = str(tmp_path / "dev.json")
+    arguments[3] = str(tmp_path / "dev.json")
     assert execute(arguments) == 2
     assert "with the same images" in json.loads(capsys.readouterr().out)["error"]
-    assert execute(["predict", str(tmp_path), "-d", str(tmp_path / "store"), "-o", "y"]) == 2
-    assert "to hold `test.json`" in capsys.readouterr().err
+
+
+def test_boxes_of_the_top_classes(tmp_path):
+    """A model with more classes than boxes are kept of each proposal: announced once, and the same when it goes on."""
+
+    class ManyClasses(MadeDetector):
+        def propose(self, images):
+            found = super().propose(images)
+            return [replace(one, boxes=np.zeros((len(one.logits), 2, 4))) for one in found]
+
+    data = MadeData()
+    with pytest.warns(LogNWarning, match="keeps the boxes of its 1 top-scoring classes of 2"):
+        predict(ManyClasses(), data, tmp_path, boxes_per_proposal=1)
+    assert PredictionStore(tmp_path)[3].boxes.shape[1:] == (1, 4)
+    assert predict(ManyClasses(), data, tmp_path, boxes_per_proposal=1) == 0
+    with pytest.raises(InputError, match=r"Expected `boxes_per_proposal` to be 1, as in .* but got None"):
+        predict(ManyClasses(), data, tmp_path)
 
 
 def test_a_model_that_only_detects_is_told_how_to_be_wrapped(tmp_path):

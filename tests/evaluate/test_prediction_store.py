@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.store.format import RECORD, StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.decode.candidate_boxes import boxes_at, boxes_in
+from logn.evaluate.store.store import RECORD, PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
 HEADER = StoreHeader(
@@ -216,8 +216,10 @@ def test_rows_without_a_record_are_written_over(tmp_path):
 def test_killed_writer_leaves_what_it_finished(tmp_path):
     script = """
 import sys, numpy as np
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.decode.candidate_boxes import boxes_at, boxes_in
+from logn.evaluate.store.store import StoreHeader
+from logn.evaluate.decode.candidate_boxes import boxes_at, boxes_in
+from logn.evaluate.store.store import PredictionWriter
 from logn.logits.proposals import Proposals
 with PredictionWriter(sys.argv[1], StoreHeader(num_columns=50)) as writer:
     for image_id in range(10**9):
@@ -302,7 +304,7 @@ def test_completeness_is_known(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 4}, "to have schema 3, but it has 4"),
+        ({"schema": 3}, "to have schema 4, but it has 3"),
         ({"format": "other"}, "to say format 'logn.predictions'"),
         ({"activation": "tanh"}, "Expected `activation`"),
         ({"dtype": "int8"}, "Expected `dtype`"),
@@ -315,6 +317,7 @@ def test_completeness_is_known(tmp_path):
         ({"num_images": "many"}, "Expected `num_images`"),
         ({"num_images": -1}, "Expected `num_images`"),
         ({"metadata": None}, "Expected `metadata`"),
+        ({"boxes_per_proposal": 2}, "Expected `boxes_per_proposal` of 1 or more, with `class_boxes` only, but got 2"),
     ],
 )
 def test_bad_headers_are_refused(tmp_path, change, message):
@@ -386,3 +389,23 @@ def test_widths_in_the_place_of_corners_are_noticed_once(tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             writer.append(2, proposals)
+
+
+def test_the_boxes_of_the_top_classes_are_kept_and_others_use_that_of_the_top_one(tmp_path):
+    header = StoreHeader(num_columns=6, background=0, dtype="float32", class_boxes=True)
+    images = {image: made_proposals(image, 4, columns=6, class_boxes=True) for image in (1, 2)}
+    for kept, folder in ((2, "two"), (5, "five")):
+        with PredictionWriter(tmp_path / folder, replace(header, boxes_per_proposal=kept)) as writer:
+            for image, proposals in images.items():
+                writer.append(image, proposals)
+    assert PredictionStore(tmp_path / "five").header.boxes_per_proposal is None  # all
+    store = PredictionStore(tmp_path / "two")
+    store.verify()
+    row, label = np.divmod(np.arange(20), 5)
+    for found, proposals in zip(store, images.values(), strict=True):
+        ranked = np.argsort(-proposals.logits[:, 1:], axis=1)
+        np.testing.assert_array_equal(found.box_classes, ranked[:, :2])
+        used = np.where(label == ranked[row, 1], label, ranked[row, 0])
+        np.testing.assert_array_equal(boxes_at(boxes_in(found, 5), row, label), proposals.boxes[row, used])
+    with PredictionWriter(tmp_path / "again", header) as writer, pytest.raises(InputError, match=r"shape \(N, 5, 4\)"):
+        writer.append(1, store[0])

@@ -14,9 +14,7 @@ from logn.evaluate.comparison.tables import write_comparison
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detection.bootstrap import draw_weights, paired_interval
 from logn.evaluate.detection.recall_at_count import COUNTED_AT, recall_name
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
 CLASSES, FREQUENCY = 4, "rrcf"

@@ -19,11 +19,10 @@ from logn.calibrators.class_affine import ClassAffine  # noqa: E402
 from logn.errors import InputError  # noqa: E402
 from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
 from logn.evaluate.decode.detections import Detections  # noqa: E402
+from logn.evaluate.models.collect import as_tensor  # noqa: E402
 from logn.evaluate.models.torchvision import TorchvisionDetector  # noqa: E402
-from logn.evaluate.store.format import StoreHeader  # noqa: E402
-from logn.evaluate.store.predict import as_tensor, predict  # noqa: E402
-from logn.evaluate.store.store import PredictionStore  # noqa: E402
-from logn.evaluate.store.writer import PredictionWriter  # noqa: E402
+from logn.evaluate.store.predict import predict  # noqa: E402
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader  # noqa: E402
 from logn.labels.masks import decode_segmentation  # noqa: E402
 
 

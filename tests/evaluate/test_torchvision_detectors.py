@@ -19,9 +19,7 @@ import logn  # noqa: E402
 from logn.errors import InputError  # noqa: E402
 from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
 from logn.evaluate.models.torchvision import TorchvisionDetector  # noqa: E402
-from logn.evaluate.store.format import StoreHeader  # noqa: E402
-from logn.evaluate.store.store import PredictionStore  # noqa: E402
-from logn.evaluate.store.writer import PredictionWriter  # noqa: E402
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader  # noqa: E402
 from logn.logits.layer import find_modules  # noqa: E402
 
 CLASSES = 6

@@ -18,9 +18,7 @@ from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.layer import count_columns, find_modules
 from logn.logits.locate import locate_logits
 from logn.statistics.record import record

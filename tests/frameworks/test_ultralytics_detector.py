@@ -17,11 +17,9 @@ import logn
 from logn import CompareSettings
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.models.collect import as_tensor
 from logn.evaluate.models.ultralytics import UltralyticsDetector, _letterbox
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.predict import as_tensor
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.labels.dataset import DetectionDataset
 from logn.logits.layer import find_modules
 

@@ -13,9 +13,7 @@ from logn.classes.matching import match_classes
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import CompareSettings, compare
 from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
 CLASSES = ("person", "traffic light", "cow", "cup", "fork", "tree")

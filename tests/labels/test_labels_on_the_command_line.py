@@ -7,8 +7,7 @@ import pytest
 from tests.labels.conftest import NAMES, SIZES, THINGS, write_voc, write_yolo
 
 from logn.cli.main import execute
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
 

@@ -10,8 +10,7 @@ from logn.classes.counts import ClassCounts
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.files import save_comparison
 from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments

@@ -14,7 +14,6 @@ import typer
 from logn.cli.console import JsonOption, ProgressOption, echo, print_json, print_note, text_style, verb_group
 from logn.cli.help_page import VerbCommand
 from logn.cli.options.choices import DeviceOption
-from logn.cli.options.prediction import ClassBoxesOption, parse_class_boxes
 from logn.cli.steps import step_reporter
 from logn.errors import InputError
 
@@ -104,7 +103,6 @@ def table_command(name: str) -> Callable[..., None]:
         model: ModelOption = "small",
         weights: WeightsOption = None,
         epochs: EpochsOption = None,
-        class_boxes: ClassBoxesOption = "all",
         device: DeviceOption = "auto",
         train: TrainOption = True,
         show_progress: ProgressOption = None,
@@ -123,12 +121,6 @@ def table_command(name: str) -> Callable[..., None]:
             "--weights": weights,
             "--epochs": epochs,
         }
-        files["--class-boxes"] = parse_class_boxes(class_boxes)
-        if data is not None and files["--class-boxes"] is not None and model not in MODELS_WITH_CLASS_BOXES:
-            raise InputError(
-                f"Expected `--class-boxes` only with {' or '.join(MODELS_WITH_CLASS_BOXES)}, which have a box for each "
-                f"class, but got `--model {model}`; leave it out."
-            )
         length = replace(_length(files, iterations, quick=quick), model=model, device=device)
         experiment = import_module(f"logn_research.experiments.{MODULES[name]}").EXPERIMENT
         cache = ArtifactCache(root, jobs=jobs, step=step_reporter(show_progress))
@@ -136,7 +128,6 @@ def table_command(name: str) -> Callable[..., None]:
         words = ["logn bench", name, *(["--quick"] if quick else []), "--seeds", str(seeds)]
         words += [] if model == "small" else ["--model", model]
         words += [] if data is None or test is None else ["--data", data.name, "--test", test.name]
-        words += [] if class_boxes == "all" else ["--class-boxes", class_boxes]
         words += [] if iterations is None else ["--iterations", str(iterations)]
         text = " ".join([*words, *output_words(output)])
         show_table(
@@ -174,7 +165,7 @@ def _length(files: Mapping[str, Any], iterations: int | None, *, quick: bool) ->
     for path in (data, test):
         if not path.is_file():
             raise InputError(f"Expected `{path}` to be an annotation file, but there is none.")
-    names = ("--images", "--weights", "--epochs", "--class-boxes")
+    names = ("--images", "--weights", "--epochs")
     problem = DetectionProblem(data, test, *(files[name] for name in names))
     return BenchLength(iterations=iterations, problem=problem)
 

@@ -49,8 +49,6 @@ class DetectionProblem:
         images: Folder that the image paths start from.
         weights: Of the backbone.
         epochs: Of a whole training; by default the preset's. A second stage has a quarter of them.
-        class_boxes: Boxes that predictions keep of each proposal and of each class, as `logn.predict` takes it; by
-            default all.
     """
 
     train: Path
@@ -58,7 +56,6 @@ class DetectionProblem:
     images: Path | None = None
     weights: Path | None = None
     epochs: float | None = None
-    class_boxes: int | None = None
 
     @property
     def name(self) -> str:
@@ -280,7 +277,6 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
                 detector,
                 data,
                 store,
-                class_boxes=None if self.problem is None else self.problem.class_boxes,
                 metadata={"fingerprint": fingerprint(detector)},
                 progress=progress,
             )

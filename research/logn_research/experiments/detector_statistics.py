@@ -10,8 +10,9 @@ import torch
 
 from logn.errors import InputError
 from logn.evaluate.detection.assignment import columns_of
+from logn.evaluate.models.collect import as_tensor
 from logn.evaluate.models.proposal_statistics import class_columns, start_statistics
-from logn.evaluate.store.predict import as_tensor, match_detector
+from logn.evaluate.store.predict import match_detector
 from logn.labels.dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.store.predict import ImageSource, as_tensor
+from logn.evaluate.models.collect import as_tensor
+from logn.evaluate.store.predict import ImageSource
 from logn.evaluate.store.store import PredictionStore
 from logn.labels.masks import BoolArray, encode_mask
 from logn.logits.proposals import ProposingDetector

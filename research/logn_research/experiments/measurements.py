@@ -23,7 +23,7 @@ from logn.evaluate.comparison.method_fitting import fit_for_store
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.detection.assignment import columns_of
-from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.models.collect import as_tensor
 from logn.evaluate.store.store import PredictionStore
 from logn.files import write_text
 from logn.labels.dataset import DetectionDataset

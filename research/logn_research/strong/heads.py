@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import logn
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn_research.datasets.samplers import RepeatFactorSampler
 from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_split
 from logn_research.training.detectors.heads import class_layer

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import logn
+from logn.evaluate.models.collect import as_tensor
 from logn.evaluate.models.proposal_statistics import column_names
-from logn.evaluate.store.predict import as_tensor
 from logn.labels.dataset import DetectionDataset
 from logn.statistics.metadata import StatisticsMetadata
 

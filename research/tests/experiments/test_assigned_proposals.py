@@ -4,9 +4,7 @@ import numpy as np
 
 from logn.evaluate.detection.assignment import assign, assigned
 from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
 

@@ -1,16 +1,14 @@
 """What the tables of the bench consist of, and what their pages say."""
 
 import json
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from logn_research.experiments import components, detector_spec, margins, online_table, sampler_table, table1
+from logn_research.experiments import components, margins, online_table, sampler_table, table1
 from logn_research.experiments.bench_detectors import BENCHMARK, EQL_THRESHOLD, QUICK, BenchLength
 from logn_research.experiments.bench_pages import section_table, to_dict, to_markdown, to_text, write_pages
-from logn_research.experiments.detector_spec import DetectionProblem, DetectorSpec
+from logn_research.experiments.detector_spec import DetectionProblem
 from logn_research.experiments.experiment import BenchResult, BenchSection, RowResult, SectionResult
 from logn_research.experiments.model_spec import Folders
 from logn_research.experiments.run_experiment import detectors_of
@@ -132,18 +130,6 @@ def test_every_table_is_one_of_lvis_and_the_papers_detectors_too(experiment, tmp
         assert config.milestones == ((3.0, 5.0) if spec.stage.startswith("loce") else None)
         assert spec.name.startswith("lvis_v1_train-mask-rcnn-r101-")
         assert config.classifier in spec.name or config.classifier == "linear"
-
-
-@pytest.mark.parametrize("kept", [None, 40])
-def test_predictions_keep_as_many_boxes_of_each_class_as_the_problem_says(kept, tmp_path, monkeypatch):
-    seen = {}
-    monkeypatch.setattr(detector_spec, "predict", lambda *sources, **options: seen.update(options))
-    monkeypatch.setattr(detector_spec, "fingerprint", lambda detector: "that of the weights")
-    monkeypatch.setattr(DetectorSpec, "load", lambda spec, folders: None)
-    monkeypatch.setattr(DetectorSpec, "dataset", lambda spec, folder, split: [])
-    spec = BenchLength(iterations=None, problem=replace(LVIS, class_boxes=kept)).plain("random", seed=0)
-    spec.predictions(Folders(tmp_path, tmp_path), "test", lambda *words: nullcontext())
-    assert seen["class_boxes"] == kept
 
 
 def test_the_threshold_of_eql_on_lvis_is_its_own():

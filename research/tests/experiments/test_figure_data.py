@@ -30,8 +30,7 @@ from logn.evaluate.comparison.comparison import Comparison, DetectionScope
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.detection.assignment import assign
 from logn.evaluate.detection.protocol import EvaluationProtocol
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.writer import PredictionWriter
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.report.run_folder import open_run
 from logn.statistics.metadata import StatisticsMetadata

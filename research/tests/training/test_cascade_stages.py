@@ -5,14 +5,14 @@ import pytest
 import torch
 from logn_research.datasets.transforms import SMALL_TRAIN
 from logn_research.experiments.detector_statistics import collect_sampled_statistics
+from logn_research.experiments.stage_corrections import correct_stages
 from logn_research.training.detectors.models import cascade_mask_rcnn_r101_fpn, small
 from logn_research.training.engine.checkpoint import Checkpoint
 
 from logn.calibrators.methods.logit_normalization import logit_normalization
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.evaluate.store.predict import as_tensor
-from logn.evaluate.store.stage_corrections import correct_stages
+from logn.evaluate.models.collect import as_tensor
 from logn.labels.dataset import DetectionDataset
 from logn.logits.layer import fingerprint
 from logn.statistics.moments import ClassMoments

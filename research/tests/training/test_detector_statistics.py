@@ -14,7 +14,7 @@ from logn_research.training.engine.checkpoint import Checkpoint
 
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.evaluate.store.predict import as_tensor
+from logn.evaluate.models.collect import as_tensor
 from logn.labels.dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
 

@@ -12,57 +12,6 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.logits.arrays import is_torch_tensor
 
-Float32 = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.intp]
-# What pairs are numbered in: an image of 1,000 proposals and 1,203 classes needs 21 of its bits.
-PAIR_DTYPE = np.dtype("<u4")
-
-
-@dataclass(frozen=True, eq=False)
-class ClassBoxes:
-    """Boxes of some pairs of proposal and class of one image; a pair without one borrows the box of its proposal.
-
-    Args:
-        pairs: `(P,)` uint32, `proposal * num_classes + class`, strictly ascending.
-        boxes: `(P, 4)` float32, corners `x1, y1, x2, y2`.
-        num_classes: How many foreground classes there are.
-
-    Example:
-        >>> some = ClassBoxes(np.array([1, 5], np.uint32), np.array([[0, 0, 1, 1], [0, 0, 2, 2]], np.float32), 3)
-        >>> one_each = np.array([[0, 0, 8, 8], [0, 0, 9, 9]], np.float32)
-        >>> some.of(np.array([0, 1]), np.array([1, 1]), one_each).tolist()
-        [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 9.0, 9.0]]
-        >>> some.has(np.array([0, 1]), np.array([1, 1]))
-        array([ True, False])
-    """
-
-    pairs: npt.NDArray[np.uint32]
-    boxes: Float32
-    num_classes: int
-
-    def __post_init__(self) -> None:
-        if self.boxes.shape != (len(self.pairs), 4):
-            raise InputError(f"Expected a box for each of the {len(self.pairs)} pairs, but got {self.boxes.shape}.")
-
-    def _places(self, proposals: npt.NDArray[Any], labels: npt.NDArray[Any]) -> tuple[Indices, npt.NDArray[np.bool_]]:
-        """Where the box of each pair would be, and whether it is there."""
-        wanted = (proposals.astype(np.int64) * self.num_classes + labels).astype(PAIR_DTYPE)
-        places = np.searchsorted(self.pairs, wanted)
-        if not len(self.pairs):
-            return places, np.zeros(len(wanted), np.bool_)
-        return places, self.pairs.take(places, mode="clip") == wanted
-
-    def has(self, proposals: npt.NDArray[Any], labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Whether each pair of proposal and class has a box of its own."""
-        return self._places(proposals, labels)[1]
-
-    def of(self, proposals: npt.NDArray[Any], labels: npt.NDArray[Any], otherwise: Float32) -> Float32:
-        """The box of each pair; that of its proposal, from `otherwise` of shape `(N, 4)`, where it has none."""
-        places, there = self._places(proposals, labels)
-        found: Float32 = otherwise.take(proposals, axis=0)
-        found[there] = self.boxes.take(places[there], axis=0)
-        return found
-
 
 @dataclass(frozen=True)
 class Proposals:
@@ -80,8 +29,8 @@ class Proposals:
         objectness: `(N,)` logits of whether there is any object, where the model says so beside the classes (YOLOv5,
             YOLOX, centerness of FCOS): its sigmoid multiplies the score of each class, unless the `Postprocessing`
             says otherwise. A correction of classes leaves it alone. None where there is none.
-        class_boxes: Where each class has a box of its own and a store kept those of some pairs of proposal and class:
-            these, while `boxes` of shape `(N, 4)` has that of each proposal's strongest class. None otherwise.
+        box_classes: `(N, K)` the foreground class of each box, where a store kept those of each proposal's top K
+            classes only, best first: `boxes` is then `(N, K, 4)`. None otherwise.
 
     Example:
         >>> Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=10, width=20).num_columns
@@ -97,7 +46,7 @@ class Proposals:
     height: int
     width: int
     objectness: npt.NDArray[np.floating[Any]] | None = None
-    class_boxes: ClassBoxes | None = None
+    box_classes: npt.NDArray[np.integer[Any]] | None = None
 
     def __post_init__(self) -> None:
         for name in ("boxes", "logits", "objectness"):
@@ -105,8 +54,10 @@ class Proposals:
                 object.__setattr__(self, name, _as_numbers(name, getattr(self, name)))
         if self.boxes.ndim not in (2, 3) or self.boxes.shape[-1] != 4:
             raise InputError(f"Expected `boxes` to have shape (N, 4) or (N, F, 4), but got {self.boxes.shape}.")
-        if self.class_boxes is not None and self.boxes.ndim != 2:
-            raise InputError(f"Expected `boxes` beside `class_boxes` to have shape (N, 4), but got {self.boxes.shape}.")
+        if self.box_classes is not None and self.boxes.shape[:-1] != self.box_classes.shape:
+            raise InputError(
+                f"Expected a box for each of `box_classes` {self.box_classes.shape}, but got {self.boxes.shape}."
+            )
         if self.logits.ndim != 2:
             raise InputError(f"Expected `logits` to have shape (N, C), but got {self.logits.shape}.")
         if len(self.boxes) != len(self.logits):

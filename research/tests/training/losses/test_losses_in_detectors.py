@@ -19,7 +19,8 @@ from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import decode_many
-from logn.evaluate.store.predict import as_tensor, predict
+from logn.evaluate.models.collect import as_tensor
+from logn.evaluate.store.predict import predict
 from logn.evaluate.store.store import PredictionStore
 from logn.labels.dataset import DetectionDataset
 from logn.statistics.record import record

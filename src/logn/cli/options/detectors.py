@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,53 +30,6 @@ TrustOption = Annotated[
 ImageSizeOption = Annotated[
     int | None, typer.Option(help="Side that images are scaled to, for models of Ultralytics; default: the model's.")
 ]
-
-RayOption = Annotated[
-    bool,
-    typer.Option("--ray", help="Run on the machines of a Ray cluster (RAY_ADDRESS), or on the cores of this one."),
-]
-WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="Of --ray; default: one per GPU, or one per core but one.")
-]
-
-
-@dataclass(frozen=True)
-class RaySettings:
-    """How a detector runs over Ray.
-
-    Args:
-        make_detector: Opens it on a worker.
-        resources: How many `workers`, and the `gpus_per_worker`.
-    """
-
-    make_detector: Callable[[], Any]
-    resources: dict[str, Any]
-
-
-def ray_settings(
-    use_ray: bool,
-    workers: int | None,
-    model: Path,
-    *,
-    trust: bool,
-    image_size: int | None,
-    device: str,
-    class_names: Path | None = None,
-) -> RaySettings | None:
-    """What `--ray` and its companions say; None without it."""
-    if not use_ray:
-        if workers is not None:
-            raise InputError("Expected `--workers` with `--ray` only, but there is no `--ray`.")
-        return None
-    from logn.evaluate.ray_data.engine import connect
-
-    gpus = 0 if device == "cpu" else int(connect().cluster_resources().get("GPU", 0) > 0)
-    if device.startswith("cuda") and not gpus:
-        raise InputError("Expected the Ray cluster to have GPUs for `--device cuda`, but it has none.")
-    # Workers may start in another folder.
-    place = model.absolute() if model.exists() else model
-    make = partial(open_detector, place, trust=trust, image_size=image_size, device="cpu", class_names=class_names)
-    return RaySettings(make, {"workers": workers, "gpus_per_worker": gpus})
 
 
 def open_detector(

@@ -10,7 +10,6 @@ import typer
 from logn.cli.kinds import formerly
 from logn.cli.options.choices import LABELLED_IMAGES
 from logn.cli.options.detectors import MODEL
-from logn.errors import InputError
 
 ModelArgument = Annotated[Path, typer.Argument(help=MODEL), formerly("--model", "-m")]
 DataOption = Annotated[
@@ -28,13 +27,6 @@ OutputOption = Annotated[
 DtypeOption = Annotated[
     str, typer.Option(help="Type of the stored logits: `float16`, or `float32` for twice the size.")
 ]
-ClassBoxesOption = Annotated[
-    str,
-    typer.Option(
-        help="Of a model with a box for each class: `all`, or how many to keep of each proposal and of each class (40 "
-        "will do for LVIS); detections without one take that of the strongest class, and are counted."
-    ),
-]
 BatchOption = Annotated[
     int | None, typer.Option(help="Images per forward pass; default 8 for detectors, 256 for classifiers.")
 ]
@@ -43,17 +35,3 @@ NamesOption = Annotated[
     typer.Option(help="One class name a line: for list files, and for detectors that do not name their classes."),
     formerly("--classes"),
 ]
-
-
-def parse_class_boxes(text: str) -> int | None:
-    """How many boxes of each class to keep; None for all.
-
-    Example:
-        >>> parse_class_boxes("all"), parse_class_boxes("40")
-        (None, 40)
-    """
-    if text == "all":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"Expected `--class-boxes` to be `all` or a number from 1, but got {text!r}.")
-    return int(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
 from logn.cli.options.choices import (
@@ -14,11 +14,7 @@ from logn.cli.options.choices import (
 )
 from logn.cli.options.detectors import (
     ImageSizeOption,
-    RayOption,
-    RaySettings,
     TrustOption,
-    WorkersOption,
-    ray_settings,
     training_images,
 )
 from logn.cli.options.preprocessing import LikeOption
@@ -51,8 +47,6 @@ def collect_run(
     image_size: ImageSizeOption = None,
     like: LikeOption = None,
     skip_unreadable: SkipUnreadableOption = False,
-    use_ray: RayOption = False,
-    workers: WorkersOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -67,15 +61,6 @@ def collect_run(
     if data is None and images is None:
         raise _without_images(Path(model), output, trust=trust)
     check_output(output, holds="logn.statistics")
-    if use_ray and data is None:
-        raise InputError("Expected `--data`, which lists the images, with `--ray`, but got none.")
-    cluster = ray_settings(use_ray, workers, Path(model), trust=trust, image_size=image_size, device=device)
-    if cluster is not None and data is not None:
-        moments, total = _over_ray(
-            cluster, data, images, max_images, show_progress, {"batch": batch or 8, "sample_rows": sample_rows}
-        )
-        _report(moments, output, total, as_json=json)
-        return
     given = {} if image_size is None else {"size": (image_size, image_size)}
     source = open_model(model, LogitHints(), like, given, trust=trust, device=device)
     files = ImageFiles(choose_images(training_images(images, data), max_images), skip_unreadable)
@@ -105,9 +90,7 @@ def _report(moments: ClassMoments, output: Path, images: int, *, as_json: bool) 
 
 def _save_stages(stages: tuple[ClassMoments, ...], output: Path, images: int, *, as_json: bool) -> None:
     """A file for each class layer of a model that has several, such as the stages of a cascade."""
-    from logn.evaluate.store.stage_corrections import stage_file
-
-    files = [stage_file(output, stage) for stage in range(len(stages))]
+    files = [output.with_suffix(f".{stage}{output.suffix}") for stage in range(len(stages))]
     for path in files:
         check_output(path, holds="logn.statistics")
     for moments, path in zip(stages, files, strict=True):
@@ -131,12 +114,12 @@ def _name_columns(stages: tuple[ClassMoments, ...], data: Path) -> None:
     names = DetectionDataset(find_annotations(data)).class_names
     for moments in stages:
         known = moments.metadata
-        background = None if known.background is None else known.background % moments.num_columns
-        classes = [c for c in range(moments.num_columns) if c != background and c not in known.unused]
+        background = None if known.background is None else known.background % moments.num_classes
+        classes = [c for c in range(moments.num_classes) if c != background and c not in known.unused]
         if len(classes) != len(names):
             return
         named = dict(zip(classes, names, strict=True)) | ({} if background is None else {background: "background"})
-        columns = tuple(named.get(column, NO_CLASS) for column in range(moments.num_columns))
+        columns = tuple(named.get(column, NO_CLASS) for column in range(moments.num_classes))
         moments.metadata = known.with_changes(class_names=columns)
 
 
@@ -148,27 +131,3 @@ def _without_images(model: Path, output: Path, *, trust: bool) -> InputError:
     return InputError(
         f"Expected `--images` or `--data` with a model (`{model}`), but got neither; for a folder of images: `{typed}`."
     )
-
-
-def _over_ray(
-    cluster: RaySettings,
-    data: Path,
-    images: Path | None,
-    max_images: int | None,
-    shown: bool | None,
-    options: dict[str, Any],
-) -> tuple[ClassMoments, int]:
-    """The same images as in one process, over Ray; opened here too, so that what does not fit is refused at once."""
-    from logn.evaluate.ray_data.collect import collect
-    from logn.evaluate.ray_data.predict import image_rows
-    from logn.evaluate.store.predict import match_detector
-    from logn.labels.dataset import DetectionDataset
-    from logn.labels.training_annotations import find_annotations
-    from logn.logits.images import spread_evenly
-
-    dataset = DetectionDataset(find_annotations(data), images)
-    names = match_detector(cluster.make_detector(), dataset.class_names).model_names
-    order = spread_evenly(list(range(len(dataset))), max_images)
-    rows, options = image_rows(dataset, order), {**options, **cluster.resources, "class_names": names}
-    with progress("Collecting", len(order), shown=shown) as advance:
-        return collect(rows, cluster.make_detector, progress=advance, **options), len(order)

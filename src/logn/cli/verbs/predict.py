@@ -20,21 +20,16 @@ from logn.cli.options.choices import (
 )
 from logn.cli.options.detectors import (
     ImageSizeOption,
-    RayOption,
     TrustOption,
-    WorkersOption,
     open_detector,
-    ray_settings,
 )
 from logn.cli.options.prediction import (
     BatchOption,
-    ClassBoxesOption,
     DataOption,
     DtypeOption,
     ModelArgument,
     NamesOption,
     OutputOption,
-    parse_class_boxes,
 )
 from logn.cli.options.preprocessing import (
     ChannelsOption,
@@ -65,21 +60,11 @@ def predict_detector(
     output: OutputOption,
     images: ImageFolderOption = None,
     dtype: DtypeOption = "float16",
-    class_boxes: ClassBoxesOption = "all",
-    stage_correction: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="A correction for each stage of a cascade, in their order; their logits are corrected before they are"
-            " averaged."
-        ),
-    ] = None,
     batch: BatchOption = None,
     device: DeviceOption = "auto",
     trust: TrustOption = False,
     image_size: ImageSizeOption = None,
     class_names: NamesOption = None,
-    use_ray: RayOption = False,
-    workers: WorkersOption = None,
     show_progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -87,29 +72,13 @@ def predict_detector(
     from logn.labels.dataset import DetectionDataset
 
     at_least_one(batch=batch)
-    kept_boxes = parse_class_boxes(class_boxes)
-    if use_ray and stage_correction:
-        raise InputError("Expected `--stage-correction` in one process or under torchrun, but got it with `--ray`.")
     how: dict[str, Any] = {"trust": trust, "image_size": image_size, "class_names": class_names}
-    cluster = ray_settings(use_ray, workers, model, device=device, **how)
     dataset = DetectionDataset(_annotations(data), images)
-    detector = open_detector(model, device="cpu" if cluster else device, **how)
-    changed = _correct_stages(detector, stage_correction)
-    how_much = {"dtype": dtype, "class_boxes": kept_boxes, "batch": batch}
-    if store_predictions(detector, model, dataset, output, how_much, show_progress, json, changed, cluster):
+    detector = open_detector(model, device=device, **how)
+    how_much = {"dtype": dtype, "batch": batch}
+    if store_predictions(detector, model, dataset, output, how_much, show_progress, json):
         words = ("logn", "collect", model, "--data", _training_data(dataset), "-o", _STATISTICS)
         _print_next(detector, dataset, output, command(*words, keep=(*how_it_runs(model), "--images")))
-
-
-def _correct_stages(detector: Any, files: list[Path] | None) -> dict[str, Any]:
-    """Attach the corrections of the stages; what the store is to remember of them."""
-    from logn.calibrators.class_affine import ClassAffine
-    from logn.evaluate.store.stage_corrections import correct_stages
-
-    if not files:
-        return {}
-    digest = correct_stages(detector, [ClassAffine.load(path) for path in files])
-    return {"fingerprint": digest, "stage_corrections": [path.name for path in files]}
 
 
 def predict_onnx(

@@ -1,4 +1,4 @@
-"""How `logn predict` fills a prediction store, in one process, under torchrun or over Ray, and what it says of it."""
+"""How `logn predict` fills a prediction store, in one process or under torchrun, and what it prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logn.cli.console import count_of, echo, print_json, print_note, progress
-from logn.cli.options.detectors import RaySettings
 from logn.commands import how_it_runs, kept_words
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ def store_predictions(
     how_much: Mapping[str, Any],
     show_progress: bool | None,
     as_json: bool,
-    changed: Mapping[str, Any] | None = None,
-    cluster: RaySettings | None = None,
 ) -> bool:
     """Run a detector and say what was written; whether there is more to say, which is the case for one process."""
     from logn.evaluate.models.open import fingerprint_of
@@ -41,12 +38,9 @@ def store_predictions(
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
         "fingerprint": fingerprint_of(detector),
-        **(changed or {}),
     }
     share = len(range(int(os.environ.get("RANK", 0)), len(dataset), int(os.environ.get("WORLD_SIZE", 1))))
-    run = partial(run_detector, detector, dataset, announce=print_note)
-    if cluster is not None:
-        run = partial(_over_ray, dataset, cluster)
+    run = partial(run_detector, detector, dataset)
     given = {name: value for name, value in how_much.items() if value is not None}
     with progress("Predicting", total=share, shown=show_progress) as advance:
         written = run(output, metadata=metadata, progress=advance, **given)
@@ -76,13 +70,6 @@ def store_predictions(
     if match.describe():
         print_note(match.describe())
     return True
-
-
-def _over_ray(dataset: DetectionDataset, cluster: RaySettings, output: Path, **options: Any) -> int:
-    """Run a detector over Ray, as `logn.ray.predict` does."""
-    from logn.evaluate.ray_data.predict import predict as predict_over_ray
-
-    return predict_over_ray(dataset, cluster.make_detector, output, **cluster.resources, **options)
 
 
 def _say_missing(image_ids: list[int]) -> None:

@@ -19,7 +19,7 @@ from logn.calibrators.recommend import RECOMMENDED
 from logn.classes.counts import ClassCounts
 from logn.classes.shares import ClassShares
 from logn.errors import InputError
-from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.store import StoreHeader
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments
 

@@ -1,41 +1,47 @@
-"""The boxes of candidates, whichever way a store keeps them: one of each proposal, one of each class, or of some."""
+"""The box of a pair of proposal and class: one per proposal, one per class, or those of the top classes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.logits.proposals import ClassBoxes, Proposals
+from logn.logits.proposals import Proposals
 
 Float32 = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
-class BorrowedBoxes:
-    """Boxes of some pairs of proposal and class; the others borrow that of their proposal's strongest class.
+class TopBoxes:
+    """The boxes of each proposal's top K classes; another class uses the box of the top one.
 
     Args:
-        one_each: `(N, 4)` the box of each proposal.
-        own: Those of some pairs.
+        boxes: `(N, K, 4)`, those of the top class first.
+        classes: `(N, K)` the class of each.
+        num_classes: Number of foreground classes.
     """
 
-    one_each: Float32
-    own: ClassBoxes
+    def __init__(self, boxes: Float32, classes: npt.NDArray[Any], num_classes: int) -> None:
+        self.boxes = boxes
+        self._rank = np.zeros((len(boxes), num_classes), np.uint16)
+        np.put_along_axis(self._rank, classes.astype(np.intp), np.arange(classes.shape[1], dtype=np.uint16)[None], 1)
 
     def __len__(self) -> int:
-        return len(self.one_each)
+        return len(self.boxes)
+
+    def at(self, proposals: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Float32:
+        """The box of each pair."""
+        found: Float32 = self.boxes[proposals, self._rank[proposals, labels]]
+        return found
 
 
-Boxes = Float32 | BorrowedBoxes
+Boxes = Float32 | TopBoxes
 
 
-def boxes_in(proposals: Proposals) -> Boxes:
+def boxes_in(proposals: Proposals, num_classes: int) -> Boxes:
     """The boxes of an image."""
     boxes: Float32 = proposals.boxes
-    return boxes if proposals.class_boxes is None else BorrowedBoxes(boxes, proposals.class_boxes)
+    return boxes if proposals.box_classes is None else TopBoxes(boxes, proposals.box_classes, num_classes)
 
 
 def has_one_each(boxes: Boxes) -> bool:
@@ -55,21 +61,9 @@ def boxes_at(boxes: Boxes, proposals: npt.NDArray[Any], labels: npt.NDArray[Any]
         >>> boxes_at(np.zeros((7, 3, 4), np.float32), np.array([6]), np.array([2])).shape
         (1, 4)
     """
-    if isinstance(boxes, BorrowedBoxes):
-        return boxes.own.of(proposals, labels, boxes.one_each)
+    if isinstance(boxes, TopBoxes):
+        return boxes.at(proposals, labels)
     if boxes.ndim == 2:
         return boxes.take(proposals, axis=0)
     found: Float32 = boxes[proposals, labels]
     return found
-
-
-def borrows(boxes: Boxes, proposals: npt.NDArray[Any], labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether each pair of proposal and class should have a box of its own, which the store does not keep.
-
-    Example:
-        >>> borrows(np.zeros((7, 3, 4), np.float32), np.array([6]), np.array([2]))
-        array([False])
-    """
-    if isinstance(boxes, BorrowedBoxes):
-        return ~boxes.own.has(proposals, labels)
-    return np.zeros(len(proposals), np.bool_)

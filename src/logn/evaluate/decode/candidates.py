@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.decode.candidate_boxes import BorrowedBoxes, Boxes, borrows, boxes_at
+from logn.evaluate.decode.candidate_boxes import Boxes, boxes_at
 from logn.evaluate.decode.class_scores import Float32, Level, Scores
 from logn.evaluate.decode.nms import Suppression
 
@@ -34,10 +34,6 @@ class SortedCandidates:
         """Keep the candidates at `positions`."""
         proposals, labels = self.proposals.take(positions), self.labels.take(positions)
         return SortedCandidates(proposals, labels, self.scores.take(positions))
-
-    def head(self, number: int) -> SortedCandidates:
-        """The first `number` candidates, as views."""
-        return SortedCandidates(self.proposals[:number], self.labels[:number], self.scores[:number])
 
 
 def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: int) -> SortedCandidates:
@@ -99,8 +95,6 @@ class Candidates:
             proposals, labels = split_candidates(flat, self._num_classes)
             boxes = boxes_at(self._boxes, proposals, labels)
             large = (boxes[:, 2:] - boxes[:, :2] >= self._min_box_size).all(axis=1)
-            # How large a box is that the store does not keep is not known; so its candidate stays, and is counted.
-            large |= borrows(self._boxes, proposals, labels)
             flat, scores = flat[large], scores[large]
         return flat, scores
 
@@ -111,12 +105,6 @@ class Candidates:
             flat, scores = flat.take(rows), scores.take(rows)
         return sort_candidates(flat, scores, self._num_classes)
 
-    def number_borrowing(self, flat: npt.NDArray[np.intp]) -> int:
-        """How many of the candidates have no box of their own, where each should."""
-        if not isinstance(self._boxes, BorrowedBoxes):
-            return 0
-        return int(borrows(self._boxes, *split_candidates(flat, self._num_classes)).sum())
-
 
 @dataclass(frozen=True)
 class BestCandidates:
@@ -124,12 +112,10 @@ class BestCandidates:
 
     Args:
         kept: Those that are left.
-        looked_at: All that decided it, those that were suppressed among them: to the last one that is kept.
         guess: A level for the next image.
     """
 
     kept: SortedCandidates
-    looked_at: SortedCandidates
     guess: float
 
 
@@ -153,7 +139,7 @@ def best_candidates(
             places = suppression.keep(found.proposals, found.labels, limit)
             kept = found.take(places)
             if len(kept) >= limit:
-                return BestCandidates(kept, found.head(int(places[-1]) + 1), 0.5 * float(kept.scores[-1]))
+                return BestCandidates(kept, 0.5 * float(kept.scores[-1]))
             if len(found) == len(flat):
                 break
-    return BestCandidates(kept, found, 0.0)
+    return BestCandidates(kept, 0.0)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.decode.best_per_class import BestPerClass, PlaceHolders
-from logn.evaluate.decode.borrowed_boxes import count_borrowed, warn_of_borrowed
 from logn.evaluate.decode.class_scores import Float32
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.image_decoder import Decoded, Floors, ImageDecoder, ImageTask, Method
@@ -70,8 +69,8 @@ def decode(
 
     Example:
         >>> import tempfile
-        >>> from logn.evaluate.store.format import StoreHeader
-        >>> from logn.evaluate.store.writer import PredictionWriter
+        >>> from logn.evaluate.store.store import StoreHeader
+        >>> from logn.evaluate.store.store import PredictionWriter
         >>> from logn.logits.proposals import Proposals
         >>> folder = tempfile.mkdtemp()
         >>> with PredictionWriter(folder, StoreHeader(num_columns=2, activation="sigmoid")) as writer:
@@ -112,44 +111,21 @@ def decode_for(
     threads: int | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
-    names: Sequence[str] | None = None,
 ) -> list[list[Decoded]]:
     """Decode under several methods for several purposes in one pass: for each purpose what each method found.
 
-    Purposes differ in threshold, limits and what they look at; the rest of their settings is the same. `names` are
-    those under which a warning speaks of the methods. The other arguments are those of `decode_many`.
+    Purposes differ in threshold, limits and what they look at; the rest of their settings is the same. The
+    other arguments are those of `decode_many`.
     """
     how = _How(threads, processes)
     guesses = [_guessed_floors(store, transforms, purpose, how) for purpose in purposes]
     collected = _collect(store, transforms, purposes, guesses, how, progress)
     for purpose, of_purpose in zip(purposes, collected, strict=True):
         for method, of_method in enumerate(of_purpose):
-            if of_method.best.guessed_too_high():
+            if of_method.guessed_too_high():
                 (of_purpose[method],) = _collect(store, [transforms[method]], [purpose], [[None]], how)[0]
-    found: list[list[Decoded]] = []
-    for purpose, of_purpose in zip(purposes, collected, strict=True):
-        borrowing = [of_method.borrowing for of_method in of_purpose]
-        # One by one: what was kept for a method is let go of before that of the next one is sorted out.
-        kept = [_decoded(of_purpose.pop(0).best) for _ in transforms]
-        _say_borrowed(store, purpose.settings, names or _names(transforms), borrowing, [one.detections for one in kept])
-        found.append(kept)
-    return found
-
-
-def _say_borrowed(
-    store: PredictionStore,
-    settings: DecodeSettings,
-    names: Sequence[str],
-    borrowing: Sequence[int],
-    found: Sequence[Detections],
-) -> None:
-    if any(borrowing):
-        counts = [(count_borrowed(store, kept), len(kept)) for kept in found]
-        warn_of_borrowed(store, settings, names, counts, borrowing)
-
-
-def _names(transforms: Sequence[Method]) -> list[str]:
-    return ["no correction" if one is None else getattr(one, "method", "") or "a correction" for one in transforms]
+    # One by one: what was kept for a method is let go of before that of the next one is sorted out.
+    return [[_decoded(of_purpose.pop(0)) for _ in transforms] for of_purpose in collected]
 
 
 @dataclass(frozen=True)
@@ -175,22 +151,21 @@ def _collect(
     how: _How,
     progress: Progress | None = None,
     at_once: int | None = None,
-) -> list[list[_OfMethod]]:
+) -> list[list[_AllOf | BestPerClass]]:
     """Decode all images once, some of them at a time."""
     settings = [purpose.settings for purpose in purposes]
     decoder = ImageDecoder(store, transforms, settings)
     collected = [
-        [_OfMethod(_collector(decoder.num_classes, limits.max_per_class, guess)) for guess in of_purpose]
+        [_collector(decoder.num_classes, limits.max_per_class, guess) for guess in of_purpose]
         for limits, of_purpose in zip(settings, guesses, strict=True)
     ]
-    floors = [[of_method.best.floor for of_method in of_purpose] for of_purpose in collected]
+    floors = [[of_method.floor for of_method in of_purpose] for of_purpose in collected]
     tasks = _tasks(store, purposes, floors, at_once or _IMAGES_AT_ONCE)
     with contextlib.closing(decode_tasks(decoder, tasks, threads=how.threads, processes=how.processes)) as chunks:
         for task, chunk in chunks:
             for of_purpose, decoded in zip(collected, chunk, strict=True):
                 for of_method, found in zip(of_purpose, decoded, strict=True):
-                    of_method.best.add(found.detections, found.holders)
-                    of_method.borrowing += found.borrowing
+                    of_method.add(found.detections, found.holders)
             if progress:
                 progress(task.stop - task.start)
     return collected
@@ -215,7 +190,7 @@ def _guessed_floors(
     counting = Purpose(replace(limits, max_per_class=rank), nothing)
     how = how.for_sample_of(ImageDecoder(store, transforms, [limits]))
     (found,) = _collect(sample, transforms, [counting], [[None] * len(transforms)], how, at_once=_SAMPLED_AT_ONCE)
-    return [None if isinstance(one.best, _AllOf) else one.best.settled_floor() for one in found]
+    return [None if isinstance(one, _AllOf) else one.settled_floor() for one in found]
 
 
 def decode_chunks(
@@ -236,24 +211,17 @@ def decode_chunks(
         raise InputError("Expected `max_per_class` to be None for decoding by chunks, since it needs all images.")
     decoder = ImageDecoder(store, transforms, [purpose.settings])
     tasks = _tasks(store, [purpose], [[None] * len(transforms)], _IMAGES_AT_ONCE)
-    return _chunks(decoder, decode_tasks(decoder, tasks, threads=threads, processes=processes), progress)
+    return _chunks(decode_tasks(decoder, tasks, threads=threads, processes=processes), progress)
 
 
 def _chunks(
-    decoder: ImageDecoder, decoded: Generator[tuple[ImageTask, list[list[Decoded]]]], progress: Progress | None
+    decoded: Generator[tuple[ImageTask, list[list[Decoded]]]], progress: Progress | None
 ) -> Iterator[list[Detections]]:
-    counts = np.zeros((len(decoder.transforms), 2), np.int64)
-    borrowing = np.zeros(len(decoder.transforms), np.int64)
     with contextlib.closing(decoded) as chunks:
         for task, (found,) in chunks:
-            borrowing += [of_method.borrowing for of_method in found]
-            kept = [of_method.detections for of_method in found]
-            counts += [(count_borrowed(decoder.store, one), len(one)) for one in kept]
-            yield kept
+            yield [of_method.detections for of_method in found]
             if progress:
                 progress(task.stop - task.start)
-    pairs = [(borrowed, number) for borrowed, number in counts.tolist()]
-    warn_of_borrowed(decoder.store, decoder.purposes[0], _names(decoder.transforms), pairs, borrowing.tolist())
 
 
 def _tasks(
@@ -264,14 +232,6 @@ def _tasks(
         masks = (purpose.looked_at for purpose in purposes)
         # The floors are those of the moment in which the task is given away.
         yield ImageTask(start, stop, tuple(None if mask is None else mask[start:stop] for mask in masks), tuple(floors))
-
-
-@dataclass
-class _OfMethod:
-    """What one method found for one purpose so far, and how many candidates had no box of their own."""
-
-    best: _AllOf | BestPerClass
-    borrowing: int = 0
 
 
 class _AllOf:

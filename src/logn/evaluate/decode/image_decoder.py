@@ -26,8 +26,7 @@ from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.nms import Suppression, make_suppression, overlaps_itself
 from logn.evaluate.decode.score_filters import BestClassScores, ChosenClassScores, LateFactorScores, PowerScores
 from logn.evaluate.decode.settings import DecodeSettings
-from logn.evaluate.store.format import StoreHeader
-from logn.evaluate.store.store import PredictionStore
+from logn.evaluate.store.store import PredictionStore, StoreHeader
 from logn.logits.arrays import foreground_columns
 from logn.logits.proposals import Postprocessing, Proposals
 
@@ -38,8 +37,8 @@ Floors = Sequence[Float32 | None]
 # Class and score of detections that only use up places.
 _Holders = tuple[npt.NDArray[np.integer[Any]], Float32]
 # What is kept, what only uses up places, and how many candidates that decided it had no box of their own.
-_FoundInImage = tuple[Detections, _Holders | None, int]
-_Chosen = tuple[SortedCandidates, _Holders, int]
+_FoundInImage = tuple[Detections, _Holders | None]
+_Chosen = tuple[SortedCandidates, _Holders]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +67,10 @@ class Decoded:
         detections: Those that are looked at.
         holders: Those that only use up places, of their image or their class; None where all are looked at, and no
             class has a limit.
-        borrowing: How many candidates had no box of their own in the store, where each class has one, of all that
-            decided what is kept, those that were suppressed among them: without any, the result is that of all boxes.
     """
 
     detections: Detections
     holders: PlaceHolders | None = None
-    borrowing: int = 0
 
 
 class ImageDecoder:
@@ -128,7 +124,7 @@ class ImageDecoder:
         self, task: ImageTask, index: int, proposals: Proposals
     ) -> Iterator[tuple[int, int, _FoundInImage]]:
         scratch = self._local.__dict__.setdefault("scratch", Scratch())
-        boxes = boxes_in(proposals)
+        boxes = boxes_in(proposals, self._num_classes)
         suppression = make_suppression(self._settings.nms or "", boxes, self._settings.nms_iou or 0.0)
         image = ImageLogits(proposals.logits, scratch, proposals.objectness, added=self._said.objectness == "added")
         smallest = self._settings.min_box_size or 0.0
@@ -154,14 +150,14 @@ class ImageDecoder:
                     self._num_classes,
                 )
                 if limits.max_detections is None:
-                    kept, holders, borrowing = choice.all(floor_first=self._settings.nms != "class-agnostic")
+                    kept, holders = choice.all(floor_first=self._settings.nms != "class-agnostic")
                 else:
-                    kept, holders, borrowing = self._best(choice, limits.max_detections, (purpose, method))
+                    kept, holders = self._best(choice, limits.max_detections, (purpose, method))
                 found = _detections(index, kept, boxes)
                 if self._said.clip_boxes:
                     np.clip(found.boxes, 0, np.tile([proposals.width, proposals.height], 2), out=found.boxes)
                 counts = mask is not None or limits.max_per_class is not None
-                yield purpose, method, (found, holders if counts else None, borrowing)
+                yield purpose, method, (found, holders if counts else None)
 
     def _best(self, choice: _Choice, limit: int, place: tuple[int, int]) -> _Chosen:
         guesses: dict[tuple[int, int], float] = self._local.__dict__.setdefault("guesses", {})
@@ -173,8 +169,7 @@ class ImageDecoder:
             limit=limit,
         )
         guesses[place] = best.guess
-        decided = best.looked_at.proposals * choice.num_classes + best.looked_at.labels
-        return *choice.looked_at(best.kept), choice.candidates.number_borrowing(decided)
+        return choice.looked_at(best.kept)
 
     def _filtered(self, scores: Scores, factors: Float32 | None, threshold: float) -> tuple[Scores, float]:
         """The scores as the framework makes them, and what they must exceed."""
@@ -212,7 +207,6 @@ class _Choice:
             at_floor = np.nextafter(self.floor, np.float32(-np.inf))
             level = np.maximum(at_floor, np.float32(self.threshold))
         flat, scores = self.candidates.unsorted(level)
-        borrowing = self.candidates.number_borrowing(flat)
         survivors = self.suppression.survivors(flat, scores, self.num_classes)
         flat, scores = flat.take(survivors), scores.take(survivors)
         labels = flat % self.num_classes
@@ -220,11 +214,11 @@ class _Choice:
             useful = np.flatnonzero(scores >= self.floor.take(labels))
             flat, scores, labels = flat.take(useful), scores.take(useful), labels.take(useful)
         if self.classes is None:
-            return sort_candidates(flat, scores, self.num_classes), _NO_HOLDERS, borrowing
+            return sort_candidates(flat, scores, self.num_classes), _NO_HOLDERS
         looked_at = self.classes.take(labels)
         rows, others = np.flatnonzero(looked_at), np.flatnonzero(~looked_at)
         kept = sort_candidates(flat.take(rows), scores.take(rows), self.num_classes)
-        return kept, (_small(labels.take(others), self.num_classes), scores.take(others)), borrowing
+        return kept, (_small(labels.take(others), self.num_classes), scores.take(others))
 
     def looked_at(self, found: SortedCandidates) -> tuple[SortedCandidates, _Holders]:
         """Those of the candidates whose class is looked at, and what is left of the others."""
@@ -246,14 +240,14 @@ def _small(labels: npt.NDArray[np.intp], num_classes: int) -> npt.NDArray[np.int
 
 def _together(parts: Sequence[_FoundInImage]) -> Decoded:
     """What was found in images that follow each other."""
-    found, held, borrowing = zip(*parts, strict=True)
+    found, held = zip(*parts, strict=True)
     detections = Detections.concatenate(found)
     holders = [of_image for of_image in held if of_image is not None]
     if not holders:
-        return Decoded(detections, None, sum(borrowing))
+        return Decoded(detections)
     labels, scores = (np.concatenate(column) for column in zip(*holders, strict=True))
     numbers = np.array([len(of_image[1]) for of_image in holders])
-    return Decoded(detections, PlaceHolders(labels, scores, numbers), sum(borrowing))
+    return Decoded(detections, PlaceHolders(labels, scores, numbers))
 
 
 def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.intp] | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from logn.errors import InputError
 from logn.evaluate.detection.protocol import LVIS_CAP, SCORE_THRESHOLD
-from logn.evaluate.store.format import StoreHeader
+from logn.evaluate.store.store import StoreHeader
 from logn.logits.arrays import check_background
 from logn.logits.proposals import Postprocessing, check_nms
 

@@ -22,7 +22,6 @@ from logn.evaluate.comparison.provenance import Provenance, describe_statistics
 from logn.evaluate.comparison.report_details import ReportDetails, evenly_spaced
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import choosing_half
-from logn.evaluate.decode.borrowed_boxes import borrowed_note
 from logn.evaluate.decode.decoder import Purpose, available_processors, decode_for
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.image_decoder import Decoded
@@ -100,7 +99,7 @@ class DetectionTask:
             lowest = min(settings.decode.score_threshold, FIXED_THRESHOLD)
             limits = replace(settings.decode, max_detections=None, max_per_class=FIXED_LIMIT, score_threshold=lowest)
             purposes.append(Purpose(limits, verified))
-        decoded = decode_for(self.store, transforms, purposes, progress=progress, names=list(maps))
+        decoded = decode_for(self.store, transforms, purposes, progress=progress)
         found, unverified = [one.detections for one in decoded[0]], self._unverified(decoded[0])
         looks = [of_method.take(looked_at[of_method.image_index]) for of_method in found]
         capped = found if settings.errors else [self._verified(of_method) for of_method in found]
@@ -116,7 +115,7 @@ class DetectionTask:
                 masks[place],
                 looks[place] if settings.report_images else None,
                 transform,
-                (*self._method_notes(transform), *borrowed_note(self.store, capped[place])),
+                self._method_notes(transform),
                 unverified[place],
             )
             for place, (name, transform) in enumerate(maps.items())

@@ -6,25 +6,24 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.deploy.fold import check_fold_proof, check_foldable, check_same_weights, copied_layer, fold, prove_fold
-from logn.deploy.kept_outputs import check_kept, watch_outputs
 from logn.deploy.onnx_fold import Proof
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, beside
 from logn.evaluate.models.open import network_of
 from logn.evaluate.models.proposal_statistics import column_names, counted_objectness, start_statistics
-from logn.evaluate.store.predict import as_tensor
 from logn.logits.layer import LogitLayer, count_columns, find_modules, fingerprint
 from logn.logits.output_check import evaluation_mode
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import collect_moments
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Images = Sequence[npt.NDArray[np.uint8]]
 BATCH = 8
@@ -56,6 +55,8 @@ class TorchModel:
 
     def check(self) -> None:
         """Refuse what could not be corrected before the pass over the images, which may take an hour."""
+        from logn.deploy.fold import check_foldable
+
         for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
             check_foldable(path, module)
         # Weights do not say that a map is in them. What `correct` wrote beside them does: it is of the weights before.
@@ -99,6 +100,9 @@ class TorchModel:
 
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
+        from logn.deploy.fold import check_fold_proof, check_same_weights, copied_layer, fold, prove_fold
+        from logn.deploy.kept_outputs import check_kept, watch_outputs
+
         plain = copied_layer(self.network, self.layer)
 
         def run(model: TorchModel) -> None:
@@ -164,6 +168,20 @@ class ProposalModel:
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Never reached: `check` comes first."""
         raise NotImplementedError
+
+
+def as_tensor(image: npt.NDArray[np.uint8]) -> Any:
+    """An RGB image `(H, W, 3)` as the float tensor `(3, H, W)` in 0..1 that detectors take.
+
+    Example:
+        >>> tuple(as_tensor(np.zeros((4, 5, 3), np.uint8)).shape)
+        (3, 4, 5)
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("torch", extra="torch") from error
+    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).float().div_(255)
 
 
 def _fingerprint_in(statistics: Path) -> str | None:

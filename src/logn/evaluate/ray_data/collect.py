@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from logn.errors import InputError, LogNWarning
+from logn.evaluate.models.collect import as_tensor
 from logn.evaluate.models.open import network_of
 from logn.evaluate.models.proposal_statistics import column_names, counted_objectness, start_statistics
 from logn.evaluate.ray_data.engine import BlockWorker, run_blocks, shipped
 from logn.evaluate.ray_data.images import BlockImages
-from logn.evaluate.store.predict import as_tensor
 from logn.logits.layer import LogitLayer, count_columns, fingerprint
 from logn.logits.locate import find_layer
 from logn.statistics.metadata import StatisticsMetadata
