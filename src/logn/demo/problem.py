@@ -1,0 +1,187 @@
+"""The demonstration's data: drawn scenes with a hundred classes of glyphs, from frequent to rare.
+
+The shapes of the glyphs come with the package, so the pictures are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn.demo.plan import IntArray, frequency_group, long_tailed_counts, mix_families, plan_training, plan_validation
+from logn.demo.scene import BoolArray, Glyph, draw_scene
+from logn.files import atomic_path, write_text
+from logn.labels.image_file import import_pillow
+
+#: Images that the shipped detector was trained on; the demonstration draws the first of them.
+TRAINING_IMAGES = 2400
+TEST_IMAGES = 480
+SIDE = 128
+_SEED = 0
+_SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Alphabet:
+    """The glyphs of the problem.
+
+    Args:
+        names: Of the classes.
+        families: Which look-alikes each class belongs to.
+        glyphs: Of each class, in its styles.
+        distractors: Glyphs that are drawn, too, and are no class.
+    """
+
+    names: tuple[str, ...]
+    families: tuple[int, ...]
+    glyphs: tuple[Glyph, ...]
+    distractors: tuple[Glyph, ...]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the shapes as one compressed file of arrays."""
+        shapes = [style for glyph in (*self.glyphs, *self.distractors) for style in glyph]
+        with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+            np.savez_compressed(
+                stream,
+                names=np.array(self.names),
+                families=np.array(self.families),
+                styles=np.array(len(self.glyphs[0])),
+                sizes=np.array([shape.shape for shape in shapes], np.uint8),
+                opacity=np.concatenate([shape.ravel() for shape in shapes]),
+            )
+
+    @classmethod
+    def load(cls, stream: Any) -> Alphabet:
+        """Read what `save` wrote."""
+        with np.load(stream, allow_pickle=False) as stored:
+            sizes, opacity, styles = stored["sizes"].astype(int), stored["opacity"], int(stored["styles"])
+            names, families = stored["names"].tolist(), stored["families"].tolist()
+        ends = np.cumsum(sizes.prod(axis=1))[:-1]
+        shapes = [part.reshape(size) for part, size in zip(np.split(opacity, ends), sizes, strict=True)]
+        glyphs = [tuple(shapes[start : start + styles]) for start in range(0, len(shapes), styles)]
+        return cls(tuple(names), tuple(families), tuple(glyphs[: len(names)]), tuple(glyphs[len(names) :]))
+
+
+@cache
+def alphabet() -> Alphabet:
+    """The glyphs that come with the package.
+
+    Example:
+        >>> len(alphabet().names), len(alphabet().distractors)
+        (100, 60)
+    """
+    with (files("logn.demo") / "glyphs.npz").open("rb") as stream:
+        return Alphabet.load(stream)
+
+
+@cache
+def plan() -> dict[str, list[IntArray]]:
+    """The classes of the objects of every training and test image, the same each time.
+
+    Example:
+        >>> {split: len(images) for split, images in plan().items()}
+        {'train': 2400, 'test': 480}
+    """
+    generator = np.random.default_rng((_SEED, 0))
+    classes = len(alphabet().names)
+    counts = long_tailed_counts(classes, TRAINING_IMAGES)[mix_families(alphabet().families, generator)]
+    return {
+        "train": plan_training(counts, TRAINING_IMAGES, generator),
+        "test": plan_validation(classes, TEST_IMAGES, generator),
+    }
+
+
+def training_counts() -> IntArray:
+    """In how many of all training images each class stands.
+
+    Example:
+        >>> int(training_counts().max()), int(training_counts().min())
+        (600, 2)
+    """
+    present = np.concatenate([np.unique(labels) for labels in plan()["train"]])
+    return np.bincount(present, minlength=len(alphabet().names))
+
+
+def draw_problem(
+    folder: str | os.PathLike[str],
+    *,
+    train: int = TRAINING_IMAGES,
+    test: int = TEST_IMAGES,
+    progress: Callable[[int], object] = lambda count: None,
+) -> Path:
+    """Draw the first images of both splits and write their labels.
+
+    Writes `images/train` and `images/test`, `train.json` and `test.json` (LVIS's form; every class is verified in every
+    image) and `counts.csv`, the training images of each class. Images that are there already are kept.
+
+    Args:
+        folder: Where to write.
+        train: How many training images.
+        test: How many test images.
+        progress: Called with the number of images whenever some are drawn.
+
+    Example:
+        >>> import tempfile
+        >>> root = draw_problem(tempfile.mkdtemp(), train=2, test=1)
+        >>> sorted(path.name for path in root.iterdir())
+        ['counts.csv', 'images', 'test.json', 'train.json']
+    """
+    root = Path(folder)
+    for split, number in zip(_SPLITS, (train, test), strict=True):
+        (root / "images" / split).mkdir(parents=True, exist_ok=True)
+        objects = []
+        for image in range(number):
+            objects.append(_draw(root, split, image))
+            progress(1)
+        write_text(root / f"{split}.json", json.dumps(_annotations(split, objects)))
+    rows = [f"{name},{count}" for name, count in zip(alphabet().names, training_counts(), strict=True)]
+    write_text(root / "counts.csv", "\n".join(["name,image_count", *rows]) + "\n")
+    return root
+
+
+def _draw(root: Path, split: str, image: int) -> list[tuple[int, list[int]]]:
+    """Draw one image; gives the class and the box of each object."""
+    labels = plan()[split][image].tolist()
+    glyphs = [alphabet().glyphs[label] for label in labels]
+    generator = np.random.default_rng((_SEED, 1 + _SPLITS.index(split), image))
+    scene = draw_scene(glyphs, alphabet().distractors, SIDE, generator)
+    path = root / _file_name(split, image)
+    if not path.exists():
+        with atomic_path(path) as temporary:
+            import_pillow().fromarray(scene.image).save(temporary, format="png", compress_level=1)
+    return [(label, _box(mask)) for label, mask in zip(labels, scene.masks, strict=True)]
+
+
+def _file_name(split: str, image: int) -> str:
+    return f"images/{split}/{image:06d}.png"
+
+
+def _box(mask: BoolArray) -> list[int]:
+    rows, columns = np.flatnonzero(mask.any(axis=1)).tolist(), np.flatnonzero(mask.any(axis=0)).tolist()
+    return [columns[0], rows[0], columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1]
+
+
+def _annotations(split: str, objects: Sequence[Sequence[tuple[int, list[int]]]]) -> dict[str, Any]:
+    counts = training_counts().tolist()
+    categories = [
+        {"id": label + 1, "name": name, "frequency": frequency_group(count), "image_count": count}
+        for label, (name, count) in enumerate(zip(alphabet().names, counts, strict=True))
+    ]
+    images, annotations = [], []
+    for number, drawn in enumerate(objects):
+        absent = sorted({*range(1, len(categories) + 1)} - {label + 1 for label, _ in drawn})
+        file_name = _file_name(split, number)
+        entry = {"id": number + 1, "file_name": file_name, "coco_url": file_name, "height": SIDE, "width": SIDE}
+        images.append(entry | {"neg_category_ids": absent, "not_exhaustive_category_ids": []})
+        for label, box in drawn:
+            annotation = {"id": len(annotations) + 1, "image_id": number + 1, "category_id": label + 1, "bbox": box}
+            annotations.append(annotation | {"area": box[2] * box[3], "iscrowd": 0})
+    return {"images": images, "annotations": annotations, "categories": categories}
