@@ -27,7 +27,16 @@ def oldest(session: nox.Session) -> None:
     session.install("--resolution", "lowest-direct", "-e", ".[all]")
     session.install("hypothesis", "lvis", "numpy<2", "pycocotools", "pytest", "pytest-xdist", "tidecv")
     session.run(
-        "pytest", "-n", "auto", *OTHER_VERSIONS, "tests", "src", "--ignore", "tests/frameworks", "--ignore", "tests/docs"
+        "pytest",
+        "-n",
+        "auto",
+        *OTHER_VERSIONS,
+        "tests",
+        "src",
+        "--ignore",
+        "tests/frameworks",
+        "--ignore",
+        "tests/docs",
     )
 
 

@@ -14,7 +14,7 @@ import logn
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # The frameworks of these are not installed here, so what they call is looked up instead.
-SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection_test.py")]
+SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection" / "test.py")]
 # Made of these classes where their frameworks are.
 STAND_INS = {
     "logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest",

@@ -1,8 +1,8 @@
 """Test an MMDetection model with its logits normalised, by the framework's own test loop.
 
-    python examples/mmdetection_test.py CONFIG CHECKPOINT --method logn --save-to maps/logn.safetensors
+    python examples/mmdetection/test.py CONFIG CHECKPOINT --method logn --save-to maps/logn.safetensors
 
-Several GPUs: `torchrun --nproc-per-node 8 examples/mmdetection_test.py CONFIG CHECKPOINT --launcher pytorch`.
+Several GPUs: `torchrun --nproc-per-node 8 examples/mmdetection/test.py CONFIG CHECKPOINT --launcher pytorch`.
 """
 
 import argparse
