@@ -9,11 +9,13 @@ import argparse
 import json
 
 import numpy
+from logn.methods import fit
 from mmdet.utils import register_all_modules
 from mmengine.config import Config, DictAction
 from mmengine.runner import Runner
 
-from logn.deploy.mmdetection import LogNHook
+import logn
+from logn.deploy.mmdetection import LogNHook, save_maps
 
 
 def number_or_name(text: str) -> float | str:
@@ -33,6 +35,18 @@ def parts_of(chosen: argparse.Namespace) -> dict[str, object]:
     return {**parts, "method": chosen.method}
 
 
+def official_maps(runner: Runner, parts: dict[str, object], path: str) -> list[str]:
+    """Fit the map of each stage to a moving average over sampled regions of augmented images, one at a time."""
+    from logn_research.mmdetection import official_statistics
+
+    runner.load_or_resume()
+    loader = runner.build_dataloader({**runner.cfg.train_dataloader, "batch_size": 1})
+    layer = logn.locate_logits(runner.model)
+    method = str(parts.pop("method"))
+    stages = official_statistics(runner.model, loader, layer)
+    return [str(file) for file in save_maps([fit(method, moments=moments, **parts) for moments in stages], path)]
+
+
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
@@ -42,6 +56,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--strength", type=float, help="0 leaves the means alone (a row of table 2)")
     parser.add_argument("--no-std", action="store_true", help="leave the spreads alone (a row of table 2)")
     parser.add_argument("--std-power", type=float, help="2 divides by the variance, as in the appendix")
+    parser.add_argument("--official", action="store_true", help="statistics as the authors take them; one process")
     parser.add_argument("--num-batches", type=int, help="collect from so many batches only")
     parser.add_argument("--maps", nargs="+", help="use these maps instead of collecting")
     parser.add_argument("--save-to", help="file to write the map to")
@@ -58,6 +73,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     config.merge_from_dict(chosen.cfg_options)
     config.load_from, config.work_dir, config.launcher = chosen.checkpoint, chosen.work_dir, chosen.launcher
     runner = Runner.from_cfg(config)
+    if chosen.official:
+        chosen.maps = official_maps(runner, parts_of(chosen), chosen.save_to or f"{chosen.work_dir}/map.safetensors")
+        chosen.save_to = None
     if not chosen.plain:
         hook = LogNHook(num_batches=chosen.num_batches, maps=chosen.maps, save_to=chosen.save_to, **parts_of(chosen))
         runner.register_hook(hook)

@@ -75,7 +75,8 @@ class OneImageDetector(nn.Module):
         best = scores[:, 0].topk(rpn._pre_nms_top_n["testing"]).indices
         boxes = clip_boxes_to_image(boxes[best], (SIDE, SIDE))
         kept = nms(boxes, scores[best, 0], rpn.nms_thresh)
-        return boxes[kept[: rpn._post_nms_top_n["testing"]]]
+        regions: Tensor = boxes[kept[: rpn._post_nms_top_n["testing"]]]
+        return regions
 
 
 def export_detector(detector: TwoStageDetector, path: str | os.PathLike[str]) -> None:

@@ -6,12 +6,13 @@ A configuration names this module once, and its classes by their names:
     model = dict(roi_head=dict(bbox_head=dict(loss_cls=dict(
         type="LongTailLoss", _delete_=True, loss="eql-v2", counts="lvis_v1_train.json"))))
 
-`sampled_logits` gives the statistics of the official code: regions that training samples, augmented images.
+`official_statistics` are those of the authors' code: a moving average over the regions that training samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,12 +22,15 @@ from mmdet.structures.bbox import bbox2roi
 from torch import Tensor, nn
 
 from logn.classes.counts import ClassCounts
-from logn.logits.layer import LogitLayer
+from logn.logits.layer import LogitLayer, count_columns, find_modules
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
+from logn_research.estimators import MovingAverage
 from logn_research.losses import make_loss
 from logn_research.training.detectors.feature_memory import SIGNS, FeatureMemory, jittered_boxes
 
 
-@MODELS.register_module()  # type: ignore[misc]
+@MODELS.register_module()
 class LongTailLoss(nn.Module):
     """One of our losses as MMDetection's classification loss; it decides the number of columns and the scores.
 
@@ -95,7 +99,7 @@ def logit_layer(model: Any) -> LogitLayer:
     )
 
 
-@MODELS.register_module()  # type: ignore[misc]
+@MODELS.register_module()
 class MemoryRoIHead(StandardRoIHead):  # type: ignore[misc]
     """MMDetection's RoI head with LOCE's memory of features, from which weak classes are drawn more often (MFS).
 
@@ -169,15 +173,38 @@ def _instances(sampling_results: Sequence[Any]) -> Tensor:
     return torch.cat(numbers)
 
 
-def sampled_logits(model: Any, batch: Any) -> None:
-    """Run a detector over a batch as training does, without training it: 512 sampled regions an image.
+def official_statistics(
+    model: Any, loader: Iterable[Any], layer: LogitLayer, *, momentum: float | None = 5e-5
+) -> tuple[ClassMoments, ...]:
+    """Statistics over the regions that training samples (512 an image) of augmented images, one for each stage.
 
-    Pass it as `forward` to `logn.calibrate` or `logn.record` with the training loader of a configuration, whose
-    pipeline has the augmentation: that is the population of the official statistics.
+    No weight changes. The authors' code passes one image at a time, so give a loader with a batch size of 1.
 
     Args:
         model: MMDetection's two-stage detector, a cascade too.
-        batch: Of the training loader.
+        loader: The training loader of a configuration, whose pipeline has the augmentation.
+        layer: Where the logits are.
+        momentum: Of the moving average; None for exact moments.
     """
-    data = model.data_preprocessor(batch, True)
-    model.loss(data["inputs"], data["data_samples"])
+    model.eval()
+    modules = find_modules(model, layer)
+    columns = count_columns(model, layer)
+    metadata = StatisticsMetadata(
+        background=layer.background, activation=layer.activation, population="sampled regions"
+    )
+    average = partial(MovingAverage, momentum=momentum) if momentum is not None else ClassMoments
+    stages: list[Any] = [average(columns, metadata=metadata) for _ in modules]
+
+    def listen(stage: Any) -> Callable[..., None]:
+        return lambda module, inputs, output: stage.update(output[:, :columns])
+
+    hooks = [module.register_forward_hook(listen(stage)) for module, stage in zip(modules, stages, strict=True)]
+    try:
+        with torch.no_grad():
+            for batch in loader:
+                data = model.data_preprocessor(batch, True)
+                model.loss(data["inputs"], data["data_samples"])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(stage if momentum is None else stage.moments() for stage in stages)

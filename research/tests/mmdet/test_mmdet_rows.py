@@ -13,7 +13,7 @@ import logn
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
 
-from logn_research.mmdetection import MemoryRoIHead, logit_layer, sampled_logits
+from logn_research.mmdetection import MemoryRoIHead, logit_layer, official_statistics
 from mmengine.config import Config
 from mmengine.runner import Runner
 
@@ -67,9 +67,7 @@ def test_official_statistics_are_those_of_sampled_regions(config, checkpoint):
     layer = logn.locate_logits(model)
     rows = []
     model.roi_head.bbox_head.register_forward_hook(lambda module, inputs, output: rows.append(output[0]))
-    with logn.record(model, layer, check_output=False) as moments, torch.no_grad():
-        for batch in loader:
-            sampled_logits(model, batch)
+    (moments,) = official_statistics(model, loader, layer, momentum=None)
     logits = torch.cat(rows).double()
     images = sum(len(batch["inputs"]) for batch in loader)
     assert len(logits) <= 512 * images

@@ -175,7 +175,8 @@ def _annotations(split: str, objects: Sequence[Sequence[tuple[int, list[int]]]])
         {"id": label + 1, "name": name, "frequency": frequency_group(count), "image_count": count}
         for label, (name, count) in enumerate(zip(alphabet().names, counts, strict=True))
     ]
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for number, drawn in enumerate(objects):
         absent = sorted({*range(1, len(categories) + 1)} - {label + 1 for label, _ in drawn})
         file_name = _file_name(split, number)
