@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
     from logn.evaluate.models.correct import correct as correct
     from logn.evaluate.models.open import detector as detector
-    from logn.evaluate.operating.operating_points import operating_points as operating_points
-    from logn.evaluate.operating.points import OperatingPoints as OperatingPoints
     from logn.evaluate.store.predict import predict as predict
     from logn.evaluate.store.store import PredictionStore as PredictionStore
+    from logn.evaluate.thresholds.operating_points import operating_points as operating_points
+    from logn.evaluate.thresholds.points import OperatingPoints as OperatingPoints
     from logn.logits.images import Preprocessing as Preprocessing
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
@@ -85,7 +85,7 @@ _HOME = {
     "LogitLayer": "logits.layer",
     "LogitNormalizer": "calibrators.logit_normalizer",
     "MissingExtraError": "errors",
-    "OperatingPoints": "evaluate.operating.points",
+    "OperatingPoints": "evaluate.thresholds.points",
     "PredictionStore": "evaluate.store.store",
     "Preprocessing": "logits.images",
     "Proposals": "logits.proposals",
@@ -110,7 +110,7 @@ _HOME = {
     "logit_adjustment": "calibrators.methods.logit_adjustment",
     "logit_normalization": "calibrators.methods.logit_normalization",
     "norcal": "calibrators.methods.norcal",
-    "operating_points": "evaluate.operating.operating_points",
+    "operating_points": "evaluate.thresholds.operating_points",
     "predict": "evaluate.store.predict",
     "prior2posterior": "calibrators.methods.prior2posterior",
     "recommend": "calibrators.recommend",

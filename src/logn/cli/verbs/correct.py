@@ -208,7 +208,7 @@ def correct(
 def _map_of_points(file: Path, at: float) -> ClassAffine:
     """The map of operating points; refuses those whose map has to be solved on predictions, which are not there."""
     from logn.evaluate.operating.folding import why_inexact
-    from logn.evaluate.operating.points import OperatingPoints
+    from logn.evaluate.thresholds.points import OperatingPoints
 
     points = OperatingPoints.load(file)
     if reason := why_inexact(points):

@@ -257,7 +257,7 @@ def _run(
     shown: bool | None,
 ) -> _Result:
     from logn.calibrators.class_affine import ClassAffine
-    from logn.evaluate.operating.operating_points import operating_points
+    from logn.evaluate.thresholds.operating_points import operating_points
 
     method, file = correction
     if method is not None and file is not None:

@@ -14,7 +14,7 @@ from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.metrics import DetectionMetrics
 from logn.evaluate.detection.recall_at_count import RecallAtCount
 from logn.evaluate.detection.tide import ErrorTypes
-from logn.evaluate.operating.threshold_curve import ThresholdCurve
+from logn.evaluate.thresholds.curve import ThresholdCurve
 
 
 @dataclass(frozen=True, eq=False)

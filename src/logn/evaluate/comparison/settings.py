@@ -11,7 +11,7 @@ from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.detection.class_groups import LVIS_BOUNDS
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.protocol import COCO_CAP, EvaluationProtocol
-from logn.evaluate.operating.threshold_curve import USUAL_THRESHOLD
+from logn.evaluate.thresholds.points import DEFAULT_AT
 
 # Of more images than this the report shows no more, and takes longer.
 REPORT_IMAGES = 500
@@ -78,7 +78,7 @@ class CompareSettings:
         objective: str | None = None,
         report_images: int = REPORT_IMAGES,
         allow_missing_classes: bool = False,
-        at: float = USUAL_THRESHOLD,
+        at: float = DEFAULT_AT,
         *,
         draws: int | None = None,
         mask_errors: bool = False,

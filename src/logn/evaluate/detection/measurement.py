@@ -23,7 +23,8 @@ from logn.evaluate.detection.metrics import calibration_error, evaluate_detectio
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, UnverifiedScores, counts_above, recall_at_count
 from logn.evaluate.detection.tide import error_types
-from logn.evaluate.operating.threshold_curve import USUAL_THRESHOLD, ThresholdCurve
+from logn.evaluate.thresholds.curve import ThresholdCurve
+from logn.evaluate.thresholds.points import DEFAULT_AT
 
 # Matched detections by the suffix of the metrics they give: "" for boxes, "-mask" for masks; and the right ones among
 # those that are kept at an equal count, by the metric that they give.
@@ -99,7 +100,7 @@ class Measurement:
     fixed_protocol: EvaluationProtocol
     groups: Groups | None
     errors: bool = False
-    at: float = USUAL_THRESHOLD
+    at: float = DEFAULT_AT
     mask_errors: bool = False
 
     def counts(self, baseline: MethodDetections) -> dict[float, int]:

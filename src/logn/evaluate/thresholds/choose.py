@@ -1,0 +1,330 @@
+"""Choosing a threshold per class for a goal.
+
+Each class's own threshold is shrunk towards the common one by as much as it is uncertain, and kept only where it is
+better than the common one on held-out folds of the images.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.evaluate.thresholds.scores import Array, Bools, ClassSums, Draws, Ints, ScoredDetections, logit, ratio
+from logn.logits.arrays import FloatArray, sigmoid
+
+F1, PRECISION, RECALL, FALSE_ALARMS = "f1", "precision", "recall", "fppi"
+GOALS = "f1, precision=0.9, recall=0.8 or fppi=1 (false alarms per image)"
+# Right detections that a class must have for a threshold of its own.
+FEWEST = 5
+# Right detections that a class must have for its spread over draws to inform the spread of others.
+ENOUGH = 10
+FOLDS = 5
+# The images are divided into folds this often: one partition of few images is noisy.
+REPEATS = 4
+# Why a class has the common threshold.
+NO_OBJECTS, UNREACHED, TOO_FEW, NO_BETTER = "no objects", "goal not reached", "too few objects", "no better"
+# What a false alarm may cost in objects found, in logarithms; beyond it nothing changes any more.
+_PRICES = (-16.0, 16.0)
+_HALVINGS = 26
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What thresholds are chosen for.
+
+    In each class: `f1`, `precision=P` (as many objects as can be found at this precision), `recall=R` (the highest
+    threshold that finds this share of the objects). Over all classes: `fppi=N` (as many objects as can be found with N
+    false alarms per image).
+
+    Args:
+        kind: "f1", "precision", "recall" or "fppi".
+        value: The number after the equals sign.
+
+    Example:
+        >>> Goal.parse("f1"), Goal.parse("fppi=0.5").is_joint
+        (Goal(kind='f1', value=1.0), True)
+        >>> Goal.parse("precision=90")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `goal` precision to be above 0 and at most 1, but got 90.
+    """
+
+    kind: str
+    value: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> Goal:
+        """Read a goal such as "recall=0.8"."""
+        kind, equals, number = str(text).strip().partition("=")
+        try:
+            value = float(number) if equals else 1.0
+        except ValueError:
+            value = float("nan")
+        if kind not in (F1, PRECISION, RECALL, FALSE_ALARMS) or bool(equals) == (kind == F1) or np.isnan(value):
+            raise InputError(f"Expected `goal` to be {GOALS}, but got {text!r}.")
+        if kind == FALSE_ALARMS and not 0 < value < float("inf"):
+            raise InputError(f"Expected `goal` fppi to be a number above 0, but got {value:g}.")
+        if kind != FALSE_ALARMS and not 0 < value <= 1:
+            raise InputError(f"Expected `goal` {kind} to be above 0 and at most 1, but got {value:g}.")
+        return cls(kind, value)
+
+    def __str__(self) -> str:
+        return F1 if self.kind == F1 else f"{self.kind}={self.value:g}"
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it is over all classes together."""
+        return self.kind == FALSE_ALARMS
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenThresholds:
+    """Thresholds that were chosen on some images.
+
+    Args:
+        thresholds: `(F,)` one per class.
+        common: The one threshold for all classes, for the same goal.
+        own: `(F,)` before shrinking; NaN for a class without one.
+        weights: `(F,)` of the own threshold against the common one, in logits; 0 is the common one.
+        reasons: `(F,)` why a class has the common threshold; empty where it has its own.
+    """
+
+    thresholds: FloatArray
+    common: float
+    own: FloatArray
+    weights: FloatArray
+    reasons: tuple[str, ...]
+
+
+def choose_thresholds(
+    detections: ScoredDetections, goal: Goal, *, num_bootstrap: int = 200, seed: int = 0
+) -> ChosenThresholds:
+    """Choose a threshold per class.
+
+    Args:
+        detections: What can be kept, and what is right.
+        goal: What is wanted.
+        num_bootstrap: Draws of images that tell how uncertain each threshold is; 0 shrinks nothing.
+        seed: Of the draws and folds.
+    """
+    if not len(detections.object_labels):
+        raise InputError("Expected objects in the images that thresholds are chosen on, but there are none.")
+    once = Draws.once(detections)
+    common, own = choose(once, goal)
+    drawn = [choose(draws, goal)[1] for draws in Draws.bootstrap(detections, num_bootstrap, seed)]
+    spread = _variance(logit(np.concatenate(drawn, axis=1))) if drawn else None
+    hits = np.array([scores.right.sum() for scores in detections.by_class])
+    weights = _weights(common, own, spread, hits)[:, 0]
+    better = _better_on_held_out(detections, goal, spread, hits, seed)
+    weights = np.where(better, weights, 0.0)
+    thresholds = shrunk(common, own, weights[:, None], once, goal)[:, 0]
+    reasons = _reasons(detections.objects_per_class, own[:, 0], hits, weights)
+    if not weights.any():
+        thresholds = np.full(detections.num_classes, common[0])
+    return ChosenThresholds(thresholds, float(common[0]), own[:, 0], weights, reasons)
+
+
+def choose(draws: Draws, goal: Goal) -> tuple[FloatArray, FloatArray]:
+    """The common threshold `(B,)` and that of each class `(F, B)`, NaN where a class cannot meet the goal."""
+    common = _of_one(draws.pooled, goal, draws.images)
+    fallback = draws.pooled.scores.thresholds[-1 if goal.kind == RECALL else 0]
+    common = np.where(np.isnan(common), fallback, common)
+    if goal.is_joint:
+        return common, _allotted(draws, goal)
+    own = [_of_one(sums, goal, draws.images) for sums in draws.classes]
+    return common, np.array(own).reshape(len(own), draws.size)
+
+
+def _of_one(sums: ClassSums, goal: Goal, images: Array) -> FloatArray:
+    """The threshold `(B,)` of one class, or of all as one; NaN where the goal cannot be met."""
+    levels, objects = sums.scores.levels, sums.objects
+    hits, alarms = sums.hits[levels], sums.alarms[levels]
+    if goal.kind == F1:
+        value = hits / np.maximum(objects + hits + alarms, 1)
+        met, place = value.max(axis=0) > 0, value.argmax(axis=0)
+    elif goal.kind == RECALL:
+        enough = (hits >= goal.value * objects - 1e-9) & (objects > 0)
+        met, place = enough.any(axis=0), enough.argmax(axis=0)
+    else:
+        if goal.kind == PRECISION:
+            allowed = (hits > 0) & (hits >= goal.value * (hits + alarms) - 1e-9)
+        else:
+            allowed = alarms <= goal.value * images + 1e-9
+        met, place = allowed.any(axis=0), len(allowed) - 1 - allowed[::-1].argmax(axis=0)  # the lowest that is allowed
+    return np.where(met, sums.scores.thresholds[place], np.nan)
+
+
+def _allotted(draws: Draws, goal: Goal) -> FloatArray:
+    """Thresholds `(F, B)` that find most objects within the false alarms allowed over all classes.
+
+    At a price of a false alarm in objects, each class takes the level with the most objects less the price of its false
+    alarms: a corner of the concave hull of its curve. The lowest price that the goal allows is found by bisection.
+    """
+    counts = [(sums.hits[sums.scores.levels], sums.alarms[sums.scores.levels]) for sums in draws.classes]
+    columns = np.arange(draws.size)
+
+    def taken(price: FloatArray) -> list[Array]:
+        return [(hits - np.exp(price) * alarms).argmax(axis=0) for hits, alarms in counts]
+
+    low, high = np.full(draws.size, _PRICES[0]), np.full(draws.size, _PRICES[1])
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        alarms = np.sum(
+            [pair[1][level, columns] for pair, level in zip(counts, taken(middle), strict=True)], axis=0, dtype=np.int64
+        )
+        allowed = alarms <= goal.value * draws.images + 1e-9
+        high, low = np.where(allowed, middle, high), np.where(allowed, low, middle)
+    picked = zip(draws.classes, taken(high), strict=True)
+    return np.array([sums.scores.thresholds[level] for sums, level in picked]).reshape(len(counts), draws.size)
+
+
+def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draws, goal: Goal) -> FloatArray:
+    """Thresholds `(F, B)` between those of the classes and the common one, in logits.
+
+    With a goal over all classes, those with a threshold of their own then move together until it is met again.
+
+    Args:
+        common: `(B,)` common thresholds.
+        own: `(F, B)` of each class; NaN takes the common one.
+        weights: `(F, B)` or `(F, 1)` of the own threshold; 0 for the common one.
+        draws: What they were chosen on.
+        goal: The goal.
+    """
+    base = logit(common)
+    mixed = base + np.where(np.isnan(own), 0.0, weights * (logit(np.nan_to_num(own, nan=0.5)) - base))
+    if goal.is_joint and (weights < 1).any():
+        moves = np.broadcast_to(weights > 0, mixed.shape)
+        mixed = mixed + moves * _offset_to_meet(mixed, moves, draws, goal)
+    return sigmoid(mixed)
+
+
+def _offset_to_meet(logits: FloatArray, moves: Bools, draws: Draws, goal: Goal) -> FloatArray:
+    """The least common move `(B,)` of some threshold logits `(F, B)` that meets the goal over all classes."""
+    low, high = np.full(draws.size, -8.0), np.full(draws.size, 32.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        alarms = draws.at(sigmoid(logits + moves * middle))[1].sum(axis=0)
+        allowed = alarms <= goal.value * draws.images + 1e-9
+        high, low = np.where(allowed, middle, high), np.where(allowed, low, middle)
+    return high
+
+
+def _better_on_held_out(
+    detections: ScoredDetections, goal: Goal, spread: FloatArray | None, right: Ints, seed: int
+) -> Bools:
+    """`(F,)` the classes whose own threshold, chosen on other folds, is better on held-out images.
+
+    For `f1` the F1 of the class decides, for `precision` and `recall` how near the goal it comes. For `fppi` all
+    classes go together: they need to find more objects at the same number of false alarms.
+    """
+    count = min(FOLDS, detections.num_images)
+    if count < 2:
+        return np.zeros(detections.num_classes, bool)
+    rng = np.random.default_rng(seed)
+    folds = np.array([rng.permutation(detections.num_images) % count for _ in range(REPEATS)])
+    totals = np.zeros((2, 2, detections.num_classes))  # common and own; hits and false alarms
+    for partition, fold in itertools.product(folds, range(count)):
+        train, test = (Draws.once(detections.part((partition == fold) == side)) for side in (False, True))
+        common, own = choose(train, goal)
+        own = shrunk(common, own, _weights(common, own, spread, right), train, goal)
+        for side, thresholds in enumerate((np.broadcast_to(common, own.shape), own)):
+            logits = logit(thresholds)
+            offset = _offset_to_meet(logits, np.ones(own.shape, bool), test, goal) if goal.is_joint else 0.0
+            totals[side] += np.array(test.at(sigmoid(logits + offset)))[:, :, 0]
+    objects = REPEATS * detections.objects_per_class
+    scores = [_score(goal, hits, alarms, objects) for hits, alarms in totals]
+    if goal.is_joint:
+        return np.full(detections.num_classes, scores[1].sum() > scores[0].sum())
+    result: Bools = scores[1] > scores[0]
+    return result
+
+
+def _score(goal: Goal, hits: FloatArray, alarms: FloatArray, objects: Ints) -> FloatArray:
+    """`(F,)` how good thresholds are; higher is better."""
+    if goal.kind == F1:
+        return np.nan_to_num(ratio(2 * hits, hits + alarms + objects))
+    if goal.kind == PRECISION:
+        return -np.abs(np.nan_to_num(ratio(hits, hits + alarms)) - goal.value)
+    if goal.kind == RECALL:
+        return -np.abs(np.nan_to_num(ratio(hits, objects)) - goal.value)
+    return hits
+
+
+def _reasons(objects: Ints, own: FloatArray, hits: Ints, weights: FloatArray) -> tuple[str, ...]:
+    """Why each class has the common threshold; empty where it has its own."""
+    conditions: Sequence[Bools] = [weights > 0, objects == 0, hits < FEWEST, np.isnan(own)]
+    return tuple(np.select(conditions, ["", NO_OBJECTS, TOO_FEW, UNREACHED], NO_BETTER).tolist())
+
+
+def _variance(values: FloatArray) -> FloatArray:
+    """`(F,)` variance of each row without its NaN; NaN for fewer than two numbers."""
+    finite = np.isfinite(values)
+    count = np.maximum(finite.sum(axis=1), 1)
+    mean = np.where(finite, values, 0.0).sum(axis=1) / count
+    spread = np.where(finite, (values - mean[:, None]) ** 2, 0.0).sum(axis=1) / count
+    return np.where(finite.sum(axis=1) > 1, spread, np.nan)
+
+
+def _weights(common: FloatArray, own: FloatArray, spread: FloatArray | None, hits: Ints) -> FloatArray:
+    """`(F, B)` weight of each own threshold: 0 with too few right detections, 1 for the others without draws."""
+    enough = (hits >= FEWEST)[:, None]
+    if spread is None:
+        return np.where(enough & np.isfinite(own), 1.0, 0.0)
+    pairs = zip(logit(own).T, logit(common), strict=True)
+    return np.where(enough, np.stack([shrinkage_weights(*pair, spread, hits)[0] for pair in pairs], axis=1), 0.0)
+
+
+def shrinkage_weights(
+    own: FloatArray, common: float, spread: FloatArray, decisions: npt.ArrayLike
+) -> tuple[FloatArray, float]:
+    """The weight of each class's own threshold against the common one, and the variance between classes.
+
+    The own logit of a class is taken to be normal around its true one with a variance `v_c`, the true ones to be normal
+    around the common one with a variance `t2`, and the weight is `t2 / (t2 + v_c)`. `v_c` is the variance over draws of
+    images, but at least `s2 / n_c`, with n_c the decisions of the class and s2 the median of `n_c v_c` over classes
+    with ten or more: all draws of a class with one object give the same threshold. `t2` is where the sum of
+    `(own - common)^2 / (t2 + v_c)` is the number of classes (Paule and Mandel), over classes with ten or more.
+
+    Args:
+        own: `(F,)` logit of each class's own threshold; NaN for a class without one, which gets the weight 0.
+        common: Logit of the common threshold.
+        spread: `(F,)` variance of each over draws of images; NaN where it is unknown.
+        decisions: `(F,)` how many decisions of the class there are to choose by.
+
+    Example:
+        >>> own, spread = np.array([2.0, -2.0, 2.0]), np.array([0.1, 0.1, 0.1])
+        >>> weights, between = shrinkage_weights(own, 0.0, spread, [100, 100, 2])
+        >>> weights.round(2).tolist(), round(between, 1)
+        ([0.98, 0.98, 0.44], 3.9)
+    """
+    count = np.asarray(decisions, np.float64)
+    present = np.isfinite(own) & (count > 0)
+    sure = present & (count >= ENOUGH) & np.isfinite(spread)
+    weights = np.zeros(len(own))
+    if not sure.any():
+        return weights, 0.0  # no class tells how much a threshold moves from draw to draw
+    pooled = float(np.median((count * spread)[sure]))
+    variance = np.maximum(np.nan_to_num(spread), pooled / np.maximum(count, 1))
+    variance = np.maximum(variance, 1e-6)
+    between = _between((own - common)[sure] ** 2, variance[sure])
+    weights[present] = between / (between + variance[present])
+    return weights, between
+
+
+def _between(squares: FloatArray, variance: FloatArray) -> float:
+    """The variance between classes: 0 where their spread is no larger than that of the draws."""
+    if (squares / variance).sum() <= len(squares):
+        return 0.0
+    low, high = 0.0, float(squares.sum()) + 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if (squares / (middle + variance)).sum() > len(squares):
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

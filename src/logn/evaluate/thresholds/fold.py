@@ -1,0 +1,343 @@
+"""Folding thresholds: the map after which one threshold acts as one per class, and what it changes.
+
+For plain sigmoids the map is a shift of each logit, and exact. Elsewhere (a softmax, an objectness, one class per box)
+the shifts are solved on predictions: the score of a class grows with its own shift, so every row has a critical shift
+per class, at which it begins to be kept, and given the shifts of the others the best one of a class is found by
+sorting. With a softmax this is repeated until nothing moves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.provenance import with_background_name
+from logn.errors import InputError
+from logn.evaluate.thresholds.points import OperatingPoints, check_threshold
+from logn.logits.arrays import FloatArray, sigmoid, softmax
+from logn.statistics.metadata import StatisticsMetadata
+
+if TYPE_CHECKING:
+    from logn.evaluate.decode.decoder import DecodeSettings
+    from logn.evaluate.store.store import PredictionStore
+
+Bools = npt.NDArray[np.bool_]
+METHOD = "thresholds"
+# Of the detections that thresholds per class keep, one threshold must keep this share.
+LEAST_KEPT = 0.95
+# Settings of the decoder that the points depend on.
+DECODED = ("nms", "nms_iou", "multi_label", "max_detections", "min_box_size")
+MOST_SWEEPS = 12
+# Numbers in the rows that shifts are solved on.
+MOST_NUMBERS = 30_000_000
+# Rows whose scores come within this factor of a threshold may change sides while shifts are solved.
+_NEAR = 0.25
+
+
+@dataclass(frozen=True)
+class FoldedPoints:
+    """A map, with the share of what thresholds per class keep that one threshold keeps too; NaN where not measured.
+
+    Args:
+        affine: The correction, then the shifts.
+        at: The one threshold.
+        kept: Of the detections that either keeps, those that both keep, with NMS within classes and no cap.
+        capped: The same with the cap per image that the points were chosen with.
+        agnostic: The same with class-agnostic NMS.
+        is_exact: Whether the map is exact by construction.
+    """
+
+    affine: ClassAffine
+    at: float
+    kept: float = math.nan
+    capped: float = math.nan
+    agnostic: float = math.nan
+    is_exact: bool = False
+
+    def describe(self) -> str:
+        """What stays and what changes."""
+        if self.is_exact:
+            text = f"One threshold, {self.at:g}, acts exactly as the thresholds per class"
+        else:
+            text = f"One threshold, {self.at:g}, keeps {100 * self.kept:.1f} % of what the thresholds per class keep"
+        if math.isnan(self.capped):
+            return (
+                f"{text}. Class-agnostic NMS and a cap per image compare scores of different classes: they may differ."
+            )
+        return (
+            f"{text}. With the cap per image {100 * self.capped:.1f} % stays, with class-agnostic NMS "
+            f"{100 * self.agnostic:.1f} %."
+        )
+
+
+def fold_points(points: OperatingPoints, at: float, predictions: Any, at_least: float) -> FoldedPoints:
+    """Make the map of `OperatingPoints.affine`, and measure it where there are predictions."""
+    check_threshold("threshold `at`", at)
+    store = _opened(points, predictions)
+    power = float(points.settings.get("score_power", 1.0))
+    # Where a score is a power of the model's own, it is compared with the power of a threshold.
+    level, thresholds = at ** (1 / power), points.thresholds ** (1 / power)
+    shifts = _log_odds(level) - _log_odds(thresholds)
+    reason = why_inexact(points)
+    if reason:
+        if store is None:
+            raise InputError(
+                f"Expected `predictions` (a prediction store) to solve the shifts for {reason} on, but got none."
+            )
+        shifts = _solved(points, store, level, thresholds, shifts)
+    affine = _whole_map(points, shifts, at)
+    if store is None:
+        return FoldedPoints(affine, at, is_exact=True)
+    folded = _measured(points, store, affine, at)
+    if reason and folded.kept < at_least:
+        nearer = "" if points.common is None else f" (`at`) nearer to the common one, {points.common:.3g}"
+        raise InputError(
+            f"Expected one threshold to keep at least {100 * at_least:.0f} % of what the thresholds per class keep, "
+            f"but with {reason} it keeps {100 * folded.kept:.1f} %: choose a threshold{nearer}, or apply the "
+            "thresholds per class to the detections."
+        )
+    return replace(folded, is_exact=not reason)
+
+
+def why_inexact(points: OperatingPoints) -> str:
+    """Why shifts alone cannot be exact; empty where they are."""
+    if points.activation == "softmax":
+        return "a softmax"
+    if points.settings.get("objectness"):
+        return "an objectness"
+    # Shifts change which class of a box is the best.
+    return "" if points.settings.get("multi_label", True) else "one class per box"
+
+
+def _log_odds(probability: Any) -> Any:
+    return np.log(probability) - np.log1p(-probability)
+
+
+def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore | None:
+    """The store, whose classes must be those of the points."""
+    if predictions is None:
+        return None
+    from logn.evaluate.store.store import PredictionStore
+
+    store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+    names = store.header.class_names
+    if store.num_classes != len(points.points) or (names is not None and names != points.class_names):
+        raise InputError("Expected `predictions` of the classes that the thresholds are for, but they are of others.")
+    return store
+
+
+def _columns(points: OperatingPoints) -> tuple[list[int], int]:
+    """The column of the logits of each class, and how many columns there are."""
+    number = len(points.points)
+    columns = points.settings.get("columns")
+    if columns is None:
+        columns = range(points.background == 0, number + (points.background == 0))
+    return list(columns), int(points.settings.get("num_columns", number + (points.background is not None)))
+
+
+def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassAffine:
+    columns, width = _columns(points)
+    whole = np.zeros(width)
+    whole[columns] = shifts
+    source = points.source
+    if source is None:
+        names = with_background_name(points.class_names, points.background)
+        source = StatisticsMetadata(names, points.background, points.activation)
+    settings = {"goal": points.goal, "at": at}
+    after = ClassAffine(np.ones(width), whole, points.background, METHOD, settings, source)
+    return after if points.correction is None else points.correction.then(after)
+
+
+def _solved(
+    points: OperatingPoints, store: PredictionStore, at: float, thresholds: FloatArray, start: FloatArray
+) -> FloatArray:
+    rows = _rows_to_solve(points, store, at, thresholds, start)
+    wanted = rows.scores() >= thresholds
+    # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
+    solved = [solve_shifts(rows, wanted, at, begin) for begin in (start, np.zeros_like(start))]
+    return max(solved, key=lambda shifts: agreement(wanted, rows.scores(shifts) >= at))
+
+
+def _rows_to_solve(
+    points: OperatingPoints, store: PredictionStore, at: float, thresholds: FloatArray, start: FloatArray
+) -> FoldRows:
+    """The rows near a threshold, now or after the first shifts; of very many rows, those of some images."""
+    columns, _ = _columns(points)
+    only_best = not points.settings.get("multi_label", True)
+    parts: list[FoldRows] = []
+    size = 0
+    for index in np.random.default_rng(0).permutation(len(store)).tolist():
+        proposals = store[index]
+        logits = np.asarray(proposals.logits, np.float64)
+        logits = logits if points.correction is None else points.correction(logits)
+        objectness = None if proposals.objectness is None else sigmoid(proposals.objectness)
+        rows = FoldRows(logits, points.activation, columns, objectness, only_best)
+        near = (rows.scores() >= _NEAR * thresholds).any(axis=1) | (rows.scores(start) >= _NEAR * at).any(axis=1)
+        parts.append(replace(rows, logits=logits[near], objectness=None if objectness is None else objectness[near]))
+        size += parts[-1].logits.size
+        if size > MOST_NUMBERS:
+            break
+    presence = [part.objectness for part in parts if part.objectness is not None]
+    return replace(
+        parts[0],
+        logits=np.concatenate([part.logits for part in parts]),
+        objectness=np.concatenate(presence) if presence else None,
+    )
+
+
+def _measured(points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float) -> FoldedPoints:
+    from logn.evaluate.decode.decoder import DecodeSettings
+
+    settings = DecodeSettings(**{name: points.settings[name] for name in DECODED if name in points.settings})
+    uncapped = replace(settings, max_detections=None)
+    ways = (uncapped, settings, replace(uncapped, nms="class-agnostic"))
+    kept, capped, agnostic = (_share(points, store, affine, at, way) for way in ways)
+    return FoldedPoints(affine, at, kept, capped, agnostic)
+
+
+def _share(
+    points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float, settings: DecodeSettings
+) -> float:
+    """Of the detections that either way keeps, those that both keep."""
+    from logn.evaluate.decode.decoder import decode
+
+    floor = float(points.thresholds.min()) * (1 - 1e-6)
+    plain = decode(store, points.correction, replace(settings, score_threshold=floor))
+    plain = plain.take(plain.scores.astype(np.float64) >= points.thresholds[plain.labels])
+    folded = decode(store, affine, replace(settings, score_threshold=at))
+    left, right = (
+        (kept.image_index.astype(np.int64) * (1 << 24) + kept.proposal) * store.num_classes + kept.labels
+        for kept in (plain, folded)
+    )
+    shared = len(np.intersect1d(left, right))
+    either = len(left) + len(right) - shared
+    return shared / either if either else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class FoldRows:
+    """Rows of logits, as they are after the correction, and how they become scores.
+
+    Args:
+        logits: `(R, C)` with the background, where there is one.
+        activation: "softmax" or "sigmoid".
+        columns: `(F,)` the column of each class.
+        objectness: `(R,)` a factor of all scores of a row, from 0 to 1; None for none.
+        only_best: Whether only the best class of a row counts.
+    """
+
+    logits: FloatArray
+    activation: str
+    columns: list[int]
+    objectness: FloatArray | None = None
+    only_best: bool = False
+
+    def scores(self, shifts: FloatArray | float = 0.0) -> FloatArray:
+        """`(R, F)` scores with these shifts of the classes; 0 for classes that do not count in their row."""
+        moved = self.logits.copy()
+        moved[:, self.columns] += shifts
+        scores = (softmax if self.activation == "softmax" else sigmoid)(moved)[:, self.columns]
+        if self.objectness is not None:
+            scores = scores * self.objectness[:, None]
+        if self.only_best:
+            best = scores.argmax(axis=1)[:, None] == np.arange(scores.shape[1])
+            scores = np.where(best, scores, 0.0)
+        return scores
+
+    def row_levels(self, at: float) -> FloatArray:
+        """`(R,)` the logit that the score must reach before the objectness; infinite where it cannot."""
+        share = np.full(len(self.logits), at) if self.objectness is None else at / np.maximum(self.objectness, 1e-12)
+        with np.errstate(divide="ignore"):
+            reachable: FloatArray = np.log(share) - np.log1p(-np.minimum(share, 1.0))
+        return np.where(share < 1, reachable, np.inf)
+
+
+def agreement(left: Bools, right: Bools) -> float:
+    """Of what either keeps, the share that both keep; 1 where neither keeps anything.
+
+    Example:
+        >>> agreement(np.array([True, True, False]), np.array([True, False, False]))
+        0.5
+    """
+    either = int((left | right).sum())
+    return int((left & right).sum()) / either if either else 1.0
+
+
+def solve_shifts(rows: FoldRows, wanted: Bools, at: float, start: FloatArray) -> FloatArray:
+    """Shifts `(F,)` with which the threshold `at` keeps as much as possible of what is wanted, and little else.
+
+    Args:
+        rows: The logits.
+        wanted: `(R, F)` what is to be kept.
+        at: The one threshold.
+        start: `(F,)` shifts to start from; the result is never worse.
+    """
+    shifts = best = start.copy()
+    share = agreement(wanted, rows.scores(start) >= at)
+    for _ in range(MOST_SWEEPS):
+        moved = _sweep(rows, wanted, at, shifts)
+        reached = agreement(wanted, rows.scores(moved) >= at)
+        if reached > share:
+            share, best = reached, moved
+        if share == 1.0 or np.array_equal(moved, shifts):
+            break
+        shifts = moved
+    return best
+
+
+def _sweep(rows: FoldRows, wanted: Bools, at: float, shifts: FloatArray) -> FloatArray:
+    """Each class once, given all others."""
+    moved, levels = shifts.copy(), rows.row_levels(at)
+    logits = rows.logits.copy()
+    logits[:, rows.columns] += shifts
+    peak = logits.max(axis=1)
+    exponentials = np.exp(logits - peak[:, None])
+    total = exponentials.sum(axis=1)
+    for label, column in enumerate(rows.columns):
+        own = rows.logits[:, column]
+        critical = levels - own
+        if rows.activation == "softmax":
+            critical = critical + np.log(np.maximum(total - exponentials[:, column], 1e-300)) + peak
+        if rows.only_best:
+            rivals = logits[:, [other for other in rows.columns if other != column]].max(axis=1, initial=-np.inf)
+            critical = np.maximum(critical, rivals - own)
+        moved[label] = best_cut(critical, wanted[:, label], float(shifts[label]))
+        logits[:, column] = own + moved[label]
+        renewed = np.exp(logits[:, column] - peak)
+        total += renewed - exponentials[:, column]
+        exponentials[:, column] = renewed
+    return moved
+
+
+def best_cut(critical: FloatArray, wanted: Bools, now: float) -> float:
+    """The shift that keeps the wanted rows and drops the others, with the fewest mistakes.
+
+    A row is kept from its critical shift on. Ties go to the shift nearest to `now`, in the middle of its gap unless
+    `now` lies in the gap.
+
+    Example:
+        >>> best_cut(np.array([1.0, 2.0, 5.0]), np.array([True, True, False]), 9.0)
+        3.5
+        >>> best_cut(np.array([1.0, 2.0, 5.0]), np.array([True, True, False]), 3.0)
+        3.0
+    """
+    reachable = np.isfinite(critical)
+    values, flags = critical[reachable], wanted[reachable]
+    if not len(values):
+        return now
+    order = np.argsort(values, kind="stable")
+    values, flags = values[order], flags[order]
+    # After the first k rows: those of them that are unwanted are mistakes, and so are the wanted ones behind them.
+    mistakes = np.concatenate([[0], np.cumsum(~flags)]) + flags.sum() - np.concatenate([[0], np.cumsum(flags)])
+    low = np.concatenate([[values[0] - 2.0], values])
+    high = np.concatenate([values, [values[-1] + 2.0]])
+    candidates = np.flatnonzero((mistakes == mistakes[high > low].min()) & (high > low))
+    if ((low[candidates] < now) & (now < high[candidates])).any():
+        return now
+    middle = (low[candidates] + high[candidates]) / 2
+    return float(middle[np.abs(middle - now).argmin()])

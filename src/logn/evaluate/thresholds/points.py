@@ -1,0 +1,382 @@
+"""OperatingPoints: a score threshold per class, with what it finds, and the map that folds it into a model."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logn.calibrators.class_affine import ClassAffine
+from logn.errors import InputError
+from logn.evaluate.thresholds.choose import NO_BETTER, NO_OBJECTS, TOO_FEW, UNREACHED
+from logn.files import require_file, write_text
+from logn.logits.arrays import FloatArray
+from logn.statistics.metadata import StatisticsMetadata
+from logn.strict_json import number_or_nan, parse_json, plain_values
+from logn.text_table import USUAL, TextStyle, write_table
+
+if TYPE_CHECKING:
+    from logn.evaluate.thresholds.fold import FoldedPoints
+
+FILE_FORMAT = "logn.operating_points"
+FILE_SCHEMA = 2
+# The threshold that a model is used with, unless the user gives another one.
+DEFAULT_AT = 0.25
+DEFAULT_KEY = "default"
+# More classes than this are shown by those whose threshold moved farthest.
+MOST_ROWS = 20
+_NAMED = 5
+_WHY = {
+    NO_OBJECTS: "no objects in these images",
+    TOO_FEW: "fewer than 5 right detections",
+    UNREACHED: "no threshold that reaches the goal",
+    NO_BETTER: "no better threshold on held-out images",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with the ends of its interval; NaN where there is none.
+
+    Example:
+        >>> str(Estimate(0.5, 0.25, 0.75)), str(Estimate(0.5))
+        ('0.500 [0.250, 0.750]', '0.500')
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    def __str__(self) -> str:
+        ends = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]"
+        return "–" if math.isnan(self.value) else f"{self.value:.3f}{ends}"
+
+
+@dataclass(frozen=True)
+class ClassPoint:
+    """The threshold of one class, and what it finds on held-out images.
+
+    Args:
+        name: Of the class.
+        threshold: A detection is kept at or above it.
+        objects: Objects of the class.
+        found: Objects found.
+        false_alarms: Wrong detections kept.
+        found_before: Objects found with the threshold that was used before.
+        false_alarms_before: Wrong detections kept with it.
+        reason: Why the class has the common threshold; empty where it has its own.
+    """
+
+    name: str
+    threshold: float
+    objects: int = 0
+    found: int = 0
+    false_alarms: int = 0
+    found_before: int = 0
+    false_alarms_before: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class OperatingPoints:
+    """A score threshold for each class of a model.
+
+    `logn.operating_points` chooses them on labelled images, `OperatingPoints.from_thresholds` takes those you have.
+    `points.affine(at=0.25)` is the map after which the one threshold 0.25 acts as all of them: exact for sigmoid heads.
+
+    Args:
+        points: One per class.
+        at: The one threshold that will act as all of them.
+        goal: What they were chosen for; "given" where they were not.
+        common: The best single threshold for the same goal; None where they were given.
+        activation: "softmax" or "sigmoid".
+        background: Position of the background column: None, 0 or -1.
+        correction: A map that comes before the thresholds; None for none.
+        source: What is known of the model.
+        summary: Metrics on held-out images, with one threshold (`at`), the best one, and these.
+        settings: How they were chosen: overlap, decoding, labels and so on.
+        notes: What to know about them.
+
+    Example:
+        >>> points = OperatingPoints.from_thresholds({"car": 0.5}, class_names=["car", "person"])
+        >>> points.thresholds.tolist()
+        [0.5, 0.25]
+        >>> points.affine().shift.round(4).tolist()
+        [-1.0986, 0.0]
+    """
+
+    points: tuple[ClassPoint, ...]
+    at: float = DEFAULT_AT
+    goal: str = "given"
+    common: float | None = None
+    activation: str = "sigmoid"
+    background: int | None = None
+    correction: ClassAffine | None = None
+    source: StatisticsMetadata | None = None
+    summary: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_threshold("at", self.at)
+        for point in self.points:
+            check_threshold(f"threshold of `{point.name}`", point.threshold)
+
+    @classmethod
+    def from_thresholds(
+        cls,
+        thresholds: Mapping[str, float],
+        at: float = DEFAULT_AT,
+        class_names: Sequence[str] | None = None,
+        default: float | None = None,
+    ) -> OperatingPoints:
+        """Take thresholds that exist already.
+
+        Args:
+            thresholds: Thresholds by class name. The key "default", unless a class has that name, is for the others.
+            at: The one threshold that will act as all of them.
+            class_names: All classes of the model, in the order of its columns; None where `thresholds` has them so.
+            default: The threshold of classes that `thresholds` does not name; `at` where it is None.
+
+        Example:
+            >>> OperatingPoints.from_thresholds({"cat": 0.5}, class_names=["car", "person"])
+            Traceback (most recent call last):
+            ...
+            logn.errors.InputError: Expected thresholds of the model's classes, but it has no class `cat`; did you \
+mean `car`?
+        """
+        given = dict(thresholds)
+        names = [str(name) for name in (given if class_names is None else class_names)]
+        if DEFAULT_KEY in given and (class_names is None or DEFAULT_KEY not in names):
+            own = given.pop(DEFAULT_KEY)
+            default, names = own if default is None else default, [name for name in names if name != DEFAULT_KEY]
+        fallback = at if default is None else check_threshold(DEFAULT_KEY, default)
+        for name in given:
+            if name not in names:
+                close = difflib.get_close_matches(str(name), names, 1)
+                hint = f"; did you mean `{close[0]}`?" if close else f" (it has {_listed(names)})."
+                raise InputError(f"Expected thresholds of the model's classes, but it has no class `{name}`{hint}")
+            if names.count(name) > 1:
+                raise InputError(f"Expected one class named `{name}`, but the model has {names.count(name)}.")
+        return cls(tuple(ClassPoint(name, given.get(name, fallback)) for name in names), at=at)
+
+    @property
+    def thresholds(self) -> FloatArray:
+        """`(F,)` one per class."""
+        return np.array([point.threshold for point in self.points])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """`(F,)` names."""
+        return tuple(point.name for point in self.points)
+
+    def affine(self, at: float | None = None, predictions: Any = None, *, at_least: float | None = None) -> ClassAffine:
+        """The map after which the one threshold `at` keeps what the thresholds per class keep, the correction included.
+
+        Args:
+            at: The threshold that the model will be used with; by default that of the points.
+            predictions: A prediction store. Plain sigmoids need none: their map is exact. For a softmax, for sigmoids
+                with an objectness and where a box has one class only, the map is solved on it.
+            at_least: Refuse a map that keeps a smaller share of the detections; 0.95 by default.
+        """
+        return self.fold(at, predictions, at_least=at_least).affine
+
+    def fold(self, at: float | None = None, predictions: Any = None, *, at_least: float | None = None) -> FoldedPoints:
+        """What `affine` gives, with the shares of detections that stay."""
+        from logn.evaluate.thresholds.fold import LEAST_KEPT, fold_points
+
+        return fold_points(
+            self, self.at if at is None else at, predictions, LEAST_KEPT if at_least is None else at_least
+        )
+
+    def __str__(self) -> str:
+        return write_points(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the points in one atomic step: everything as .json, classes and thresholds as .csv."""
+        if Path(path).suffix.lower() == ".csv":
+            text = io.StringIO()
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(["class", "threshold"])
+            writer.writerows((point.name, repr(point.threshold)) for point in self.points)
+            write_text(path, text.getvalue())
+            return
+        write_text(path, json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        at: float | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> OperatingPoints:
+        """Read points that `save` or `logn thresholds -o` wrote, or thresholds by class name as JSON or CSV.
+
+        Args:
+            path: A .json or .csv file, or JSON text such as '{"car": 0.5}'.
+            at: The one threshold that will act as all of them; by default what the file says, else 0.25.
+            class_names: All classes of the model, in order; needed where the file names only some.
+        """
+        content = _content(path)
+        if content.get("format") != FILE_FORMAT:
+            return cls.from_thresholds(content, DEFAULT_AT if at is None else at, class_names)
+        if content.get("schema") != FILE_SCHEMA:
+            raise InputError(
+                f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {content.get('schema')!r}; choose again."
+            )
+        try:
+            points = cls.from_dict(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"Expected `{path}` to hold operating points, but it is damaged: {error}.") from error
+        return points if at is None else replace(points, at=at)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        content = {item.name: getattr(self, item.name) for item in fields(self)}
+        content |= {
+            "points": [asdict(point) for point in self.points],
+            "correction": None if self.correction is None else _map_values(self.correction),
+            "source": None if self.source is None else asdict(self.source),
+            "summary": {
+                state: {name: [value.value, value.low, value.high] for name, value in metrics.items()}
+                for state, metrics in self.summary.items()
+            },
+        }
+        plain: dict[str, Any] = plain_values({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **content})
+        return plain
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> OperatingPoints:
+        """Read what `to_dict` gave."""
+        values = {item.name: content[item.name] for item in fields(cls)}
+        correction = values["correction"]
+        values |= {
+            "points": tuple(ClassPoint(**point) for point in values["points"]),
+            "correction": None
+            if correction is None
+            else ClassAffine(**{**correction, "source": _metadata(correction["source"])}),
+            "source": _metadata(values["source"]),
+            "summary": {
+                state: {name: Estimate(*map(number_or_nan, numbers)) for name, numbers in metrics.items()}
+                for state, metrics in values["summary"].items()
+            },
+            "notes": tuple(values["notes"]),
+        }
+        return cls(**values)
+
+
+def check_threshold(what: str, value: Any) -> float:
+    """Accept a number between 0 and 1, both excluded.
+
+    Example:
+        >>> check_threshold("at", 1.0)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected the at to lie between 0 and 1, both excluded, but got 1.0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise InputError(f"Expected the {what} to lie between 0 and 1, both excluded, but got {value!r}.")
+    return float(value)
+
+
+def _content(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON object of a file or text, or the thresholds of a CSV file by class name."""
+    text: str | bytes = os.fspath(path)
+    if not str(text).lstrip().startswith("{"):
+        require_file(path)
+        if Path(path).suffix.lower() == ".csv":
+            return _csv_thresholds(path)
+        text = Path(path).read_bytes()
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise InputError(f'Expected `{path}` to be JSON such as {{"car": 0.5}}, but {error}.') from error
+    if not isinstance(content, dict):
+        raise InputError(f'Expected `{path}` to be JSON such as {{"car": 0.5}}, but it is a {type(content).__name__}.')
+    return content
+
+
+def _csv_thresholds(path: str | os.PathLike[str]) -> dict[str, Any]:
+    thresholds: dict[str, Any] = {}
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = [row for row in csv.reader(file) if row]
+    for number, row in enumerate(rows):
+        try:
+            name, value = row[0].strip(), float(row[1])
+        except (IndexError, ValueError):
+            if number == 0:
+                continue  # the header
+            raise InputError(f"Expected `{path}` to have a class and a threshold per line, but got {row}.") from None
+        if name in thresholds:
+            raise InputError(f"Expected `{path}` to name each class once, but `{name}` comes twice.")
+        thresholds[name] = value
+    return thresholds
+
+
+def _map_values(affine: ClassAffine) -> dict[str, Any]:
+    values = {item.name: getattr(affine, item.name) for item in fields(affine)}
+    return {**values, "source": None if affine.source is None else asdict(affine.source)}
+
+
+def _metadata(values: Mapping[str, Any] | None) -> StatisticsMetadata | None:
+    return None if values is None else StatisticsMetadata.from_values(values)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def write_points(points: OperatingPoints, style: TextStyle = USUAL) -> str:
+    """The classes with their thresholds, what they find on held-out images, and the notes, as text."""
+    rows = points.points
+    order = np.argsort(-np.abs(points.thresholds - (points.common or points.at)), kind="stable")
+    shown = [rows[place] for place in sorted(order[:MOST_ROWS].tolist())]
+    if points.goal == "given":
+        return write_table(["class", "threshold"], [[point.name, f"{point.threshold:.3g}"] for point in shown], style)
+    header = ["class", "objects", "threshold", "found", "false alarms"]
+    table = [
+        [
+            point.name,
+            str(point.objects),
+            f"{point.threshold:.3f}" + ("" if not point.reason else " *"),
+            f"{point.found_before} -> {point.found}",
+            f"{point.false_alarms_before} -> {point.false_alarms}",
+        ]
+        for point in shown
+    ]
+    pairs = ("found_before", "found"), ("false_alarms_before", "false_alarms")
+    sums = [" -> ".join(str(sum(getattr(point, name) for point in rows)) for name in pair) for pair in pairs]
+    table.append(["all classes", str(sum(point.objects for point in rows)), "", *sums])
+    parts = [
+        style.wrap(f"Found and false alarms: with {points.at:g} for all classes -> with these, for {points.goal}."),
+        write_table(header, table, style),
+    ]
+    if len(shown) < len(rows):
+        parts.append(style.wrap(f"{len(rows) - len(shown)} more classes have thresholds near {points.common:.3f}."))
+    parts += [style.wrap(f"* {sentence}") for sentence in _common_classes(points)]
+    states = list(points.summary)
+    metrics = [[name, *(str(points.summary[state][name]) for state in states)] for name in points.summary[states[0]]]
+    return "\n".join([*parts, "", write_table(["", *states], metrics, style), *map(style.wrap, points.notes)])
+
+
+def _common_classes(points: OperatingPoints) -> list[str]:
+    """The classes that have the common threshold, by reason."""
+    sentences = []
+    for reason, words in _WHY.items():
+        names = [point.name for point in points.points if point.reason == reason]
+        if names:
+            count = f"{len(names)} class{'es' if len(names) > 1 else ''}"
+            sentences.append(
+                f"{count} with {words} keep{'' if len(names) > 1 else 's'} {points.common:.3f}: {_listed(names)}."
+            )
+    return sentences

@@ -1,0 +1,317 @@
+"""Scored detections with what is right: what thresholds keep of them, over many draws of images at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.logits.arrays import FloatArray, sigmoid
+
+if TYPE_CHECKING:
+    from logn.evaluate.detection.ground_truth import GroundTruth
+    from logn.evaluate.detection.matching import MatchedDetections
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
+# No threshold is placed between scores whose logits are closer: a folded model rounds differently in float32.
+LEAST_GAP = 1e-4
+# Beyond this a sigmoid in float32 is 1.
+LARGEST_LOGIT = 16.0
+# Numbers in the running sums of one chunk of draws.
+NUMBERS_AT_ONCE = 20_000_000
+
+
+def logit(probability: npt.ArrayLike) -> FloatArray:
+    """The logarithm of the odds, clipped to 16 either way.
+
+    Example:
+        >>> logit([0.5, 0.0, 1.0]).tolist()
+        [0.0, -16.0, 16.0]
+    """
+    values = np.asarray(probability, np.float64)
+    with np.errstate(divide="ignore"):
+        odds: FloatArray = np.log(values) - np.log1p(-values)
+    return odds.clip(-LARGEST_LOGIT, LARGEST_LOGIT)
+
+
+def above(scores: FloatArray, thresholds: npt.ArrayLike) -> npt.NDArray[np.intp]:
+    """How many of descending scores are at or above each threshold.
+
+    Example:
+        >>> above(np.array([0.9, 0.5, 0.1]), [0.5, 1.0]).tolist()
+        [2, 0]
+    """
+    return np.searchsorted(-scores, -np.asarray(thresholds, np.float64), side="right")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassScores:
+    """The detections of one class, highest score first.
+
+    Args:
+        scores: `(D,)` scores.
+        images: `(D,)` their images.
+        right: `(D,)` whether each found an object.
+        wrong: `(D,)` whether each is a false alarm; one that is neither does not count.
+        objects: `(G,)` images of the objects to find.
+        floor: Lower scores were not looked at.
+
+    Example:
+        >>> right = np.array([True, False, True])
+        >>> one = ClassScores(np.array([0.9, 0.6, 0.2]), np.arange(3), right, ~right, np.arange(2))
+        >>> one.levels.tolist(), one.thresholds.round(2).tolist()
+        ([0, 1, 3], [0.96, 0.79, 0.08])
+    """
+
+    scores: FloatArray
+    images: Ints
+    right: Bools
+    wrong: Bools
+    objects: Ints
+    floor: float = 0.0
+
+    @cached_property
+    def levels(self) -> npt.NDArray[np.intp]:
+        """`(K,)` how many detections each threshold worth trying keeps: none, or all down to a right one."""
+        if not len(self.scores):
+            return np.zeros(1, np.intp)
+        ends = np.append(np.flatnonzero(-np.diff(logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
+        runs = np.unique(np.searchsorted(ends, np.flatnonzero(self.right)))
+        return np.concatenate([[0], ends[runs] + 1])
+
+    @cached_property
+    def thresholds(self) -> FloatArray:
+        """`(K,)` the threshold of each level, midway in logits between what it keeps and what it drops."""
+        if not len(self.scores):
+            return np.array([float(sigmoid(LARGEST_LOGIT))])
+        logits = logit(self.scores)
+        lowest = max(float(logits[-1]) - 2.0, min(float(logit(self.floor)), float(logits[-1])))
+        bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
+        return sigmoid(np.minimum((bounds[self.levels] + bounds[self.levels + 1]) / 2, LARGEST_LOGIT))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredDetections:
+    """Detections of all images with what is right, and the objects to find.
+
+    Args:
+        labels: `(D,)` class of each detection.
+        images: `(D,)` its image.
+        scores: `(D,)` from 0 to 1.
+        right: `(D,)` whether it found an object.
+        wrong: `(D,)` whether it is a false alarm; one that is neither does not count.
+        object_labels: `(G,)` class of each object.
+        object_images: `(G,)` its image.
+        num_images: How many images there are.
+        class_names: `(F,)` names.
+        floor: Lower scores were not looked at.
+    """
+
+    labels: Ints
+    images: Ints
+    scores: FloatArray
+    right: Bools
+    wrong: Bools
+    object_labels: Ints
+    object_images: Ints
+    num_images: int
+    class_names: tuple[str, ...]
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if np.isnan(self.scores).any():
+            name = self.class_names[int(self.labels[np.isnan(self.scores)][0])]
+            raise InputError(f"Expected scores to be numbers, but a score of class `{name}` is NaN.")
+
+    @classmethod
+    def of(cls, matched: MatchedDetections, truth: GroundTruth, floor: float = 0.0) -> ScoredDetections:
+        """Detections that were matched at one overlap, or at several of which the first counts."""
+        right = matched.correct[0] & matched.counted[0]
+        wanted = np.flatnonzero(~truth.crowd)
+        return cls(
+            labels=matched.labels,
+            images=matched.image_index,
+            scores=matched.scores,
+            right=right,
+            wrong=matched.counted[0] & ~right,
+            object_labels=truth.labels[wanted],
+            object_images=truth.image_index[wanted],
+            num_images=truth.num_images,
+            class_names=truth.class_names,
+            floor=max(floor, 0.0),
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    @property
+    def objects_per_class(self) -> Ints:
+        """`(F,)` objects of each class."""
+        return np.bincount(self.object_labels, minlength=self.num_classes).astype(np.int64)
+
+    def part(self, images: Bools) -> ScoredDetections:
+        """The detections and objects of the images in the mask, renumbered."""
+        position = np.cumsum(images) - 1
+        kept, objects = images[self.images], images[self.object_images]
+        return replace(
+            self,
+            **{name: getattr(self, name)[kept] for name in ("labels", "scores", "right", "wrong")},
+            images=position[self.images[kept]],
+            object_labels=self.object_labels[objects],
+            object_images=position[self.object_images[objects]],
+            num_images=int(images.sum()),
+        )
+
+    @cached_property
+    def by_class(self) -> tuple[ClassScores, ...]:
+        """The detections of each class."""
+        groups = [
+            np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=self.num_classes))[:-1])
+            for labels in (self.labels, self.object_labels)
+        ]
+        return tuple(self._sorted(rows, objects) for rows, objects in zip(*groups, strict=True))
+
+    @cached_property
+    def pooled(self) -> ClassScores:
+        """All detections as if there were one class."""
+        return self._sorted(np.arange(len(self.labels)), np.arange(len(self.object_labels)))
+
+    def _sorted(self, rows: Array, objects: Array) -> ClassScores:
+        rows = rows[np.argsort(-self.scores[rows], kind="stable")]
+        images = self.object_images[objects]
+        return ClassScores(self.scores[rows], self.images[rows], self.right[rows], self.wrong[rows], images, self.floor)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSums:
+    """One class over several draws of images: running sums down its scores.
+
+    Args:
+        scores: The class.
+        hits: `(D + 1, B)` right detections among the first ones.
+        alarms: `(D + 1, B)` false alarms among them.
+        objects: `(B,)` objects.
+    """
+
+    scores: ClassScores
+    hits: Array
+    alarms: Array
+    objects: Array
+
+    @classmethod
+    def of(cls, scores: ClassScores, weights: Array) -> ClassSums:
+        """Sum up the draws `(I, B)`."""
+        drawn = weights[scores.images]
+        hits, alarms = np.zeros((2, len(drawn) + 1, weights.shape[1]), np.int32)
+        np.cumsum(drawn * scores.right[:, None], axis=0, out=hits[1:])
+        np.cumsum(drawn * scores.wrong[:, None], axis=0, out=alarms[1:])
+        return cls(scores, hits, alarms, weights[scores.objects].sum(axis=0, dtype=np.int64))
+
+    def at(self, thresholds: FloatArray) -> tuple[Array, Array]:
+        """Hits and false alarms `(B,)` of each draw at its own threshold."""
+        kept, draws = above(self.scores.scores, thresholds), np.arange(self.hits.shape[1])
+        return self.hits[kept, draws], self.alarms[kept, draws]
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Detections over several draws of images.
+
+    Args:
+        detections: The detections.
+        weights: `(I, B)` how often each image was drawn.
+    """
+
+    detections: ScoredDetections
+    weights: Array
+
+    @classmethod
+    def once(cls, detections: ScoredDetections) -> Draws:
+        """One draw that has every image once."""
+        return cls(detections, np.ones((detections.num_images, 1), np.int32))
+
+    @classmethod
+    def bootstrap(cls, detections: ScoredDetections, number: int, seed: int) -> Iterator[Draws]:
+        """Draws of images with replacement, as many at a time as fit into memory."""
+        images = detections.num_images
+        rng = np.random.default_rng(seed)
+        weights = rng.multinomial(images, np.full(images, 1 / images), size=number).T.astype(np.int32)
+        at_once = max(1, NUMBERS_AT_ONCE // (4 * len(detections.labels) + images + 1))
+        for first in range(0, number, at_once):
+            yield cls(detections, np.ascontiguousarray(weights[:, first : first + at_once]))
+
+    @cached_property
+    def classes(self) -> tuple[ClassSums, ...]:
+        """Each class."""
+        return tuple(ClassSums.of(scores, self.weights) for scores in self.detections.by_class)
+
+    @cached_property
+    def pooled(self) -> ClassSums:
+        """All classes as if they were one."""
+        return ClassSums.of(self.detections.pooled, self.weights)
+
+    @property
+    def size(self) -> int:
+        """How many draws there are."""
+        return int(self.weights.shape[1])
+
+    @property
+    def images(self) -> Array:
+        """`(B,)` images of each draw, repetitions counted."""
+        total: Array = self.weights.sum(axis=0)
+        return total
+
+    @property
+    def objects(self) -> Array:
+        """`(F, B)` objects of each class."""
+        return np.array([sums.objects for sums in self.classes]).reshape(-1, self.size)
+
+    def at(self, thresholds: npt.ArrayLike) -> tuple[Array, Array]:
+        """Hits and false alarms `(F, B)` at thresholds that broadcast to `(F, B)`."""
+        rows = np.broadcast_to(np.asarray(thresholds, np.float64), (len(self.classes), self.size))
+        pairs = [sums.at(row) for sums, row in zip(self.classes, rows, strict=True)]
+        counts: Array = np.array(pairs).reshape(len(pairs), 2, self.size)
+        return counts[:, 0], counts[:, 1]
+
+
+def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
+    """Overall and class-mean precision, recall and F1, and false alarms per image, `(B,)` each.
+
+    Without anything kept there is no precision, without objects no recall: NaN, which class means leave out.
+    """
+    hits, alarms = draws.at(thresholds)
+    objects, kept = draws.objects, hits + alarms
+    present = objects > 0
+    per_class = {
+        "precision": ratio(hits, kept),
+        "recall": ratio(hits, objects),
+        "F1": ratio(2 * hits, kept + objects),
+    }
+    hits, kept, objects = (array.sum(axis=0) for array in (hits, kept, objects))
+    overall = {
+        "precision": ratio(hits, kept),
+        "recall": ratio(hits, objects),
+        "F1": ratio(2 * hits, kept + objects),
+        "false alarms per image": ratio(kept - hits, draws.images),
+    }
+    means = {}
+    for name, values in per_class.items():
+        counted = present & ~np.isnan(values)
+        means[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
+    return overall | means
+
+
+def ratio(part: Array, whole: Array) -> FloatArray:
+    """`part / whole`, NaN where `whole` is 0."""
+    result: FloatArray = np.full(np.shape(part), np.nan)
+    np.divide(part, whole, out=result, where=np.asarray(whole) > 0)
+    return result
