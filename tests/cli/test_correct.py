@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -21,7 +20,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.evaluate.operating.operating_points import operating_points
 from logn.logits.images import read_rgb
 from logn.logits.onnx.file import exposing
 from logn.statistics.moments import ClassMoments
@@ -177,23 +175,6 @@ def test_images_that_labels_list(run, tmp_path, model, images):
         "--json",
     )
     assert (done.code, done.json["images"]) == (0, 3)
-
-
-def test_thresholds_per_class_are_folded_in(run, refused, tmp_path, model, images):
-    pixels = np.random.default_rng(3).random((20, 3, 16, 16), np.float32)
-    rows = np.moveaxis(logits(model, pixels), 1, -1).reshape(-1, CLASSES).astype(np.float64)
-    labels = (np.random.default_rng(4).random(rows.shape) < 1 / (1 + np.exp(-rows))).astype(int)
-    points = operating_points(rows, labels, "f1", num_bootstrap=0)
-    points.save(tmp_path / "points.json")
-    out = tmp_path / "out.onnx"
-    common = ("correct", model, "--images", images, "--like", "rtdetr", "--operating-points", tmp_path / "points.json")
-    assert "`--method` or a map" in refused(*common, "-o", out, "--method", "logn")
-    assert run(*common, "-o", out, "--threshold", "0.4").code == 0
-    new = np.moveaxis(logits(out, pixels), 1, -1).reshape(-1, CLASSES)
-    wanted = 1 / (1 + np.exp(-rows)) - points.thresholds
-    clear = np.abs(wanted) > 1e-5
-    np.testing.assert_array_equal((1 / (1 + np.exp(-new)) >= 0.4)[clear], (wanted >= 0)[clear])
-    assert 0 < (wanted >= 0).mean() < 1
 
 
 def test_unreadable_images(run, refused, tmp_path, model, images):
@@ -437,21 +418,3 @@ def test_only_options_that_there_are_are_advised(refused, tmp_path, model, image
     assert re.fullmatch(finite + r"\.", refused("correct", *common, tmp_path / "out.onnx"))
     sentence = refused("collect", *common, tmp_path / "stats.safetensors")
     assert re.fullmatch(finite + r"; `--nonfinite skip` leaves such values out and counts them\.", sentence)
-
-
-@pytest.mark.parametrize(
-    ("changed", "kind"),
-    [
-        ({"activation": "softmax"}, "a softmax"),
-        ({"settings": {"objectness": True}}, "sigmoids with an objectness"),
-        ({"settings": {"multi_label": False}}, "only the best class of a box"),
-    ],
-)
-def test_points_that_have_to_be_solved_are_refused_first(refused, tmp_path, changed, kind):
-    rows = np.random.default_rng(0).normal(size=(60, 3))
-    points = operating_points(rows, (rows > 0).astype(int), "f1", num_bootstrap=0)
-    replace(points, **changed).save(tmp_path / "points.json")
-    # Neither model nor images are there: nothing else is looked at before.
-    words = ("correct", "none.onnx", "--images", "none", "-o", "out.onnx", "--operating-points")
-    sentence = refused(*words, tmp_path / "points.json")
-    assert f"are of {kind}, whose map has to be solved on predictions" in sentence

@@ -207,7 +207,7 @@ def correct(
 
 def _map_of_points(file: Path, at: float) -> ClassAffine:
     """The map of operating points; refuses those whose map has to be solved on predictions, which are not there."""
-    from logn.evaluate.operating.folding import why_inexact
+    from logn.evaluate.thresholds.fold import why_inexact
     from logn.evaluate.thresholds.points import OperatingPoints
 
     points = OperatingPoints.load(file)
