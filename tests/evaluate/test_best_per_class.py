@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.calibrators.class_affine import ClassAffine
-from logn.evaluate.decode import best_per_class, decoder
-from logn.evaluate.decode.best_per_class import BestPerClass, PlaceHolders
+from logn.evaluate.decode import decoder
 from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_for, decode_many
-from logn.evaluate.decode.detections import Detections
+from logn.evaluate.decode.detections import Detections, Skipped
+from logn.evaluate.decode.image_decoder import Decoded
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Postprocessing, Proposals
 
@@ -48,49 +48,33 @@ def made_part(rng: np.random.Generator, image: int, size: int, classes: np.ndarr
 
 @given(
     seed=st.integers(0, 2**32 - 1),
+    number=st.sampled_from([4, 5, 70_000]),
     limit=st.integers(1, 12),
     levels=st.sampled_from([1, 3, 40, 10**6]),
     sizes=st.lists(st.integers(0, 60), max_size=6),
     share=st.sampled_from([0.0, 0.3, 1.0]),
     often=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
-def test_the_best_of_each_class_are_those_of_a_sort_of_all(seed, limit, levels, sizes, share, often):
-    check_best(np.random.default_rng(seed), 4, limit, levels, sizes, share, often)
-
-
-def test_how_many_classes_are_looked_up_at_once_does_not_show(monkeypatch):
-    monkeypatch.setattr(best_per_class, "_CLASSES_AT_ONCE", 3)
-    monkeypatch.setattr(best_per_class, "_LABELS_AT_ONCE", 7)
-    for seed in range(5):
-        check_best(np.random.default_rng(seed), 5, 4, 3, [60, 60, 0, 60], 0.3, seed % 2 == 0)
-
-
-def test_classes_may_be_more_than_16_bits_can_tell():
-    check_best(np.random.default_rng(0), 70_000, 5, 3, [40, 60], 0.3, True)
-
-
-def check_best(rng, number, limit, levels, sizes, share, often):
+@settings(max_examples=100, deadline=None)
+def test_the_best_of_each_class_are_those_of_a_sort_of_all(seed, number, limit, levels, sizes, share, often):
+    rng = np.random.default_rng(seed)
     classes = np.array([0, 1, 2, number - 1], np.int32)
-    looked_at = np.zeros((len(sizes), number), bool)
-    looked_at[:, classes] = rng.random((len(sizes), 4)) < share
-    best, parts = BestPerClass(number, limit), []
+    evaluated = np.zeros((len(sizes), number), bool)
+    evaluated[:, classes] = rng.random((len(sizes), 4)) < share
+    buffer, parts = decoder._Buffer(number, limit), []
     for image, size in enumerate(sizes):
         part = made_part(rng, image, size, classes, levels)
         parts.append(part)
-        chosen = looked_at[part.image_index, part.labels]
+        chosen = evaluated[part.image_index, part.labels]
         others = part.take(~chosen)
-        best.add(part.take(chosen), PlaceHolders(others.labels, others.scores, np.array([len(others)])))
+        buffer.add(Decoded(part.take(chosen), Skipped(others.image_index, others.labels, others.scores)))
         if often:
-            best._raise_floors()
-            best._cut()
+            buffer._trim(limit)
     whole = Detections.concatenate(parts)
-    assert_same(best.detections(), plain_best(whole, limit, looked_at))
-    # A floor is never above the last of the best, and not far below it.
+    assert_same(buffer.best().detections, plain_best(whole, limit, evaluated))
     for label in classes:
         scores = -np.sort(-whole.scores[whole.labels == label])
-        last = scores[limit - 1] if len(scores) >= limit else np.float32(0)
-        assert last / np.float32(1.0625) <= best.floor[label] <= last
+        assert buffer.floor[label] == (scores[limit - 1] if len(scores) >= limit else 0)
 
 
 def made_store(path, header: StoreHeader, seed: int, images: int = 24, rows: int = 25) -> PredictionStore:
@@ -128,79 +112,46 @@ HEADERS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "limit", "cap", "sampled"),
-    [
-        *((name, 9, None, 4) for name in HEADERS),
-        *(("softmax", limit, None, sampled) for limit in (1, 60) for sampled in (4, 100)),
-        ("softmax", 9, 12, 4),
-    ],
+    ("name", "limit", "cap"),
+    [*((name, 9, None) for name in HEADERS), ("softmax", 1, None), ("softmax", 60, None), ("softmax", 9, 12)],
 )
-def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, limit, cap, sampled, monkeypatch):
+def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, limit, cap, monkeypatch):
     """One pass for two purposes, floors raised after every image, against everything decoded and sorted."""
     header = HEADERS[name]
     store = made_store(tmp_path, header, seed=len(name))
     columns = np.arange(header.num_columns)
     methods = [None, ClassAffine(1.0 + 0.1 * columns, -0.3 * columns), ClassAffine(columns * 0 + 1.0, 0.5 * columns)]
-    looked_at = np.random.default_rng(0).random((len(store), header.num_classes)) < 0.3
+    evaluated = np.random.default_rng(0).random((len(store), header.num_classes)) < 0.3
     capped = DecodeSettings(max_detections=9, score_threshold=0.01)
     ranked = DecodeSettings(max_detections=cap, score_threshold=1e-7, max_per_class=limit)
     everything = decode_many(store, methods, DecodeSettings(max_detections=cap, score_threshold=1e-7), threads=1)
-    first = [found.take(looked_at[found.image_index, found.labels]) for found in decode_many(store, methods, capped)]
     monkeypatch.setattr(decoder, "_IMAGES_AT_ONCE", 1)
-    for constant in ("_NEW_SHARE", "_LEFTOVER_SHARE", "_FEW"):
-        monkeypatch.setattr(best_per_class, constant, 0)
-    monkeypatch.setattr(decoder, "_IMAGES_PER_SAMPLED", sampled)
-    monkeypatch.setattr(decoder, "_FEWEST_SAMPLED", 2)
-    purposes = [Purpose(capped, looked_at), Purpose(ranked, looked_at), Purpose(ranked)]
+    monkeypatch.setattr(decoder, "_FEW", 0)
+    monkeypatch.setattr(decoder, "_GROWTH", 1)
+    purposes = [Purpose(capped, evaluated), Purpose(ranked, evaluated), Purpose(ranked)]
     found = decode_for(store, methods, purposes, threads=1)
     for method, whole in enumerate(everything):
-        assert_same(found[0][method].detections, first[method])
-        assert_same(found[1][method].detections, plain_best(whole, limit, looked_at))
+        assert_same(found[1][method].detections, plain_best(whole, limit, evaluated))
         assert_same(found[2][method].detections, plain_best(whole, limit, None))
     for decoded, every in zip(found[0], decode_many(store, methods, capped), strict=True):
-        others = every.take(~looked_at[every.image_index, every.labels])
-        np.testing.assert_array_equal(decoded.holders.per_image, np.bincount(others.image_index, minlength=len(store)))
-        np.testing.assert_array_equal(decoded.holders.scores, others.scores)
+        chosen = evaluated[every.image_index, every.labels]
+        assert_same(decoded.detections, every.take(chosen))
+        for column in ("image_index", "labels", "scores"):
+            np.testing.assert_array_equal(getattr(decoded.skipped, column), getattr(every.take(~chosen), column))
 
 
 def test_floors_spare_the_work(tmp_path, monkeypatch):
     """With floors an image gives far fewer candidates to suppression than without."""
     store = made_store(tmp_path, HEADERS["softmax"], seed=1, images=60)
-    monkeypatch.setattr(best_per_class, "_NEW_SHARE", 0)
     sizes: list[int] = []
-    add = BestPerClass.add
+    add = decoder._Buffer.add
 
-    def watch(self, detections, holders=None):
-        sizes.append(len(detections))
-        add(self, detections, holders)
+    def watch(self, part):
+        sizes.append(len(part.detections))
+        add(self, part)
 
-    monkeypatch.setattr(BestPerClass, "add", watch)
+    monkeypatch.setattr(decoder._Buffer, "add", watch)
+    monkeypatch.setattr(decoder, "_FEW", 0)
     monkeypatch.setattr(decoder, "_IMAGES_AT_ONCE", 1)
     decode_many(store, [None], DecodeSettings(max_detections=None, score_threshold=1e-7, max_per_class=10), threads=1)
     assert sum(sizes[-20:]) < 0.2 * sum(sizes[:3]) * 20 / 3
-
-
-@pytest.mark.parametrize("surer", ["sampled", "others"])
-def test_a_guess_that_was_too_high_is_taken_back(tmp_path, surer, monkeypatch):
-    """The images from which floors are guessed are nothing like the others."""
-    header, rng = HEADERS["softmax"], np.random.default_rng(0)
-    sampled = np.linspace(0, 39, 10).astype(int)
-    with PredictionWriter(tmp_path, header) as writer:
-        for image in range(40):
-            logits = rng.normal(0, 3 if (image in sampled) == (surer == "sampled") else 0.2, (25, header.num_columns))
-            corner = rng.uniform(0, 90, (25, 2))
-            writer.append(image, Proposals(np.hstack([corner, corner + 5]), logits, height=100, width=100))
-    store = PredictionStore(tmp_path)
-    monkeypatch.setattr(decoder, "_IMAGES_PER_SAMPLED", 4)
-    again: list[bool] = []
-    too_high = BestPerClass.guessed_too_high
-
-    def watch(self):
-        again.append(too_high(self))
-        return again[-1]
-
-    monkeypatch.setattr(BestPerClass, "guessed_too_high", watch)
-    whole = decode_many(store, [None], DecodeSettings(max_detections=None, score_threshold=1e-7))[0]
-    limits = DecodeSettings(max_detections=None, score_threshold=1e-7, max_per_class=100)
-    assert_same(decode_many(store, [None], limits)[0], plain_best(whole, 100, None))
-    assert again == [surer == "sampled"]

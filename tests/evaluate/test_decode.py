@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
-from logn.evaluate.decode import best_per_class
-from logn.evaluate.decode.class_scores import ImageLogits, ScoreFunction, Scratch
-from logn.evaluate.decode.decoder import DecodeSettings, decode, decode_chunks, decode_many
+from logn.evaluate.decode import decoder
+from logn.evaluate.decode.decoder import DecodeSettings, decode, decode_many
 from logn.evaluate.decode.detections import Detections
+from logn.evaluate.decode.scores import ImageLogits, ScoreFunction, Scratch
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.arrays import foreground_columns, sigmoid, softmax
 from logn.logits.proposals import Proposals
@@ -194,17 +194,6 @@ def test_scores_that_underflow_are_dropped_in_any_company(tmp_path, activation, 
         np.testing.assert_array_equal(getattr(found, name), np.concatenate([getattr(one, name) for one in alone]))
 
 
-def test_chunks_are_the_whole_in_pieces(tmp_path):
-    store = made_store(tmp_path, HEADERS[0], made_images(5, HEADERS[0], images=40))
-    steps: list[int] = []
-    chunks = list(decode_chunks(store, [None], progress=steps.append))
-    assert len(chunks) > 1
-    assert_same(Detections.concatenate([chunk[0] for chunk in chunks]), decode(store))
-    assert sum(steps) == len(store)
-    with pytest.raises(InputError, match="max_per_class"):
-        decode_chunks(store, [None], DecodeSettings(max_per_class=3))
-
-
 @pytest.mark.parametrize("limit", [1, 7, 50, 10_000])
 def test_best_per_class_over_all_images(tmp_path, limit, monkeypatch):
     """The streamed limit per class equals a stable sort of everything, wherever it happens to cut."""
@@ -219,9 +208,8 @@ def test_best_per_class_over_all_images(tmp_path, limit, monkeypatch):
     chosen = DecodeSettings(max_detections=None, max_per_class=limit)
     assert_same(decode(store, None, chosen), wanted)
     # Floors are raised, and what is below them goes, after every few images.
-    monkeypatch.setattr(best_per_class, "_NEW_SHARE", 0)
-    monkeypatch.setattr(best_per_class, "_FEW", 0)
-    monkeypatch.setattr(best_per_class, "_LEFTOVER_SHARE", 0)
+    monkeypatch.setattr(decoder, "_FEW", 0)
+    monkeypatch.setattr(decoder, "_GROWTH", 1)
     assert_same(decode(store, None, chosen), wanted)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.decode import workers
-from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_chunks, decode_for, decode_many
+from logn.evaluate.decode import decoder
+from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_for, decode_many
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
@@ -65,27 +65,27 @@ print("once", len(decode_many(PredictionStore({str(store.path)!r}), [None], proc
         assert (done.stdout, done.stderr) == (expected, "")
 
 
-def test_a_process_that_is_killed_is_said_and_the_rest_is_decoded(store):
+def test_after_a_killed_process_the_rest_is_decoded(store):
     wanted = decode_many(store, METHODS, threads=1)
-    chunks = decode_chunks(store, METHODS, processes=2)
-    found = [next(chunks)]
-    for child in multiprocessing.active_children():
-        child.kill()
-    with pytest.warns(LogNWarning, match="One of the 2 processes that decode was ended from outside"):
-        found += list(chunks)
-    for number, of_method in enumerate(wanted):
-        assert_same(Detections.concatenate([chunk[number] for chunk in found]), of_method)
+
+    def kill(_):
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    with pytest.warns(LogNWarning, match="One of the 2 decoding processes was killed"):
+        found = decode_many(store, METHODS, processes=2, progress=kill)
+    for of_method, expected in zip(found, wanted, strict=True):
+        assert_same(of_method, expected)
 
 
 def test_no_process_outlives_one_that_was_killed(store):
     """What they print to is closed when the last of them has ended: until then the call below does not come back."""
     script = f"""
 import os, signal
-from logn.evaluate.decode.decoder import decode_chunks
+from logn.evaluate.decode.decoder import decode_many
 from logn.evaluate.store.store import PredictionStore
-chunks = decode_chunks(PredictionStore({str(store.path)!r}), [None], processes=2)
-next(chunks)
-os.kill(os.getpid(), signal.SIGKILL)
+store = PredictionStore({str(store.path)!r})
+decode_many(store, [None], processes=2, progress=lambda number: os.kill(os.getpid(), signal.SIGKILL))
 """
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False)
     assert done.returncode == -9
@@ -98,7 +98,7 @@ def test_maps_of_the_caller_and_systems_without_processes_stay_in_this_one(store
         started.append(number)
         raise OSError("no semaphores here")
 
-    monkeypatch.setattr(workers, "fresh_processes", refuse)
+    monkeypatch.setattr(decoder, "fresh_processes", refuse)
     for method, tried in ((lambda logits: logits + 1, []), (None, [2])):
         assert_same(decode_many(store, [method], processes=2)[0], decode_many(store, [method], threads=1)[0])
         assert started == tried
@@ -106,11 +106,11 @@ def test_maps_of_the_caller_and_systems_without_processes_stay_in_this_one(store
 
 def test_processes_are_started_where_there_is_enough_to_do(store, monkeypatch):
     started: list[int] = []
-    monkeypatch.setattr(workers, "_process_pool", lambda stack, decoder, number: started.append(number))
-    monkeypatch.setattr(workers, "available_processors", lambda: 3)
+    monkeypatch.setattr(decoder, "_process_pool", lambda stack, decoder, number: started.append(number))
+    monkeypatch.setattr(decoder, "available_processors", lambda: 3)
     decode_many(store, METHODS)
     assert not started
-    monkeypatch.setattr(workers, "_ENOUGH_LOGITS", 1)
+    monkeypatch.setattr(decoder, "_ENOUGH_LOGITS", 1)
     decode_many(store, METHODS)
     assert started == [3]
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.decode.candidate_boxes import boxes_at, boxes_in
+from logn.evaluate.decode.nms import Boxes
 from logn.evaluate.store.store import RECORD, PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
@@ -216,10 +216,7 @@ def test_rows_without_a_record_are_written_over(tmp_path):
 def test_killed_writer_leaves_what_it_finished(tmp_path):
     script = """
 import sys, numpy as np
-from logn.evaluate.decode.candidate_boxes import boxes_at, boxes_in
-from logn.evaluate.store.store import StoreHeader
-from logn.evaluate.decode.candidate_boxes import boxes_at, boxes_in
-from logn.evaluate.store.store import PredictionWriter
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 with PredictionWriter(sys.argv[1], StoreHeader(num_columns=50)) as writer:
     for image_id in range(10**9):
@@ -406,6 +403,6 @@ def test_the_boxes_of_the_top_classes_are_kept_and_others_use_that_of_the_top_on
         ranked = np.argsort(-proposals.logits[:, 1:], axis=1)
         np.testing.assert_array_equal(found.box_classes, ranked[:, :2])
         used = np.where(label == ranked[row, 1], label, ranked[row, 0])
-        np.testing.assert_array_equal(boxes_at(boxes_in(found, 5), row, label), proposals.boxes[row, used])
+        np.testing.assert_array_equal(Boxes(found, 5).at(row, label), proposals.boxes[row, used])
     with PredictionWriter(tmp_path / "again", header) as writer, pytest.raises(InputError, match=r"shape \(N, 5, 4\)"):
         writer.append(1, store[0])

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.evaluate.decode import nms
-from logn.evaluate.decode.candidates import sort_candidates
-from logn.evaluate.decode.nms import AgnosticSuppression, ClassBoxSuppression
-from logn.evaluate.decode.overlap_graph import OverlapGraph
+from logn.evaluate.decode.image_decoder import sort_candidates
+from logn.evaluate.decode.nms import Boxes, Suppression, box_iou
+from logn.logits.proposals import Proposals
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -25,68 +25,55 @@ def made_candidates(rng, proposals, classes, share, levels):
     return flat, scores
 
 
-def greedy(boxes, flat, scores, classes):
+def suppression(boxes):
+    return Suppression("class-wise", Boxes(Proposals(boxes, np.zeros((len(boxes), 1)), height=1, width=1), 99), 0.5)
+
+
+def greedy(boxes, found):
     """Candidate by candidate, as the definition says."""
-    overlaps = nms.pairwise_iou(boxes) > np.float32(0.5)
+    overlaps = box_iou(boxes[:, None], boxes) > np.float32(0.5)
     kept = []
-    for position in np.argsort(-scores, kind="stable"):
-        proposal, label = divmod(int(flat[position]), classes)
-        earlier = [flat[other] // classes for other in kept if flat[other] % classes == label]
+    for position, (proposal, label) in enumerate(zip(found.proposals, found.labels, strict=True)):
+        earlier = [found.proposals[other] for other in kept if found.labels[other] == label]
         if not overlaps[proposal, earlier].any():
             kept.append(position)
-    return np.sort(np.array(kept, dtype=np.intp))
+    return np.array(kept, dtype=np.intp)
 
 
 @given(
     seed=SEEDS,
     proposals=st.integers(1, 25),
-    classes=st.sampled_from([1, 3, 63, 64, 65, 130]),
+    classes=st.sampled_from([1, 3, 65]),
     crowd=st.sampled_from([0.1, 1.0, 10.0]),
     share=st.sampled_from([0.0, 0.1, 0.9]),
     levels=st.sampled_from([1, 4, 10**6]),
+    limit=st.sampled_from([1, 7, 10**4]),
 )
 @settings(max_examples=150, deadline=None)
-def test_survivors_of_all_classes_at_once_are_those_of_the_greedy_loop(seed, proposals, classes, crowd, share, levels):
+def test_every_way_to_suppress_keeps_what_the_greedy_loop_keeps(seed, proposals, classes, crowd, share, levels, limit):
     rng = np.random.default_rng(seed)
     boxes = made_boxes(rng, proposals, crowd)
     flat, scores = made_candidates(rng, proposals, classes, share, levels)
-    graph = OverlapGraph(nms.pairwise_iou(boxes) > np.float32(0.5))
-    expected = greedy(boxes, flat, scores, classes)
-    np.testing.assert_array_equal(graph.survivors(flat, scores, classes), expected)
-    # Memory of the first method is used again by the next.
-    other, other_scores = made_candidates(rng, proposals, classes, 0.5, levels)
-    again = graph.survivors(other, other_scores, classes)
-    np.testing.assert_array_equal(again, greedy(boxes, other, other_scores, classes))
-
-
-@given(seed=SEEDS, proposals=st.integers(1, 60), crowd=st.sampled_from([0.3, 3.0, 30.0]))
-@settings(max_examples=40, deadline=None)
-def test_every_way_to_suppress_keeps_the_same(seed, proposals, crowd):
-    rng = np.random.default_rng(seed)
-    classes = 7
-    boxes = made_boxes(rng, proposals, crowd)
-    flat, scores = made_candidates(rng, proposals, classes, 0.6, 50)
-    shared = AgnosticSuppression(boxes, 0.5)
-    kept = shared.survivors(flat, scores, classes)
     found = sort_candidates(flat, scores, classes)
-    by_loop = found.take(shared.keep(found.proposals, found.labels, None))
-    by_graph = sort_candidates(flat[kept], scores[kept], classes)
-    for name in ("proposals", "labels", "scores"):
-        np.testing.assert_array_equal(getattr(by_graph, name), getattr(by_loop, name))
-    own_boxes = ClassBoxSuppression(np.repeat(boxes[:, None], classes, axis=1), 0.5)
-    np.testing.assert_array_equal(own_boxes.survivors(flat, scores, classes), kept)
+    wanted = greedy(boxes, found)
+    in_order = np.argsort(-scores, kind="stable")
+    for way in (suppression(boxes), suppression(np.repeat(boxes[:, None], classes, axis=1))):
+        np.testing.assert_array_equal(way.best(found.proposals, found.labels, limit), wanted[:limit])
+        np.testing.assert_array_equal(way.all(flat, scores, classes), np.sort(in_order[wanted]))
 
 
-@pytest.mark.parametrize("comparisons", [0, 10**9])
-def test_the_choice_of_the_way_does_not_show(monkeypatch, comparisons):
-    monkeypatch.setattr(nms, "_COMPARISONS_PER_PAIR", comparisons)
+@pytest.mark.parametrize("constant", ["_BITS_PER_PAIR", "_MANY_PROPOSALS", "_PAIRS_AT_ONCE"])
+@pytest.mark.parametrize("value", [0, 10**9])
+def test_the_choice_of_the_way_does_not_show(monkeypatch, constant, value):
+    monkeypatch.setattr(nms, constant, value)
     rng = np.random.default_rng(0)
     boxes = made_boxes(rng, 40, 3.0)
     flat, scores = made_candidates(rng, 40, 5, 0.7, 20)
-    kept = AgnosticSuppression(boxes, 0.5).survivors(flat, scores, 5)
-    np.testing.assert_array_equal(kept, greedy(boxes, flat, scores, 5))
+    kept = suppression(boxes).all(flat, scores, 5)
+    wanted = greedy(boxes, sort_candidates(flat, scores, 5))
+    np.testing.assert_array_equal(kept, np.sort(np.argsort(-scores, kind="stable")[wanted]))
 
 
 def test_no_proposals_at_all():
-    nothing = AgnosticSuppression(np.empty((0, 4), np.float32), 0.5)
-    assert nothing.survivors(np.empty(0, np.intp), np.empty(0, np.float32), 3).tolist() == []
+    nothing = suppression(np.empty((0, 4), np.float32))
+    assert nothing.all(np.empty(0, np.intp), np.empty(0, np.float32), 3).tolist() == []

@@ -1,52 +1,62 @@
-"""Decode: from stored proposals to detections, for any number of methods in one pass.
+"""Decode: from stored proposals to detections, for any number of methods in one pass, on all processors.
 
 The steps are those of torchvision and MMDetection: map the logits, activate, drop the background, keep scores above a
 threshold, drop tiny boxes, suppress class by class, keep the best of the image.
+
+Between its long steps decoding takes many short ones, for which threads of one process wait for each other: two are
+hardly faster than one. Processes are, and the store, which all of them map, is in memory once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
+import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
-from logn.evaluate.decode.best_per_class import BestPerClass, PlaceHolders
-from logn.evaluate.decode.class_scores import Float32
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.decode.image_decoder import Decoded, Floors, ImageDecoder, ImageTask, Method
-from logn.evaluate.decode.settings import DecodeSettings as DecodeSettings
-from logn.evaluate.decode.workers import available_processors as available_processors
-from logn.evaluate.decode.workers import decode_tasks, worthwhile_processes
+from logn.errors import InputError, LogNWarning
+from logn.evaluate.decode.detections import DecodeSettings as DecodeSettings
+from logn.evaluate.decode.detections import Detections, Skipped
+from logn.evaluate.decode.image_decoder import Decoded, ImageDecoder, ImageTask, Method
+from logn.evaluate.decode.scores import Float32
 from logn.evaluate.store.store import PredictionStore
+from logn.processes import fresh_processes
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]
-# Images that are decoded at a time, and of which memory is let go together; of those that are decoded beforehand, in
-# full and for all methods, a few are much.
-_IMAGES_AT_ONCE, _SAMPLED_AT_ONCE = 16, 1
-# One of so many images is decoded beforehand, to guess floors, but never more than the most; where there would be fewer
-# than the fewest, none is.
-_IMAGES_PER_SAMPLED, _FEWEST_SAMPLED, _MOST_SAMPLED = 32, 8, 128
-# How many times the wanted detections should exceed a guess: so many that too few hardly ever do.
-_ENOUGH_TIMES = 2.0
+_Found = list[list[Decoded]]
+# Tasks that were taken, with their results to come; None for one that could not be given away.
+_Waiting = deque[tuple[ImageTask, Future[_Found] | None]]
+# Images that are decoded at a time, and of which memory is let go together.
+_IMAGES_AT_ONCE = 16
+# Logits to be mapped and activated, over all methods, from which starting processes pays: some seconds of work.
+_ENOUGH_LOGITS = 2_000_000_000
+# A buffer of the best of each class is trimmed when it has grown by this factor and this number.
+_GROWTH, _FEW = 1.5, 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Purpose:
-    """What detections are decoded for: the limits, and which of them are looked at.
+    """What detections are decoded for: the limits, and which of them are evaluated.
 
     Args:
         settings: Threshold, suppression and limits.
-        looked_at: `(I, F)` which classes are looked at in each image; None for all. The detections of others use up
-            places of the limits, and are left out of the result.
+        evaluated: `(I, F)` which classes are evaluated in each image; None for all. The detections of others use up
+            places of the limits; of them only class and score are kept.
     """
 
     settings: DecodeSettings
-    looked_at: npt.NDArray[np.bool_] | None = None
+    evaluated: npt.NDArray[np.bool_] | None = None
 
 
 def decode(
@@ -99,8 +109,8 @@ def decode_many(
     method alone.
     """
     purpose = Purpose(settings or DecodeSettings())
-    found = decode_for(store, transforms, [purpose], threads=threads, processes=processes, progress=progress)[0]
-    return [one.detections for one in found]
+    (found,) = decode_for(store, transforms, [purpose], threads=threads, processes=processes, progress=progress)
+    return [of_method.detections for of_method in found]
 
 
 def decode_for(
@@ -111,157 +121,218 @@ def decode_for(
     threads: int | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
-) -> list[list[Decoded]]:
+) -> _Found:
     """Decode under several methods for several purposes in one pass: for each purpose what each method found.
 
-    Purposes differ in threshold, limits and what they look at; the rest of their settings is the same. The
-    other arguments are those of `decode_many`.
+    Purposes differ in threshold, limits and what is evaluated; the rest of their settings is the same. The other
+    arguments are those of `decode_many`.
     """
-    how = _How(threads, processes)
-    guesses = [_guessed_floors(store, transforms, purpose, how) for purpose in purposes]
-    collected = _collect(store, transforms, purposes, guesses, how, progress)
-    for purpose, of_purpose in zip(purposes, collected, strict=True):
-        for method, of_method in enumerate(of_purpose):
-            if of_method.guessed_too_high():
-                (of_purpose[method],) = _collect(store, [transforms[method]], [purpose], [[None]], how)[0]
-    # One by one: what was kept for a method is let go of before that of the next one is sorted out.
-    return [[_decoded(of_purpose.pop(0)) for _ in transforms] for of_purpose in collected]
-
-
-@dataclass(frozen=True)
-class _How:
-    """On how many threads or processes to decode."""
-
-    threads: int | None
-    processes: int | None
-
-    def for_sample_of(self, decoder: ImageDecoder) -> _How:
-        """As many for a few images as for all: of them each takes longer."""
-        if self.threads is not None or self.processes is not None:
-            return self
-        number = worthwhile_processes(decoder)
-        return _How(None, number) if number > 1 else self
-
-
-def _collect(
-    store: PredictionStore,
-    transforms: Sequence[Method],
-    purposes: Sequence[Purpose],
-    guesses: Sequence[Floors],
-    how: _How,
-    progress: Progress | None = None,
-    at_once: int | None = None,
-) -> list[list[_AllOf | BestPerClass]]:
-    """Decode all images once, some of them at a time."""
     settings = [purpose.settings for purpose in purposes]
     decoder = ImageDecoder(store, transforms, settings)
-    collected = [
-        [_collector(decoder.num_classes, limits.max_per_class, guess) for guess in of_purpose]
-        for limits, of_purpose in zip(settings, guesses, strict=True)
-    ]
-    floors = [[of_method.floor for of_method in of_purpose] for of_purpose in collected]
-    tasks = _tasks(store, purposes, floors, at_once or _IMAGES_AT_ONCE)
-    with contextlib.closing(decode_tasks(decoder, tasks, threads=how.threads, processes=how.processes)) as chunks:
+    buffers = [[_Buffer(decoder.num_classes, limits.max_per_class) for _ in transforms] for limits in settings]
+    tasks = _tasks(store, purposes, buffers)
+    with contextlib.closing(decode_tasks(decoder, tasks, threads=threads, processes=processes)) as chunks:
         for task, chunk in chunks:
-            for of_purpose, decoded in zip(collected, chunk, strict=True):
-                for of_method, found in zip(of_purpose, decoded, strict=True):
-                    of_method.add(found.detections, found.holders)
+            for of_purpose, decoded in zip(buffers, chunk, strict=True):
+                for buffer, found in zip(of_purpose, decoded, strict=True):
+                    buffer.add(found)
             if progress:
                 progress(task.stop - task.start)
-    return collected
-
-
-def _guessed_floors(
-    store: PredictionStore, transforms: Sequence[Method], purpose: Purpose, how: _How
-) -> list[Float32 | None]:
-    """Floors that a few images suggest: of each class a score that about twice as many as are wanted should exceed.
-
-    Without them the first images would be decoded in full, before enough is known to skip anything. They are only
-    guesses: where too few exceed one in the end, all is decoded again without it.
-    """
-    limits, number = purpose.settings, len(store) // _IMAGES_PER_SAMPLED
-    if limits.max_per_class is None or limits.max_detections is not None or number < _FEWEST_SAMPLED:
-        return [None] * len(transforms)
-    number = min(number, _MOST_SAMPLED)
-    rank = int(_ENOUGH_TIMES * limits.max_per_class * number / len(store)) + _FEWEST_SAMPLED
-    sample = store.part(np.linspace(0, len(store) - 1, number).astype(np.intp))
-    # None of it is looked at: only scores are wanted.
-    nothing = np.zeros((number, 1), np.bool_).repeat(ImageDecoder(store, [], [limits]).num_classes, axis=1)
-    counting = Purpose(replace(limits, max_per_class=rank), nothing)
-    how = how.for_sample_of(ImageDecoder(store, transforms, [limits]))
-    (found,) = _collect(sample, transforms, [counting], [[None] * len(transforms)], how, at_once=_SAMPLED_AT_ONCE)
-    return [None if isinstance(one, _AllOf) else one.settled_floor() for one in found]
-
-
-def decode_chunks(
-    store: PredictionStore,
-    transforms: Sequence[Method],
-    settings: DecodeSettings | None = None,
-    *,
-    threads: int | None = None,
-    processes: int | None = None,
-    progress: Progress | None = None,
-) -> Iterator[list[Detections]]:
-    """Decode some images at a time, in order: for results that are too many to hold at once.
-
-    The arguments are those of `decode_many`; `max_per_class`, which needs all images, is refused.
-    """
-    purpose = Purpose(settings or DecodeSettings())
-    if purpose.settings.max_per_class is not None:
-        raise InputError("Expected `max_per_class` to be None for decoding by chunks, since it needs all images.")
-    decoder = ImageDecoder(store, transforms, [purpose.settings])
-    tasks = _tasks(store, [purpose], [[None] * len(transforms)], _IMAGES_AT_ONCE)
-    return _chunks(decode_tasks(decoder, tasks, threads=threads, processes=processes), progress)
-
-
-def _chunks(
-    decoded: Generator[tuple[ImageTask, list[list[Decoded]]]], progress: Progress | None
-) -> Iterator[list[Detections]]:
-    with contextlib.closing(decoded) as chunks:
-        for task, (found,) in chunks:
-            yield [of_method.detections for of_method in found]
-            if progress:
-                progress(task.stop - task.start)
+    # One by one: what was buffered for a method is let go of before that of the next one is sorted out.
+    return [[of_purpose.pop(0).best() for _ in transforms] for of_purpose in buffers]
 
 
 def _tasks(
-    store: PredictionStore, purposes: Sequence[Purpose], floors: Sequence[Floors], at_once: int
+    store: PredictionStore, purposes: Sequence[Purpose], buffers: Sequence[Sequence[_Buffer]]
 ) -> Iterator[ImageTask]:
-    for start in range(0, len(store), at_once):
-        stop = min(start + at_once, len(store))
-        masks = (purpose.looked_at for purpose in purposes)
+    for start in range(0, len(store), _IMAGES_AT_ONCE):
+        stop = min(start + _IMAGES_AT_ONCE, len(store))
+        masks = (purpose.evaluated for purpose in purposes)
+        evaluated = tuple(None if mask is None else mask[start:stop] for mask in masks)
         # The floors are those of the moment in which the task is given away.
-        yield ImageTask(start, stop, tuple(None if mask is None else mask[start:stop] for mask in masks), tuple(floors))
+        floors = tuple([buffer.floor for buffer in of_purpose] for of_purpose in buffers)
+        yield ImageTask(start, stop, evaluated, floors)
 
 
-class _AllOf:
-    """Detections of images that follow each other, all of them kept."""
+class _Buffer:
+    """Detections of images that follow each other; with a limit, only the best of each class.
 
-    floor = None
+    AP-Fixed takes the 10,000 best of each class, and on federated labels nearly all of these lie in images where nobody
+    looked for the class. When the buffer has grown by half, what cannot be among the best any more is let go, and the
+    score of the last of the best becomes the floor of its class, below which nothing need be decoded.
+    """
 
-    def __init__(self) -> None:
-        self._parts: list[Detections] = []
-        self._holders: list[PlaceHolders] = []
+    def __init__(self, num_classes: int, limit: int | None) -> None:
+        self._limit, self._num_classes = limit, num_classes
+        self._parts: list[Decoded] = []
+        self._size, self._trim_at = 0, _FEW
+        self.floor: Float32 | None = None
 
-    def add(self, detections: Detections, holders: PlaceHolders | None) -> None:
-        self._parts.append(detections)
-        if holders is not None:
-            # There are millions, and nobody asks for their classes.
-            self._holders.append(replace(holders, labels=holders.labels[:0]))
+    def add(self, part: Decoded) -> None:
+        """Take in what was found in the images after those of before."""
+        self._parts.append(part)
+        self._size += len(part.detections) + len(part.skipped.scores)
+        if self._limit is not None and self._size > self._trim_at:
+            self._trim(self._limit)
 
-    def guessed_too_high(self) -> bool:
-        return False
+    def _columns(self) -> tuple[npt.NDArray[np.int64], Float32, npt.NDArray[np.int32]]:
+        """Class, score and image of everything: of what is evaluated, then of what is skipped."""
+        sides = [part.detections for part in self._parts], [part.skipped for part in self._parts]
+        columns = [
+            np.concatenate([getattr(part, name) for side in sides for part in side] or [np.empty(0, np.int32)])
+            for name in ("labels", "scores", "image_index")
+        ]
+        return columns[0].astype(np.int64), columns[1].astype(np.float32), columns[2]
 
-    def detections(self) -> Detections:
-        return Detections.concatenate(self._parts)
+    def _trim(self, limit: int) -> None:
+        labels, scores, _ = self._columns()
+        # NumPy sorts 16 bits by counting.
+        order = np.argsort(labels.astype(np.uint16) if self._num_classes <= 2**16 else labels, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=self._num_classes))])
+        floor = np.zeros(self._num_classes, np.float32)
+        for label in np.flatnonzero(np.diff(starts) >= limit).tolist():
+            of_class = scores[order[starts[label] : starts[label + 1]]]
+            floor[label] = np.partition(of_class, -limit)[-limit]
+        self.floor = floor
+        self._parts = [
+            Decoded(found.take(found.scores >= floor[found.labels]), others.take(others.scores >= floor[others.labels]))
+            for found, others in ((part.detections, part.skipped) for part in self._parts)
+        ]
+        self._size = sum(len(part.detections) + len(part.skipped.scores) for part in self._parts)
+        self._trim_at = int(_GROWTH * self._size) + _FEW
 
-    def holders(self) -> PlaceHolders | None:
-        return PlaceHolders.concatenate(self._holders) if self._holders else None
+    def best(self) -> Decoded:
+        """What is kept, sorted by image, then by descending score."""
+        if self._limit is not None:
+            self._trim(self._limit)
+        found = Decoded(
+            Detections.concatenate([part.detections for part in self._parts]),
+            Skipped.concatenate([part.skipped for part in self._parts]),
+        )
+        if self._limit is None or self.floor is None:
+            return found
+        self._parts = [found]
+        labels, scores, images = self._columns()
+        # Only ties with the last of the best are too many: of these the earlier images stay.
+        excess = np.maximum(np.bincount(labels, minlength=self._num_classes) - self._limit, 0)
+        tied = np.flatnonzero((scores == self.floor[labels]) & (excess[labels] > 0))
+        tied = tied[np.lexsort((images[tied], labels[tied]))]
+        behind = np.searchsorted(labels[tied], labels[tied], side="right") - np.arange(len(tied))
+        kept = np.ones(len(labels), bool)
+        kept[tied[behind <= excess[labels[tied]]]] = False
+        number = len(found.detections)
+        return Decoded(found.detections.take(kept[:number]), found.skipped.take(kept[number:]))
 
 
-def _decoded(best: _AllOf | BestPerClass) -> Decoded:
-    return Decoded(best.detections(), best.holders() if isinstance(best, _AllOf) else None)
+def available_processors() -> int:
+    """How many processors this process may use.
+
+    Example:
+        >>> available_processors() >= 1
+        True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def _collector(num_classes: int, limit: int | None, guess: Float32 | None) -> _AllOf | BestPerClass:
-    return _AllOf() if limit is None else BestPerClass(num_classes, limit, guess)
+def decode_tasks(
+    decoder: ImageDecoder, tasks: Iterator[ImageTask], *, threads: int | None, processes: int | None
+) -> Generator[tuple[ImageTask, _Found]]:
+    """Decode tasks on several processors, and give what was found in their order.
+
+    Args:
+        decoder: What decodes them.
+        tasks: Taken a few ahead of those that are done.
+        threads: How many threads of this process decode; None to use processes where that is faster.
+        processes: How many processes decode; None for as many as there are processors, where there is enough to do.
+    """
+    if threads is not None and processes is not None:
+        raise InputError("Expected `threads` or `processes`, but got both.")
+    for name, number in (("threads", threads), ("processes", processes)):
+        if number is not None and number < 1:
+            raise InputError(f"Expected `{name}` to be at least 1, but got {number}.")
+    number = processes if processes is not None else 1 if threads is not None else _worthwhile_processes(decoder)
+    with contextlib.ExitStack() as stack:
+        if number > 1 and (pool := _process_pool(stack, decoder, number)) is not None:
+            yield from _in_processes(pool, decoder, tasks, number)
+        else:
+            number = threads or (1 if processes else available_processors())
+            pool = stack.enter_context(ThreadPoolExecutor(number))
+            yield from _in_order(pool, decoder.decode, tasks, deque(), number)
+
+
+def _in_order(
+    pool: Executor, work: Callable[[ImageTask], _Found], tasks: Iterator[ImageTask], waiting: _Waiting, number: int
+) -> Iterator[tuple[ImageTask, _Found]]:
+    """Have tasks worked on and give the results in order; `waiting` are always those that are not given yet."""
+    while True:
+        # Not all at once: results that have not been consumed yet would fill the memory.
+        while len(waiting) < 2 * number and (task := next(tasks, None)) is not None:
+            waiting.append((task, None))
+            waiting[-1] = (task, pool.submit(work, task))
+        if not waiting:
+            return
+        task, future = waiting[0]
+        found = future.result() if future is not None else work(task)
+        waiting.popleft()
+        yield task, found
+
+
+def _in_processes(
+    pool: Executor, decoder: ImageDecoder, tasks: Iterator[ImageTask], number: int
+) -> Iterator[tuple[ImageTask, _Found]]:
+    waiting: _Waiting = deque()
+    try:
+        yield from _in_order(pool, _decode_here, tasks, waiting, number)
+    except BrokenProcessPool:
+        warnings.warn(
+            f"One of the {number} decoding processes was killed, which happens when memory runs out; the rest is "
+            "decoded in this process alone, which takes longer and gives the same result.",
+            LogNWarning,
+            stacklevel=2,
+        )
+        for task in chain((task for task, _ in waiting), tasks):
+            yield task, decoder.decode(task)
+
+
+def _worthwhile_processes(decoder: ImageDecoder) -> int:
+    """As many processes as there are processors, or one where starting them would take longer than it spares."""
+    store = decoder.store
+    logits = store.num_proposals * store.num_columns * len(decoder.transforms)
+    return available_processors() if logits >= _ENOUGH_LOGITS else 1
+
+
+def _process_pool(stack: contextlib.ExitStack, decoder: ImageDecoder, number: int) -> Executor | None:
+    """Processes that decode; None where there can be none: the caller's own maps stay in this process."""
+    known = all(transform is None or type(transform).__module__.startswith("logn.") for transform in decoder.transforms)
+    if not known:
+        return None
+    return started_processes(stack, number, partial(_prepare, decoder.store, decoder.transforms, decoder.purposes))
+
+
+def started_processes(stack: contextlib.ExitStack, number: int, prepare: Callable[[], object]) -> Executor | None:
+    """Processes that end with the stack and call `prepare` first; None where there can be none."""
+    if multiprocessing.current_process().daemon:
+        return None
+    try:
+        pool = stack.enter_context(fresh_processes(number, prepare=prepare, finish=False, import_main=False))
+        pool.submit(os.getpid).result()
+    except (BrokenProcessPool, OSError, ImportError, NotImplementedError):
+        return None  # a system that cannot start them: one process does the same
+    return pool
+
+
+# The decoder of this process, where it is one that only decodes.
+_own_decoder: ImageDecoder | None = None
+
+
+def _prepare(store: PredictionStore, transforms: Sequence[Method], purposes: Sequence[DecodeSettings]) -> None:
+    global _own_decoder
+    _own_decoder = ImageDecoder(store, transforms, purposes)
+
+
+def _decode_here(task: ImageTask) -> _Found:
+    if _own_decoder is None:
+        raise RuntimeError("This process was not prepared for decoding.")
+    return _own_decoder.decode(task)

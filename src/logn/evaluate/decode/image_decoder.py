@@ -12,20 +12,21 @@ import numpy.typing as npt
 
 from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
-from logn.evaluate.decode.best_per_class import PlaceHolders
-from logn.evaluate.decode.candidate_boxes import Boxes, boxes_at, boxes_in, has_one_each
-from logn.evaluate.decode.candidates import (
-    Candidates,
-    SortedCandidates,
-    best_candidates,
-    has_small_boxes,
-    sort_candidates,
+from logn.evaluate.decode.detections import DecodeSettings, Detections, Skipped
+from logn.evaluate.decode.nms import Boxes, Suppression
+from logn.evaluate.decode.scores import (
+    BestClassScores,
+    ChosenClassScores,
+    Float32,
+    ImageLogits,
+    LateFactorScores,
+    Level,
+    PowerScores,
+    ScoreFunction,
+    Scores,
+    Scratch,
+    Transform,
 )
-from logn.evaluate.decode.class_scores import Float32, ImageLogits, Level, ScoreFunction, Scores, Scratch, Transform
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.decode.nms import Suppression, make_suppression, overlaps_itself
-from logn.evaluate.decode.score_filters import BestClassScores, ChosenClassScores, LateFactorScores, PowerScores
-from logn.evaluate.decode.settings import DecodeSettings
 from logn.evaluate.store.store import PredictionStore, StoreHeader
 from logn.logits.arrays import foreground_columns
 from logn.logits.proposals import Postprocessing, Proposals
@@ -34,11 +35,137 @@ Method = ClassAffine | Transform | None
 Mask = npt.NDArray[np.bool_]
 # Of each method: per class, the score below which detections are of no use; None where there is none.
 Floors = Sequence[Float32 | None]
-# Class and score of detections that only use up places.
-_Holders = tuple[npt.NDArray[np.integer[Any]], Float32]
-# What is kept, what only uses up places, and how many candidates that decided it had no box of their own.
-_FoundInImage = tuple[Detections, _Holders | None]
-_Chosen = tuple[SortedCandidates, _Holders]
+
+_LOWER_HALF = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+# A guess that is too high is lowered by these factors before the threshold itself is the level.
+_LOWERED = (1.0, 0.25, 0.0625)
+# Of more candidates than so many times the wanted ones the best are tried first: sorting all takes longer.
+_ENOUGH_TIMES = 8
+
+
+@dataclass(frozen=True)
+class SortedCandidates:
+    """Pairs of proposal and class by descending score; ties: by proposal, then class."""
+
+    proposals: npt.NDArray[np.intp]
+    labels: npt.NDArray[np.intp]
+    scores: Float32
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def take(self, positions: npt.NDArray[Any]) -> SortedCandidates:
+        """Keep the candidates that positions or a mask name."""
+        return SortedCandidates(self.proposals[positions], self.labels[positions], self.scores[positions])
+
+
+_NOTHING = SortedCandidates(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.float32))
+
+
+def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: int) -> SortedCandidates:
+    """Sort candidates `proposal * num_classes + class` by their scores, which are not negative.
+
+    Example:
+        >>> found = sort_candidates(np.array([1, 2, 5]), np.array([0.5, 0.9, 0.5], np.float32), num_classes=3)
+        >>> found.proposals.tolist(), found.labels.tolist()
+        ([0, 0, 1], [2, 1, 2])
+    """
+    # Such floats sort like their bits, and the place in the lower half keeps equal scores in order: one sort of
+    # integers is several times as fast as a stable sort of floats by index.
+    keys = (~scores.view(np.uint32)).astype(np.uint64) << _HALF
+    keys |= flat.astype(np.uint64)
+    keys.sort()
+    flat = (keys & _LOWER_HALF).astype(np.intp)
+    proposals = flat // num_classes
+    ranked: Float32 = (~(keys >> _HALF).astype(np.uint32)).view(np.float32)
+    return SortedCandidates(proposals, flat - proposals * num_classes, ranked)
+
+
+class Candidates:
+    """The candidates of one image under one method, those with tiny boxes left out.
+
+    Args:
+        scores: The scores of the method.
+        boxes: Boxes of the proposals.
+        suppression: What drops candidates that overlap better ones.
+        num_classes: Foreground classes.
+        min_box_size: Shortest side of a box that is kept.
+        threshold: What scores must exceed.
+    """
+
+    def __init__(
+        self,
+        scores: Scores,
+        boxes: Boxes,
+        suppression: Suppression,
+        num_classes: int,
+        min_box_size: float,
+        threshold: float,
+    ) -> None:
+        self._scores, self._boxes, self._suppression, self._num_classes = scores, boxes, suppression, num_classes
+        self._min_box_size, self._threshold = np.float32(min_box_size), threshold
+
+    def all(
+        self, floor: Float32 | None, evaluated: Mask | None, *, floor_first: bool
+    ) -> tuple[SortedCandidates, SortedCandidates]:
+        """Every candidate that suppression leaves and that is not below the floor of its class.
+
+        Those of the classes that are evaluated, then the others, of which there are many, in any order. Where classes
+        suppress each other, what is too low for its own class may still suppress another: then the floor comes last.
+        """
+        level: Level = self._threshold
+        if floor is not None and floor_first and floor.any():
+            level = np.maximum(np.nextafter(floor, np.float32(-np.inf)), np.float32(self._threshold))
+        flat, scores = self._above(level)
+        kept = self._suppression.all(flat, scores, self._num_classes)
+        flat, scores = flat.take(kept), scores.take(kept)
+        if floor is not None and not floor_first:
+            useful = scores >= floor.take(flat % self._num_classes)
+            flat, scores = flat[useful], scores[useful]
+        if evaluated is None:
+            return sort_candidates(flat, scores, self._num_classes), _NOTHING
+        labels = flat % self._num_classes
+        chosen, others = evaluated.take(labels), ~evaluated.take(labels)
+        skipped = SortedCandidates(flat[others] // self._num_classes, labels[others], scores[others])
+        return sort_candidates(flat[chosen], scores[chosen], self._num_classes), skipped
+
+    def best(self, limit: int, guess: float) -> SortedCandidates:
+        """The best candidates after suppression, at most `limit`.
+
+        Of the candidates above any level, those that suppression keeps are the leading part of all that it keeps. So
+        any level will do that leaves enough: the work is that of some hundred candidates instead of ten thousand. The
+        guess, half of the last score of the image before, usually is such a level; the result does not depend on it.
+        """
+        kept = _NOTHING
+        levels = (guess * factor for factor in _LOWERED if guess * factor > self._threshold)
+        for level in (*levels, self._threshold):
+            flat, scores = self._above(level)
+            if level > self._threshold and len(flat) < limit:
+                continue
+            number = _ENOUGH_TIMES * limit
+            if number < len(flat):
+                rows = np.flatnonzero(scores >= np.partition(scores, -number)[-number])
+                kept = self._kept(flat.take(rows), scores.take(rows), limit)
+                if len(kept) >= limit:
+                    return kept
+            kept = self._kept(flat, scores, limit)
+            if len(kept) >= limit:
+                return kept
+        return kept
+
+    def _above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+        flat, scores = self._scores.above(level)
+        if self._min_box_size > 0:
+            proposals = flat // self._num_classes
+            boxes = self._boxes.at(proposals, flat - proposals * self._num_classes)
+            large = (boxes[:, 2:] - boxes[:, :2] >= self._min_box_size).all(axis=1)
+            flat, scores = flat[large], scores[large]
+        return flat, scores
+
+    def _kept(self, flat: npt.NDArray[np.intp], scores: Float32, limit: int) -> SortedCandidates:
+        found = sort_candidates(flat, scores, self._num_classes)
+        return found.take(self._suppression.best(found.proposals, found.labels, limit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +175,14 @@ class ImageTask:
     Args:
         start: Position of the first image in the store.
         stop: Position behind the last one.
-        kept: For each purpose which classes are looked at in each image, `(stop - start, F)`; None for all.
+        evaluated: For each purpose which classes are evaluated in each image, `(stop - start, F)`; None for all.
         floors: For each purpose and method, per class, the score below which detections are of no use; None
             where there is none.
     """
 
     start: int
     stop: int
-    kept: tuple[Mask | None, ...]
+    evaluated: tuple[Mask | None, ...]
     floors: tuple[Floors, ...]
 
 
@@ -64,13 +191,12 @@ class Decoded:
     """What one method found in some images for one purpose.
 
     Args:
-        detections: Those that are looked at.
-        holders: Those that only use up places, of their image or their class; None where all are looked at, and no
-            class has a limit.
+        detections: Those that are evaluated.
+        skipped: Those that only use up places, of their image or their class.
     """
 
     detections: Detections
-    holders: PlaceHolders | None = None
+    skipped: Skipped
 
 
 class ImageDecoder:
@@ -94,11 +220,12 @@ class ImageDecoder:
         columns = range(*foreground.indices(store.num_columns))
         self._class_of = _class_of_columns(store.header, columns)
         self._num_columns = len(columns)
-        self._num_classes = len(columns) if self._class_of is None else store.num_classes
-        if self._num_classes != store.num_classes and store.header.class_boxes:
+        #: How many classes detections may have.
+        self.num_classes = len(columns) if self._class_of is None else store.num_classes
+        if self.num_classes != store.num_classes and store.header.class_boxes:
             raise InputError(
                 f"Expected `background` to leave the {store.num_classes} classes that have boxes, "
-                f"but it leaves {self._num_classes}."
+                f"but it leaves {self.num_classes}."
             )
         self._said = store.header.postprocessing or Postprocessing()
         self._functions = [
@@ -106,70 +233,68 @@ class ImageDecoder:
         ]
         self._local = threading.local()
 
-    @property
-    def num_classes(self) -> int:
-        """How many classes detections may have."""
-        return self._num_classes
-
     def decode(self, task: ImageTask) -> list[list[Decoded]]:
         """Decode some images: for each purpose what each method found."""
-        found: list[list[list[_FoundInImage]]] = [[[] for _ in self._functions] for _ in self.purposes]
+        parts: list[list[list[Decoded]]] = [[[] for _ in self._functions] for _ in self.purposes]
         for index in range(task.start, task.stop):
-            for purpose, method, of_image in self._decode_image(task, index, self.store[index]):
-                found[purpose][method].append(of_image)
+            for purpose, method, kept in self._decode_image(task, index, self.store[index]):
+                parts[purpose][method].append(kept)
         self.store.release(task.start, task.stop)
-        return [[_together(parts) for parts in of_purpose] for of_purpose in found]
+        return [[_together(of_method) for of_method in of_purpose] for of_purpose in parts]
 
-    def _decode_image(
-        self, task: ImageTask, index: int, proposals: Proposals
-    ) -> Iterator[tuple[int, int, _FoundInImage]]:
+    def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[tuple[int, int, Decoded]]:
         scratch = self._local.__dict__.setdefault("scratch", Scratch())
-        boxes = boxes_in(proposals, self._num_classes)
-        suppression = make_suppression(self._settings.nms or "", boxes, self._settings.nms_iou or 0.0)
-        image = ImageLogits(proposals.logits, scratch, proposals.objectness, added=self._said.objectness == "added")
-        smallest = self._settings.min_box_size or 0.0
-        if has_one_each(boxes) and not has_small_boxes(proposals.boxes, smallest):
-            smallest = 0.0  # looked at once instead of for each candidate of each method
-        # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
-        one_class_each = self._settings.nms == "class-agnostic" and overlaps_itself(
-            boxes, self._settings.nms_iou or 0.0
+        guesses: dict[tuple[int, int], float] = self._local.__dict__.setdefault("guesses", {})
+        boxes, nms, overlap = (
+            Boxes(proposals, self.num_classes),
+            self._settings.nms or "",
+            self._settings.nms_iou or 0.0,
         )
+        suppression = Suppression(nms, boxes, overlap)
+        image = ImageLogits(proposals.logits, scratch, proposals.objectness, added=self._said.objectness == "added")
+        # Looked at once instead of for each candidate of each method.
+        smallest = self._settings.min_box_size or 0.0
+        smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
+        # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
+        one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
         for method, function in enumerate(self._functions):
             scores = function(image)
             for purpose, limits in enumerate(self.purposes):
                 filtered, threshold = self._filtered(scores, image.factors, limits.score_threshold)
                 if one_class_each:
-                    filtered = BestClassScores(filtered, self._num_classes)
-                mask = task.kept[purpose]
-                choice = _Choice(
-                    Candidates(filtered, boxes, self._num_classes, min_box_size=smallest),
-                    suppression,
-                    threshold,
-                    task.floors[purpose][method],
-                    None if mask is None else mask[index - task.start],
-                    self._num_classes,
-                )
+                    filtered = BestClassScores(filtered, self.num_classes)
+                candidates = Candidates(filtered, boxes, suppression, self.num_classes, smallest, threshold)
+                mask = task.evaluated[purpose]
+                evaluated = None if mask is None else mask[index - task.start]
                 if limits.max_detections is None:
-                    kept, holders = choice.all(floor_first=self._settings.nms != "class-agnostic")
+                    floor = task.floors[purpose][method]
+                    kept, skipped = candidates.all(floor, evaluated, floor_first=nms != "class-agnostic")
                 else:
-                    kept, holders = self._best(choice, limits.max_detections, (purpose, method))
-                found = _detections(index, kept, boxes)
+                    kept = candidates.best(limits.max_detections, guesses.get((purpose, method), 0.0))
+                    full = len(kept) >= limits.max_detections
+                    guesses[purpose, method] = 0.5 * float(kept.scores[-1]) if full else 0.0
+                    skipped = _NOTHING
+                    if evaluated is not None:
+                        chosen = evaluated.take(kept.labels)
+                        kept, skipped = kept.take(chosen), kept.take(~chosen)
+                decoded = self._decoded(index, kept, skipped, boxes)
                 if self._said.clip_boxes:
-                    np.clip(found.boxes, 0, np.tile([proposals.width, proposals.height], 2), out=found.boxes)
-                counts = mask is not None or limits.max_per_class is not None
-                yield purpose, method, (found, holders if counts else None)
+                    corners = decoded.detections.boxes
+                    np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)
+                yield purpose, method, decoded
 
-    def _best(self, choice: _Choice, limit: int, place: tuple[int, int]) -> _Chosen:
-        guesses: dict[tuple[int, int], float] = self._local.__dict__.setdefault("guesses", {})
-        best = best_candidates(
-            choice.candidates,
-            choice.suppression,
-            guesses.get(place, 0.0),
-            threshold=choice.threshold,
-            limit=limit,
+    def _decoded(self, index: int, kept: SortedCandidates, skipped: SortedCandidates, boxes: Boxes) -> Decoded:
+        detections = Detections(
+            image_index=np.full(len(kept), index, np.int32),
+            labels=kept.labels.astype(np.int32),
+            scores=kept.scores,
+            boxes=boxes.at(kept.proposals, kept.labels),
+            proposal=kept.proposals.astype(np.int32),
         )
-        guesses[place] = best.guess
-        return choice.looked_at(best.kept)
+        # There are millions of labels: they take as little memory as they need.
+        small: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
+        labels = skipped.labels.astype(small)
+        return Decoded(detections, Skipped(np.full(len(labels), index, np.int32), labels, skipped.scores))
 
     def _filtered(self, scores: Scores, factors: Float32 | None, threshold: float) -> tuple[Scores, float]:
         """The scores as the framework makes them, and what they must exceed."""
@@ -181,73 +306,16 @@ class ImageDecoder:
         if not self._settings.multi_label:
             scores = BestClassScores(scores, self._num_columns)
         if self._class_of is not None:
-            scores = ChosenClassScores(scores, self._class_of, self._num_classes)
+            scores = ChosenClassScores(scores, self._class_of, self.num_classes)
         return scores, threshold
 
 
-@dataclass(frozen=True, eq=False)
-class _Choice:
-    """What is to be chosen from the candidates of one image under one method, for one purpose."""
-
-    candidates: Candidates
-    suppression: Suppression
-    threshold: float
-    floor: Float32 | None  # of each class
-    classes: Mask | None  # those that are looked at, None for all
-    num_classes: int
-
-    def all(self, *, floor_first: bool) -> _Chosen:
-        """Every candidate that suppression leaves and that is not below the floor of its class.
-
-        Where classes suppress each other, what is too low for its own class may still suppress another: then the
-        floor comes last.
-        """
-        level: Level = self.threshold
-        if self.floor is not None and floor_first and self.floor.any():
-            at_floor = np.nextafter(self.floor, np.float32(-np.inf))
-            level = np.maximum(at_floor, np.float32(self.threshold))
-        flat, scores = self.candidates.unsorted(level)
-        survivors = self.suppression.survivors(flat, scores, self.num_classes)
-        flat, scores = flat.take(survivors), scores.take(survivors)
-        labels = flat % self.num_classes
-        if self.floor is not None and not floor_first:
-            useful = np.flatnonzero(scores >= self.floor.take(labels))
-            flat, scores, labels = flat.take(useful), scores.take(useful), labels.take(useful)
-        if self.classes is None:
-            return sort_candidates(flat, scores, self.num_classes), _NO_HOLDERS
-        looked_at = self.classes.take(labels)
-        rows, others = np.flatnonzero(looked_at), np.flatnonzero(~looked_at)
-        kept = sort_candidates(flat.take(rows), scores.take(rows), self.num_classes)
-        return kept, (_small(labels.take(others), self.num_classes), scores.take(others))
-
-    def looked_at(self, found: SortedCandidates) -> tuple[SortedCandidates, _Holders]:
-        """Those of the candidates whose class is looked at, and what is left of the others."""
-        if self.classes is None:
-            return found, _NO_HOLDERS
-        looked_at = self.classes.take(found.labels)
-        others = np.flatnonzero(~looked_at)
-        holders = _small(found.labels.take(others), self.num_classes), found.scores.take(others)
-        return found.take(np.flatnonzero(looked_at)), holders
-
-
-_NO_HOLDERS: _Holders = (np.empty(0, np.uint16), np.empty(0, np.float32))
-
-
-def _small(labels: npt.NDArray[np.intp], num_classes: int) -> npt.NDArray[np.integer[Any]]:
-    """Labels in as little memory as they need: there are millions."""
-    return labels.astype(np.uint16 if num_classes <= 2**16 else np.int32)
-
-
-def _together(parts: Sequence[_FoundInImage]) -> Decoded:
+def _together(parts: Sequence[Decoded]) -> Decoded:
     """What was found in images that follow each other."""
-    found, held = zip(*parts, strict=True)
-    detections = Detections.concatenate(found)
-    holders = [of_image for of_image in held if of_image is not None]
-    if not holders:
-        return Decoded(detections)
-    labels, scores = (np.concatenate(column) for column in zip(*holders, strict=True))
-    numbers = np.array([len(of_image[1]) for of_image in holders])
-    return Decoded(detections, PlaceHolders(labels, scores, numbers))
+    return Decoded(
+        Detections.concatenate([part.detections for part in parts]),
+        Skipped.concatenate([part.skipped for part in parts]),
+    )
 
 
 def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.intp] | None:
@@ -257,13 +325,3 @@ def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.int
     class_of = np.full(header.num_columns, -1, np.intp)
     class_of[list(header.class_columns)] = np.arange(header.num_classes)
     return class_of[columns.start : columns.stop]
-
-
-def _detections(index: int, kept: SortedCandidates, boxes: Boxes) -> Detections:
-    return Detections(
-        image_index=np.full(len(kept.scores), index, np.int32),
-        labels=kept.labels.astype(np.int32),
-        scores=kept.scores,
-        boxes=boxes_at(boxes, kept.proposals, kept.labels),
-        proposal=kept.proposals.astype(np.int32),
-    )

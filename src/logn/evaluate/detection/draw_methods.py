@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import LogNWarning
-from logn.evaluate.decode.workers import available_processors, started_processes
+from logn.evaluate.decode.decoder import available_processors, started_processes
 from logn.evaluate.detection.bootstrap import draw_weights
 from logn.evaluate.detection.measurement import Matched, Measurement
 

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-LVIS_CAP = 300
+from logn.evaluate.decode.detections import LVIS_CAP as LVIS_CAP
+from logn.evaluate.decode.detections import SCORE_THRESHOLD as SCORE_THRESHOLD
+
 COCO_CAP = 100
-# Average precision is measured over every score above this, as the paper's authors test: with a higher threshold, a
-# method that lowers all scores loses detections that others keep.
-SCORE_THRESHOLD = 0.0
 
 
 def installed_evaluator() -> str:

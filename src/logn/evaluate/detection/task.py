@@ -134,9 +134,9 @@ class DetectionTask:
             found = one.detections
             others = found.take(~self.truth.verified[found.image_index, found.labels])
             unverified = UnverifiedScores(others.image_index, others.scores)
-            if one.holders is not None:
-                images = np.repeat(np.arange(len(self.store), dtype=np.int32), one.holders.per_image)
-                unverified = UnverifiedScores.concatenate(unverified, UnverifiedScores(images, one.holders.scores))
+            unverified = UnverifiedScores.concatenate(
+                unverified, UnverifiedScores(one.skipped.image_index, one.skipped.scores)
+            )
             scores = np.concatenate([self._verified(found).scores, unverified.scores])
             if place == 0:
                 most = max(counts_above(scores).values()) + 1

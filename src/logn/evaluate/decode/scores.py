@@ -1,13 +1,15 @@
 """From logits to scores: the map of a method, the activation, and the candidates above a level.
 
-At LVIS size an image has 360,000 logits, of which some hundred matter. So the scores are never normalised as a whole:
-they are compared in a form that needs no division, and only candidates become scores. What the methods have in common
-(the logits in float32, the exponentials that all shift-only methods share) is computed once per image.
+At LVIS size an image has 360,000 logits, of which some hundred matter. So scores are never normalised as a whole: they
+are compared in a form that needs no division, and only candidates become scores. What methods share (the logits in
+float32, the exponentials of all shift-only methods) is computed once per image. What a framework does to scores before
+suppression (a power, the best class, an objectness) wraps the scores of an image and is the scores of an image again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +23,8 @@ Float32 = npt.NDArray[np.float32]
 # What scores must exceed: one number, or one for each class.
 Level = float | Float32
 Transform = Callable[[Any], Any]
+# Candidates `proposal * F + class`, ascending, and the score of each.
+Found = tuple[npt.NDArray[np.intp], Float32]
 
 # Beyond these, exponentials are taken relative to the largest logit of the row.
 _SAFE_EXPONENT = 60.0
@@ -87,11 +91,11 @@ class ImageLogits:
 class Scores(Protocol):
     """The scores of one image under one method."""
 
-    def above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+    def above(self, level: Level) -> Found:
         """Candidates with a score strictly greater than `level`: `proposal * F + class`, ascending, and the score."""
         ...
 
-    def near_best(self) -> tuple[npt.NDArray[np.intp], Float32]:
+    def near_best(self) -> Found:
         """Of each proposal the candidates that may be its best, ties included; in the form of `above`."""
         ...
 
@@ -113,7 +117,7 @@ class SoftmaxScores:
         self._first = foreground.indices(self._columns)[0]
         self._scratch = scratch
 
-    def above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+    def above(self, level: Level) -> Found:
         """See `Scores.above`."""
         shape = (self._numerators.shape[0], self._numerators.shape[1])
         mask = self._scratch.array("mask", shape, np.bool_)
@@ -124,7 +128,7 @@ class SoftmaxScores:
             return strictly_above(flat, quotients.reshape(-1).take(flat), level)
         return strictly_above(flat, self._scores_at(flat), level)
 
-    def near_best(self) -> tuple[npt.NDArray[np.intp], Float32]:
+    def near_best(self) -> Found:
         """See `Scores.near_best`."""
         best = self._numerators.max(axis=1, keepdims=True, initial=0)
         flat = np.flatnonzero(self._numerators >= best * np.float32(1.0 - _LAX))
@@ -155,7 +159,7 @@ class SigmoidScores:
         self._logits = logits[:, foreground]
         self._scratch, self._factors = scratch, factors
 
-    def above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+    def above(self, level: Level) -> Found:
         """See `Scores.above`."""
         shape = (self._logits.shape[0], self._logits.shape[1])
         mask = self._scratch.array("mask", shape, np.bool_)
@@ -163,7 +167,7 @@ class SigmoidScores:
         flat = np.flatnonzero(mask)
         return strictly_above(flat, self._scores_at(flat), level)
 
-    def near_best(self) -> tuple[npt.NDArray[np.intp], Float32]:
+    def near_best(self) -> Found:
         """See `Scores.near_best`."""
         # Large logits have scores that rounding makes equal: those of all that are at least this are looked at.
         best = np.minimum(self._logits.max(axis=1, keepdims=True, initial=-np.inf), np.float32(_LARGE_LOGIT))
@@ -205,7 +209,7 @@ def _lax_logit(level: Level) -> Any:
     return np.where(np.greater(level, 0), lax, -np.inf).astype(np.float32)
 
 
-def strictly_above(flat: npt.NDArray[np.intp], scores: Float32, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+def strictly_above(flat: npt.NDArray[np.intp], scores: Float32, level: Level) -> Found:
     """Those of the candidates `proposal * F + class` whose score is strictly greater than `level`."""
     least = level.take(flat % len(level)) if isinstance(level, np.ndarray) else np.float32(level)
     keep = scores > least
@@ -292,3 +296,112 @@ class ScoreFunction:
         if len(mapped) and (largest.max() > _SAFE_EXPONENT or largest.min() < -_SAFE_EXPONENT):
             mapped = np.subtract(mapped, largest, out=mapped)
         return np.exp(mapped, out=mapped)
+
+
+class PowerScores:
+    """Scores to a power: torchvision's FCOS takes the square root of class score times centerness."""
+
+    def __init__(self, scores: Scores, power: float) -> None:
+        self._scores, self._power = scores, power
+
+    def above(self, level: Level) -> Found:
+        """See `Scores.above`."""
+        flat, scores = self._scores.above(self._before(level))
+        return strictly_above(flat, np.power(scores, np.float32(self._power)), level)
+
+    def near_best(self) -> Found:
+        """See `Scores.near_best`."""
+        flat, scores = self._scores.near_best()
+        return flat, np.power(scores, np.float32(self._power))
+
+    def _before(self, level: Level) -> Level:
+        if isinstance(level, np.ndarray):
+            turned = np.maximum(level, 0) ** np.float32(1 / self._power) * np.float32(1.0 - _LAX)
+            return np.where(level > 0, turned, level)
+        return level if level <= 0 else level ** (1 / self._power) * (1.0 - _LAX)
+
+
+class LateFactorScores:
+    """Scores with an objectness in them, where the threshold is held against the class scores alone.
+
+    Args:
+        scores: Class scores times the objectness.
+        factors: The objectness of each proposal, from 0 to 1.
+        num_classes: How many columns have scores.
+        threshold: What the class scores must exceed.
+    """
+
+    def __init__(self, scores: Scores, factors: Float32, num_classes: int, threshold: float) -> None:
+        self._scores, self._num_classes = scores, num_classes
+        self._least = factors * np.float32(max(threshold, 0.0))
+
+    def above(self, level: Level) -> Found:
+        """See `Scores.above`."""
+        return self._passed(*self._scores.above(level))
+
+    def near_best(self) -> Found:
+        """See `Scores.near_best`."""
+        return self._passed(*self._scores.near_best())
+
+    def _passed(self, flat: npt.NDArray[np.intp], scores: Float32) -> Found:
+        keep = scores > self._least.take(flat // self._num_classes)
+        return flat[keep], scores[keep]
+
+
+class BestClassScores:
+    """Only the best class of each proposal; of equal ones the first."""
+
+    def __init__(self, scores: Scores, num_classes: int) -> None:
+        self._scores, self._num_classes = scores, num_classes
+
+    def above(self, level: Level) -> Found:
+        """See `Scores.above`."""
+        return strictly_above(*self._best, level)
+
+    def near_best(self) -> Found:
+        """See `Scores.near_best`."""
+        return self._best
+
+    @cached_property
+    def _best(self) -> Found:
+        flat, scores = self._scores.near_best()
+        if not len(flat):
+            return flat, scores
+        rows = flat // self._num_classes
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        counts = np.diff(starts, append=len(rows))
+        best = np.flatnonzero(scores == np.repeat(np.maximum.reduceat(scores, starts), counts))
+        first = best[np.diff(rows[best], prepend=-1) > 0]
+        return flat[first], scores[first]
+
+
+class ChosenClassScores:
+    """Scores of some columns, under the numbers of their classes: where a model knows more classes than the labels.
+
+    Args:
+        scores: The scores of all columns.
+        class_of: Per column the class that it stands for, -1 for none.
+        num_classes: How many classes there are.
+    """
+
+    def __init__(self, scores: Scores, class_of: npt.NDArray[np.intp], num_classes: int) -> None:
+        self._scores, self._class_of, self._num_classes = scores, class_of, num_classes
+
+    def above(self, level: Level) -> Found:
+        """See `Scores.above`."""
+        if isinstance(level, np.ndarray):
+            # Columns without a class are taken out below; where they compete, the lowest level of all counts.
+            level = np.where(self._class_of >= 0, level.take(self._class_of, mode="clip"), np.float32(np.inf))
+        return self._renumbered(*self._scores.above(level))
+
+    def near_best(self) -> Found:
+        """See `Scores.near_best`; where only some columns have a class, the best of all may be none of these."""
+        return self.above(-1.0)
+
+    def _renumbered(self, flat: npt.NDArray[np.intp], scores: Float32) -> Found:
+        rows = flat // len(self._class_of)
+        classes = self._class_of[flat - rows * len(self._class_of)]
+        chosen = np.flatnonzero(classes >= 0)
+        renumbered = rows[chosen] * self._num_classes + classes[chosen]
+        order = np.argsort(renumbered)
+        return renumbered[order], scores[chosen[order]]
