@@ -142,7 +142,7 @@ def test_batches_go_to_the_device_with_their_containers():
 
 
 def test_nothing_to_record_is_refused():
-    with pytest.warns(logn.LogNWarning, match="No logits"), pytest.raises(InputError, match="`loader` to bring logits"):
+    with pytest.raises(InputError, match="`loader` to give at least one batch"):
         calibrate(classifier(), [])
 
 
@@ -166,8 +166,10 @@ def test_unused_columns_are_left_alone():
 def test_a_model_that_has_a_map_is_refused_before_the_pass():
     model = classifier()
     calibrate(model, batches())
+    seen = iter(batches())
     with pytest.raises(InputError, match="no map attached"):
-        calibrate(model, iter(()))
+        calibrate(model, seen)
+    assert len(list(seen)) == len(batches()) - 1
 
 
 class TwoStages(nn.Module):

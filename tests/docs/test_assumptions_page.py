@@ -104,15 +104,16 @@ class Returns(Sum):
         return self.ending(self, features)
 
 
-class Branches(nn.Module):
-    """Its code asks for values, so that it cannot be followed without any."""
+class TakesPairs(nn.Module):
+    """The difference of two inputs is classified."""
 
     def __init__(self):
         super().__init__()
-        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 5)
+        self.head = nn.Linear(4, 5)
 
-    def forward(self, features):
-        return self.head(self.body(features) if features.sum() > 0 else features)
+    def forward(self, pair):
+        left, right = pair
+        return self.head(left - right)
 
 
 class Cosine(nn.Linear):
@@ -294,13 +295,13 @@ def no_bias(tmp_path, capsys):
 
 @row("The model returns a sum or a product of several layers")
 def mixed_layers(tmp_path, capsys):
-    with refused("returns a mix of `a` and `b`"):
+    with refused("returns something else .a sum of several"):
         logn.locate_logits(Sum().eval())
 
 
-@row("The code of the model does not tell its class layer")
+@row("A classifier takes no random images")
 def untold_layer(tmp_path, capsys):
-    model, images = Branches().eval(), torch.rand(8, 4)
+    model, images = TakesPairs().eval(), {"x": torch.rand(2, 8, 4)}
     with refused("Expected `inputs`"):
         logn.locate_logits(model)
     assert logn.locate_logits(model, inputs=images).path == "head"

@@ -15,6 +15,7 @@ import torchvision
 
 from logn.deploy.attach import attach
 from logn.errors import InputError
+from logn.logits.frameworks.classifiers import classifier_layer
 from logn.logits.locate import locate_logits
 from logn.logits.output_check import OutputCheck
 
@@ -85,9 +86,9 @@ def pictures(size):
 
 def walk(model, images, spread, class_map, path):
     """Find the layer with and without images, compare it with what the model returns, and map it."""
+    spread(model, classifier_layer(model, (path,) if isinstance(path, str) else path))  # some heads start at zero
     layer = locate_logits(model.eval())
     assert layer.path == path
-    spread(model, layer)
     with warnings.catch_warnings(), torch.inference_mode(), OutputCheck(model, layer) as check:
         warnings.simplefilter("error")
         plain = logits_of(model(images))
@@ -134,15 +135,6 @@ def test_transformers(name, spread, class_map):
 def test_volo_adds_its_second_head_and_is_refused():
     torch.manual_seed(0)
     model = timm.create_model("volo_d1_224", num_classes=CLASSES, img_size=64).eval()
-    with pytest.raises(InputError, match="a mix of `head` and something else"):
-        locate_logits(model)
-    with pytest.raises(InputError, match="something else"):
-        locate_logits(model, inputs=pictures(64))
-
-
-def test_squeezenet_and_vgg():
-    """One rectifies its logits, the other is large: only their code is read."""
-    with torch.device("meta"):
-        assert locate_logits(torchvision.models.vgg11(num_classes=CLASSES)).path == "classifier.6"
-        with pytest.warns(UserWarning, match="ReLU follows"):
-            assert locate_logits(torchvision.models.squeezenet1_1(num_classes=CLASSES)).path == "classifier.1"
+    for options in ({}, {"inputs": pictures(64)}):
+        with pytest.raises(InputError, match=r"`head`.* is not made of them alone"):
+            locate_logits(model, **options)

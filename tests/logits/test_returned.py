@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from logn.logits.output_check import compare, returned_tensors
+from logn.logits.output_check import Verdict, compare, returned_tensors
 
 ENDINGS = {
     None: lambda logits: logits,
@@ -24,34 +24,23 @@ def drawn(*shape, seed=0, spread=3.0):
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**16),
-    rows=st.integers(4, 30),
+    rows=st.integers(2, 30),
     columns=st.integers(2, 9),
-    scale=st.floats(0.2, 5.0),
-    shift=st.floats(-3.0, 3.0),
     spread=st.floats(0.05, 4.0),
     activation=st.sampled_from(list(ENDINGS)),
 )
-def test_one_scale_and_shift_before_any_activation_agree(seed, rows, columns, scale, shift, spread, activation):
-    logits = drawn(rows, columns, seed=seed, spread=spread)
-    shift = 0.0 if activation == "sigmoid" and abs(shift) > 2 else shift
-    verdict = compare([logits], [ENDINGS[activation](logits * scale + shift)])
-    # Saturated scores do not show their logits.
-    assert verdict.agrees or (verdict.agrees is None and activation is not None and spread * scale > 1.0)
-    # Hardly spread, a sigmoid is a line within rounding, and then not known; it is never taken for something else.
-    unknown = verdict.agrees is None or (activation == "sigmoid" and spread * scale < 0.5)
-    assert verdict.activation == activation or (unknown and verdict.activation is None)
+def test_logits_and_their_activations_agree_and_others_differ(seed, rows, columns, spread, activation):
+    logits, other = drawn(rows, columns, seed=seed, spread=spread), drawn(rows, columns, seed=seed + 1)
+    ending = ENDINGS[activation]
+    assert compare([logits], [ending(logits)]) == Verdict(True, activation)
+    assert compare([logits], [ending(logits + 0.1 * other)]).agrees is False
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 2**16),
-    columns=st.integers(2, 9),
-    share=st.floats(0.05, 1.0),
-    activation=st.sampled_from(list(ENDINGS)),
-)
-def test_logits_with_something_of_their_own_added_differ(seed, columns, share, activation):
-    logits, other = drawn(20, columns, seed=seed), drawn(20, columns, seed=seed + 1)
-    assert compare([logits], [ENDINGS[activation](logits + share * other)]).agrees is False
+@pytest.mark.parametrize("activation", ENDINGS)
+@pytest.mark.parametrize(("scale", "shift"), [(0.5, 0.0), (3.0, -1.0)])
+def test_a_temperature_before_the_activation_differs(activation, scale, shift):
+    logits = drawn(40, 5, spread=1.0)
+    assert compare([logits], [ENDINGS[activation](logits * scale + shift)]).agrees is False
 
 
 @pytest.mark.parametrize(
@@ -61,12 +50,10 @@ def test_logits_with_something_of_their_own_added_differ(seed, columns, share, a
         lambda maps: maps.amax(dim=(2, 3)),
         lambda maps: maps.relu().mean(dim=(2, 3)),
         lambda maps: functional.interpolate(maps, size=(12, 20), mode="bilinear", align_corners=False),
-        lambda maps: functional.interpolate(maps, size=(12, 20), mode="bilinear", align_corners=True),
-        lambda maps: functional.interpolate(maps, size=(12, 20)),
         lambda maps: maps.permute(0, 2, 3, 1),
         lambda maps: maps,
     ],
-    ids=["mean", "maximum", "rectified mean", "bilinear", "aligned corners", "nearest", "classes last", "as it is"],
+    ids=["mean", "maximum", "rectified mean", "bilinear", "classes last", "as it is"],
 )
 def test_feature_maps_may_be_pooled_and_resized(returned):
     maps = drawn(3, 5, 4, 6)
@@ -81,8 +68,6 @@ def test_what_cannot_be_told_is_left_open():
     assert compare([logits], [drawn(11, 4)]).agrees is None
     assert compare([torch.zeros(6, 5)], [torch.zeros(6, 5)]).agrees is None
     assert compare([torch.full((6, 5), torch.nan)], [logits]).agrees is None
-    # Two values lie on a line with any two others.
-    assert compare([drawn(1, 2)], [drawn(1, 2, seed=1)]).agrees is None
     assert compare([logits], [drawn(6, 9)]).agrees is False
     assert compare([logits], [drawn(6, 4)], may_drop_columns=True).agrees is None
 
@@ -92,18 +77,6 @@ def test_any_tensor_that_holds_the_logits_decides():
     assert compare([logits], [drawn(6, 8), logits]).agrees
     assert compare([logits], [other, logits]).agrees
     assert compare([logits], [logits + other, torch.zeros(6, 5)]).agrees is False
-    assert compare([logits], [logits, logits / 2]).rescaled
-
-
-@pytest.mark.parametrize("activation", ENDINGS)
-@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1.0, 2.0), (0.5, 0.0), (3.0, -1.0)])
-def test_the_scale_before_the_activation_is_seen(activation, scale, shift):
-    logits = drawn(40, 5, spread=1.0)
-    verdict = compare([logits], [ENDINGS[activation](logits * scale + shift)])
-    assert verdict.activation == activation
-    assert verdict.scale == pytest.approx(scale, rel=1e-3)
-    # A softmax does not show a shift, and where nothing is applied yet a softmax may follow.
-    assert verdict.rescaled == (scale != 1.0 or (activation == "sigmoid" and shift != 0.0))
 
 
 def test_tensors_of_what_models_return():

@@ -18,8 +18,7 @@ from logn.calibrators.class_affine import ClassAffine
 from logn.calibrators.method_spec import FitInputs, check_options
 from logn.calibrators.recommend import RECOMMENDED
 from logn.deploy.attach import AttachedMap, attach, refuse_attached, refuse_folded
-from logn.deploy.fold import check_foldable, fold_checked
-from logn.deploy.kept_outputs import check_kept, watch_outputs
+from logn.deploy.fold import check_foldable, check_kept, fold_checked, watch_outputs
 from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import run_on_batch
 from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, with_class_axis

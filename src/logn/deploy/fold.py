@@ -18,10 +18,19 @@ from logn.deploy.onnx_fold import HALF_TOLERANCE, TOLERANCE, Proof
 from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import give_own_slots
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap, with_class_axis
+from logn.logits.output_check import Pass, compare, is_comparable, together, watch
 
 # How far the folded layer may be off in float64, relative to the largest logit of the trial.
 TRIAL_TOLERANCE = 1e-9
 WAY_OUT = "use logn.attach instead"
+# How far an output that is to stay may move, relative to its largest number; more where its precision is coarser.
+OUTPUT_TOLERANCE = 1e-5
+ROUNDINGS = 4.0
+SEPARATE_SCORES = (
+    "let the class scores alone pass through a module of their own in forward, such as self.scores = "
+    'torch.nn.Identity(), and name that (LogitLayer("scores", num_classes=…), with logn.attach), or say '
+    "check_output=False if you know better"
+)
 
 
 @dataclass(frozen=True)
@@ -477,3 +486,65 @@ def check_same_weights(found: nn.Module, wanted: nn.Module, name: str) -> None:
 
 def _same(one: Tensor, two: Tensor) -> bool:
     return one.dtype == two.dtype and torch.equal(one.cpu().nan_to_num(), two.cpu().nan_to_num())
+
+
+def watch_outputs(model: nn.Module, layer: LogitLayer, run: Callable[[], object]) -> list[Pass]:
+    """What `model` returns while `run` runs it; nothing for a detector that decodes its logits before it returns them.
+
+    Args:
+        model: A torch module; modes and random numbers are afterwards as they were.
+        layer: Where the logits are.
+        run: Runs it on some images.
+    """
+    whole = with_class_axis(model, layer)
+    return watch(model, dict.fromkeys(layer.paths, whole), run) if is_comparable(layer) else []
+
+
+def check_kept(layer: LogitLayer, affine: ClassAffine, before: Sequence[Pass], after: Sequence[Pass]) -> None:
+    """Refuse a correction after which the model returns anything but mapped class scores and all else as it was.
+
+    Passes that return no class scores (labels, chosen boxes) are not compared.
+
+    Example:
+        >>> logits, boxes = torch.rand(4, 3), torch.rand(4, 4)
+        >>> affine = ClassAffine([1.0, 1.0, 1.0], [0.0, 1.0, 2.0])
+        >>> before = Pass({"fc": [logits]}, [("logits", logits), ("boxes", boxes)])
+        >>> check_kept(LogitLayer("fc"), affine, [before], [Pass({}, [("logits", affine(logits)), ("boxes", boxes)])])
+        >>> check_kept(LogitLayer("fc"), affine, [before], [Pass({}, [("logits", affine(logits)), ("boxes", -boxes)])])
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected the correction of `fc` to change the class scores alone, but the output \
+`boxes` changes too: something else in the model reads the layer or its logits; ...
+    """
+    for was, now in zip(before, after, strict=False):
+        calls = [rows for module_calls in was.rows.values() for rows in module_calls]
+        rows, mapped = together(calls), together([affine(call) for call in calls])
+        scores = [name for name, tensor in was.parts if rows and compare(rows, [tensor]).agrees]
+        new = dict(now.parts)
+        for name, tensor in was.parts if scores else ():
+            if name in scores:
+                verdict = compare(mapped, [new[name]]) if name in new else None
+                if verdict is None or verdict.agrees is False:
+                    raise InputError(
+                        f"Expected the corrected model to return the map of the class scores{_named(name)}, but it "
+                        f"returns others: something sets the weights of `{layer.name}` in each pass, or reads them or "
+                        f"its logits elsewhere; {SEPARATE_SCORES}."
+                    )
+            elif name not in new or not _unmoved(tensor, new[name]):
+                raise InputError(
+                    f"Expected the correction of `{layer.name}` to change the class scores alone, but the output"
+                    f"{_named(name)} changes too: something else in the model reads the layer or its logits; "
+                    f"{SEPARATE_SCORES}."
+                )
+
+
+def _named(name: str) -> str:
+    return f" `{name}`" if name else ""
+
+
+def _unmoved(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    first, second = one.double().nan_to_num(), two.double().nan_to_num()
+    allowed = max(OUTPUT_TOLERANCE, ROUNDINGS * torch.finfo(one.dtype).eps)
+    return one.numel() == 0 or float((first - second).abs().max()) <= allowed * max(1.0, float(first.abs().max()))

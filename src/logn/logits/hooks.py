@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,6 +52,28 @@ def never_compiled(function: FunctionT) -> FunctionT:
 
     disabled: FunctionT = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return disabled
+
+
+@contextlib.contextmanager
+def as_it_was(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients for a while; modes and random numbers are then as if nothing had run."""
+    import torch
+
+    devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.device.type == "cuda"})
+    with evaluation_mode(model), torch.random.fork_rng(devices=devices), torch.inference_mode():
+        yield
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; a module that was frozen in it before stays so afterwards."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class ForwardPasses:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.errors import InputError, LogNWarning
-from logn.logits.hooks import ForwardPasses, give_own_slots, never_compiled, recompile
+from logn.logits.hooks import ForwardPasses, evaluation_mode, give_own_slots, never_compiled, recompile
 from logn.logits.layer import (
     LogitLayer,
     check_layer,
@@ -21,7 +21,7 @@ from logn.logits.layer import (
     with_class_axis,
 )
 from logn.logits.layer import fingerprint as fingerprint_of
-from logn.logits.output_check import OutputCheck, evaluation_mode
+from logn.logits.output_check import OutputCheck
 from logn.statistics.across_processes import merge_across_processes
 from logn.statistics.device_rows import DeviceRows
 from logn.statistics.metadata import StatisticsMetadata

@@ -17,8 +17,8 @@ from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, beside
 from logn.evaluate.models.open import network_of
 from logn.evaluate.models.proposal_statistics import column_names, counted_objectness, start_statistics
+from logn.logits.hooks import evaluation_mode
 from logn.logits.layer import LogitLayer, count_columns, find_modules, fingerprint
-from logn.logits.output_check import evaluation_mode
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import collect_moments
 
@@ -100,8 +100,15 @@ class TorchModel:
 
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
-        from logn.deploy.fold import check_fold_proof, check_same_weights, copied_layer, fold, prove_fold
-        from logn.deploy.kept_outputs import check_kept, watch_outputs
+        from logn.deploy.fold import (
+            check_fold_proof,
+            check_kept,
+            check_same_weights,
+            copied_layer,
+            fold,
+            prove_fold,
+            watch_outputs,
+        )
 
         plain = copied_layer(self.network, self.layer)
 

@@ -40,8 +40,8 @@ def declared_by_timm(model: Any) -> tuple[str, ...]:
 
 
 def last_layers(model: nn.Module, heads: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The last layer with weights in each head, if it is a Linear or 1x1 Conv in all of them."""
-    found = []
+    """The last layer with weights in each head, and others in it that are as wide; None unless all can be last ones."""
+    paths: list[str] = []
     for head in heads:
         inside = [
             (path, module)
@@ -50,8 +50,9 @@ def last_layers(model: nn.Module, heads: tuple[str, ...]) -> tuple[str, ...] | N
         ]
         if not inside or not is_final_layer(inside[-1][1]):
             return None
-        found.append(inside[-1][0])
-    return tuple(found) or None
+        width = output_width(inside[-1][1])
+        paths.extend(path for path, module in inside if is_final_layer(module) and output_width(module) == width)
+    return tuple(paths) or None
 
 
 def classifier_layer(model: nn.Module, paths: tuple[str, ...], activation: str | None = None) -> LogitLayer:

@@ -15,7 +15,7 @@ REGION_BASED = {"GeneralizedRCNN", "ProposalNetwork", "PanopticFPN"}
 DENSE = {"RetinaNet", "FCOS"}
 
 
-def locate_in_detectron2(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:
+def locate_in_detectron2(model: nn.Module) -> LogitLayer | None:
     """The class logits of Fast, Faster, Mask and Cascade R-CNN, RetinaNet and FCOS; None when there are none."""
     for prefix, module, names in modules_from(model, PACKAGE):
         if names & DENSE:

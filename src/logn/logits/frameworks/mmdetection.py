@@ -26,7 +26,7 @@ DENSE_LAYERS = (
 NOT_KNOWN = {"TOODHead", "YOLOFHead", "RepPointsHead", "YOLOV3Head", "CenterNetHead", "RPNHead"}
 
 
-def locate_in_mmdetection(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:
+def locate_in_mmdetection(model: nn.Module) -> LogitLayer | None:
     """The class logits of an MMDetection detector, also of one inside another module; None when there is none."""
     for prefix, module, _ in modules_from(model, PACKAGE):
         region = getattr(getattr(module, "roi_head", None), "bbox_head", None)

@@ -16,7 +16,7 @@ PACKAGE = "rfdetr"
 PATH = "class_embed"
 
 
-def locate_in_rfdetr(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:
+def locate_in_rfdetr(model: nn.Module) -> LogitLayer | None:
     """The class logits of RF-DETR, with masks or without; None when there are none.
 
     The copies that pick the encoder's proposals, `transformer.enc_out_class_embed`, are left alone.

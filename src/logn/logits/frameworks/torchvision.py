@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PACKAGE = "torchvision.models.detection"
 
 
-def locate_in_torchvision(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:
+def locate_in_torchvision(model: nn.Module) -> LogitLayer | None:
     """The class logits of a torchvision detector, also of one inside another module; None when there is none."""
     for prefix, module in model.named_modules():
         family = family_of(module)

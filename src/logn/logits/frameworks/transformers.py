@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PACKAGE = "transformers"
 
 
-def locate_in_transformers(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:
+def locate_in_transformers(model: nn.Module) -> LogitLayer | None:
     """The class logits of a detector, segmenter or image classifier of transformers; None when there is none."""
     for prefix, module, names in modules_from(model, PACKAGE):
         for name in names & _LOCATORS.keys():

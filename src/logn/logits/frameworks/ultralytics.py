@@ -15,7 +15,7 @@ PACKAGE = "ultralytics"
 OPEN_VOCABULARY = {"WorldDetect", "YOLOEDetect"}
 
 
-def locate_in_ultralytics(model: nn.Module, num_classes: int | None = None) -> LogitLayer | None:
+def locate_in_ultralytics(model: nn.Module) -> LogitLayer | None:
     """The class logits of a YOLO (v5 to 26), RT-DETR or classification model; None when there is none."""
     for prefix, module, names in modules_from(model, PACKAGE):
         if "Detect" in names and not names & OPEN_VOCABULARY:
