@@ -30,7 +30,7 @@ SHARD_ROWS = 40_000
 PART_ROWS = 1_000
 # Enough to fill the sample: what starting, saving and telling take is no matter of speed.
 SMALL_ROWS = 5_000
-IMPORTS = "import numpy, logn.cli.verbs.collect, logn.logits.dumped, logn.statistics.shard_collection"
+IMPORTS = "import numpy, logn.cli.verbs.collect, logn.logits.dumped, logn.statistics.collect"
 
 
 def make_shards(folder: Path, gigabytes: float, dtype: str) -> float:

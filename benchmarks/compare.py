@@ -30,8 +30,7 @@ from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import result_table
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 CLASSES, PROPOSALS, BOXES, NEGATIVES, SIDE = 1203, 300, 12, 12, 640
 METHODS = (

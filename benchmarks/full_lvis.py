@@ -33,8 +33,7 @@ from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 IMAGES = 19_809
 SHARES = (8, 4, 2, 1)

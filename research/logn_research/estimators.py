@@ -5,7 +5,6 @@ Both take batches of logits as NumPy arrays or torch tensors, and both give a `C
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.logits.arrays import as_rows, is_torch_tensor
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 
 class MovingAverage:
@@ -79,18 +77,15 @@ class MovingAverage:
             mean, variance = (self._averages - start * self._initial) / (1.0 - start)
         # Two rows at least, so that the variance is defined.
         count = np.full_like(mean, max(self._rows, 2))
-        return ClassMoments.from_file(
-            replace(
-                self._exact.to_file(),
-                count=count,
-                mean=mean,
-                m2=np.maximum(variance, 0.0) * (count - 1.0),
-                within_variance_sum=np.maximum(variance, 0.0) * self._batches,
-                batches=np.full_like(mean, self._batches),
-                skipped=np.zeros_like(mean),
-                metadata=_with_estimator(self._exact.metadata, "moving average"),
-            )
-        )
+        arrays = self._exact.to_arrays() | {
+            "count": count,
+            "mean": mean,
+            "m2": np.maximum(variance, 0.0) * (count - 1.0),
+            "within_variance_sum": np.maximum(variance, 0.0) * self._batches,
+            "batches": np.full_like(mean, self._batches),
+            "skipped": np.zeros_like(mean),
+        }
+        return ClassMoments.from_arrays(arrays, _with_estimator(self._exact.metadata, "moving average"))
 
 
 class PositiveMoments:
@@ -136,16 +131,11 @@ class PositiveMoments:
 
     def moments(self) -> ClassMoments:
         """The statistics so far; the population names the estimator."""
-        own, everything = self._own.to_file(), self._all.to_file()
-        names = ("count", "mean", "m2", "within_variance_sum", "batches")
+        own = self._own.to_arrays()
+        arrays = self._all.to_arrays()
+        arrays |= {name: own[name] for name in ("count", "mean", "m2", "within_variance_sum", "batches")}
         kind = "recognised positives" if self._require_correct else "positives"
-        return ClassMoments.from_file(
-            replace(
-                everything,
-                **{name: getattr(own, name) for name in names},
-                metadata=_with_estimator(everything.metadata, kind),
-            )
-        )
+        return ClassMoments.from_arrays(arrays, _with_estimator(self._all.metadata, kind))
 
 
 Statistics = ClassMoments | MovingAverage | PositiveMoments

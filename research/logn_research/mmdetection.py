@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from logn.classes.counts import ClassCounts
 from logn.logits.layer import LogitLayer, count_columns, find_modules
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn_research.estimators import MovingAverage
 from logn_research.losses import make_loss
 from logn_research.training.detectors.feature_memory import SIGNS, FeatureMemory, jittered_boxes

@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from logn.logits.layer import LogitLayer as LogitLayer
     from logn.logits.locate import locate_logits as locate_logits
     from logn.logits.proposals import Proposals as Proposals
-    from logn.statistics.active_classes import active_classes as active_classes
-    from logn.statistics.metadata import StatisticsMetadata as StatisticsMetadata
+    from logn.statistics.diagnosis import active_classes as active_classes
     from logn.statistics.moments import ClassMoments as ClassMoments
+    from logn.statistics.moments import StatisticsMetadata as StatisticsMetadata
     from logn.statistics.record import record as record
     from logn.statistics.record_onnx import record_onnx as record_onnx
 
@@ -90,8 +90,8 @@ _HOME = {
     "Preprocessing": "logits.images",
     "Proposals": "logits.proposals",
     "Recommendation": "calibrators.recommend",
-    "StatisticsMetadata": "statistics.metadata",
-    "active_classes": "statistics.active_classes",
+    "StatisticsMetadata": "statistics.moments",
+    "active_classes": "statistics.diagnosis",
     "attach": "deploy.attach",
     "calibrate": "deploy.calibrate",
     "classification_metrics": "evaluate.classification.metrics",

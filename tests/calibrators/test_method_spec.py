@@ -17,8 +17,7 @@ from logn.calibrators.methods.temperature import temperature
 from logn.calibrators.recommend import recommend
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 # The shared toy data of the reference: three classes, then the background.
 LOGITS = np.array([[2, 0.5, -1, 3], [0, 1.5, -2, 4], [1, -0.5, 0.5, 2], [-1, 0, -3, 5.0]])

@@ -122,9 +122,9 @@ def test_both_activations_can_be_chosen_where_none_is_recorded():
 
 def test_the_statistics_stay_as_they_were():
     moments = moments_of(long_tailed(50), background=-1)
-    before = copy.copy(moments).to_file().arrays()
+    before = copy.copy(moments).to_arrays()
     logn.prior2posterior(moments, strength=0.5)
-    after = moments.to_file().arrays()
+    after = moments.to_arrays()
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 

@@ -12,7 +12,7 @@ from logn.calibrators.provenance import Target
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.files import read_safetensors
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 RECORDED = StatisticsMetadata(
     class_names=("cat", "dog", "background"),

@@ -11,8 +11,7 @@ from logn.errors import LogNWarning
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.labels.annotation_columns import fingerprint_images
 from logn.logits.proposals import Proposals
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 COUNTS = [500, 40, 3]
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from logn.errors import LogNWarning
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
 from logn.logits.onnx.file import onnx_digest, read_onnx
 from logn.logits.onnx.locate import Wanted, locate_onnx_logits
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, -2.0, 0.25], method="example")
 SHAPES = {

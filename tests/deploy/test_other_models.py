@@ -12,7 +12,7 @@ import logn
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import fingerprint
 from logn.logits.onnx.file import onnx_digest, read_onnx
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 LAYER = logn.LogitLayer("head", activation="softmax")
 PUT_ON = {"attach": logn.attach, "fold": logn.fold}

@@ -10,8 +10,7 @@ import pytest
 from logn.classes.counts import ClassCounts
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 COUNTS = np.array([900, 400, 200, 90, 60, 30, 12, 8, 4, 2])
 GROUPS = "fffccccrrr"

@@ -17,8 +17,7 @@ from logn.evaluate.classification.metrics import classification_metrics
 from logn.evaluate.classification.tables import save_classification, write_classification
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.comparison.sweep import first_half
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 COUNTS = np.array([600, 150, 100, 40, 20, 12, 5])
 CLASSES = len(COUNTS)

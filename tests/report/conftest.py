@@ -12,8 +12,7 @@ from logn.evaluate.comparison.files import save_comparison
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 HOSTILE = "<script>alert(1)</script>"
 NAMES = ("cup", HOSTILE, 'a "quoted" & <b>bold</b> name', "spoon", "fork", "{{ 7 * 7 }} {% saucer %}")

@@ -7,8 +7,8 @@ from torch import nn
 
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
-from logn.statistics import device_rows
-from logn.statistics.record import record
+from logn.statistics import record as record_module
+from logn.statistics.record import DeviceRows, record
 
 
 class FakeGpu:
@@ -16,8 +16,8 @@ class FakeGpu:
 
     def __init__(self, monkeypatch) -> None:
         self.ordered, self.arrived, self.waits = 0, 0, 0
-        monkeypatch.setattr(device_rows, "_is_on_gpu", lambda rows: True)
-        monkeypatch.setattr(device_rows, "_ordered_copy", self.order)
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+        monkeypatch.setattr(record_module, "_ordered_copy", self.order)
 
     def order(self, rows):
         self.ordered += 1
@@ -88,11 +88,11 @@ def test_rows_that_are_no_numbers_are_refused_at_the_end_at_the_latest(model, mo
 def test_batches_of_both_kinds_stay_in_order(monkeypatch):
     gpu = FakeGpu(monkeypatch)
     seen: list[float] = []
-    rows = device_rows.DeviceRows(lambda batch: seen.append(float(batch)))
+    rows = DeviceRows(lambda batch: seen.append(float(batch)))
     rows.add(torch.tensor(1.0))
     rows.add(torch.tensor(2.0))
     assert seen == []
-    monkeypatch.setattr(device_rows, "_is_on_gpu", lambda rows: False)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", False)
     rows.add(torch.tensor(3.0))
     assert seen == [1.0, 2.0, 3.0]
     assert gpu.ordered == 2

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.statistics.diagnosis import diagnose, pearson, spearman
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 values = st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=12)
 

@@ -189,7 +189,7 @@ def test_statistics_of_different_things_do_not_merge(field, value):
 
 
 def test_another_class_count_does_not_merge():
-    with pytest.raises(logn.InputError, match="to have 2 classes, but got 3"):
+    with pytest.raises(logn.InputError, match="to have 2 columns, but got 3"):
         logn.ClassMoments(2).merge(logn.ClassMoments(3))
 
 
@@ -233,7 +233,7 @@ def test_merging_all_says_what_does_not_merge():
         logn.ClassMoments.merge_all([])
     with pytest.raises(logn.InputError, match="`parts` to be ClassMoments, but number 1 is ndarray"):
         logn.ClassMoments.merge_all([logn.ClassMoments(2), np.zeros(2)])
-    with pytest.raises(logn.InputError, match="to have 2 classes, but got 3"):
+    with pytest.raises(logn.InputError, match="to have 2 columns, but got 3"):
         logn.ClassMoments.merge_all([logn.ClassMoments(2), logn.ClassMoments(3)])
     names = [logn.StatisticsMetadata(class_names=names) for names in (("cat", "dog"), ("cat", "cow"))]
     with pytest.raises(logn.InputError, match="of one `class_names` to merge"):

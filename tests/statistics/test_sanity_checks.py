@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import logn
 from logn.errors import InputError, LogNWarning
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.sanity_checks import FEW_ROWS, ONE_LOGIT, refuse_probabilities, row_checks, sanity_checks
+from logn.statistics.diagnosis import FEW_ROWS, ONE_LOGIT, refuse_probabilities, row_checks, sanity_checks
+from logn.statistics.moments import StatisticsMetadata
 
 
 def moments_of(rows, **metadata):

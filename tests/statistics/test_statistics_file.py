@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import load_file, save, save_file
 
 import logn
-from logn.statistics.file_format import VECTORS
+from logn.statistics.sums import VECTORS
 
 META = logn.StatisticsMetadata(
     class_names=("bg", "naïve", "<script>"),
@@ -94,7 +94,7 @@ def test_a_file_of_another_format_or_schema(moments, tmp_path):
     with pytest.raises(logn.InputError, match="no format name"):
         logn.ClassMoments.load(path)
     save_file({"count": np.ones(3)}, path, metadata={"format": "logn.statistics", "schema": "99"})
-    with pytest.raises(logn.InputError, match="schema 1 or 2, but it has '99'"):
+    with pytest.raises(logn.InputError, match="schema 3, but it has '99'"):
         logn.ClassMoments.load(path)
 
 
@@ -104,11 +104,13 @@ def test_a_file_of_another_format_or_schema(moments, tmp_path):
         ("mean", np.array([0.0, np.nan, 0.0]), "`mean` is not finite for class 1"),
         ("count", np.array([5.0, -5.0, 5.0]), "`count` is negative for class 1"),
         ("count", np.array([5.0, 5.5, 5.0]), "`count` is not a whole number for class 1"),
-        ("count", np.array([5.0, 1.0, 5.0]), "seen less than twice"),
+        ("count", np.array([5.0, 1.0, 5.0]), "`m2` is not 0 though fewer than two values were seen for class 1"),
         ("m2", np.ones(2), "should be one float64 per class"),
         ("m2", np.ones(3, np.float32), "should be one float64 per class"),
         ("m2", None, "`m2` is missing"),
         ("sample_keys", None, "go together"),
+        ("sample_capacity", None, "go together"),
+        ("sample_capacity", np.array([3]), r"should be float16 \(at most 3, 3\)"),
         ("sample_rows", np.ones((4, 2), np.float16), "should be float16"),
         ("sample_rows", np.full((4, 3), np.nan, np.float16), "`sample_rows` is not finite"),
     ],
@@ -122,7 +124,7 @@ def test_damaged_content_is_named(moments, tmp_path, name, value, words):
         del tensors[name]
     else:
         tensors[name] = value
-    metadata = {"format": "logn.statistics", "schema": "1", "sample_capacity": "4", **META.to_text()}
+    metadata = {"format": "logn.statistics", "schema": "3", **META.to_text()}
     save_file(tensors, path, metadata=metadata)
     with pytest.raises(logn.InputError, match=words):
         logn.ClassMoments.load(path)
@@ -162,8 +164,8 @@ def test_bytes_that_are_no_statistics(moments):
     with pytest.raises(logn.InputError, match=r"`data` to hold `logn\.statistics`, but it says 'no format name'"):
         logn.ClassMoments.from_bytes(save({"count": np.ones(3)}))
     newer = save({"count": np.ones(3)}, metadata={"format": "logn.statistics", "schema": "99"})
-    with pytest.raises(logn.InputError, match="`data` to have schema 1 or 2, but it has '99'; update LogN"):
+    with pytest.raises(logn.InputError, match="`data` to have schema 3, but it has '99'; update LogN"):
         logn.ClassMoments.from_bytes(newer)
-    damaged = save({"count": np.ones(3)}, metadata={"format": "logn.statistics", "schema": "2"})
+    damaged = save({"count": np.ones(3)}, metadata={"format": "logn.statistics", "schema": "3"})
     with pytest.raises(logn.InputError, match="`data` to hold valid statistics, but it does not: `mean` is missing"):
         logn.ClassMoments.from_bytes(damaged)

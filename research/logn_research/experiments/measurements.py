@@ -28,8 +28,7 @@ from logn.evaluate.store.store import PredictionStore
 from logn.files import write_text
 from logn.labels.dataset import DetectionDataset
 from logn.logits.arrays import foreground_columns
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.strict_json import plain_values
 from logn_research.estimators import PositiveMoments
 from logn_research.experiments.artifact_cache import ArtifactCache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -232,8 +232,7 @@ def positive_statistics(run: Run, assigned: AssignedProposals) -> LogitStatistic
 
 
 def _with_background(moments: ClassMoments, background: int | None) -> ClassMoments:
-    file = moments.to_file()
-    return ClassMoments.from_file(replace(file, metadata=file.metadata.with_changes(background=background)))
+    return ClassMoments.from_arrays(moments.to_arrays(), moments.metadata.with_changes(background=background))
 
 
 MARGINS = (0.0, -1.0, -2.0, -4.0)

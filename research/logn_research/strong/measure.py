@@ -12,7 +12,7 @@ import numpy as np
 import logn
 from logn import ClassAffine, ClassMoments, CompareSettings
 from logn.logits.arrays import FloatArray, foreground_columns
-from logn.statistics.active_classes import active_classes
+from logn.statistics.diagnosis import active_classes
 
 BOOTSTRAP = 200
 # Both kinds of labels of a split: federated as in LVIS, and exhaustive.

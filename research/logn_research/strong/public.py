@@ -11,7 +11,7 @@ import logn
 from logn.evaluate.models.collect import as_tensor
 from logn.evaluate.models.proposal_statistics import column_names
 from logn.labels.dataset import DetectionDataset
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 STATISTICS_IMAGES = 1000
 MEASURED_IMAGES = 1000

@@ -15,7 +15,7 @@ from logn.calibrators.provenance import Target, check_background_place, check_so
 from logn.errors import InputError
 from logn.files import read_safetensors, write_safetensors
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, is_torch_tensor
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 from logn.strict_json import parse_json
 
 ArrayT = TypeVar("ArrayT")

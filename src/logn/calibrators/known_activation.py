@@ -7,7 +7,8 @@ which of the two follows, taking it for sigmoids is right for them and costs a s
 from __future__ import annotations
 
 from logn.errors import InputError
-from logn.statistics.metadata import ACTIVATIONS, StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.sums import ACTIVATIONS
 
 
 def known_activation(

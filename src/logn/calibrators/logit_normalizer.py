@@ -13,8 +13,7 @@ from logn.calibrators.method_spec import FitInputs
 from logn.calibrators.recommend import RECOMMENDED
 from logn.errors import InputError
 from logn.logits.arrays import is_torch_tensor
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 ArrayT = TypeVar("ArrayT")
 

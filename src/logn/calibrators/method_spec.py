@@ -24,8 +24,7 @@ from logn.classes.counts import ClassCounts
 from logn.classes.shares import ClassShares
 from logn.errors import InputError
 from logn.logits.arrays import check_background, foreground_columns
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 
 @dataclass(frozen=True, eq=False)

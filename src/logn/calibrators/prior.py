@@ -18,8 +18,7 @@ from logn.calibrators.known_activation import known_activation
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, as_rows, check_background, foreground_columns, log_softmax
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 # Larger inputs are subsampled (seeded).
 MOST_ROWS, MOST_VALUES = 100_000, 2**24

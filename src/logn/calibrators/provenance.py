@@ -14,7 +14,7 @@ from typing import Any
 
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import foreground_columns
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 UNKNOWN = "unknown"
 _PLACES: dict[int | str | None, str] = {0: "0 (first)", -1: "-1 (last)", None: "None"}

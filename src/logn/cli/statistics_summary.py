@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def warn_of_doubts(moments: ClassMoments) -> list[str]:
     """Print on stderr what looks wrong with the statistics, and return it for the JSON."""
-    from logn.statistics.sanity_checks import row_checks, sanity_checks
+    from logn.statistics.diagnosis import row_checks, sanity_checks
 
     found = [in_options(sentence) for sentence in (*sanity_checks(moments), *row_checks(moments))]
     for sentence in found:

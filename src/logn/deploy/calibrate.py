@@ -23,10 +23,9 @@ from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import run_on_batch
 from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, with_class_axis
 from logn.logits.locate import find_layer
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.diagnosis import background_checks
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.statistics.record import collect_moments
-from logn.statistics.sanity_checks import background_checks
 
 Forward = Callable[[nn.Module, Any], Any]
 # One map, or for a layer with `stages=True` one for each stage; its statistics likewise.

@@ -9,11 +9,61 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.counts import ClassCounts, frequency_groups
-from logn.logits.arrays import FloatArray, foreground_columns
-from logn.statistics.active_classes import active_classes
+from logn.errors import InputError
+from logn.logits.arrays import (
+    FEWEST_ROWS,
+    NO_CLASS,
+    SAMPLED_ROWS,
+    FloatArray,
+    check_background,
+    foreground_columns,
+    probability_kind,
+)
 from logn.statistics.moments import ClassMoments
 
 GROUP_NAMES = {"r": "rare", "c": "common", "f": "frequent"}
+# A class whose standard deviation is this small compared to the median one was not learnt; its column says nothing.
+DEAD_STD_SHARE = 1e-3
+# Fewer columns can look like anything.
+FEWEST_COLUMNS = 5
+# A detector calls most of its proposals background: those of docs/when-it-helps.md nine of ten. And it lies above all
+# classes, there by 4 to 13 standard deviations of a typical class, which a frequent class does not.
+BACKGROUND_SHARE = 0.75
+BACKGROUND_DISTANCE = 3.0
+# The standard deviation from n rows is itself uncertain by 1 / sqrt(2 (n - 1)): 7 % of it at 100 rows.
+FEW_ROWS = 100
+# How far from 1 the means of probabilities may sum up to: half precision rounds each by some 0.05 %.
+MEAN_SUM_TOLERANCE = 1e-3
+
+_PLACES = {0: "first", -1: "last"}
+
+ONE_LOGIT = (
+    "There is one logit, which has no other class to be compared with: LogN corrects how classes differ from each "
+    "other, so a map of it only moves its scores, as another threshold would."
+)
+
+
+def active_classes(moments: ClassMoments, background: int | None) -> npt.NDArray[np.bool_]:
+    """Which columns were seen, vary, and are neither recorded as unused nor named "N/A"; the background always is.
+
+    Example:
+        >>> moments = ClassMoments(3)
+        >>> moments.update(np.array([[1.0, -9.0, 2.0], [0.0, -9.0, 3.0]]))
+        >>> active_classes(moments, background=None)
+        array([ True, False,  True])
+    """
+    std, count = moments.std, moments.count
+    known = std[foreground_columns(len(std), background)]
+    known = known[np.isfinite(known) & (known > 0)]
+    threshold = DEAD_STD_SHARE * float(np.median(known)) if len(known) else 0.0
+    # A single value has no variance but is no sign of death: its standard deviation falls back to 1.
+    alive: npt.NDArray[np.bool_] = (count == 1) | ((count > 1) & (np.nan_to_num(std) > threshold))
+    names = moments.metadata.class_names or ()
+    unused = (*moments.metadata.unused, *(column for column, name in enumerate(names) if name == NO_CLASS))
+    alive[list(unused)] = False
+    if background is not None:
+        alive[background] = True
+    return alive
 
 
 class Correlation(NamedTuple):
@@ -192,3 +242,163 @@ def _conclusion(mean_link: Correlation | None, std_link: Correlation | None, num
         f"The mean logits {degree} the training counts ({values}): frequent classes score higher whatever the image "
         "shows, which is the bias that LogN removes; how much accuracy that gains, only an evaluation can tell."
     )
+
+
+def sanity_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+    """Warnings about what the sampled rows show; none if all looks well or if no rows were sampled.
+
+    Args:
+        moments: The statistics.
+        background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+
+    Example:
+        >>> moments = ClassMoments(6, sample_rows=100)
+        >>> moments.update(np.random.default_rng(0).standard_normal((100, 6)) + [0, 0, 0, 0, 0, 9])
+        >>> print(sanity_checks(moments)[0][:79])
+        The last column scores highest in 100 % of the sampled rows, as a background do
+    """
+    place = check_background(moments.metadata.background if background == "recorded" else background)
+    return (
+        *value_checks(moments, background=place),
+        *background_checks(moments, background=place),
+        *unused_checks(moments),
+    )
+
+
+def value_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+    """Warnings about values that are not logits, and about a single logit without another class to compare it with."""
+    place = check_background(moments.metadata.background if background == "recorded" else background)
+    if moments.num_columns == 1 and place is None:
+        return (ONE_LOGIT,)
+    sentence = _probabilities(moments)
+    return (sentence,) if sentence else ()
+
+
+def background_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+    """A warning about a column that behaves like a background but is not declared as one."""
+    place = check_background(moments.metadata.background if background == "recorded" else background)
+    rows = moments.sample.astype(np.float64)
+    sentence = _other_background(rows, moments, place) if len(rows) >= FEWEST_ROWS else ""
+    return (sentence,) if sentence else ()
+
+
+def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
+    """A warning about columns that are called unused, but score as classes do.
+
+    Example:
+        >>> from logn.statistics.moments import StatisticsMetadata
+        >>> moments = ClassMoments(3, metadata=StatisticsMetadata(layer="head", unused=(0,)))
+        >>> moments.update(np.array([[2.0, -1.0, -3.0], [4.0, -2.0, -1.0]]))
+        >>> print(unused_checks(moments)[0][:79])
+        Column 0 of `head` is called unused, but scores as high as a typical class (0.9
+    """
+    metadata, columns = moments.metadata, moments.num_columns
+    background = None if metadata.background is None else metadata.background % columns
+    classes = [column for column in range(columns) if column not in (*metadata.unused, background)]
+    # A column that was never trained for a class is low everywhere. Where it is one, its objects raise its mean score.
+    probability = moments.mean_probability
+    level = moments.mean if probability is None else probability
+    if not metadata.unused or not classes or not moments.count.all():
+        return ()
+    typical = float(np.median(level[classes]))
+    active = [column for column in metadata.unused if level[column] >= typical]
+    if not active:
+        return ()
+    return (
+        f"Column {active[0]} of `{metadata.layer}` is called unused, but scores as high as a typical class "
+        f"({level[active[0]]:.3g} on average, {typical:.3g}): if the model counts its classes from 0, say so: "
+        "dataclasses.replace(layer, unused=()).",
+    )
+
+
+def row_checks(moments: ClassMoments) -> tuple[str, ...]:
+    """A warning about very few rows, or about more columns than rows, which may have been transposed.
+
+    Example:
+        >>> moments = ClassMoments(3)
+        >>> moments.update(np.eye(3))
+        >>> print(row_checks(moments)[0][:77])
+        There are only 3 rows, from which the spread of a class is uncertain by 50 %:
+    """
+    rows, columns = int(moments.count.max()), moments.num_columns
+    if 0 < rows < columns:
+        return (
+            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column counts as a class: if "
+            "rows and classes are exchanged, save numpy.ascontiguousarray(logits.T) and collect that, else collect "
+            "more rows.",
+        )
+    if 1 < rows < FEW_ROWS:
+        return (
+            f"There are only {rows} rows, from which the spread of a class is uncertain by "
+            f"{100 / np.sqrt(2 * (rows - 1)):.0f} %: collect {FEW_ROWS} or more, better thousands.",
+        )
+    return ()
+
+
+def refuse_probabilities(moments: ClassMoments) -> None:
+    """Refuse statistics that are certainly of probabilities: by the sampled rows, or without any by the moments.
+
+    Example:
+        >>> moments = ClassMoments(3)
+        >>> moments.update(np.random.default_rng(0).dirichlet(np.ones(3), 50))
+        >>> refuse_probabilities(moments)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `moments` to be of logits, but they are of probabilities ...
+    """
+    if _kind(moments) == "softmax":
+        raise InputError(
+            "Expected `moments` to be of logits, but they are of probabilities (between 0 and 1, each row sums to 1): "
+            "collect what goes into the softmax, or the logarithm, numpy.log(probabilities.clip(1e-12))."
+        )
+
+
+def _kind(moments: ClassMoments) -> str | None:
+    rows = moments.sample[:SAMPLED_ROWS]
+    if len(rows) >= FEWEST_ROWS:
+        return probability_kind(rows)
+    return "softmax" if _moments_of_probabilities(moments) else None
+
+
+def _moments_of_probabilities(moments: ClassMoments) -> bool:
+    """Whether the means sum to 1 and no variance is larger than values between 0 and 1 can have, `mean (1 - mean)`."""
+    count, mean = moments.count, moments.mean
+    if moments.num_columns < 2 or count.min() < FEWEST_ROWS or mean.min() < 0:
+        return False
+    most = mean * (1 - mean) * count / (count - 1)
+    return bool(abs(mean.sum() - 1) < MEAN_SUM_TOLERANCE and (moments.variance <= most + MEAN_SUM_TOLERANCE).all())
+
+
+def _probabilities(moments: ClassMoments) -> str:
+    kind = _kind(moments)
+    if kind is None:
+        return ""
+    sums = " and each row sums to 1" if kind == "softmax" else ""
+    activation = "softmax" if kind == "softmax" else "softmax or sigmoid"
+    return (
+        f"All sampled values lie between 0 and 1{sums}, as probabilities do: LogN needs the logits, before the "
+        f"{activation}."
+    )
+
+
+def _other_background(rows: FloatArray, moments: ClassMoments, background: int | None) -> str:
+    """A warning about a first or last column that behaves like a background but is not declared as one."""
+    metadata = moments.metadata
+    if rows.shape[1] < FEWEST_COLUMNS or metadata.activation == "sigmoid" or metadata.population == "images":
+        return ""  # a classifier of images has no background
+    winners = rows.argmax(axis=1)
+    share = {place: float((winners == place % rows.shape[1]).mean()) for place in _PLACES}
+    place = max((place for place in _PLACES if place != background), key=lambda place: share[place])
+    if share[place] < BACKGROUND_SHARE or not _stands_out(moments, place % rows.shape[1]):
+        return ""
+    named = "" if background is None else f", the named background in {100 * share[background]:.0f} %"
+    return (
+        f"The {_PLACES[place]} column scores highest in {100 * share[place]:.0f} % of the sampled rows{named}, as a "
+        f"background does: if it is one, say so (`--background {_PLACES[place]}`, in Python `background={place}`)."
+    )
+
+
+def _stands_out(moments: ClassMoments, column: int) -> bool:
+    others = np.delete(moments.mean, column)
+    typical = float(np.nanmedian(moments.std))
+    return bool(moments.mean[column] - np.nanmax(others) > BACKGROUND_DISTANCE * typical)

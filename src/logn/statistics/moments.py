@@ -1,33 +1,122 @@
-"""ClassMoments: count, mean and variance of every class's logit, streaming, exact, mergeable."""
+"""ClassMoments: count, mean and variance of every class's logit, streaming, exact, mergeable, and their file."""
 
 from __future__ import annotations
 
 import copy
+import json
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
-from logn.logits.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
-from logn.statistics.batch_sums import Totals, TotalsTree
-from logn.statistics.file_format import (
-    VECTORS,
-    StatisticsFile,
-    read_statistics,
-    statistics_from_bytes,
-    statistics_to_bytes,
-    write_statistics,
-)
-from logn.statistics.mean_probability import ProbabilitySums, activations_of
-from logn.statistics.metadata import StatisticsMetadata
+from logn.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
+from logn.logits.arrays import FloatArray, as_rows, check_background, is_torch_tensor, sigmoid
 from logn.statistics.row_sample import RowSample
-from logn.statistics.running_sums import RunningSums
+from logn.statistics.sums import ACTIVATIONS, VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
+from logn.strict_json import parse_json
 
+FILE_FORMAT = "logn.statistics"
+FILE_SCHEMA = 3
 Nonfinite = Literal["error", "skip"]
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class StatisticsMetadata:
+    """Where statistics come from. Those that differ in any of this describe different things and never merge.
+
+    Args:
+        class_names: Name of every column, in order.
+        background: Place of the background column: None, 0 or -1.
+        activation: What the model applies to the logits: "softmax" or "sigmoid".
+        layer: Path of the layer whose output was recorded.
+        population: Which samples were recorded: test proposals, sampled RoIs, all anchors, queries, images. The
+            means of one model differ between them.
+        fingerprint: Digest of the model's weights; that of an ONNX file begins with "onnx:".
+        unused: Columns that the model never trains for a class; no method corrects or reads them.
+
+    Example:
+        >>> here, there = StatisticsMetadata(population="anchors"), StatisticsMetadata(population="queries")
+        >>> here.check_mergeable(there)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected statistics of one `population` to merge, but got 'anchors' and 'queries'.
+    """
+
+    class_names: tuple[str, ...] | None = None
+    background: int | None = None
+    activation: str | None = None
+    layer: str | None = None
+    population: str | None = None
+    fingerprint: str | None = None
+    unused: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_background(self.background)
+        if self.class_names is not None:
+            object.__setattr__(self, "class_names", tuple(str(name) for name in self.class_names))
+        object.__setattr__(self, "unused", tuple(int(column) for column in self.unused))
+        if self.activation is not None and self.activation not in ACTIVATIONS:
+            raise InputError(f"Expected `activation` to be one of {ACTIVATIONS}, but got {self.activation!r}.")
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """Which activations may follow the logits: both where it is unknown; beside a background, a softmax.
+
+        Example:
+            >>> StatisticsMetadata(background=0).activations, StatisticsMetadata().activations
+            (('softmax',), ('softmax', 'sigmoid'))
+        """
+        if self.activation is not None:
+            return (self.activation,)
+        return ACTIVATIONS if self.background is None else ("softmax",)
+
+    def with_changes(self, **changes: Any) -> StatisticsMetadata:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+    def check_width(self, num_columns: int) -> None:
+        """Refuse class names that are not one per column, a background alone, and unused columns out of range."""
+        if self.background is not None and num_columns == 1:
+            raise InputError("Expected a column for a class as well as one for the background, but got only 1 column.")
+        if self.class_names is not None and len(self.class_names) != num_columns:
+            raise InputError(
+                f"Expected `class_names` to have one name per column ({num_columns}), but got {len(self.class_names)}."
+            )
+        if any(not 0 <= column < num_columns for column in self.unused):
+            raise InputError(f"Expected `unused` to be columns from 0 to {num_columns - 1}, but got {self.unused}.")
+
+    def check_mergeable(self, other: StatisticsMetadata) -> None:
+        """Refuse statistics that differ in a field, and name it."""
+        for field in fields(self):
+            mine, theirs = repr(getattr(self, field.name)), repr(getattr(other, field.name))
+            if mine != theirs:
+                raise InputError(
+                    f"Expected statistics of one `{field.name}` to merge, but got {mine:.60} and {theirs:.60}."
+                )
+
+    def to_text(self) -> dict[str, str]:
+        """The fields as JSON texts, as safetensors wants them."""
+        return {name: json.dumps(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_text(cls, text: Mapping[str, str]) -> StatisticsMetadata:
+        """The opposite of `to_text`; a missing field is unknown."""
+        names = [field.name for field in fields(cls)]
+        return cls.from_values({name: parse_json(text[name]) for name in names if name in text})
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> StatisticsMetadata:
+        """Metadata of plain values, as JSON holds them; a missing field is unknown, and other names are ignored."""
+        names = values.get("class_names")
+        if names is not None and not isinstance(names, Sequence):
+            raise InputError(f"Expected `class_names` to be a list, but got {names!r}.")
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
 
 class ClassMoments:
@@ -45,7 +134,7 @@ class ClassMoments:
         sample_rows: How many rows to keep as an unbiased sample, in float16. Matching thresholds needs some
             thousands; 0 keeps none.
         mean_probability: Whether to add up the probabilities of each class too, which `logn.recommend` needs; it takes
-            about as long as a softmax of the rows. Where the activation is not known and there is no background, both
+            about as long as a softmax of the rows. Where the activation is unknown and there is no background, both
             softmax and sigmoid are added up.
         metadata: What the logits are.
 
@@ -78,8 +167,8 @@ class ClassMoments:
         self.metadata = metadata or StatisticsMetadata()
         self.metadata.check_width(num_columns)
         self.num_columns = int(num_columns)
-        self._nonfinite: Nonfinite = nonfinite
-        self._sums = RunningSums(self.num_columns, nonfinite)
+        self.nonfinite: Nonfinite = nonfinite
+        self._sums = RunningSums(Totals.zeros(self.num_columns))
         # With an objectness, it is the last column of the sample.
         self._has_objectness = False
         self._sample = self._new_sample(sample_rows) if sample_rows else None
@@ -106,21 +195,20 @@ class ClassMoments:
         has_objectness, whole = objectness is not None, rows
         if has_objectness:
             whole = np.column_stack([rows, self._objectness_of(rows, objectness)])
-        if has_objectness != self._has_objectness:
-            self._settle_objectness(has_objectness, seen=bool(self._totals.count.any()))
-        finite = self._sums.add(rows)
+        self._settle_objectness(has_objectness, seen=self._has_rows)
+        finite = self._sums.add(rows, self.nonfinite)
         if self._sample is not None:
             self._sample.update(whole)
         if self._probabilities is not None:
             if not finite or has_objectness:
                 whole = whole[np.isfinite(whole).all(axis=1)]
             weights = sigmoid(whole[:, -1]) if has_objectness else None
-            self._probabilities.update(whole[:, : self.num_columns], activations_of(self.metadata), weights)
+            self._probabilities.update(whole[:, : self.num_columns], self.metadata.activations, weights)
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add what `other` has seen, in place, and return self; statistics of different things are refused."""
-        self._take_beside(other, seen=bool(self._totals.count.any()))
-        self._sums.merge(other._totals)
+        self._merge_samples_and_probabilities(other, seen=self._has_rows)
+        self._sums.totals = self._sums.totals.merged(other._sums.totals)
         return self
 
     @classmethod
@@ -137,50 +225,61 @@ class ClassMoments:
             >>> ClassMoments.merge_all(parts).mean.tolist(), parts[0].mean.tolist()
             ([3.0], [2.0])
         """
-        total: ClassMoments | None = None
-        tree, seen = TotalsTree(), False
-        for number, part in enumerate(parts):
-            if not isinstance(part, ClassMoments):
-                raise InputError(f"Expected `parts` to be ClassMoments, but number {number} is {_kind(part)}.")
-            if total is None:
-                total = copy.copy(part)
-            else:
-                total._take_beside(part, seen=seen)
-            tree.add(part._totals)
-            seen = seen or bool(part._totals.count.any())
-        if total is None:
-            raise InputError("Expected `parts` to be at least one ClassMoments, but got none.")
-        total._sums.restart(tree.total())
-        return total
+        merged: list[ClassMoments] = []
 
-    def _take_beside(self, other: ClassMoments, *, seen: bool) -> None:
-        """Check that `other` may be merged, and take over all that it holds beside the sums."""
-        if not isinstance(other, ClassMoments):
-            raise InputError(f"Expected `other` to be ClassMoments, but got {_kind(other)}.")
-        if other.num_columns != self.num_columns:
-            raise InputError(f"Expected `other` to have {self.num_columns} classes, but got {other.num_columns}.")
-        self.metadata.check_mergeable(other.metadata)
-        joins = bool(other._totals.count.any())
-        if joins:
-            self._settle_objectness(other._has_objectness, seen=seen)
-        if seen and joins and (self._sample is None) != (other._sample is None):
-            raise InputError(
-                "Expected both or none of the statistics to hold a row sample, but got one of them with it."
-            )
-        # A sample must know of every row: one of nothing does not outlive rows that nobody sampled.
-        if joins and other._sample is None:
-            self._sample = None
-        elif joins or not seen:
-            self._merge_sample(other._sample)
-        self._merge_probabilities(other._probabilities, seen, joins)
+        def totals() -> Iterator[Totals]:
+            seen = False
+            for number, part in enumerate(parts):
+                if not isinstance(part, ClassMoments):
+                    raise InputError(
+                        f"Expected `parts` to be ClassMoments, but number {number} is {type(part).__name__}."
+                    )
+                if merged:
+                    merged[0]._merge_samples_and_probabilities(part, seen=seen)
+                else:
+                    merged.append(copy.copy(part))
+                seen = seen or part._has_rows
+                yield part._sums.totals
+            if not merged:
+                raise InputError("Expected `parts` to be at least one ClassMoments, but got none.")
 
-    def clear(self) -> None:
-        """Forget everything that was seen; cheaper than a new object, since the scratch memory is kept."""
-        self._sums.restart(Totals.nothing(self.num_columns))
-        if self._sample is not None:
-            self._sample = self._new_sample(self._sample.capacity)
-        if self._probabilities is not None:
-            self._probabilities.clear()
+        total = Totals.merged_all(totals())
+        merged[0]._sums = RunningSums(total)
+        return merged[0]
+
+    def new_part(self) -> ClassMoments:
+        """Empty statistics of the same kind, to be merged into these; rows that would find no place are not sampled.
+
+        Example:
+            >>> moments = ClassMoments(2, sample_rows=8)
+            >>> part = moments.new_part()
+            >>> part.update(np.zeros((3, 2)))
+            >>> moments.merge(part).count.tolist()
+            [3.0, 3.0]
+        """
+        part = ClassMoments(
+            self.num_columns,
+            nonfinite=self.nonfinite,
+            sample_rows=self.sample_rows,
+            mean_probability=self._probabilities is not None,
+            metadata=self.metadata,
+        )
+        if self._sample is not None and part._sample is not None:
+            part._sample.limit = self._sample.limit
+        return part
+
+    def take_new_rows_of(self, part: ClassMoments) -> ClassMoments:
+        """Merge `part` into these statistics, and return it without the sampled rows that found no place here.
+
+        A worker that sends one part after the other need not send sampled rows that its own earlier parts have
+        displaced: they would find no place in the sum of all parts either.
+        """
+        limit = None if self._sample is None else self._sample.limit
+        self.merge(part)
+        thinned = copy.copy(part)
+        if limit is not None and thinned._sample is not None:
+            thinned._sample = thinned._sample.below(limit)
+        return thinned
 
     @property
     def num_classes(self) -> int:
@@ -190,22 +289,22 @@ class ClassMoments:
     @property
     def count(self) -> FloatArray:
         """How many values of each class were seen."""
-        return self._totals.count.copy()
+        return self._sums.totals.count.copy()
 
     @property
     def mean(self) -> FloatArray:
         """Mean of each class's logit (0 where nothing was seen)."""
-        return self._totals.mean.copy()
+        return self._sums.totals.mean.copy()
 
     @property
     def m2(self) -> FloatArray:
         """Sum of the squared deviations from the mean."""
-        return self._totals.m2.copy()
+        return self._sums.totals.m2.copy()
 
     @property
     def variance(self) -> FloatArray:
         """Unbiased variance, pooled over all batches; NaN where fewer than two values were seen."""
-        seen = self._totals
+        seen = self._sums.totals
         return np.divide(seen.m2, seen.count - 1, out=np.full_like(seen.m2, np.nan), where=seen.count > 1)
 
     @property
@@ -216,14 +315,14 @@ class ClassMoments:
     @property
     def within_batch_variance(self) -> FloatArray:
         """Mean over the batches of the unbiased variance within each; NaN where no batch had two values."""
-        seen = self._totals
+        seen = self._sums.totals
         unknown = np.full_like(seen.m2, np.nan)
         return np.divide(seen.within_variance_sum, seen.batches, out=unknown, where=seen.batches > 0)
 
     @property
     def skipped(self) -> FloatArray:
         """How many values that were not finite were left out, per class."""
-        return self._totals.skipped.copy()
+        return self._sums.totals.skipped.copy()
 
     @property
     def sample(self) -> npt.NDArray[np.float16]:
@@ -244,26 +343,13 @@ class ClassMoments:
         """How many rows the sample may hold."""
         return 0 if self._sample is None else self._sample.capacity
 
-    def take_new_rows_of(self, part: ClassMoments) -> ClassMoments:
-        """Merge `part` into these statistics, and give it back with those sampled rows only that found a place here.
-
-        A worker that sends one part after the other need not send sampled rows that its own earlier parts have
-        displaced: they would find no place in the sum of all parts either.
-        """
-        limit = None if self._sample is None else self._sample.limit
-        self.merge(part)
-        thinned = copy.copy(part)
-        if limit is not None and thinned._sample is not None:
-            thinned._sample = thinned._sample.below(limit)
-        return thinned
-
     @property
     def mean_probability(self) -> FloatArray | None:
         """Mean probability of each column, or None where it was not asked for; NaN where nothing was seen.
 
         The probabilities are those of the recorded activation: sigmoids, or a softmax over all columns, the background
         included. Where no activation is recorded they are those of a softmax; `mean_probability_of` gives the others.
-        With an objectness they are times its sigmoid, as scores are.
+        With an objectness they are multiplied by its sigmoid, as scores are.
 
         Example:
             >>> moments = ClassMoments(2)
@@ -271,7 +357,7 @@ class ClassMoments:
             >>> moments.mean_probability.round(6), moments.mean_probability_of("sigmoid").round(6)
             (array([0.375, 0.625]), array([0.5  , 0.625]))
         """
-        return self.mean_probability_of(activations_of(self.metadata)[0])
+        return self.mean_probability_of(self.metadata.activations[0])
 
     def mean_probability_of(self, activation: str) -> FloatArray | None:
         """The same by "softmax" or "sigmoid"; an activation other than the recorded one is refused."""
@@ -279,12 +365,12 @@ class ClassMoments:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically; `docs/file-format.md` specifies it."""
-        write_statistics(path, self.to_file())
+        write_safetensors(path, self.to_arrays(), self._text())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassMoments:
         """Read what `save` wrote; a file that is not valid is refused with the reason."""
-        return cls.from_file(read_statistics(path))
+        return cls._checked(path, *read_safetensors(path, expected_format=FILE_FORMAT, schema=FILE_SCHEMA))
 
     def to_bytes(self) -> bytes:
         """The bytes of the file that `save` would write: for queues, tables and workers of other engines.
@@ -295,50 +381,61 @@ class ClassMoments:
             >>> ClassMoments.from_bytes(moments.to_bytes()).mean
             array([1., 1.])
         """
-        return statistics_to_bytes(self.to_file())
+        return safetensors_to_bytes(self.to_arrays(), self._text())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ClassMoments:
         """Read what `to_bytes` gave; bytes that are not valid are refused with the reason, as a file would be."""
-        return cls.from_file(statistics_from_bytes(data))
+        read = safetensors_from_bytes(data, name="data", expected_format=FILE_FORMAT, schema=FILE_SCHEMA)
+        return cls._checked("data", *read)
 
-    def to_file(self) -> StatisticsFile:
-        """The content as plain arrays; what `save` writes and processes exchange."""
-        sample, seen = self._sample, self._totals
-        return StatisticsFile(
-            **{name: getattr(seen, name).copy() for name in VECTORS},
-            sample_capacity=self.sample_rows,
-            sample_rows=None if sample is None else self.sample,
-            sample_keys=None if sample is None else sample.keys.copy(),
-            sample_objectness=self.sample_objectness,
-            probabilities=copy.deepcopy(self._probabilities),
-            metadata=self.metadata,
-        )
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Copies of all numbers, by the names that files have for them."""
+        arrays: dict[str, npt.NDArray[Any]] = {name: getattr(self._sums.totals, name).copy() for name in VECTORS}
+        if self._sample is not None:
+            arrays["sample_capacity"] = np.array([self._sample.capacity])
+            arrays |= {"sample_rows": self.sample, "sample_keys": self._sample.keys.copy()}
+        if (objectness := self.sample_objectness) is not None:
+            arrays["sample_objectness"] = objectness
+        return arrays if self._probabilities is None else arrays | self._probabilities.to_arrays()
 
     @classmethod
-    def from_file(cls, content: StatisticsFile) -> ClassMoments:
-        """The opposite of `to_file`."""
-        moments = cls(len(content.count), sample_rows=content.sample_capacity, metadata=content.metadata)
-        moments._sums.restart(Totals(**{name: getattr(content, name).copy() for name in VECTORS}))
-        rows, objectness = content.sample_rows, content.sample_objectness
-        moments._has_objectness = objectness is not None
-        if content.sample_capacity:
-            if rows is not None and objectness is not None:
-                rows = np.column_stack([rows, objectness])
-            moments._sample = moments._new_sample(content.sample_capacity, rows, content.sample_keys)
-        moments._probabilities = copy.deepcopy(content.probabilities)
+    def from_arrays(
+        cls, arrays: Arrays, metadata: StatisticsMetadata | None = None, nonfinite: Nonfinite = "error"
+    ) -> ClassMoments:
+        """The opposite of `to_arrays`; arrays that do not fit together are refused."""
+        _check_vectors(arrays)
+        capacity = _check_sample(arrays)
+        moments = cls(len(arrays["count"]), nonfinite=nonfinite, sample_rows=capacity, metadata=metadata)
+        moments._sums = RunningSums(Totals(**{name: arrays[name].copy() for name in VECTORS}))
+        moments._has_objectness = "sample_objectness" in arrays
+        if capacity:
+            rows = arrays["sample_rows"]
+            if moments._has_objectness:
+                rows = np.column_stack([rows, arrays["sample_objectness"]])
+            moments._sample = moments._new_sample(capacity, rows.copy(), arrays["sample_keys"].copy())
+        moments._probabilities = ProbabilitySums.from_arrays(arrays, moments.num_columns)
         return moments
+
+    @classmethod
+    def _checked(cls, name: str | os.PathLike[str], arrays: Arrays, text: Mapping[str, str]) -> ClassMoments:
+        try:
+            return cls.from_arrays(arrays, StatisticsMetadata.from_text(text))
+        except (InputError, ValueError, TypeError) as error:
+            raise InputError(f"Expected `{name}` to hold valid statistics, but it does not: {error}") from error
+
+    def _text(self) -> dict[str, str]:
+        return {"format": FILE_FORMAT, "schema": str(FILE_SCHEMA), **self.metadata.to_text()}
 
     def __copy__(self) -> ClassMoments:
         return copy.deepcopy(self)  # two objects that write to the same memory would be of no use
 
     def __repr__(self) -> str:
-        rows = int(self._totals.count.max(initial=0))
-        return f"ClassMoments(num_columns={self.num_columns}, rows={rows})"
+        return f"ClassMoments(num_columns={self.num_columns}, rows={int(self._sums.totals.count.max())})"
 
     @property
-    def _totals(self) -> Totals:
-        return self._sums.totals()
+    def _has_rows(self) -> bool:
+        return bool(self._sums.totals.count.any())
 
     def _objectness_of(self, rows: npt.NDArray[Any], objectness: Any) -> npt.NDArray[Any]:
         """One logit per row, (N, 1)."""
@@ -348,13 +445,13 @@ class ClassMoments:
             raise InputError(
                 f"Expected `objectness` to be one logit for each of {len(rows)} rows, but got {len(values)}."
             )
-        if self._nonfinite == "error" and not np.isfinite(values).all():
+        if self.nonfinite == "error" and not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             raise InputError(f"Expected `objectness` to be finite, but that of row {row} is {values[row, 0]}.")
         return values
 
     def _settle_objectness(self, has_objectness: bool, *, seen: bool) -> None:
-        """The first rows say whether there is an objectness; the others must agree, or the probabilities would mix."""
+        """The first rows decide whether there is an objectness; the others must agree, or probabilities would mix."""
         if has_objectness == self._has_objectness:
             return
         if seen:
@@ -366,12 +463,27 @@ class ClassMoments:
     def _new_sample(self, capacity: int, *rows_and_keys: Any) -> RowSample:
         return RowSample(self.num_columns + self._has_objectness, capacity, *rows_and_keys)
 
-    def _merge_sample(self, other: RowSample | None) -> None:
-        if other is None:
-            return
-        if self._sample is None:
-            self._sample = self._new_sample(other.capacity)
-        self._sample.merge(other)
+    def _merge_samples_and_probabilities(self, other: ClassMoments, *, seen: bool) -> None:
+        """Check that `other` may be merged, and take over all that it holds beside the sums."""
+        if not isinstance(other, ClassMoments):
+            raise InputError(f"Expected `other` to be ClassMoments, but got {type(other).__name__}.")
+        if other.num_columns != self.num_columns:
+            raise InputError(f"Expected `other` to have {self.num_columns} columns, but got {other.num_columns}.")
+        self.metadata.check_mergeable(other.metadata)
+        joins = other._has_rows
+        if joins:
+            self._settle_objectness(other._has_objectness, seen=seen)
+        if seen and joins and (self._sample is None) != (other._sample is None):
+            raise InputError(
+                "Expected both or none of the statistics to hold a row sample, but got one of them with it."
+            )
+        # Drop the sample if any merged rows were not sampled.
+        if joins and other._sample is None:
+            self._sample = None
+        elif other._sample is not None and (joins or not seen):
+            self._sample = self._sample or self._new_sample(other._sample.capacity)
+            self._sample.merge(other._sample)
+        self._merge_probabilities(other._probabilities, seen, joins)
 
     def _merge_probabilities(self, other: ProbabilitySums | None, seen: bool, joins: bool) -> None:
         mine = self._probabilities
@@ -382,7 +494,7 @@ class ClassMoments:
                 LogNWarning,
                 stacklevel=4,
             )
-        # Sums must know of every row: those of nothing do not outlive rows that nobody summed.
+        # Drop the sums if any merged rows were not summed.
         if joins and other is None:
             self._probabilities = None
         elif other is not None and not (seen and mine is None):
@@ -390,5 +502,45 @@ class ClassMoments:
             self._probabilities.merge(other)
 
 
-def _kind(value: object) -> str:
-    return type(value).__name__
+def _check_vectors(arrays: Arrays) -> None:
+    for name in VECTORS:
+        if name not in arrays:
+            raise InputError(f"`{name}` is missing.")
+        vector = arrays[name]
+        if vector.dtype != np.float64 or vector.ndim != 1 or vector.shape != arrays["count"].shape:
+            raise InputError(f"`{name}` should be one float64 per class, but is {vector.dtype} {vector.shape}.")
+        if len(vector) == 0:
+            raise InputError(f"`{name}` is empty.")
+        checks = {
+            "is not finite": ~np.isfinite(vector),
+            "is negative": (vector < 0) & (name != "mean"),
+            "is not a whole number": (vector != np.floor(vector)) & (name in WHOLE_NUMBERS),
+            "is not 0 though fewer than two values were seen": (vector > 0) & (name == "m2") & (arrays["count"] < 2),
+        }
+        for problem, where in checks.items():
+            if where.any():
+                raise InputError(f"`{name}` {problem} for class {int(np.flatnonzero(where)[0])}.")
+
+
+def _check_sample(arrays: Arrays) -> int:
+    """The capacity of the sample; 0 where there is none."""
+    rows, keys, objectness = (arrays.get(f"sample_{name}") for name in ("rows", "keys", "objectness"))
+    if objectness is not None:
+        expected = 0 if rows is None else len(rows)
+        if objectness.dtype != np.float16 or objectness.shape != (expected,) or not np.isfinite(objectness).all():
+            raise InputError("`sample_objectness` should be one finite float16 per sampled row.")
+    capacity = arrays.get("sample_capacity")
+    if rows is None and keys is None and capacity is None:
+        return 0
+    if rows is None or keys is None or capacity is None or capacity.shape != (1,) or int(capacity[0]) < 1:
+        raise InputError("`sample_rows`, `sample_keys` and `sample_capacity` go together.")
+    most, columns = int(capacity[0]), len(arrays["count"])
+    if rows.dtype != np.float16 or rows.ndim != 2 or rows.shape[1] != columns or len(rows) > most:
+        raise InputError(
+            f"`sample_rows` should be float16 (at most {most}, {columns}), but is {rows.dtype} {rows.shape}."
+        )
+    if keys.dtype != np.uint64 or keys.shape != (len(rows),) or (keys[1:] < keys[:-1]).any():
+        raise InputError("`sample_keys` should be one ascending uint64 per sampled row.")
+    if not np.isfinite(rows).all():
+        raise InputError("`sample_rows` is not finite.")
+    return most

@@ -1,10 +1,11 @@
-"""record: fill ClassMoments by forward hooks while a model runs."""
+"""record: fill ClassMoments by forward hooks while a model runs, on any device and over all processes."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,11 +23,8 @@ from logn.logits.layer import (
 )
 from logn.logits.layer import fingerprint as fingerprint_of
 from logn.logits.output_check import OutputCheck
-from logn.statistics.across_processes import merge_across_processes
-from logn.statistics.device_rows import DeviceRows
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments, Nonfinite
-from logn.statistics.sanity_checks import unused_checks
+from logn.statistics.diagnosis import unused_checks
+from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
 Batch = TypeVar("Batch")
 SAMPLE_ROWS = 4096
 SAMPLE_BYTES = 4 << 20
+# Batches that may be on the way from a GPU; each holds its memory until it has arrived.
+BATCHES_ON_THE_WAY = 8
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ def record(
         )
         for name in layer.stage_names
     )
-    unused: list[DeviceRows] = []
+    queues: list[DeviceRows] = []
     with contextlib.ExitStack() as hooks:
         hooks.callback(recompile)
         for slot in give_own_slots(model, layer):
@@ -122,8 +122,8 @@ def record(
         if passes is not None:
             hooks.callback(passes.remove)
         for index, module in _distinct(find_modules(model, layer)):
-            hook, rest = _recorder(layer, index, recorded[layer.stage_of[index]], passes)
-            unused.append(rest)
+            queues.append(DeviceRows(recorded[layer.stage_of[index]].update))
+            hook = _recorder(layer, index, queues[-1], passes)
             # First of all hooks, so that a map attached to the layer is not recorded.
             handle = module.register_forward_hook(hook, prepend=True)
             hooks.callback(handle.remove)
@@ -132,8 +132,8 @@ def record(
             hooks.enter_context(OutputCheck(model, layer, on_activation=partial(_note_activation, recorded)))
         recompile()
         yield recorded if layer.stages else recorded[0]
-        for rest in unused:
-            rest.finish()
+        for queue in queues:
+            queue.finish()
     if across_processes:
         merge_across_processes(recorded)
     _warn_of_doubts(layer, recorded)
@@ -173,26 +173,98 @@ def collect_moments(
     return recorded if layer.stages else (recorded,)
 
 
-def default_sample_rows(num_classes: int) -> int:
+def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
+    """Give every process of torch.distributed, in place, the statistics of all; each process must call it.
+
+    All merge in the order of their ranks, so that the results are the same to the last bit. A process may have seen
+    nothing. Statistics of different things (another class list, other weights) are refused on every process.
+    """
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    for mine in moments:
+        payloads: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(payloads, mine.to_bytes())
+        parts = [ClassMoments.from_bytes(payload) for payload in payloads]
+        # Processes that saw no image know no activation; they get that of the others.
+        activations = {part.metadata.activation for part in parts} - {None}
+        if len(activations) == 1:
+            (activation,) = activations
+            _note_activation(parts, str(activation))
+        # The object that the caller holds becomes the total.
+        vars(mine).update(vars(ClassMoments.merge_all(parts)) | {"nonfinite": mine.nonfinite})
+
+
+def default_sample_rows(num_columns: int) -> int:
     """Enough rows to match thresholds, in at most 4 MiB of float16.
 
     Example:
         >>> default_sample_rows(81), default_sample_rows(1204)
         (4096, 1741)
     """
-    return max(1, min(SAMPLE_ROWS, SAMPLE_BYTES // (2 * num_classes)))
+    return max(1, min(SAMPLE_ROWS, SAMPLE_BYTES // (2 * num_columns)))
 
 
-def _recorder(
-    layer: LogitLayer, index: int, moments: ClassMoments, passes: ForwardPasses | None
-) -> tuple[Callable[..., None], DeviceRows]:
+class DeviceRows:
+    """Gives batches to `use` in their order: those of a GPU when they have arrived, all others at once.
+
+    The model runs ahead of the program: asking for the numbers of a batch at once would stop the program until the GPU
+    has come that far. So a copy is ordered, and used when it has arrived, some batches later.
+
+    Args:
+        use: Called with each batch, on the processor.
+
+    Example:
+        >>> seen = []
+        >>> DeviceRows(seen.append).add([1.0, 2.0])
+        >>> seen
+        [[1.0, 2.0]]
+    """
+
+    def __init__(self, use: Callable[[Any], object]) -> None:
+        self._use = use
+        self._waiting: deque[tuple[Any, Any]] = deque()
+
+    def add(self, rows: Any) -> None:
+        """Take a batch; what is not used yet is used when `finish` is called, at the latest."""
+        if not getattr(rows, "is_cuda", False):
+            self.finish()
+            self._use(rows)
+            return
+        self._waiting.append(_ordered_copy(rows))
+        while len(self._waiting) > BATCHES_ON_THE_WAY or (self._waiting and self._waiting[0][1].query()):
+            self._use_first()
+
+    def finish(self) -> None:
+        """Use what is still on the way."""
+        while self._waiting:
+            self._use_first()
+
+    def _use_first(self) -> None:
+        rows, arrival = self._waiting.popleft()
+        arrival.synchronize()
+        self._use(rows)
+
+
+def _ordered_copy(rows: Any) -> tuple[Any, Any]:
+    """Memory of the processor that will hold the rows, and the event of CUDA that shows when it does."""
+    import torch
+
+    with torch.cuda.device(rows.device):
+        host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+        host.copy_(rows.detach(), non_blocking=True)
+        arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrival.record()
+    return host, arrival
+
+
+def _recorder(layer: LogitLayer, index: int, queue: DeviceRows, passes: ForwardPasses | None) -> Callable[..., None]:
     lock = threading.Lock()
-    on_the_way = DeviceRows(moments.update)
 
     def update(rows: Any) -> None:
-        # Replicas of a data-parallel model run in threads.
-        with lock:
-            on_the_way.add(rows)
+        with lock:  # replicas of a data-parallel model run in threads
+            queue.add(rows)
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         rows = layer.rows(output[-1] if layer.final_only == "slice" else output, index)
@@ -201,7 +273,7 @@ def _recorder(
         else:
             passes.at_the_end(index, lambda: update(rows))
 
-    return never_compiled(hook), on_the_way
+    return never_compiled(hook)
 
 
 def _has_foreign_hook(module: nn.Module) -> bool:

@@ -30,8 +30,7 @@ from logn.logits.onnx.file import (
 )
 from logn.logits.onnx.images import completed, image_input, other_inputs, settle, size_for_images
 from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, wanted_of
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments, Nonfinite
+from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
 
 # How many of the images that were left out a warning names.
 SHOWN_PATHS = 5

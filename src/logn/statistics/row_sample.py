@@ -31,16 +31,17 @@ class RowSample:
 
     def __init__(
         self,
-        num_classes: int,
+        num_columns: int,
         capacity: int,
         rows: npt.NDArray[np.float16] | None = None,
         keys: npt.NDArray[np.uint64] | None = None,
     ) -> None:
         self.capacity = capacity
-        self._rows = [np.empty((0, num_classes), np.float16) if rows is None else rows]
+        self._rows = [np.empty((0, num_columns), np.float16) if rows is None else rows]
         self._keys = [np.empty(0, np.uint64) if keys is None else keys]
         self._pending, self._unseen_by_limit = 0, 0
-        self._limit: np.uint64 | None = None
+        # A key that a row must fall below to get in; None while there is room. Safe to read from any thread.
+        self.limit: np.uint64 | None = None
         self._salt = 0
         self._tighten()
 
@@ -56,19 +57,10 @@ class RowSample:
         self._settle()
         return self._keys[0]
 
-    @property
-    def limit(self) -> np.uint64 | None:
-        """A key that a row must fall below to get in; None while there is room. Safe to read from any thread."""
-        return self._limit
-
-    def update(self, rows: npt.NDArray[Any], limit: np.uint64 | None = None) -> None:
-        """Offer (N, C) rows; those with a value that is not finite are left out.
-
-        A `limit` of another sample, into which this one will be merged, spares the work on rows that it would drop.
-        """
+    def update(self, rows: npt.NDArray[Any]) -> None:
+        """Offer (N, C) rows; those with a value that is not finite are left out."""
         keys = self._new_keys(rows)
-        bounds = [bound for bound in (self.limit, limit) if bound is not None]
-        candidates = np.flatnonzero(keys < min(bounds)) if bounds else np.arange(len(rows))
+        candidates = np.arange(len(rows)) if self.limit is None else np.flatnonzero(keys < self.limit)
         if len(candidates) == 0:
             return
         chosen = self._smallest(keys, candidates)
@@ -116,7 +108,8 @@ class RowSample:
         self._unseen_by_limit = 0
         if len(self._keys[0]) + self._pending >= self.capacity:
             keys = np.concatenate(self._keys)
-            self._limit = np.uint64(np.partition(keys, self.capacity - 1)[self.capacity - 1])
+            largest = np.uint64(np.partition(keys, self.capacity - 1)[self.capacity - 1])
+            self.limit = largest if self.limit is None else min(self.limit, largest)
 
     def _settle(self) -> None:
         """Keep the smallest keys of what was kept and what was offered."""

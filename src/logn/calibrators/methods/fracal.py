@@ -14,7 +14,7 @@ from logn.calibrators.known_activation import known_activation
 from logn.calibrators.method import COUNT_KIND_OPTION, Method, MethodInputs, Option, Options
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 
 def fracal(

@@ -15,10 +15,10 @@ from logn.calibrators.method import Method, MethodInputs, Option, Options
 from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import FloatArray, check_background, foreground_columns
-from logn.statistics.active_classes import active_classes as active_classes
-from logn.statistics.metadata import ACTIVATIONS
+from logn.statistics.diagnosis import active_classes as active_classes
+from logn.statistics.diagnosis import refuse_probabilities, value_checks
 from logn.statistics.moments import ClassMoments
-from logn.statistics.sanity_checks import refuse_probabilities, value_checks
+from logn.statistics.sums import ACTIVATIONS
 
 Statistic = Literal["mean", "prior"]
 MarginName = Literal["min", "mean", "max", "background"]

@@ -34,8 +34,7 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.logits.dumped import StoredArray
-    from logn.statistics.metadata import StatisticsMetadata
-    from logn.statistics.moments import ClassMoments
+    from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 
 def collect_logits(
@@ -58,32 +57,35 @@ def collect_logits(
 ) -> None:
     """Read files of (rows, classes) or (images, proposals, classes) in bounded memory, by several threads."""
     from logn.logits.dumped import find_shards, open_shards
-    from logn.statistics.shard_collection import DEFAULT_SAMPLE_ROWS, ExactStatistics, collect_shards
+    from logn.statistics.collect import collect_shards
+    from logn.statistics.moments import ClassMoments
+    from logn.statistics.record import SAMPLE_ROWS
 
     found = find_shards(sources)
     check_output(output, *found, holds="logn.statistics")
     opened = open_shards(found, key)
     metadata = _metadata(opened[0].num_classes, background, activation, class_names, population, layer)
-    statistics = ExactStatistics(
+    moments = ClassMoments(
         opened[0].num_classes,
         metadata=metadata,
         nonfinite=nonfinite.value,
-        sample_rows=DEFAULT_SAMPLE_ROWS if sample_rows is None else sample_rows,
+        sample_rows=SAMPLE_ROWS if sample_rows is None else sample_rows,
         mean_probability=mean_probability is not False,
     )
+    journal = output.with_name(output.name + ".partial")
+    journal = output.with_name(output.name + ".partial")
     with progress("Collecting", sum(shard.rows for shard in opened), shown=show_progress) as advance:
-        journal = collect_shards(
+        moments = collect_shards(
             opened,
-            statistics,
+            moments,
             batch_rows=batch_rows,
             threads=threads,
-            journal=output.with_name(output.name + ".partial"),
+            journal=journal,
             journal_seconds=journal_seconds,
             progress=advance,
         )
-    moments = statistics.moments()
     moments.save(output)
-    journal.remove()
+    journal.unlink(missing_ok=True)
     _report(moments, opened, output, as_json=json)
 
 
@@ -160,7 +162,7 @@ def _metadata(
     layer: str | None,
 ) -> StatisticsMetadata:
     from logn.classes.names import read_class_names
-    from logn.statistics.metadata import StatisticsMetadata
+    from logn.statistics.moments import StatisticsMetadata
 
     place = BACKGROUND_INDEX[background]
     return StatisticsMetadata(

@@ -172,7 +172,7 @@ def _kept_warnings() -> Iterator[list[str]]:
 
 def _warnings(affine: ClassAffine, moments: ClassMoments | None, told: Sequence[str] = ()) -> list[str]:
     """Warnings of the fit, and what looks wrong with the statistics; also printed on stderr."""
-    from logn.statistics.sanity_checks import sanity_checks
+    from logn.statistics.diagnosis import sanity_checks
 
     found = list(told)
     if moments is not None:

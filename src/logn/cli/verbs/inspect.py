@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from logn.calibrators.recommend import Recommendation
     from logn.statistics.diagnosis import Diagnosis
-    from logn.statistics.metadata import StatisticsMetadata
+    from logn.statistics.moments import StatisticsMetadata
 
 
 BAR_WIDTH = 7
@@ -60,9 +60,8 @@ def inspect(
     refuse_model_as_statistics(statistics)
     from logn.calibrators.recommend import matching_threshold, recommend
     from logn.classes.counts import ClassCounts
-    from logn.statistics.diagnosis import diagnose
+    from logn.statistics.diagnosis import diagnose, sanity_checks
     from logn.statistics.moments import ClassMoments
-    from logn.statistics.sanity_checks import sanity_checks
 
     if plot is not None:
         check_output(plot, statistics, counts, overwrite=overwrite)

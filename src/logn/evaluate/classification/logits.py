@@ -16,10 +16,9 @@ from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.method_fitting import LogitMap
 from logn.logits.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, as_rows, probability_kind
 from logn.logits.dumped import DEFAULT_BATCH_ROWS, locate_array, read_array
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments
+from logn.statistics.collect import in_order
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.statistics.record import default_sample_rows
-from logn.statistics.shard_collection import in_order
 
 # Numbers of one block: enough to be quick, little enough for several threads at once.
 NUMBERS_AT_ONCE = 1 << 20

@@ -27,8 +27,8 @@ from logn.evaluate.models.score_change import ScoreChange, score_change
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
 from logn.logits.images import select_images, spread_evenly
+from logn.statistics.diagnosis import row_checks, sanity_checks
 from logn.statistics.moments import ClassMoments
-from logn.statistics.sanity_checks import row_checks, sanity_checks
 
 ImageSource = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Callable[[], npt.NDArray[np.uint8]]]
 # How many images the proof runs on.

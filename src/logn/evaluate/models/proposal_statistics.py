@@ -11,8 +11,7 @@ import numpy.typing as npt
 from logn.evaluate.models.open import fingerprint_of
 from logn.logits.arrays import NO_CLASS, foreground_columns
 from logn.logits.proposals import Postprocessing, Proposals
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments, Nonfinite
+from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
 from logn.statistics.record import default_sample_rows
 
 

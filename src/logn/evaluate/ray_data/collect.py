@@ -18,8 +18,7 @@ from logn.evaluate.ray_data.engine import BlockWorker, run_blocks, shipped
 from logn.evaluate.ray_data.images import BlockImages
 from logn.logits.layer import LogitLayer, count_columns, fingerprint
 from logn.logits.locate import find_layer
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.moments import ClassMoments, Nonfinite
+from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
 from logn.statistics.record import collect_moments
 
 

@@ -20,7 +20,7 @@ from logn.calibrators.provenance import with_background_name
 from logn.errors import InputError
 from logn.evaluate.thresholds.points import OperatingPoints, check_threshold
 from logn.logits.arrays import FloatArray, sigmoid, softmax
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 if TYPE_CHECKING:
     from logn.evaluate.decode.decoder import DecodeSettings

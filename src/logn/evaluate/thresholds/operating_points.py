@@ -24,7 +24,7 @@ from logn.evaluate.thresholds.fold import DECODED
 from logn.evaluate.thresholds.points import DEFAULT_AT, ClassPoint, Estimate, OperatingPoints, check_threshold
 from logn.evaluate.thresholds.scores import Bools, Draws, Ints, ScoredDetections, measure
 from logn.logits.arrays import FloatArray
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 BEST_SINGLE, PER_CLASS = "best single threshold", "per class"
 

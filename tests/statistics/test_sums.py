@@ -8,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logn
-from logn.statistics.batch_sums import FAR_PILOT, ColumnSummer
-from logn.statistics.file_format import VECTORS
-from logn.statistics.running_sums import FOLD_EVERY
+from logn.statistics.sums import FAR, SMALL_BATCH, VECTORS, column_sums
 
 SEEDS = st.integers(0, 2**32 - 1)
 # Distances of the mean from zero in standard deviations: none, just below and above where a pilot is used, far.
-DISTANCES = st.sampled_from([0.0, 1.0, 0.98 * FAR_PILOT**0.5, 1.02 * FAR_PILOT**0.5, 100.0, 1e4])
+DISTANCES = st.sampled_from([0.0, 1.0, 0.98 * FAR**0.5, 1.02 * FAR**0.5, 100.0, 1e4])
 
 
 def draw_rows(seed, shape, distance, spread, dtype):
@@ -31,8 +29,8 @@ def moments_of(batches, num_classes):
 
 
 def vectors(moments):
-    content = moments.to_file()
-    return [getattr(content, name) for name in VECTORS]
+    arrays = moments.to_arrays()
+    return [arrays[name] for name in VECTORS]
 
 
 def assert_identical(first, second):
@@ -57,18 +55,13 @@ def test_column_sums_of_any_shape_and_layout(seed, rows, columns, dtype, layout,
         values = np.pad(values, ((0, 0), (1, 2)))[:, 1:-2]
     elif layout == "every second row":
         values = np.repeat(values, 2, axis=0)[::2]
-    summer = ColumnSummer(columns, np.float64)
-    pilot = np.zeros(columns)
-    if shifted:
-        pilot = np.linspace(-1.0, 1.0, columns)
-        summer.set_pilot(pilot)
-    exact = values.astype(np.float64) - pilot
-    sums = np.empty((2, columns))
-    for _ in range(2):
-        summer.sum(values, out=sums)
-        total, squares = sums
-        np.testing.assert_allclose(total, exact.sum(axis=0), rtol=1e-11, atol=1e-11 * rows)
-        np.testing.assert_allclose(squares, (exact**2).sum(axis=0), rtol=1e-11)
+    pilot = np.linspace(-1.0, 1.0, columns) if shifted else None
+    exact = values.astype(np.float64) - (0.0 if pilot is None else pilot)
+    total, squares = column_sums(values, pilot)
+    # Large batches are summed in short runs of float32, unless they are float64.
+    tolerance = 1e-11 if values.dtype.char == "d" or values.size <= SMALL_BATCH else 1e-5
+    np.testing.assert_allclose(total, exact.sum(axis=0), rtol=tolerance, atol=tolerance * rows)
+    np.testing.assert_allclose(squares, (exact**2).sum(axis=0), rtol=tolerance)
 
 
 @given(seed=SEEDS, distance=DISTANCES, spread=st.sampled_from([1e-3, 1.0, 30.0]), batches=st.integers(1, 4))
@@ -84,8 +77,8 @@ def test_float32_variances_agree_with_two_passes_in_float64(seed, distance, spre
 @given(seed=SEEDS, distance=DISTANCES, step=st.sampled_from([0.0, 1e-3, 10.0]))
 @settings(max_examples=25, deadline=None)
 def test_many_batches_lose_no_digits(seed, distance, step):
-    # More batches than are folded at once; their means may drift, so that pilots come and go.
-    drift = step * np.arange(5 * FOLD_EVERY)[:, None, None]
+    # The means may drift, so that pilots come and go.
+    drift = step * np.arange(320)[:, None, None]
     batches = draw_rows(seed, (len(drift) * 330, 3), distance, 1.0, np.float64).reshape(len(drift), 330, 3) + drift
     moments = moments_of(batches, 3)
     exact = batches.reshape(-1, 3)
@@ -156,7 +149,7 @@ def test_the_other_byte_order_is_as_exact(mean, dtype):
     assert_identical(moments_of([rows], 4), moments_of([rows.astype(rows.dtype.newbyteorder("="))], 4))
 
 
-@given(seed=SEEDS, batches=st.integers(1, 2 * FOLD_EVERY + 3), read_at=st.integers(0, 2 * FOLD_EVERY))
+@given(seed=SEEDS, batches=st.integers(1, 20), read_at=st.integers(0, 20))
 @settings(max_examples=20, deadline=None)
 def test_reading_in_between_changes_not_a_digit(seed, batches, read_at):
     rows = draw_rows(seed, (batches * 7, 3), 2.0, 1.0, np.float64).reshape(batches, 7, 3)
@@ -185,7 +178,7 @@ def test_a_copy_goes_on_by_itself(duplicate, distance):
     assert_identical(twin, moments_of([*np.split(before, 8), *np.split(after, 4)], 40))
 
 
-def test_merging_sums_that_were_not_yet_folded_leaves_the_other_alone():
+def test_merging_leaves_the_other_alone():
     rows = draw_rows(1, (700, 3), 2.0, 1.0, np.float64)
     parts = [moments_of(np.array_split(half, 4), 3) for half in (rows[:300], rows[300:])]
     before = vectors(parts[1])
@@ -196,15 +189,6 @@ def test_merging_sums_that_were_not_yet_folded_leaves_the_other_alone():
     parts[0].update(rows)
     np.testing.assert_allclose(parts[0].mean, rows.mean(axis=0), rtol=1e-13)
     assert parts[0].count.tolist() == [1400.0] * 3
-
-
-def test_clearing_forgets_what_was_not_yet_folded():
-    moments = moments_of([np.ones((5, 3))], 3)
-    moments.clear()
-    assert not any(values.any() for values in vectors(moments))
-    moments.update(np.full((2, 3), 4.0))
-    assert moments.mean.tolist() == [4.0] * 3
-    assert moments.count.tolist() == [2.0] * 3
 
 
 def test_batches_with_holes_between_whole_ones():

@@ -11,8 +11,8 @@ from logn.errors import InputError
 from logn.logits import dumped as shards_module
 from logn.logits.arrays import softmax
 from logn.logits.dumped import open_shards
-from logn.statistics.metadata import StatisticsMetadata
-from logn.statistics.shard_collection import ExactStatistics, collect_shards, in_order
+from logn.statistics.collect import collect_shards, in_order
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 CLASSES = 6
 
@@ -36,11 +36,11 @@ def _make_shards(folder, count=4):
 
 def _exact(sample_rows=20):
     metadata = StatisticsMetadata(background=-1)
-    return ExactStatistics(CLASSES, sample_rows=sample_rows, mean_probability=True, metadata=metadata)
+    return ClassMoments(CLASSES, sample_rows=sample_rows, metadata=metadata)
 
 
 def _assert_bit_equal(one, two):
-    first, second = one.to_file().arrays(), two.to_file().arrays()
+    first, second = one.to_arrays(), two.to_arrays()
     assert first.keys() == second.keys()
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name], err_msg=name)
@@ -49,9 +49,7 @@ def _assert_bit_equal(one, two):
 
 def test_shards_give_what_one_pass_in_memory_gives(tmp_path):
     shards, rows = _make_shards(tmp_path)
-    statistics = _exact()
-    collect_shards(shards, statistics, batch_rows=8)
-    moments = statistics.moments()
+    moments = collect_shards(shards, _exact(), batch_rows=8)
     np.testing.assert_array_equal(moments.count, len(rows))
     np.testing.assert_allclose(moments.mean, rows.astype(float).mean(0), rtol=1e-6)
     np.testing.assert_allclose(moments.variance, rows.astype(float).var(0, ddof=1), rtol=1e-6)
@@ -64,10 +62,8 @@ def test_shards_give_what_one_pass_in_memory_gives(tmp_path):
 @pytest.mark.parametrize("threads", [2, 5])
 def test_the_number_of_threads_does_not_change_a_bit(tmp_path, threads):
     shards, _ = _make_shards(tmp_path)
-    one, many = _exact(), _exact()
-    collect_shards(shards, one, batch_rows=8, threads=1)
-    collect_shards(shards, many, batch_rows=8, threads=threads)
-    _assert_bit_equal(one.moments(), many.moments())
+    one, many = (collect_shards(shards, _exact(), batch_rows=8, threads=number) for number in (1, threads))
+    _assert_bit_equal(one, many)
 
 
 class _StopError(Exception):
@@ -92,9 +88,7 @@ def _interrupted(shards, journal, stops, make):
             collect_shards(
                 shards, make(), batch_rows=8, journal=journal, journal_seconds=0, progress=_stop_after(blocks)
             )
-    statistics = make()
-    collect_shards(shards, statistics, batch_rows=8, threads=3, journal=journal, journal_seconds=0).remove()
-    return statistics
+    return collect_shards(shards, make(), batch_rows=8, threads=3, journal=journal, journal_seconds=0)
 
 
 @settings(deadline=None, max_examples=25)
@@ -104,14 +98,10 @@ def test_interruptions_do_not_change_a_bit(tmp_path_factory, stops, kept):
     shards, _ = _make_shards(folder)
 
     def make():
-        return ExactStatistics(CLASSES, sample_rows=kept, mean_probability=True)
+        return ClassMoments(CLASSES, sample_rows=kept)
 
-    whole = make()
-    collect_shards(shards, whole, batch_rows=8)
-    journal = folder / "out.partial"
-    resumed = _interrupted(shards, journal, stops, make)
-    _assert_bit_equal(whole.moments(), resumed.moments())
-    assert not journal.exists()
+    whole = collect_shards(shards, make(), batch_rows=8)
+    _assert_bit_equal(whole, _interrupted(shards, folder / "out.partial", stops, make))
 
 
 def _leave_journal(shards, journal):
@@ -130,32 +120,21 @@ def test_a_damaged_journal_is_refused(tmp_path):
         collect_shards(shards, _exact(), journal=journal, batch_rows=8)
 
 
-def test_a_changed_file_is_noticed_when_resuming(tmp_path):
+def test_what_differs_is_noticed_when_resuming(tmp_path):
     shards, _ = _make_shards(tmp_path)
     journal = tmp_path / "out.partial"
     _leave_journal(shards, journal)
+
+    def refused(sentence, shards=shards, moments=None, batch_rows=8):
+        with pytest.raises(InputError, match=sentence):
+            collect_shards(shards, moments or _exact(), journal=journal, batch_rows=batch_rows)
+
+    refused("`batch_rows` to be 8 as in the interrupted run, but got 16", batch_rows=16)
+    refused("`sample_rows` to be 20", moments=_exact(sample_rows=0))
+    refused(r"0\.npy` to be file 1 of the input as in the interrupted run", shards=shards[1:])
     os.utime(shards[0].path, ns=(1, 1))
-    again = open_shards([shard.path for shard in shards])
-    with pytest.raises(InputError, match=r"0\.npy.*has changed; delete `.*out\.partial` to start again"):
-        collect_shards(again, _exact(), journal=journal, batch_rows=8)
-
-
-def test_other_files_are_noticed_when_resuming(tmp_path):
-    shards, _ = _make_shards(tmp_path)
-    journal = tmp_path / "out.partial"
-    _leave_journal(shards, journal)
-    with pytest.raises(InputError, match=r"0\.npy` to be file 1 of the input as in the interrupted run"):
-        collect_shards(shards[1:], _exact(), journal=journal, batch_rows=8)
-
-
-def test_other_settings_are_noticed_when_resuming(tmp_path):
-    shards, _ = _make_shards(tmp_path)
-    journal = tmp_path / "out.partial"
-    _leave_journal(shards, journal)
-    with pytest.raises(InputError, match="`batch_rows` to be 8 as in the interrupted run, but got 16"):
-        collect_shards(shards, _exact(), journal=journal, batch_rows=16)
-    with pytest.raises(InputError, match="`sample_rows` to be 20"):
-        collect_shards(shards, _exact(sample_rows=0), journal=journal, batch_rows=8)
+    changed = open_shards([shard.path for shard in shards])
+    refused(r"0\.npy.*has changed; delete `.*out\.partial` to start again", shards=changed)
 
 
 def test_a_block_that_was_merged_but_not_noted_is_not_counted_twice(tmp_path):
@@ -170,9 +149,8 @@ def test_a_block_that_was_merged_but_not_noted_is_not_counted_twice(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         collect_shards(shards, _exact(), journal=journal, batch_rows=8, journal_seconds=0, progress=interrupt)
-    resumed = _exact()
-    collect_shards(shards, resumed, batch_rows=8, journal=journal)
-    assert resumed.moments().count.tolist() == [len(rows)] * CLASSES
+    resumed = collect_shards(shards, _exact(), batch_rows=8, journal=journal)
+    assert resumed.count.tolist() == [len(rows)] * CLASSES
 
 
 def test_a_value_that_is_not_finite_is_refused_with_file_and_class(tmp_path):
@@ -187,9 +165,8 @@ def test_values_that_are_not_finite_can_be_skipped(tmp_path):
     rows = np.random.default_rng(0).standard_normal((30, CLASSES))
     rows[20, 4] = np.inf
     np.save(tmp_path / "bad.npy", rows)
-    statistics = ExactStatistics(CLASSES, nonfinite="skip")
-    collect_shards(open_shards([tmp_path / "bad.npy"]), statistics)
-    assert statistics.moments().skipped.tolist() == [0, 0, 0, 0, 1, 0]
+    moments = collect_shards(open_shards([tmp_path / "bad.npy"]), ClassMoments(CLASSES, nonfinite="skip"))
+    assert moments.skipped.tolist() == [0, 0, 0, 0, 1, 0]
 
 
 def test_a_failing_item_stops_the_pool():
@@ -212,4 +189,4 @@ def test_maps_of_logits_are_asked_for_the_axis_of_the_classes(tmp_path, shape):
     with pytest.raises(
         InputError, match=r"maps\.npy` to have the shape .* which axis has the classes\? Save numpy\.moveaxis"
     ):
-        collect_shards(shards, ExactStatistics(shards[0].num_classes))
+        collect_shards(shards, ClassMoments(shards[0].num_classes))

@@ -1,0 +1,336 @@
+"""Sums over batches of rows: count, mean and squared deviations of every column, and the mean probabilities.
+
+Large batches of float32 are added in short runs of float32, which float64 takes over. Where a mean is many standard
+deviations from zero, it is subtracted before squaring, so that no digits cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError
+from logn.logits.arrays import FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
+
+VECTORS = ("count", "mean", "m2", "within_variance_sum", "batches", "skipped")
+WHOLE_NUMBERS = ("count", "batches", "skipped")
+ACTIVATIONS = ("softmax", "sigmoid")
+# Batches of at most this many values are summed in float64 throughout: their speed does not matter.
+SMALL_BATCH = 2**15
+# Columns of a run: narrow rows are laid side by side, since NumPy is slow at short loops.
+WIDE_COLUMNS = 2048
+# Rows of a run: enough to hide the cost of a NumPy call, few enough for the cache and for float32.
+RUN_ROWS = 128
+# A batch is summed again around its mean where that is more than this many variances (squared) away.
+FAR = 36.0
+# Where squares exceed float64, values up to this one are not to blame: their sum would still fit.
+LARGEST = 1e140
+# Values of a block of exponentials, which should stay in the cache.
+BLOCK_VALUES = 2**18
+# Sums of the exponentials of a row between which none that counts has left the range of float32.
+SMALLEST_MASS, LARGEST_MASS = 1e-10, 1e35
+PROBABILITY_ROWS = "probability_rows"
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What was seen of each column: count, mean, M2 (sum of squared deviations), and figures of the batches.
+
+    Example:
+        >>> first, second = (Totals.of_batch(np.ones(1), np.array([mean]), np.zeros(1)) for mean in (2.0, 4.0))
+        >>> both = first.merged(second)
+        >>> both.count.tolist(), both.mean.tolist(), both.m2.tolist()
+        ([2.0], [3.0], [2.0])
+    """
+
+    count: FloatArray
+    mean: FloatArray
+    m2: FloatArray
+    within_variance_sum: FloatArray
+    batches: FloatArray
+    skipped: FloatArray
+
+    @classmethod
+    def zeros(cls, num_columns: int) -> Totals:
+        """Totals of no rows."""
+        return cls(*(np.zeros(num_columns) for _ in VECTORS))
+
+    @classmethod
+    def of_batch(cls, count: FloatArray, mean: FloatArray, m2: FloatArray, skipped: FloatArray | None = None) -> Totals:
+        """Totals of one batch, in which each column may have its own count."""
+        # M2 is 0 where there are fewer than two values.
+        within = m2 / np.maximum(count - 1.0, 1.0)
+        return cls(
+            count, mean, m2, within, (count > 1.0).astype(np.float64), np.zeros_like(m2) if skipped is None else skipped
+        )
+
+    def merged(self, other: Totals) -> Totals:
+        """Totals of both (the pairwise update of Chan, Golub and LeVeque)."""
+        count = self.count + other.count
+        share = other.count / np.maximum(count, 1.0)
+        delta = other.mean - self.mean
+        return Totals(
+            count=count,
+            mean=self.mean + delta * share,
+            m2=self.m2 + other.m2 + delta * delta * self.count * share,
+            within_variance_sum=self.within_variance_sum + other.within_variance_sum,
+            batches=self.batches + other.batches,
+            skipped=self.skipped + other.skipped,
+        )
+
+    @staticmethod
+    def merged_all(parts: Iterable[Totals]) -> Totals:
+        """Totals of at least one part, added in a tree: at most one sum of each size 1, 2, 4, … is held.
+
+        Example:
+            >>> parts = (Totals.of_batch(np.ones(1), np.array([mean]), np.zeros(1)) for mean in (2.0, 4.0, 9.0))
+            >>> Totals.merged_all(parts).mean.tolist()
+            [5.0]
+        """
+        held: list[tuple[int, Totals]] = []
+        for part in parts:
+            size = 1
+            while held and held[-1][0] == size:
+                part = held.pop()[1].merged(part)
+                size *= 2
+            held.append((size, part))
+        total = held.pop()[1]
+        while held:
+            total = held.pop()[1].merged(total)
+        return total
+
+
+class RunningSums:
+    """Totals to which batches are added.
+
+    Args:
+        totals: What was seen before.
+
+    Example:
+        >>> sums = RunningSums(Totals.zeros(1))
+        >>> for batch in ([[1.0], [3.0]], [[5.0]]):
+        ...     _ = sums.add(np.array(batch))
+        >>> sums.totals.mean.tolist(), sums.totals.m2.tolist()
+        ([3.0], [8.0])
+    """
+
+    def __init__(self, totals: Totals) -> None:
+        self.totals = totals
+        self._pilot: FloatArray | None = None
+
+    # A value that is not finite shows in the sums: no need to look for it in every block, nor to warn of it.
+    @np.errstate(invalid="ignore", over="ignore")
+    def add(self, rows: npt.NDArray[Any], nonfinite: str = "error") -> bool:
+        """Add a batch of (N, C) `rows`, N at least 1; True where all of it is surely finite."""
+        count, pilot = float(len(rows)), self._pilot
+        total, squares = column_sums(rows, pilot)
+        m2 = squares - total * total / count
+        if _is_far(total, m2, count, pilot):
+            pilot = total / count if pilot is None else pilot + total / count
+            pilot = pilot.astype(np.float32).astype(np.float64)
+            total, squares = column_sums(rows, pilot)
+            m2 = squares - total * total / count
+        finite = bool(np.isfinite(m2.sum()))
+        if finite:
+            mean = total / count if pilot is None else pilot + total / count
+            batch = Totals.of_batch(np.full_like(m2, count), mean, np.maximum(m2, 0.0))
+            self._pilot = pilot
+        else:
+            batch = _careful_totals(rows, nonfinite)
+        self.totals = self.totals.merged(batch)
+        return finite
+
+
+def column_sums(rows: npt.NDArray[Any], pilot: FloatArray | None = None) -> FloatArray:
+    """Sums of the columns of `rows` minus `pilot`, and of the squares of that: (2, C) in float64.
+
+    Example:
+        >>> column_sums(np.array([[2.0, 0.5], [0.0, 1.5]])).tolist()
+        [[2.0, 2.0], [4.0, 2.5]]
+    """
+    columns = rows.shape[1]
+    # By its letter, since the other byte order is another type.
+    exact = rows.dtype.char == "d" or rows.size <= SMALL_BATCH
+    working = np.float64 if exact else np.float32
+    abreast = max(1, round(WIDE_COLUMNS / columns))
+    whole = len(rows) - len(rows) % abreast
+    sums = _run_sums(rows[:whole], pilot, working, abreast)
+    return sums if whole == len(rows) else sums + _run_sums(rows[whole:], pilot, working, 1)
+
+
+def _run_sums(rows: npt.NDArray[Any], pilot: FloatArray | None, working: type, abreast: int) -> FloatArray:
+    """The same of a number of rows that is a multiple of `abreast`."""
+    columns = rows.shape[1]
+    size = RUN_ROWS * abreast
+    sums, added = np.zeros((2, abreast * columns)), np.empty((2, abreast * columns), working)
+    ones: npt.NDArray[Any] = np.ones(RUN_ROWS, working)
+    ready = pilot is None and rows.dtype == working and rows.flags.c_contiguous
+    scratch: npt.NDArray[Any] | None = None if ready else np.empty((min(size, len(rows)), columns), working)
+    # Laid out as a block: a broadcast over rows would take twice as long.
+    shift = None if pilot is None else np.full_like(scratch, pilot)
+    for block in row_blocks(rows, size):
+        if scratch is not None:
+            block = _shifted(block, shift, scratch[: len(block)])
+        run = block.reshape(-1, abreast * columns)
+        # The squares first: their loop computes while it waits for memory, and the product then finds the block cached.
+        np.einsum("ij,ij->j", run, run, out=added[1])
+        np.matmul(ones[: len(run)], run, out=added[0])
+        sums += added
+    result: FloatArray = sums.reshape(2, abreast, columns).sum(axis=1)
+    return result
+
+
+def _shifted(block: npt.NDArray[Any], shift: npt.NDArray[Any] | None, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The block minus the shift, in the precision of `out`."""
+    if block.dtype == np.float16 and out.dtype == np.float32 and is_finite(block):
+        block = widen(block, out=out)
+    elif shift is None:
+        np.copyto(out, block)
+    return out if shift is None else np.subtract(block, shift[: len(block)], out=out)
+
+
+def _is_far(total: FloatArray, m2: FloatArray, count: float, pilot: FloatArray | None) -> bool:
+    """Whether some mean is too far from the pilot; not where the rounding of the pilot explains it."""
+    between = total * total / count
+    if pilot is not None:
+        between = between - count * (1e-6 * pilot) ** 2
+    return bool((between > FAR * m2).any())
+
+
+def _careful_totals(rows: npt.NDArray[Any], nonfinite: str) -> Totals:
+    """Two passes, for batches with values that are not finite or whose squares exceed float32."""
+    block_rows = max(1, BLOCK_VALUES // rows.shape[1])
+    count, total, mean, m2 = (np.zeros(rows.shape[1]) for _ in range(4))
+    for block in row_blocks(rows, block_rows):
+        finite = np.isfinite(block)
+        if nonfinite == "error" and not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            raise InputError(
+                f"Expected `logits` to be finite, but got {block[row, column]} for class {column}; "
+                'nonfinite="skip" (`--nonfinite skip`) leaves such values out and counts them.'
+            )
+        if block.dtype.char == "d" and (too_large := finite & (np.abs(block) > LARGEST)).any():
+            row, column = np.argwhere(too_large)[0]
+            raise InputError(
+                f"Expected `logits` to be at most {LARGEST:g}, so that their squares can be added up, "
+                f"but got {block[row, column]} for class {column}."
+            )
+        count += finite.sum(axis=0)
+        total += np.where(finite, block, 0.0).sum(axis=0, dtype=np.float64)
+    np.divide(total, count, out=mean, where=count > 0)
+    for block in row_blocks(rows, block_rows):
+        deviation = np.where(np.isfinite(block), block, mean).astype(np.float64) - mean
+        m2 += (deviation * deviation).sum(axis=0)
+    return Totals.of_batch(count, mean, m2, skipped=len(rows) - count)
+
+
+class ProbabilitySums:
+    """Sums of the probabilities of each column over the rows, by softmax, sigmoid or both.
+
+    Rows with a value that is not finite have no probabilities; the caller leaves them out. The sums are float64; in
+    large batches that are not, the exponentials and the sums of a block are float32, so they are right to some
+    millionths.
+
+    Args:
+        num_columns: Columns of the logits.
+        rows: How many rows were added up.
+        sums: The sums, by activation.
+
+    Example:
+        >>> probabilities = ProbabilitySums(2)
+        >>> probabilities.update(np.array([[0.0, 0.0], [0.0, np.log(3.0)]]), ("softmax",))
+        >>> probabilities.mean("softmax").round(6).tolist()
+        [0.375, 0.625]
+    """
+
+    def __init__(self, num_columns: int, rows: float = 0.0, sums: Mapping[str, FloatArray] | None = None) -> None:
+        self._num_columns = num_columns
+        self.rows = rows
+        self.sums: dict[str, FloatArray] = dict(sums or {})
+
+    def update(
+        self, rows: npt.NDArray[Any], activations: tuple[str, ...], weights: npt.NDArray[Any] | None = None
+    ) -> None:
+        """Add (N, C) finite `rows`; each of the `weights` multiplies the probabilities of its row.
+
+        An activation that earlier rows were not summed for is left out.
+        """
+        if len(rows) == 0:
+            return
+        kept = [kind for kind in activations if not self.rows or kind in self.sums]
+        self.sums = {kind: self.sums.get(kind, np.zeros(self._num_columns)) for kind in kept}
+        self.rows += len(rows)
+        exact = rows.dtype.char == "d" or rows.size <= SMALL_BATCH
+        working = np.float64 if exact else np.float32
+        factors = np.ones(len(rows), working) if weights is None else weights.astype(working, copy=False)
+        size = max(1, BLOCK_VALUES // self._num_columns)
+        scratch = np.empty((2, min(size, len(rows)), self._num_columns), working)
+        for block, factor in zip(row_blocks(rows, size), row_blocks(factors, size), strict=True):
+            self._add_block(block, factor, scratch[:, : len(block)])
+
+    def merge(self, other: ProbabilitySums) -> None:
+        """Add the sums of other rows; the activations that both sides have are kept."""
+        if not other.rows:
+            return
+        own = self.sums if self.rows else dict.fromkeys(other.sums, np.zeros(self._num_columns))
+        self.sums = {kind: own[kind] + other.sums[kind] for kind in own if kind in other.sums}
+        self.rows += other.rows
+
+    def mean(self, activation: str) -> FloatArray:
+        """Mean probability of each column; NaN where there was no row."""
+        if not self.rows:
+            return np.full(self._num_columns, np.nan)
+        if activation not in self.sums:
+            listed = " and ".join(self.sums) or "no activation"
+            raise InputError(
+                f"Expected `activation` to be {listed}, whose mean probability was recorded, but got {activation!r}."
+            )
+        result: FloatArray = self.sums[activation] / self.rows
+        return result
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The content, by the names that files have for it."""
+        sums = {f"{kind}_sum": values.copy() for kind, values in self.sums.items()}
+        return {PROBABILITY_ROWS: np.array([self.rows]), **sums}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], num_columns: int) -> ProbabilitySums | None:
+        """The opposite of `to_arrays`, checked; None where the arrays hold no probabilities."""
+        sums = {kind: arrays[f"{kind}_sum"] for kind in ACTIVATIONS if f"{kind}_sum" in arrays}
+        rows = arrays.get(PROBABILITY_ROWS)
+        if rows is None and not sums:
+            return None
+        if rows is None or rows.shape != (1,) or rows.dtype != np.float64 or not (rows >= 0).all() or rows % 1:
+            raise InputError(f"`{PROBABILITY_ROWS}` should be one whole number as float64, beside the sums.")
+        if rows[0] and not sums:
+            raise InputError(f"there is no sum of probabilities of the {rows[0]:g} rows.")
+        for kind, values in sums.items():
+            if values.dtype != np.float64 or values.shape != (num_columns,):
+                raise InputError(f"`{kind}_sum` should be one float64 per class, but is {values.dtype} {values.shape}.")
+            # Sums of float32 may be a little above the number of rows.
+            if not ((values >= 0) & (values <= float(rows[0]) * (1.0 + 1e-4))).all():
+                raise InputError(f"`{kind}_sum` should be between 0 and the {rows[0]:g} rows, but is not.")
+        return cls(num_columns, float(rows[0]), {kind: values.copy() for kind, values in sums.items()})
+
+    # What leaves the range of float32 shows in the sums; no need to warn of it.
+    @np.errstate(over="ignore", under="ignore", invalid="ignore")
+    def _add_block(self, block: npt.NDArray[Any], factor: npt.NDArray[Any], scratch: npt.NDArray[Any]) -> None:
+        exponentials, odds = scratch
+        if block.dtype == np.float16 and scratch.dtype == np.float32:
+            np.exp(widen(block, out=exponentials), out=exponentials)
+        else:
+            np.exp(block, out=exponentials, dtype=scratch.dtype)
+        if "softmax" in self.sums:
+            # Not shifted by the highest logit of the row, which costs a pass: the sums tell whether it was needed.
+            mass = exponentials @ np.ones(self._num_columns, scratch.dtype)
+            safe = mass.min() > SMALLEST_MASS and mass.max() < LARGEST_MASS
+            self.sums["softmax"] += (factor / mass) @ exponentials if safe else factor @ softmax(block)
+        if "sigmoid" in self.sums:
+            np.add(exponentials, 1.0, out=odds)
+            np.divide(exponentials, odds, out=exponentials)
+            total = factor @ exponentials
+            self.sums["sigmoid"] += total if np.isfinite(total).all() else factor @ sigmoid(block)
