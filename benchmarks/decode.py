@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torchvision
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.evaluate.decode.decoder import DecodeSettings, available_processors, decode_many
 from logn.evaluate.detection.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD
 from logn.evaluate.detection.ground_truth import load_ground_truth

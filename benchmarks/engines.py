@@ -45,7 +45,7 @@ def measure(classes: Path, run: Path, methods: list[str]) -> dict[str, Any]:
     model = load_classifier(run)
     train, test = open_images(classes, "train"), open_images(classes, "test")
     moments = classifier_statistics(model, train)
-    maps = {method: logn.fit_method(method, moments=moments, activation="softmax") for method in methods}
+    maps = {method: logn.methods.fit(method, moments, activation="softmax") for method in methods}
     shown = batches_of(test, model, np.arange(len(test) // BATCH * BATCH))
     labels = np.asarray(test.labels)[: len(shown) * BATCH]
     spread = np.linspace(0, len(train) - 1, CALIBRATION_BATCHES * BATCH).astype(int)

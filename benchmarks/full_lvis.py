@@ -190,14 +190,13 @@ def peers(split: Split, images: int) -> dict[str, Any]:
     import torch
     from decode import torchvision_loop
 
-    from logn.calibrators.method_spec import FitInputs
     from logn.evaluate.comparison.method_fitting import map_for_store
     from logn.evaluate.decode.decoder import decode_many
 
     torch.set_num_threads(1)
     store = split.store(min(SUBSET, images))
     logits = [torch.from_numpy(proposals.logits.astype(np.float32)) for proposals in store]
-    inputs = FitInputs(moments=split.moments(), counts=ClassCounts(split.counts, num_images=100_170))
+    inputs = {"moments": split.moments(), "counts": ClassCounts(split.counts, num_images=100_170)}
     maps = [map_for_store(name, name, store.header, inputs) for name in METHODS]
     runs: dict[str, Callable[[], object]] = {
         "torch softmax, ten passes": lambda: [rows.softmax(-1) for _ in METHODS for rows in logits],

@@ -68,7 +68,7 @@ def test_all_entry_points_fit_the_same_map(case, tmp_path, capsys):
     unchanged = logn.ClassAffine.identity(moments.num_columns, layer.background)
     assert (recommendation.method == "none") == (expected == unchanged)
 
-    assert logn.fit_method("recommended", moments=moments) == expected
+    assert logn.methods.fit("recommended", moments=moments) == expected
     affine, handle = logn.calibrate(model, batches, layer=layer)
     handle.remove()
     assert affine == expected

@@ -9,13 +9,13 @@ import argparse
 import json
 
 import numpy
-from logn.methods import fit
 from mmdet.utils import register_all_modules
 from mmengine.config import Config, DictAction
 from mmengine.runner import Runner
 
 import logn
 from logn.deploy.mmdetection import LogNHook, save_maps
+from logn.methods import fit
 
 
 def number_or_name(text: str) -> float | str:

@@ -20,22 +20,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logn.calibrators.class_affine import ClassAffine as ClassAffine
-    from logn.calibrators.logit_normalizer import LogitNormalizer as LogitNormalizer
-    from logn.calibrators.method_spec import FitInputs as FitInputs
-    from logn.calibrators.method_spec import fit_method as fit_method
-    from logn.calibrators.methods.fracal import FracalSigmoid as FracalSigmoid
-    from logn.calibrators.methods.fracal import fracal as fracal
-    from logn.calibrators.methods.inverse_image_frequency import inverse_image_frequency as inverse_image_frequency
-    from logn.calibrators.methods.logit_adjustment import logit_adjustment as logit_adjustment
-    from logn.calibrators.methods.logit_normalization import logit_normalization as logit_normalization
-    from logn.calibrators.methods.norcal import norcal as norcal
-    from logn.calibrators.methods.prior2posterior import prior2posterior as prior2posterior
-    from logn.calibrators.methods.tau_norm import tau_norm as tau_norm
-    from logn.calibrators.methods.temperature import temperature as temperature
+    from logn.calibrators.affine import ClassAffine as ClassAffine
+    from logn.calibrators.fracal import FracalSigmoid as FracalSigmoid
+    from logn.calibrators.fracal import fracal as fracal
+    from logn.calibrators.normalization import logit_normalization as logit_normalization
+    from logn.calibrators.normalization import prior2posterior as prior2posterior
+    from logn.calibrators.normalizer import LogitNormalizer as LogitNormalizer
     from logn.calibrators.prior import estimate_prior as estimate_prior
     from logn.calibrators.recommend import Recommendation as Recommendation
     from logn.calibrators.recommend import recommend as recommend
+    from logn.calibrators.rivals import inverse_image_frequency as inverse_image_frequency
+    from logn.calibrators.rivals import logit_adjustment as logit_adjustment
+    from logn.calibrators.rivals import norcal as norcal
+    from logn.calibrators.rivals import tau_norm as tau_norm
+    from logn.calibrators.rivals import temperature as temperature
     from logn.classes.counts import ClassCounts as ClassCounts
     from logn.classes.dimensions import fractal_dimension as fractal_dimension
     from logn.classes.shares import ClassShares as ClassShares
@@ -72,18 +70,17 @@ __version__ = "0.2.0"
 
 _HOME = {
     "Calibration": "deploy.calibrate",
-    "ClassAffine": "calibrators.class_affine",
+    "ClassAffine": "calibrators.affine",
     "ClassCounts": "classes.counts",
     "ClassMoments": "statistics.moments",
     "ClassShares": "classes.shares",
     "CompareSettings": "evaluate.comparison.settings",
     "Comparison": "evaluate.comparison.comparison",
-    "FitInputs": "calibrators.method_spec",
-    "FracalSigmoid": "calibrators.methods.fracal",
+    "FracalSigmoid": "calibrators.fracal",
     "InputError": "errors",
     "LogNWarning": "errors",
     "LogitLayer": "logits.layer",
-    "LogitNormalizer": "calibrators.logit_normalizer",
+    "LogitNormalizer": "calibrators.normalizer",
     "MissingExtraError": "errors",
     "OperatingPoints": "evaluate.thresholds.points",
     "PredictionStore": "evaluate.store.store",
@@ -100,28 +97,27 @@ _HOME = {
     "correct": "evaluate.models.correct",
     "detector": "evaluate.models.open",
     "estimate_prior": "calibrators.prior",
-    "fit_method": "calibrators.method_spec",
     "fold": "deploy.fold",
     "fold_onnx": "deploy.onnx_fold",
-    "fracal": "calibrators.methods.fracal",
+    "fracal": "calibrators.fracal",
     "fractal_dimension": "classes.dimensions",
-    "inverse_image_frequency": "calibrators.methods.inverse_image_frequency",
+    "inverse_image_frequency": "calibrators.rivals",
     "locate_logits": "logits.locate",
-    "logit_adjustment": "calibrators.methods.logit_adjustment",
-    "logit_normalization": "calibrators.methods.logit_normalization",
-    "norcal": "calibrators.methods.norcal",
+    "logit_adjustment": "calibrators.rivals",
+    "logit_normalization": "calibrators.normalization",
+    "norcal": "calibrators.rivals",
     "operating_points": "evaluate.thresholds.operating_points",
     "predict": "evaluate.store.predict",
-    "prior2posterior": "calibrators.methods.prior2posterior",
+    "prior2posterior": "calibrators.normalization",
     "recommend": "calibrators.recommend",
     "record": "statistics.record",
     "record_onnx": "statistics.record_onnx",
-    "tau_norm": "calibrators.methods.tau_norm",
-    "temperature": "calibrators.methods.temperature",
+    "tau_norm": "calibrators.rivals",
+    "temperature": "calibrators.rivals",
 }
 
 # Several names under one.
-_MODULES = ("ray",)
+_MODULES = ("methods", "ray")
 
 __all__ = [*sorted(_HOME), "__version__", *_MODULES]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logn.calibrators.method_spec import parse_method
+from logn.calibrators.methods import parse
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -18,4 +18,4 @@ def test_a_script_can_be_imported_and_its_methods_exist(name):
     methods = getattr(import_module(name), "METHODS", ())
     for spec in methods.values() if isinstance(methods, Mapping) else methods:
         if spec is not None:
-            parse_method(spec)
+            parse(spec)

@@ -120,7 +120,7 @@ def test_bad_parts_are_refused(scale, shift, words):
 
 @pytest.mark.parametrize("logits", [np.ones((2, 4)), np.float64(1.0)])
 def test_another_width_is_refused(logits):
-    with pytest.raises(logn.InputError, match="3 classes on axis -1"):
+    with pytest.raises(logn.InputError, match="3 columns on axis -1"):
         logn.ClassAffine.identity(3)(logits)
 
 
@@ -139,7 +139,14 @@ def test_files_that_are_no_map(tmp_path):
     logn.ClassMoments(2).save(path)
     with pytest.raises(logn.InputError, match=r"to hold `logn.affine`"):
         logn.ClassAffine.load(path)
-    head = {"format": "logn.affine", "schema": "1", "background": "null", "method": "", "settings": "{}"}
+    head = {
+        "format": "logn.affine",
+        "schema": "2",
+        "background": "null",
+        "method": "",
+        "settings": "{}",
+        "source": "null",
+    }
     save_file({"scale": np.ones(2)}, path, metadata=head)
     with pytest.raises(logn.InputError, match="to hold 'shift'"):
         logn.ClassAffine.load(path)

@@ -51,8 +51,7 @@ def test_scikit_learns_own_checks():
 def test_it_gives_what_the_function_gives(method, options, about):
     moments = logn.ClassMoments(4, sample_rows=4096, metadata=logn.StatisticsMetadata(**about))
     moments.update(TRAIN)
-    given_options = {name: value for name, value in options.items() if name != "target"}
-    expected = logn.FitInputs(moments=moments, target=options.get("target")).fit(method, given_options)
+    expected = logn.methods.fit(method, moments, **options)
     normalizer = logn.LogitNormalizer(method, **options, **about).fit(TRAIN)
     assert normalizer.affine_ == expected
     assert normalizer.n_features_in_ == 4

@@ -103,7 +103,7 @@ def test_strength_0_changes_nothing(counts, test):
         logn.logit_normalization(moments_of(test), strength=0.0, use_std=False, background=-1, active=[True] * 4),
         logn.norcal(counts, 0.0, background=-1),
         logn.logit_adjustment(counts, 0.0, background=-1),
-        logn.fracal([100 / 3] * 3, 100, [1.5, 1.2, 2.0], background=-1, strength=0.0),
+        logn.fracal([100 / 3] * 3, 100, [1.5, 1.2, 2.0], background=-1, power=0.0),
         logn.temperature(CLASSES, 1.0),
         logn.tau_norm(np.eye(CLASSES) * 3.0, 0.0),
     ):
@@ -240,7 +240,7 @@ def test_empty_statistics_are_refused():
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ([5, 0, 3], "above 0, but got 0.0 for class 1"),
+        ([5, 0, 3], "above 0 and finite, but got 0.0 for class 1"),
         ([5, -1, 3], "for class 1"),
         ([5, np.nan, 3], "finite"),
         ([[5, 3]], "one number per foreground class"),
@@ -258,9 +258,9 @@ def test_other_bad_arguments_are_refused():
             logn.norcal([1, 2], base, weights="effective-number")
     with pytest.raises(logn.InputError, match="`weights` to be one of"):
         logn.norcal([1, 2], weights="other")
-    with pytest.raises(logn.InputError, match="`image_counts` to be at most"):
+    with pytest.raises(logn.InputError, match="`counts` to be at most"):
         logn.fracal([5, 200], 100, None)
-    assert logn.fracal([5, 100], 100, None).num_classes == 2  # a class in every image
+    assert logn.fracal([5, 100], 100, None).num_columns == 2  # a class in every image
     with pytest.raises(logn.InputError, match="`dimensions` to have 2 numbers"):
         logn.fracal([5, 20], 100, [1.0])
     with pytest.raises(logn.InputError, match="`value` to be above 0"):

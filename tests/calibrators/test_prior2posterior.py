@@ -40,7 +40,7 @@ def test_it_is_logit_adjustment_where_the_model_has_the_prior_of_its_labels(coun
     shares = counts / counts.sum()
     rows = np.log(shares) + np.random.default_rng(seed).normal(0, 3, (50, 1))
     affine = logn.prior2posterior(moments_of(rows, activation="softmax"), strength=strength, active=ALIVE)
-    adjusted = logn.logit_adjustment(counts, strength=strength)
+    adjusted = logn.logit_adjustment(counts, strength)
     np.testing.assert_allclose(softmax(affine(rows)), softmax(adjusted(rows)), atol=1e-9)
     given_target = logn.prior2posterior(moments_of(rows, activation="softmax"), target=counts, active=ALIVE)
     np.testing.assert_allclose(given_target.shift, given_target.shift[0], atol=1e-9)
@@ -102,7 +102,7 @@ def test_the_map_says_what_it_was_made_for(tmp_path):
         ({"margin": "balance"}, "`margin` to be a number or one of"),
         ({"target": [1, 2]}, r"`target` to be one share per foreground class \(3\)"),
         ({"target": [1, 0, 2]}, "`target` to be above 0 and finite, but got 0.0 for class 1"),
-        ({"target": "even"}, "`target` to be one share per foreground class, but got 'even'"),
+        ({"target": "even"}, "`target` to be one number per foreground class, but got str"),
         ({"active": [True]}, "`active` to be one boolean per column"),
         ({"background": 2}, "`background` to be None, 0 or -1"),
     ],

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 import logn
-from logn.calibrators.method_spec import fit_method
-from logn.calibrators.provenance import Target
+from logn.calibrators.affine import LogitFacts
+from logn.calibrators.methods import fit
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.files import read_safetensors
 from logn.statistics.moments import StatisticsMetadata
 
 RECORDED = StatisticsMetadata(
@@ -39,7 +38,7 @@ def map_of(**changes):
 def test_logn_takes_all_that_the_statistics_know():
     moments = recorded_moments(RECORDED.with_changes(unused=()))
     assert logn.logit_normalization(moments).source == moments.metadata
-    assert fit_method("recommended", moments=moments).source == moments.metadata
+    assert fit("recommended", moments=moments).source == moments.metadata
     elsewhere = logn.logit_normalization(moments, background=None).source
     assert elsewhere == moments.metadata.with_changes(background=None)
 
@@ -47,11 +46,10 @@ def test_logn_takes_all_that_the_statistics_know():
 @pytest.mark.parametrize("spec", ["norcal", "loga", "iif", "none", "temperature:value=2"])
 def test_other_methods_know_the_classes_but_do_not_hang_on_the_weights(spec):
     counts = ClassCounts([5, 2], names=["cat", "dog"])
-    known = StatisticsMetadata(class_names=("cat", "dog", "background"), background=-1)
-    assert fit_method(spec, counts=counts, background=-1).source == known
-    with_statistics = fit_method(spec, counts=counts, moments=recorded_moments()).source
-    assert with_statistics == known.with_changes(activation="softmax")
-    assert fit_method(spec, counts=[5, 2]).source == StatisticsMetadata()
+    known = StatisticsMetadata(class_names=("cat", "dog", "background"), background=-1, activation="softmax")
+    assert fit(spec, counts=counts, background=-1).source == known
+    assert fit(spec, counts=counts, moments=recorded_moments()).source == known
+    assert fit(spec, counts=[5, 2]).source == StatisticsMetadata()
 
 
 def test_it_goes_with_the_file_and_does_not_count_for_equality(tmp_path):
@@ -64,33 +62,18 @@ def test_it_goes_with_the_file_and_does_not_count_for_equality(tmp_path):
     assert logn.ClassAffine.load(tmp_path / "b.safetensors").source is None
 
 
-def test_files_of_schema_1_load_and_know_nothing(tmp_path):
-    """The bytes that LogN 0.1 wrote, put together by hand."""
-    header = {
-        "__metadata__": {
-            "background": "-1",
-            "format": "logn.affine",
-            "method": "norcal",
-            "schema": "1",
-            "settings": '{"gamma": 0.6}',
-        },
-        "scale": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]},
-        "shift": {"dtype": "F64", "shape": [2], "data_offsets": [16, 32]},
-    }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path = tmp_path / "old.safetensors"
-    path.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack("<4d", 1.0, 1.0, -0.5, 0.0))
-    old = logn.ClassAffine.load(path)
-    assert old == logn.ClassAffine([1.0, 1.0], [-0.5, 0.0], background=-1)
-    assert (old.method, old.settings, old.source) == ("norcal", {"gamma": 0.6}, None)
-    old.check_fits(Target("it", 2, -1, ("cat",), "sigmoid", "2d"))  # what it does not know, it cannot contradict
+def test_a_map_without_a_source_contradicts_nothing_but_its_background():
+    bare = logn.ClassAffine([1.0, 1.0], [-0.5, 0.0], background=-1)
+    bare.check_fits(LogitFacts("it", 2, -1, ("cat",), "sigmoid", "2d"))
     with pytest.raises(InputError, match=r"background at 0 \(first\)"):
-        old.check_fits(Target("it", 2, 0))
-    old.save(path)
-    assert read_safetensors(path, expected_format="logn.affine", schema=2)[1]["source"] == "null"
+        bare.check_fits(LogitFacts("it", 2, 0))
+
+
+def test_files_of_another_schema_are_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    map_of().save(path)
     path.write_bytes(path.read_bytes().replace(b'"schema":"2"', b'"schema":"9"'))
-    with pytest.raises(InputError, match="to have schema 1 or 2, but it has '9'; update LogN"):
+    with pytest.raises(InputError, match="to have schema 2, but it has '9'"):
         logn.ClassAffine.load(path)
 
 
@@ -117,7 +100,7 @@ def test_what_the_map_says_itself_is_not_contradicted():
         logn.ClassAffine([1.0] * 2, [0.0] * 2, -1, source=RECORDED)
 
 
-TARGET = Target("`model`", 3, -1, ("cat", "dog"), "softmax", "1c" * 32)
+FACTS = LogitFacts("`model`", 3, -1, ("cat", "dog"), "softmax", "1c" * 32)
 OTHERS = [
     ({"class_names": ("cat", "cow", "background")}, "the classes of `model`, whose class 1 is 'dog', but got 'cow'"),
     ({"activation": "sigmoid"}, "to be of a softmax, the activation of `model`, but got a sigmoid"),
@@ -127,43 +110,43 @@ OTHERS = [
 
 @pytest.mark.parametrize(("changes", "words"), OTHERS)
 def test_another_model_is_refused_or_warned_of(changes, words, recwarn):
-    map_of().check_fits(TARGET)
+    map_of().check_fits(FACTS)
     with pytest.raises(InputError, match=f"Expected `affine` .*{words}.*allow_mismatch=True"):
-        map_of(**changes).check_fits(TARGET)
+        map_of(**changes).check_fits(FACTS)
     assert not recwarn.list
     with pytest.warns(LogNWarning, match=words):
-        map_of(**changes).check_fits(TARGET, allow_mismatch=True)
+        map_of(**changes).check_fits(FACTS, allow_mismatch=True)
 
 
 @pytest.mark.parametrize(
-    ("target", "words"),
+    ("facts", "words"),
     [
-        (Target("`model`", num_classes=4), "to have 4 classes, the columns of `model`, but got 3"),
-        (Target("`model`", background=0), r"background at 0 \(first\), its place in `model`, but got -1 \(last\)"),
-        (Target("`model`", background=None), r"background at None, its place in `model`, but got -1 \(last\)"),
+        (LogitFacts("`model`", num_columns=4), "to have 4 columns, those of `model`, but got 3"),
+        (LogitFacts("`model`", background=0), r"background at 0 \(first\), its place in `model`, but got -1 \(last\)"),
+        (LogitFacts("`model`", background=None), r"background at None, its place in `model`, but got -1 \(last\)"),
     ],
 )
-def test_other_columns_are_always_refused(target, words):
+def test_other_columns_are_always_refused(facts, words):
     for allow_mismatch in (False, True):
         with pytest.raises(InputError, match=words):
-            map_of().check_fits(target, allow_mismatch=allow_mismatch)
+            map_of().check_fits(facts, allow_mismatch=allow_mismatch)
 
 
 @pytest.mark.parametrize("field", ["class_names", "activation", "fingerprint"])
 def test_what_either_side_does_not_know_is_not_compared(field, recwarn):
-    map_of(**{field: None}).check_fits(TARGET)
-    map_of().check_fits(Target("`model`"))
-    logn.ClassAffine.identity(3).check_fits(TARGET)
-    map_of(class_names=("cat", "dog", "nothing")).check_fits(TARGET)  # what the background is called does not matter
+    map_of(**{field: None}).check_fits(FACTS)
+    map_of().check_fits(LogitFacts("`model`"))
+    logn.ClassAffine.identity(3).check_fits(FACTS)
+    map_of(class_names=("cat", "dog", "nothing")).check_fits(FACTS)  # what the background is called does not matter
     assert not recwarn.list
 
 
 def test_digests_of_two_kinds_are_not_compared(recwarn):
-    map_of(fingerprint="onnx:" + "2d" * 32).check_fits(TARGET)
-    map_of().check_fits(Target("`model.onnx`", fingerprint="onnx:" + "2d" * 32))
+    map_of(fingerprint="onnx:" + "2d" * 32).check_fits(FACTS)
+    map_of().check_fits(LogitFacts("`model.onnx`", fingerprint="onnx:" + "2d" * 32))
     assert not recwarn.list
     with pytest.raises(InputError, match=r"\(onnx:2d2d2d2d2d2d…\), but got others \(onnx:1c.*exported anew"):
-        map_of(fingerprint="onnx:1c").check_fits(Target("`model.onnx`", fingerprint="onnx:" + "2d" * 32))
+        map_of(fingerprint="onnx:1c").check_fits(LogitFacts("`model.onnx`", fingerprint="onnx:" + "2d" * 32))
 
 
 def test_maps_of_one_model_compose_and_keep_what_they_know():

@@ -136,5 +136,5 @@ def test_the_matching_threshold_keeps_the_number_of_scores():
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5])
 def test_a_threshold_is_a_score(threshold):
-    with pytest.raises(logn.InputError, match="`threshold` to be between 0 and 1"):
+    with pytest.raises(logn.InputError, match="`threshold` to be from 0 to 1"):
         logn.recommend(moments_of(long_tailed(), activation="sigmoid"), threshold=threshold)

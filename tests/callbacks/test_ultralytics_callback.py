@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.callbacks.ultralytics import LogNCallback, training_images
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import find_modules
@@ -67,7 +67,7 @@ def class_layers(path):
 def test_the_corrected_checkpoint_is_the_map_of_the_best(trained):
     assert trained.callback.correction.output == trained.folder / "best-corrected.pt"
     affine = ClassAffine.load(trained.folder / "best-corrected.affine.safetensors")
-    assert affine.num_classes == 3
+    assert affine.num_columns == 3
     before, after = (class_layers(trained.folder / name) for name in ("best.pt", "best-corrected.pt"))
     rows = torch.rand(1, before[0].in_channels, 2, 2)
     old, new = (layers[0](rows).detach().double().numpy() for layers in (before, after))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.cli.main import execute
 from logn.errors import LogNWarning
 from logn.evaluate.store.store import PredictionWriter, StoreHeader

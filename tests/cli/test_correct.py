@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.logits.images import read_rgb
 from logn.logits.onnx.file import exposing
 from logn.statistics.moments import ClassMoments

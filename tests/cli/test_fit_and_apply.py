@@ -1,19 +1,16 @@
 """`logn fit` and `logn apply`: from statistics to corrected logits."""
 
-import json
 import warnings
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.fracal import fracal
-from logn.calibrators.methods.logit_normalization import logit_normalization
-from logn.calibrators.methods.norcal import norcal
-from logn.calibrators.methods.prior2posterior import prior2posterior
-from logn.calibrators.methods.tau_norm import tau_norm
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.fracal import fracal
+from logn.calibrators.normalization import logit_normalization, prior2posterior
 from logn.calibrators.recommend import recommend
+from logn.calibrators.rivals import norcal, tau_norm
 from logn.statistics.moments import ClassMoments
 
 
@@ -41,18 +38,18 @@ def _fit(run, tmp_path, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments"),
+    ("method", "options", "arguments"),
     [
-        ([], {}),
-        (["--margin", "0"], {"margin": 0.0}),
-        (["--margin", "-2.5", "--no-std"], {"margin": -2.5, "use_std": False}),
-        (["--strength", "0.5"], {"strength": 0.5}),
-        (["--background", "none"], {"background": None}),
+        ("logn", [], {}),
+        ("logn:margin=0", [], {"margin": 0.0}),
+        ("logn:margin=-2.5,use_std=false", [], {"margin": -2.5, "use_std": False}),
+        ("logn", ["--strength", "0.5"], {"strength": 0.5}),
+        ("logn", ["--background", "none"], {"background": None}),
     ],
 )
-def test_options_of_logn(run, stats, tmp_path, options, arguments):
+def test_options_of_logn(run, stats, tmp_path, method, options, arguments):
     expected = logit_normalization(ClassMoments.load(stats), **arguments)
-    assert _fit(run, tmp_path, stats, "--method", "logn", *options) == expected
+    assert _fit(run, tmp_path, stats, "--method", method, *options) == expected
 
 
 def test_the_default_is_what_is_recommended(run, stats, tmp_path):
@@ -61,18 +58,9 @@ def test_the_default_is_what_is_recommended(run, stats, tmp_path):
     assert _fit(run, tmp_path, stats, "--strength", "1") == recommend(moments).fit(moments, strength=1.0)
 
 
-def test_an_active_mask(run, stats, tmp_path):
-    mask = [True, False, True, True]
-    expected = logit_normalization(ClassMoments.load(stats), active=mask)
-    (tmp_path / "active.json").write_text(json.dumps(mask))
-    np.save(tmp_path / "active.npy", mask)
-    for name in ("active.json", "active.npy"):
-        assert _fit(run, tmp_path, stats, "--method", "logn", "--active", tmp_path / name) == expected
-
-
 def test_counts_without_statistics(run, counts, tmp_path):
     output = tmp_path / "a.safetensors"
-    options = ("--method", "norcal", "--gamma", "1", "--counts", counts, "--background", "first")
+    options = ("--method", "norcal:gamma=1", "--counts", counts, "--background", "first")
     result = run("fit", *options, "-o", output, "--json")
     assert "1 class without a training image" in result.err
     assert result.json["method"] == "norcal"
@@ -81,7 +69,7 @@ def test_counts_without_statistics(run, counts, tmp_path):
 
 
 def test_fracal_with_its_dimensions(run, stats, counts, tmp_path):
-    options = ("--method", "fracal", "--counts", counts, "--num-images", "100")
+    options = ("--method", "fracal:num_images=100", "--counts", counts)
     whole = _fit(run, tmp_path, stats, *options, "--dimensions", counts)
     assert whole == fracal([60, 20, 1], 100, [1.8, 1, 1], background=-1)
     result = run("fit", stats, *options, "-o", tmp_path / "b.safetensors")
@@ -92,11 +80,9 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
     weight, bias = np.array([[3.0, 4.0], [0.6, 0.8], [0.0, 0.5]]), np.array([0.1, 0.2, 0.3])
     save_file({"fc.weight": weight, "fc.bias": bias, "other": bias}, tmp_path / "model.safetensors")
     np.save(tmp_path / "weight.npy", weight)
-    np.save(tmp_path / "bias.npy", bias)
-    method, expected = ("--method", "tau-norm", "--tau", "0.7"), tau_norm(weight, 0.7, bias)
+    method, expected = ("--method", "tau-norm:tau=0.7"), tau_norm(weight, 0.7, bias)
     together = _fit(run, tmp_path, *method, "--weights", tmp_path / "model.safetensors", "--key", "fc.weight")
-    apart = _fit(run, tmp_path, *method, "--weights", tmp_path / "weight.npy", "--bias", tmp_path / "bias.npy")
-    assert together == apart == expected
+    assert together == expected
     assert _fit(run, tmp_path, *method, "--weights", tmp_path / "weight.npy") == tau_norm(weight, 0.7)
 
 
@@ -114,20 +100,14 @@ def test_prior2posterior_by_flags_and_by_options(run, logits, tmp_path):
     [
         (["--method", "nonsense"], "`--method` to be one of"),
         (["--method", "norcal"], "`--counts` for the method `norcal`"),
-        (["--gamma", "1"], "Expected `--gamma` only with the methods norcal, but got `recommended`."),
-        (["--method", "temperature"], "temperature"),
-        (["--method", "logn:margin=0", "--margin", "1"], "option `margin` of `logn` once, but got it twice"),
-        (["--margin", "0"], "Expected `--margin` only with the methods logn, p2p, but got `recommended`."),
+        (["--method", "temperature"], "temperature:value"),
+        (["--method", "p2p:strength=0", "--strength", "1"], "option `strength` of `p2p` once, but got it twice"),
+        (["--method", "norcal", "--strength", "1"], "options of `norcal` to be among gamma"),
         (["--strength", "2"], "`--strength` to be from 0 to 1"),
-        (["--method", "norcal", "--counts", "x.csv", "--count-kind", "boxes"], "`--count-kind` to be one of images"),
-        (
-            ["--method", "tau-norm", "--active", "x.npy"],
-            "`--active` only with the methods recommended, logn, p2p, but got",
-        ),
         (["--counts", "x.csv"], "`--counts` only with the methods loga"),
-        (["--method", "logn", "--margin", "huge"], "`--margin` to be a number or one of"),
+        (["--target", "counts"], "`--target` to be uniform, training or a file of shares"),
         (["--method", "norcal", "--counts", "no-such.csv"], "no-such.csv"),
-        (["--method", "temperature", "--temperature", "0"], "`--temperature` to be above 0"),
+        (["--method", "temperature:value=0"], "`value` to be above 0"),
     ],
 )
 def test_mistakes_are_named(refused, stats, tmp_path, options, sentence):
@@ -204,7 +184,7 @@ def test_logits_that_cannot_be_corrected_are_refused(refused, affine, tmp_path):
         np.save(path, logits)
         return refused("apply", tmp_path / "affine.safetensors", path, "-o", target)
 
-    assert "to have 3 classes, the columns of" in sentence(np.zeros((2, 3)))
+    assert "to have 3 columns, those of" in sentence(np.zeros((2, 3)))
     assert "row 1, class 2 of" in sentence(np.array([[0.0] * 4, [0, 0, np.nan, 0]]))
     assert "to fit float16" in sentence(np.full((1, 4), 60000, np.float16))
     assert "at least one row" in sentence(np.zeros((0, 4)))
@@ -223,9 +203,9 @@ def test_infinity_may_stay(run, affine, tmp_path):
 def test_an_error_stands_alone(refused, tmp_path):
     """Remarks on the inputs come when the correction is written, not before an error."""
     (tmp_path / "counts.json").write_text("[5000, 0]")
-    options = ("--method", "fracal", "--num-images", "nan", "--counts", tmp_path / "counts.json")
-    assert "`--num-images`" in refused("fit", *options, "-o", tmp_path / "a.safetensors")
-    options = ("--method", "norcal", "--gamma", "1e308", "--counts", tmp_path / "counts.json")
+    options = ("--method", "fracal:num_images=nan", "--counts", tmp_path / "counts.json")
+    assert "`num_images`" in refused("fit", *options, "-o", tmp_path / "a.safetensors")
+    options = ("--method", "norcal:gamma=1e308", "--counts", tmp_path / "counts.json")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # those of NumPy would be printed beside the sentence
         assert "`shift` to be finite" in refused("fit", *options, "-o", tmp_path / "a.safetensors")

@@ -71,9 +71,9 @@ def test_wrong_usage_is_one_line_and_code_2(capsys, arguments):
 
 
 def test_a_remark_on_usage_ends_as_a_sentence(capsys):
-    assert main.execute(["fit", "--gamma", "many", "-o", "x.safetensors"]) == 2
+    assert main.execute(["fit", "--strength", "many", "-o", "x.safetensors"]) == 2
     error = capsys.readouterr().err
-    assert "--gamma" in error
+    assert "--strength" in error
     assert ". Try `logn fit --help`." in error
 
 

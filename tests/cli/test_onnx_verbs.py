@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import LogNWarning
 from logn.statistics.moments import ClassMoments
 

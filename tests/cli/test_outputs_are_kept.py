@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from PIL import Image
 from safetensors.numpy import save_file
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.cli.options.evaluation import make_folder
 from logn.errors import InputError
 

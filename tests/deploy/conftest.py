@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 
 
 @pytest.fixture(scope="session")

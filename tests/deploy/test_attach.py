@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.fracal import FracalSigmoid
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.fracal import FracalSigmoid
 from logn.deploy.attach import attach
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer
@@ -201,7 +201,7 @@ def test_recording_sees_the_logits_before_the_map_in_any_order():
 
 def test_wrong_maps_and_outputs_are_refused():
     model = linear_model()
-    with pytest.raises(InputError, match="`affine` to have 3 classes, the columns of `0`, but got 2"):
+    with pytest.raises(InputError, match="`affine` to have 3 columns, those of `0`, but got 2"):
         attach(model, LAYER, ClassAffine.identity(2))
     with pytest.raises(InputError, match="`affine` to be a ClassAffine, but got int"):
         attach(model, LAYER, 3)

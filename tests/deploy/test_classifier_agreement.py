@@ -10,7 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.logits.locate import locate_logits

@@ -16,8 +16,8 @@ from torch.nn.functional import normalize
 from torch.nn.utils.fusion import fuse_linear_bn_eval
 from torch.nn.utils.parametrizations import weight_norm
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.fracal import FracalSigmoid
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.fracal import FracalSigmoid
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.errors import InputError, LogNWarning
@@ -333,7 +333,7 @@ def test_what_is_not_affine_is_refused():
 
 def test_wrong_widths_backgrounds_and_numbers_of_maps_are_refused():
     model = named(head=nn.Linear(4, 3), other=nn.Linear(4, 3))
-    with pytest.raises(InputError, match="`affine` to have 3 classes, the columns of `head`, but got 4"):
+    with pytest.raises(InputError, match="`affine` to have 3 columns, those of `head`, but got 4"):
         fold(model, LogitLayer("head"), random_map(4))
     with pytest.raises(InputError, match=r"background at 0 \(first\), its place in `head`, but got -1"):
         fold(model, LogitLayer("head", background=0), random_map(3, background=-1))

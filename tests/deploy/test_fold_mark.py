@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.normalization import logit_normalization
 from logn.deploy.attach import attach, is_folded
 from logn.deploy.calibrate import calibrate
 from logn.deploy.fold import fold

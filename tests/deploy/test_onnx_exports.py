@@ -112,7 +112,7 @@ class ManyHeads(Body):
         cosine = 20 * functional.linear(functional.normalize(pooled), functional.normalize(self.cosine))
         logits = {5: self.linear(pooled), 7: self.tokens(tokens), 9: dense, 8: cosine}
         if self.affine is not None:
-            logits[self.affine.num_classes] = self.affine(logits[self.affine.num_classes])
+            logits[self.affine.num_columns] = self.affine(logits[self.affine.num_columns])
         return logits[5], logits[7].softmax(-1), logits[9].sigmoid(), logits[8].softmax(-1)
 
 

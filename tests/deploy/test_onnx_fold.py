@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy import onnx_fold
 from logn.deploy.onnx_fold import METADATA_KEY, Proof, affine_digest, compare_logits, fold_onnx
 from logn.errors import InputError, MissingExtraError

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
 from logn.logits.onnx.file import onnx_digest, read_onnx

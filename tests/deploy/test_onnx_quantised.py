@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.cli.main import execute
 from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError

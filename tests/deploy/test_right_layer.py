@@ -160,7 +160,7 @@ def scores_above_half(scores):
 def test_a_head_registered_before_the_body_is_corrected(build):
     model = make(build)
     affine, _ = calibrate(model, [pictures(8, seed) for seed in range(6)], method="logn", margin=0.0, fold=True)
-    assert affine.num_classes == CLASSES
+    assert affine.num_columns == CLASSES
     with torch.inference_mode():
         mapped = torch.cat([model(pictures(8, seed)) for seed in range(6)])
     np.testing.assert_allclose(mapped.mean(dim=0), 0.0, atol=1e-4)
@@ -218,7 +218,7 @@ def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
     model = make(Ensemble)
     both = LogitLayer(("first.classifier", "second.classifier"))
     affine, _ = calibrate(model, [pictures(40)], layer=both, method="logn", margin=0.0)
-    assert affine.num_classes == CLASSES
+    assert affine.num_columns == CLASSES
     with torch.inference_mode():
         np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
 
@@ -239,7 +239,7 @@ def test_a_named_layer_of_another_width_is_refused_and_can_be_insisted_on():
         run_in(model)(LogitLayer("proj"))
     assert run_in(model)(LogitLayer("proj"), check_output=False).count.tolist() == [12.0] * 32
     affine, _ = calibrate(model, [pictures()], layer=LogitLayer("proj", activation="softmax"), check_output=False)
-    assert affine.num_classes == 32
+    assert affine.num_columns == 32
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import logn
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.attach import NOT_SAVED, attach
 from logn.deploy.fold import fold
 from logn.errors import LogNWarning

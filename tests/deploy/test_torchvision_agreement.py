@@ -11,7 +11,7 @@ import torch
 import torchvision
 from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.attach import attach
 from logn.deploy.calibrate import calibrate
 from logn.deploy.fold import fold

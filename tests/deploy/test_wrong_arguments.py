@@ -111,7 +111,7 @@ def test_a_mistyped_option_is_refused_before_the_pass(model, wrong, message):
 def test_what_can_be_fitted_is_not_refused_before(model, background, activation, options):
     layer = logn.LogitLayer("2", background=background, activation=activation)
     affine, _ = logn.calibrate(model, [torch.rand(32, 4)] * 2, layer=layer, **options)
-    assert affine.num_classes == 6
+    assert affine.num_columns == 6
 
 
 def test_one_image_has_no_spread(model):

@@ -49,8 +49,8 @@ def named_counts(tmp_path, capsys):
     moments = moments_of(np.random.default_rng(0).normal(size=(50, 2)))
     counts = logn.ClassCounts([90, 10], names=("cat", "dog"))
     with warned("taken in their order, from 'cat' for the first class of the model to 'dog' for the last"):
-        affine = logn.fit_method("loga", moments=moments, counts=counts)
-    plain = logn.fit_method("loga", moments=moments, counts=[90, 10])
+        affine = logn.methods.fit("loga", moments=moments, counts=counts)
+    plain = logn.methods.fit("loga", moments=moments, counts=[90, 10])
     np.testing.assert_array_equal(affine.shift, plain.shift)
 
 

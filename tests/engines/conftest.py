@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.fold import fold
 from logn.logits.layer import count_columns, find_modules
 from logn.logits.locate import locate_logits

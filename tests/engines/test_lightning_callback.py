@@ -96,7 +96,7 @@ def test_the_statistics_are_those_of_the_training_loader(fit):
     with logn.record(best, logn.LogitLayer("net.3")) as moments, torch.inference_mode():
         for images, _ in loader(0):
             best(images)
-    expected = logn.fit_method("logn", moments=moments)
+    expected = logn.methods.fit("logn", moments=moments)
     np.testing.assert_allclose(done.callback.folded.maps[0].scale, expected.scale, rtol=1e-5)
 
 

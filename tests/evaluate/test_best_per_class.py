@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.evaluate.decode import decoder
 from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_for, decode_many
 from logn.evaluate.decode.detections import Detections, Skipped

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 import logn
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification.bootstrap import BINS, bootstrap_metrics, draw_blocks, weighted_metrics
 from logn.evaluate.classification.logits import moments_of_logits, open_logits, row_outcomes

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import logn
-from logn.calibrators.all_methods import swept_parameters
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import FitInputs, parse_method
+from logn.calibrators import methods
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.files import save_comparison
@@ -216,9 +215,9 @@ def test_an_unknown_objective_is_refused(softmax_split):
     ("text", "message"),
     [
         ("margin", "like margin=-12:4:1"),
-        ("width=0:1:1", "name a method for `width`"),
+        ("width=0:1:1", "over a number of a method"),
         ("gamma=a:1:1", "three numbers"),
-        ("norcal:tau=0:1:1", "over a number of `norcal`, of which it has gamma, strength, but got `tau`"),
+        ("norcal:tau=0:1:1", "over a number of `norcal`, of which it has gamma, but got `tau`"),
         ("norcal:weights=0:1:1", "over a number of `norcal`"),
         ("nothing:tau=0:1:1", "one of none, recommended, logn"),
         ("gamma=0:1:0", "1 to 200 values"),
@@ -235,22 +234,25 @@ def test_a_sweep_has_its_last_value():
     assert len(Sweep.parse("margin=-12:4:1").values) == 17
 
 
-@pytest.mark.parametrize("parameter", swept_parameters())
+SWEPT = {option: (name, option) for name in reversed(methods.METHODS) for option in methods.number_options(name)}
+
+
+@pytest.mark.parametrize("parameter", SWEPT)
 def test_every_known_parameter_can_be_varied(parameter):
     sweep = Sweep.parse(f"{parameter}=0.5:1.5:0.5")
     for value, spec in zip((0.5, 1.0, 1.5), sweep.specs, strict=True):
-        method, option = swept_parameters()[parameter]
-        assert parse_method(spec) == (method, {option: value})
+        method, option = SWEPT[parameter]
+        assert methods.parse(spec) == (method, {option: value})
 
 
 def test_values_that_lie_close_are_different_methods():
     sweep = Sweep.parse("gamma=0.1234561:0.1234565:0.0000001")
-    assert [parse_method(spec)[1]["gamma"] for spec in sweep.specs] == list(sweep.values)
+    assert [methods.parse(spec)[1]["gamma"] for spec in sweep.specs] == list(sweep.values)
     assert len(set(sweep.specs)) == 5
 
 
 def test_statistics_and_counts_of_another_model_are_refused(softmax_split, sigmoid_split):
-    with pytest.raises(InputError, match="to have 11 classes, the columns of the predictions, but got 10"):
+    with pytest.raises(InputError, match="to have 11 columns, those of the predictions, but got 10"):
         run(softmax_split, ["logn"], moments=sigmoid_split.moments)
     with pytest.raises(InputError, match="the 10 foreground classes of the predictions, but got 3"):
         run(softmax_split, ["loga"], counts=[1, 2, 3])
@@ -413,16 +415,11 @@ def test_print_gives_the_table(comparison):
     assert "\nlogn " in str(comparison)
 
 
-def test_what_methods_are_fitted_from_is_one_object(softmax_split):
+def test_what_methods_are_fitted_from_is_kept(softmax_split):
     split = softmax_split
-    inputs = FitInputs(moments=split.moments, counts=split.counts, dimensions=np.linspace(0.5, 1.5, 10))
-    found = compare(split.store, split.annotations, ["logn", "fracal"], settings=QUICK, inputs=inputs)
-    fields = {"moments": split.moments, "counts": split.counts, "dimensions": inputs.dimensions}
-    same = compare(split.store, split.annotations, ["logn", "fracal"], settings=QUICK, **fields)
-    np.testing.assert_equal([row.values for row in found.rows], [row.values for row in same.rows])
+    inputs = {"moments": split.moments, "counts": split.counts, "dimensions": np.linspace(0.5, 1.5, 10)}
+    found = compare(split.store, split.annotations, ["logn", "fracal"], settings=QUICK, **inputs)
     assert found.provenance.inputs["fitted_from"] == ["moments", "counts", "dimensions"]
-    with pytest.raises(InputError, match=r"either `inputs` or its fields by name, but got both \(`counts`\)"):
-        compare(split.store, split.annotations, ["loga"], inputs=inputs, counts=split.counts)
     with pytest.raises(InputError, match=r"the inputs of methods to be among moments, .* but got `moment`"):
         compare(split.store, split.annotations, ["logn"], moment=split.moments)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import logn
-from logn.calibrators.method_spec import FitInputs
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.compare import compare_classification
@@ -82,7 +81,7 @@ def test_a_map_of_other_classes_is_refused():
     options = {"class_names": names, "num_bootstrap": 0, "allow_mismatch": True}
     with pytest.warns(logn.LogNWarning, match="`other` to be of the classes of the logits"):
         compare_classification(TEST, LABELS, {"other": affine}, **options)
-    with pytest.raises(logn.InputError, match="`wide` to have 7 classes, the columns of the logits, but got 8"):
+    with pytest.raises(logn.InputError, match="`wide` to have 7 columns, those of the logits, but got 8"):
         compare_classification(TEST, LABELS, {"wide": logn.ClassAffine.identity(8)}, num_bootstrap=0)
 
 
@@ -210,7 +209,7 @@ def test_of_errors_the_least_is_chosen(objective, best):
     labels = rng.integers(0, 3, 400)
     logits = 5 * (np.eye(3)[labels] + rng.normal(size=(400, 3)))  # far too sure
     dev = (logits[:200], labels[:200])
-    sweep = "temperature=1:9:1" if objective != "top-1" else "tau=0:2:0.5"
+    sweep = "value=1:9:1" if objective != "top-1" else "tau=0:2:0.5"
     found = compare_classification(
         logits[200:],
         labels[200:],
@@ -267,7 +266,7 @@ def with_nan(logits):
             "statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method `logn`",
         ),
         (["loga"], {}, "`counts` for the method `loga`"),
-        (["tau-norm"], {}, "`weight` of the classifier"),
+        (["tau-norm"], {}, "`weight` for the method `tau-norm`"),
         (["tau-norm"], {"weight": WEIGHT[:3]}, "of the 7 classes of the logits, but got 3"),
         (["softmax"], {}, "`method` to be one of none, recommended, logn"),
         (["logn"], {"train_logits": TRAIN[:, :4]}, "of the 7 classes of the test logits, but got 4"),
@@ -309,10 +308,10 @@ def test_a_half_needs_rows():
         compare_classification(TEST[:1], LABELS[:1], [], split=True, num_bootstrap=0)
 
 
-def test_settings_and_inputs_are_the_same_objects_as_for_detectors():
+def test_settings_are_the_same_objects_as_for_detectors():
     settings = CompareSettings(num_bootstrap=20, seed=3, bounds=(5, 50), confidence=0.9)
-    inputs = FitInputs(moments=moments_of_logits(TRAIN), counts=COUNTS, weight=WEIGHT)
-    found = compare_classification(TEST, LABELS, ["logn", "tau-norm"], settings=settings, inputs=inputs)
+    inputs = {"moments": moments_of_logits(TRAIN), "counts": COUNTS, "weight": WEIGHT}
+    found = compare_classification(TEST, LABELS, ["logn", "tau-norm"], settings=settings, **inputs)
     same = compare_classification(
         TEST,
         LABELS,
@@ -329,8 +328,6 @@ def test_settings_and_inputs_are_the_same_objects_as_for_detectors():
     assert found.settings == same.settings == settings
     for single, sentence in (
         ({"settings": settings, "draws": 5}, "Expected `settings` or `draws` alone, but got both."),
-        ({"inputs": inputs, "counts": COUNTS}, "Expected `inputs` or `counts` alone, but got both."),
-        ({"inputs": FitInputs(background=0)}, "`background` of `inputs` to be None for a classifier, but got 0"),
         ({"draws": 5, "num_bootstrap": 5}, "`num_bootstrap` or its older name `draws`, but got both"),
     ):
         with pytest.raises(InputError) as error:

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import logn
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.fracal import FracalSigmoid
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.fracal import FracalSigmoid
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification.logits import RowOutcomes
 from logn.evaluate.classification.metrics import metrics_of_outcomes

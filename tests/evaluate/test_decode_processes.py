@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.decode import decoder
 from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode_for, decode_many

@@ -32,7 +32,7 @@ def plain(value):
 
 def maps_of(split, specifications):
     fitted = {
-        name: logn.fit_method(name, moments=split.moments, counts=split.counts.image_counts) for name in specifications
+        name: logn.methods.fit(name, moments=split.moments, counts=split.counts.image_counts) for name in specifications
     }
     return {name: {"scale": affine.scale, "shift": affine.shift} for name, affine in fitted.items()}
 

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 import logn
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.calibrators.recommend import class_scores
 from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError

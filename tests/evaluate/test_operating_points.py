@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logn
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.evaluate.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights

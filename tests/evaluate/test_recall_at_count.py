@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.settings import CompareSettings

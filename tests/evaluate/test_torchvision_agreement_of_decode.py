@@ -15,7 +15,7 @@ from torchvision.models.detection import (  # noqa: E402
 )
 from torchvision.models.detection.roi_heads import paste_masks_in_image  # noqa: E402
 
-from logn.calibrators.class_affine import ClassAffine  # noqa: E402
+from logn.calibrators.affine import ClassAffine  # noqa: E402
 from logn.errors import InputError  # noqa: E402
 from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
 from logn.evaluate.decode.detections import Detections  # noqa: E402

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.errors import InputError

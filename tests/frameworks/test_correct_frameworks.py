@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.models.correct import correct

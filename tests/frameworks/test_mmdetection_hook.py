@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import logn
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy import mmdetection
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer

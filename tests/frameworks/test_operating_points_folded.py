@@ -7,7 +7,7 @@ import torch
 from onnx import numpy_helper
 
 import logn
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.normalization import logit_normalization
 from logn.deploy.fold import fold
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer

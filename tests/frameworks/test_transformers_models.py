@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.normalization import logit_normalization
 from logn.deploy.calibrate import calibrate
 from logn.deploy.fold import fold
 from logn.errors import InputError

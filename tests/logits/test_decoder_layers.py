@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.errors import InputError

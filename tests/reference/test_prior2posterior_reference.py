@@ -88,7 +88,7 @@ def test_where_cross_entropy_has_converged_it_is_logit_adjustment_without_counts
         ({"target": [1, 1, 2]}, [math.log(0.25 / 0.9), math.log(0.25 / 0.09), math.log(0.5 / 0.01)]),
         ({"target": [90, 9, 1]}, [0.0, 0.0, 0.0]),
         ({"target": [1, 1, 2], "tau": 0.0}, [math.log(0.25), math.log(0.25), math.log(0.5)]),
-        ({"strength": 0.5}, [-0.5 * math.log(0.9), -0.5 * math.log(0.09), -0.5 * math.log(0.01)]),
+        ({"tau": 0.5}, [-0.5 * math.log(0.9), -0.5 * math.log(0.09), -0.5 * math.log(0.01)]),
     ],
 )
 def test_logit_adjustment_towards_a_target(options, expected):

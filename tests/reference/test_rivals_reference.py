@@ -70,7 +70,7 @@ def test_a_centre_on_the_far_edge_lies_in_no_cell():
 
 
 @pytest.mark.parametrize(
-    ("counts", "dimensions", "strength", "expected"),
+    ("counts", "dimensions", "power", "expected"),
     [
         ([60, 20, 1], None, 2.0, [0.140705, 0.185636, 0.374211, 0.299448]),
         ([60, 20, 1], [1.795877, 1.0, 1.0], 2.0, [0.048318, 0.205595, 0.414444, 0.331643]),
@@ -79,8 +79,8 @@ def test_a_centre_on_the_far_edge_lies_in_no_cell():
         ([100 / 3] * 3, [1.795877, 1.0, 1.0], 2.0, [0.096088, 0.253725, 0.139247, 0.510940]),
     ],
 )
-def test_fracal_softmax(counts, dimensions, strength, expected):
-    affine = logn.fracal(counts, 100, dimensions, background=-1, strength=strength)
+def test_fracal_softmax(counts, dimensions, power, expected):
+    affine = logn.fracal(counts, 100, dimensions, background=-1, power=power)
     np.testing.assert_allclose(softmax(affine(T)), expected, atol=SCORES)
 
 

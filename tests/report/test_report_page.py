@@ -16,7 +16,7 @@ from jinja2 import UndefinedError
 from logn_research.cli.demo import write_page
 from logn_research.experiments.demo import DemoResult
 
-from logn.calibrators.methods.fracal import fracal
+from logn.calibrators.fracal import fracal
 from logn.cli.main import execute
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.compare import compare

@@ -31,9 +31,9 @@ EPOCHS, DRAWS = 8, 5
 METHODS = {
     "Prior2Posterior, uniform target": "p2p",
     "Prior2Posterior, half strength": "p2p:strength=0.5",
-    "Prior2Posterior, target: training counts": "p2p:target=counts",
+    "Prior2Posterior, target: training counts": "p2p:target=training",
     "logit adjustment, uniform target": "loga",
-    "logit adjustment, half strength": "loga:strength=0.5",
+    "logit adjustment, half strength": "loga:tau=0.5",
     "LogN, uniform target": "logn",
 }
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from logn.calibrators.all_methods import method_named
-from logn.calibrators.method_spec import parse_method
+from logn.calibrators.methods import needs, parse
 from logn.classes.dimensions import read_dimensions
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
@@ -294,17 +293,17 @@ class _FitInputs:
         if "{min}" in spec:
             paper = self.fit(Correction("logn", correction.statistics))
             spec = correction.filled(paper.settings["margin_value"])
-        method = method_named(parse_method(spec)[0])
-        if method.name == "none":
+        method = parse(spec)[0]
+        if method == "none":
             return None
         inputs: dict[str, Any] = {}
-        if "moments" in method.needs:
+        if "moments" in needs(method):
             inputs["moments"] = self.moments(correction.statistics)
-        if "weight" in method.needs:
+        if "weight" in needs(method):
             inputs["weight"], inputs["bias"] = self.cache.class_layer(self.spec)
-        if "counts" in method.needs:
+        if "counts" in needs(method):
             inputs["counts"] = training_counts(self.cache.dataset(self.spec, "train"))
-        if "dimensions" in method.takes:
+        if method == "fracal":
             training = self.cache.dataset(self.spec, "train")
             inputs["dimensions"] = read_dimensions(training.annotation_file, self.store.header.class_names)
         return fit_for_store(spec, self.store.header, **inputs)

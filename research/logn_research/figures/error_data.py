@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.method_fitting import fit_for_store
@@ -62,6 +61,7 @@ def error_components(run: Run) -> dict[str, Errors]:
             only_predicted=True,
             report_images=0,
         ),
-        inputs=FitInputs(run.moments, run.counts if run.has("counts") else None),
+        moments=run.moments,
+        counts=run.counts if run.has("counts") else None,
     )
     return {title: known_errors(comparison[spec]) for title, spec in specs.items()}

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
-from logn.calibrators.class_frequencies import checked_number
+from logn.calibrators.checks import checked_number
 from logn_research.losses.head_loss import HeadLoss, class_numbers
 
 

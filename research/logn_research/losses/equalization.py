@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from logn.calibrators.class_frequencies import checked_number
+from logn.calibrators.checks import checked_number
 from logn.errors import InputError
 from logn_research.losses.head_loss import HeadLayout, HeadLoss, class_numbers
 

@@ -14,7 +14,7 @@ from logn_research.experiments.model_spec import Folders
 from logn_research.experiments.run_experiment import detectors_of
 from logn_research.training.detectors.config import DetectorTrainingConfig
 
-from logn.calibrators.method_spec import fit_method, parse_method
+from logn.calibrators.methods import fit, parse
 from logn.demo.plan import long_tailed_counts
 from logn.statistics.moments import ClassMoments
 from logn.text_table import TextStyle
@@ -69,7 +69,7 @@ def test_every_row_can_be_trained_and_fitted(experiment, length, tmp_path):
         labels = [row.label for row in section.rows]
         assert len(set(labels)) == len(labels)
         for row in section.rows:
-            parse_method(row.correction.filled(-5.35))
+            parse(row.correction.filled(-5.35))
     # Detectors of different training have different folders.
     specs = detectors_of(sections)
     assert len({spec.name for spec in specs}) == len(set(specs))
@@ -106,7 +106,7 @@ def test_table1_has_the_heads_of_the_paper():
 def test_logit_adjustment_beside_the_papers_numbers_keeps_the_score_of_the_background(table):
     (row,) = (row for row in table.sections(BENCHMARK, 0)[0].rows if row.label == "LogA")
     assert row.paper.box_ap == 27.9
-    affine = fit_method(row.correction.method, counts=[100, 10, 1], background=-1)
+    affine = fit(row.correction.method, counts=[100, 10, 1], background=-1)
     # The worked numbers of the reference for raw counts: what is taken from the classes goes to the background.
     logits = np.exp(affine(np.array([1.0, 0.8, 0.2, 1.5])))
     np.testing.assert_allclose(logits / logits.sum(), [0.004566, 0.037386, 0.205180, 0.752867], atol=2e-6)
@@ -145,12 +145,12 @@ def test_components_has_every_subset():
     for label, correction in list(components.CORRECTIONS.items())[1:8]:  # the first is no correction at all
         words = label.partition(":")[0]
         taken, divided, raised = (part in words for part in ("mean", "std", "margin"))
-        affine = fit_method(correction.filled(margin), moments=moments, background=0)
+        affine = fit(correction.filled(margin), moments=moments, background=0)
         divisor = std if divided else np.ones(2)
         np.testing.assert_allclose(affine.scale[1:], 1 / divisor)
         np.testing.assert_allclose(affine.shift[1:], (margin * raised - mean * taken) / divisor)
     assert len(components.CORRECTIONS) == 11
-    assert parse_method(components.CORRECTIONS["LogN, squared std"].method)[1] == {"std_power": 2.0}
+    assert parse(components.CORRECTIONS["LogN, squared std"].method)[1] == {"std_power": 2.0}
     assert components.CORRECTIONS["LogN, positives only"].statistics == "positives"
 
 

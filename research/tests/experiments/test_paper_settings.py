@@ -23,7 +23,7 @@ from logn_research.training.engine.trainer import Trainer
 from torch import nn
 
 import logn
-from logn.calibrators.method_spec import fit_method
+from logn.calibrators.methods import fit
 from logn.classes.counts import ClassCounts
 
 FOLDERS = Folders(Path("data"), Path("run"))
@@ -111,7 +111,7 @@ def test_the_parts_of_logn_in_the_figure_of_errors_are_those_of_the_equation():
     }
     assert list(COMPONENTS) == list(expected)
     for title, (scale, shift) in expected.items():
-        affine = fit_method(COMPONENTS[title].replace("{min}", repr(float(mean.min()))), moments=moments)
+        affine = fit(COMPONENTS[title].replace("{min}", repr(float(mean.min()))), moments=moments)
         np.testing.assert_allclose(affine.scale, [1.0, *scale], rtol=1e-9, err_msg=title)
         np.testing.assert_allclose(affine.shift, [0.0, *shift], rtol=1e-9, atol=1e-12, err_msg=title)
 

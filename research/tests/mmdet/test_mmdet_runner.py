@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.normalization import logit_normalization
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
 from logn.statistics.moments import ClassMoments

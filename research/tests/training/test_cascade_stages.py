@@ -9,7 +9,7 @@ from logn_research.experiments.stage_corrections import correct_stages
 from logn_research.training.detectors.models import cascade_mask_rcnn_r101_fpn, small
 from logn_research.training.engine.checkpoint import Checkpoint
 
-from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.normalization import logit_normalization
 from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.models.collect import as_tensor

@@ -8,7 +8,7 @@ from torch import nn
 from torchvision.models import resnet50
 
 import logn
-from logn.calibrators.method_spec import fit_method
+from logn.calibrators.methods import fit
 from logn.errors import InputError
 
 PICTURES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -102,7 +102,7 @@ def test_calibrate_makes_the_classes_alike():
 def test_weight_and_bias_reach_tau_norm():
     model = spread(make_classifier("small", 6))
     layer = model.cls_score
-    affine = fit_method("tau-norm:tau=1", weight=layer.weight, bias=layer.bias)
+    affine = fit("tau-norm:tau=1", weight=layer.weight, bias=layer.bias)
     features = model.body((PICTURES - model.mean) / model.std)
     expected = features @ (layer.weight / layer.weight.norm(dim=1, keepdim=True)).T
     torch.testing.assert_close(affine(model(PICTURES).detach()), expected.detach(), rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine.checkpoint import Checkpoint, load_detector
 
 import logn
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.cli.main import execute
 from logn.errors import InputError
 from logn.labels.dataset import DetectionDataset

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.known_activation import known_activation
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.logits.arrays import FloatArray, as_rows, check_background, foreground_columns, log_softmax
+from logn.logits.arrays import FloatArray, as_rows, foreground_columns, log_softmax
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 # Larger inputs are subsampled (seeded).
@@ -98,8 +97,8 @@ def estimate_prior(
     rows, unit = _read_rows(logits, seed)
     known = moments if moments is not None else logits if isinstance(logits, ClassMoments) else None
     recorded = StatisticsMetadata() if known is None else known.metadata
-    index = check_background(recorded.background if background == "recorded" else background)
-    kind = known_activation(recorded, index, activation)
+    head = recorded.settled(background, activation)
+    index, kind = head.background, head.activation
     if kind is None:
         raise InputError('Softmax or sigmoid? Pass activation="softmax" or activation="sigmoid".')
     training = _training_mix(moments, counts, rows.shape[1], index, kind)

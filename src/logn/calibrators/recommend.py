@@ -13,18 +13,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.known_activation import assumed_activation, known_activation
-from logn.calibrators.method import Method, MethodInputs, Option, Options
-from logn.calibrators.methods.logit_normalization import (
-    ACTIVATION_OPTION,
-    active_classes,
-    check_moments,
-    logit_normalization,
-)
-from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
-from logn.errors import InputError, LogNWarning
-from logn.logits.arrays import FloatArray, check_background, foreground_columns, sigmoid, softmax
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.checks import check_moments, checked_share
+from logn.calibrators.normalization import logit_normalization, mean_probability
+from logn.errors import LogNWarning
+from logn.logits.arrays import FloatArray, foreground_columns, sigmoid, softmax
+from logn.statistics.diagnosis import active_classes
 from logn.statistics.moments import ClassMoments
 
 RECOMMENDED, NONE = "recommended", "none"
@@ -134,30 +128,39 @@ def recommend(
         array([0.3, 0.7, 1.1, 1.6, 2. , 2.5])
     """
     check_moments(moments)
-    index = check_background(moments.metadata.background if background == "recorded" else background)
-    known = known_activation(moments.metadata, index, activation)
-    if known is None:
+    settled = moments.metadata.settled(background, activation)
+    if settled.activation is None:
         warnings.warn(
             'Softmax or sigmoid? Assumed sigmoid. Pass activation="softmax" (`--activation softmax`) for a classifier '
             "with one class per image.",
             LogNWarning,
             stacklevel=2,
         )
-    judged = assumed_activation(known)
+    judged, index = settled.activation or "sigmoid", settled.background
     head = "sigmoid head" if judged == "sigmoid" else "classifier" if index is None else "softmax detector"
-    limit = check_threshold(USUAL_THRESHOLDS[judged] if threshold is None else threshold)
-    prior = moments.mean_probability_of(judged)
-    if prior is None:
-        raise InputError(
-            "The statistics do not hold the mean probability of each class, which the recommendation needs: collect "
-            "them again with mean_probability=True."
-        )
+    limit = checked_share("threshold", USUAL_THRESHOLDS[judged] if threshold is None else threshold)
+    prior = mean_probability(moments, judged)
     foreground = foreground_columns(moments.num_columns, index)
     scores = prior[foreground][active_classes(moments, index)[foreground] & (prior[foreground] > 0)]
     low, high = np.quantile(np.log(scores), [0.1, 0.9]) if len(scores) else (0.0, 0.0)
     ratio = float(np.exp(high - low))
     method, finding = _judged(len(scores), ratio)
     return Recommendation(method, head, finding, _EXPECT[head] if method != NONE else "", ratio, limit, index, judged)
+
+
+def recommended(
+    moments: ClassMoments,
+    *,
+    strength: float = HALF_PRIOR["strength"],
+    threshold: float | None = None,
+    target: npt.ArrayLike | None = None,
+    active: npt.ArrayLike | None = None,
+    background: int | str | None = "recorded",
+    activation: str | None = "recorded",
+) -> ClassAffine:
+    """The map that `recommend` recommends: the method `recommended`."""
+    found = recommend(moments, threshold=threshold, background=background, activation=activation)
+    return found.fit(moments, strength=strength, target=target, active=active)
 
 
 def _judged(classes: int, ratio: float) -> tuple[str, str]:
@@ -232,7 +235,7 @@ def matching_threshold(moments: ClassMoments, affine: ClassAffine, threshold: fl
         >>> round(matching_threshold(moments, ClassAffine([1, 1], [1, 1]), 0.5, "sigmoid"), 2)
         0.73
     """
-    number = int((class_scores(moments, None, activation) > check_threshold(threshold)).sum())
+    number = int((class_scores(moments, None, activation) > checked_share("threshold", threshold)).sum())
     after = np.sort(class_scores(moments, affine, activation), axis=None)[::-1]
     if not FEWEST_ABOVE <= number < len(after):
         return None
@@ -259,45 +262,3 @@ def _objectness(moments: ClassMoments) -> FloatArray:
     """Of each sampled row; 1 for heads that have none."""
     logits = moments.sample_objectness
     return np.ones(len(moments.sample)) if logits is None else sigmoid(logits)
-
-
-def check_threshold(threshold: float) -> float:
-    """Accept a score between 0 and 1.
-
-    Example:
-        >>> check_threshold(5)
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: Expected `threshold` to be between 0 and 1, but got 5.
-    """
-    if not 0.0 <= threshold <= 1.0:
-        raise InputError(f"Expected `threshold` to be between 0 and 1, but got {threshold!r}.")
-    return float(threshold)
-
-
-def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
-    target = target_shares(inputs, options)
-    moments = inputs.needed_moments()
-    recommendation = recommend(
-        moments,
-        background=inputs.background,
-        activation=options.get("activation", inputs.activation),
-        threshold=options.get("threshold"),
-    )
-    strength = options.get("strength", HALF_PRIOR["strength"])
-    return recommendation.fit(moments, strength=strength, target=target, active=inputs.active)
-
-
-METHOD = Method(
-    RECOMMENDED,
-    "what LogN recommends: half of the prior",
-    _fit,
-    {
-        "strength": STRENGTH_OPTION,
-        "threshold": Option("number", "Your score threshold; sigmoid heads keep their number of detections above it."),
-        "target": TARGET_OPTION,
-        "activation": ACTIVATION_OPTION,
-    },
-    needs=("moments",),
-    takes=("active", "counts"),
-)

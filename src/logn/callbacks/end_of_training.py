@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import fit_method
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.methods import fit
 from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, recommend
 from logn.errors import InputError, LogNWarning, MissingExtraError
 
@@ -43,7 +43,7 @@ class FoldingCallback:
 
     Args:
         dataloader: Batches of training images; by default those of the training loader, augmented as they are there.
-        method: As for `logn.fit_method`; by default what `logn.recommend` says.
+        method: As for `logn.methods.fit`; by default what `logn.recommend` says.
         layer: Where the logits are; found by `logn.locate_logits` by default.
         forward: Runs the model on a batch, `forward(model, batch)`.
     """
@@ -83,7 +83,7 @@ def correct_in_place(
     Args:
         model: A copy that is the caller's own.
         loader: Batches, as for `logn.calibrate`.
-        method: As for `logn.fit_method`; what `logn.recommend` says by default.
+        method: As for `logn.methods.fit`; what `logn.recommend` says by default.
         layer: Where the logits are; found by default.
         forward: Runs the model on a batch; as in `logn.calibrate` by default.
         device: Where the batches go.
@@ -109,7 +109,7 @@ def correct_in_place(
     if method is None and recommendation.method == NONE:
         return FoldedCopy(None, (), recommendation)
     chosen = method or RECOMMENDED
-    maps = tuple(fit_method(chosen, moments=moments) for moments in stages)
+    maps = tuple(fit(chosen, moments) for moments in stages)
     fold(model, found.layer, list(maps) if found.layer.stages else maps[0])
     return FoldedCopy(chosen, maps, recommendation)
 

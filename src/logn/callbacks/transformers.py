@@ -37,7 +37,7 @@ class CorrectBestModel(FoldingCallback):
     Args:
         trainer: The trainer; a callback does not get to know it by itself.
         dataloader: Batches of training images; by default those of the training loader, augmented as they are there.
-        method: As for `logn.fit_method`; by default as the statistics speak for.
+        method: As for `logn.methods.fit`; by default as the statistics speak for.
         layer: Where the logits are; found by `logn.locate_logits` by default.
         labels: "federated" or "exhaustive": the labels by which you will measure a detector.
         forward: Runs the model on a batch, `forward(model, batch)`; by default without the labels of the batch.

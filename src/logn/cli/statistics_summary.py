@@ -9,7 +9,7 @@ from logn.cli.console import command, count_of, echo, print_note
 from logn.cli.option_words import in_options
 
 if TYPE_CHECKING:
-    from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.affine import ClassAffine
     from logn.statistics.moments import ClassMoments
 
 

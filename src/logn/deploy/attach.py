@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.fracal import FracalSigmoid
-from logn.calibrators.provenance import Target, asks_for_weights, check_width, fingerprint_kind
+from logn.calibrators.affine import ClassAffine, LogitFacts, asks_for_weights, fingerprint_kind
+from logn.calibrators.fracal import FracalSigmoid
 from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import OwnSlot, give_own_slots, recompile
 from logn.logits.layer import (
@@ -183,26 +182,26 @@ def maps_of_modules(
         for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
             refuse_folded(path, module)
     digest = fingerprint(model) if not allow_refold and asks_for_weights(maps, "") else None
-    target = Target(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
+    facts = LogitFacts(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
     for stage, logit_map in enumerate(maps if isinstance(affine, Sequence) else maps[:1]):
-        _check_map(logit_map, target, allow_mismatch)
+        _check_map(logit_map, facts, allow_mismatch)
         # One map for all stages may come from any of them.
         names = layer.stage_names if not isinstance(affine, Sequence) else layer.stage_names[stage : stage + 1]
         _check_layer_of(logit_map, {*names, layer.name}, allow_mismatch)
     return tuple(maps[stage] for stage in layer.stage_of)
 
 
-def _check_map(logit_map: LogitFunction, target: Target, allow_mismatch: bool) -> None:
+def _check_map(logit_map: LogitFunction, facts: LogitFacts, allow_mismatch: bool) -> None:
     if not callable(logit_map):
         raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
     if isinstance(logit_map, ClassAffine):
-        logit_map.check_fits(target, allow_mismatch=allow_mismatch)
+        logit_map.check_fits(facts, allow_mismatch=allow_mismatch)
         return
-    width: int | None = getattr(logit_map, "num_classes", None)
+    width: int | None = getattr(logit_map, "num_columns", None)
     if width is not None:
-        check_width("`affine`", width, target)
-    if isinstance(logit_map, FracalSigmoid) and target.activation == "softmax":
-        raise InputError(f"Expected {target.name} to feed a sigmoid for FracalSigmoid, but got {target.activation!r}.")
+        facts.check_width("`affine`", width)
+    if isinstance(logit_map, FracalSigmoid) and facts.activation == "softmax":
+        raise InputError(f"Expected {facts.name} to feed a sigmoid for FracalSigmoid, but got {facts.activation!r}.")
 
 
 def _check_layer_of(logit_map: LogitFunction, names: Collection[str], allow_mismatch: bool) -> None:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import FitInputs, check_options
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.methods import fit, parse
 from logn.calibrators.recommend import RECOMMENDED
 from logn.deploy.attach import AttachedMap, attach, refuse_attached, refuse_folded
 from logn.deploy.fold import check_foldable, check_kept, fold_checked, watch_outputs
@@ -108,7 +108,7 @@ def calibrate(
             `forward`.
         layer: Where the logits are; found as by `logn.locate_logits` by default, with the first batch as its `inputs`
             where the model's code does not tell.
-        method: "recommended", "logn" (the paper's equations), or another method of `logn.fit_method` that needs
+        method: "recommended", "logn" (the paper's equations), or another method of `logn.methods` that needs
             statistics only; its options follow a colon or are given by name below.
         forward: A function that runs the model on a batch, `forward(model, batch)`.
         device: Where the batches go; the device of the model's first parameter by default.
@@ -133,7 +133,7 @@ def calibrate(
         [1.0, 1.0, 1.0]
     """
     _check_loader(loader)
-    check_options(method, options)  # before the pass, which may take an hour
+    parse(method, options)  # before the pass, which may take an hour
     target = torch.device(device) if device is not None else _device_of(model)
     run = forward if forward is not None else run_on_batch
     batches = _Batches(loader)
@@ -220,13 +220,13 @@ def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping
     drawn.update(np.random.default_rng(0).normal(-2 - np.arange(columns) % 5, 1, (64, columns)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)
-        FitInputs(moments=drawn).fit(method, options)
+        fit(method, drawn, **options)
 
 
 def _correction(moments: ClassMoments, method: str, options: Mapping[str, Any]) -> ClassAffine:
     if not moments.count.any():
         raise InputError(f"Expected `loader` to bring logits through `{moments.metadata.layer}`, but none came.")
-    return FitInputs(moments=moments).fit(method, options)
+    return fit(method, moments, **options)
 
 
 class _Batches:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.attach import maps_of_modules, mark_module, refuse_attached, unmark_module
 from logn.deploy.onnx_fold import HALF_TOLERANCE, TOLERANCE, Proof
 from logn.errors import InputError, LogNWarning

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.calibrators.recommend import RECOMMENDED
 from logn.deploy.attach import AttachedMap, attach
 from logn.deploy.calibrate import calibrate

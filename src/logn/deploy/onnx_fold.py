@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.provenance import Target, asks_for_weights, fingerprint_kind
+from logn.calibrators.affine import ClassAffine, LogitFacts, asks_for_weights, fingerprint_kind
 from logn.errors import InputError
 from logn.files import check_new
 from logn.logits.arrays import FloatArray
@@ -78,7 +77,7 @@ def write_fold(model: Any, affine: ClassAffine, tensors: Sequence[str], way: str
         "method": affine.method,
         "settings": dict(affine.settings),
         "affine_sha256": affine_digest(affine),
-        "num_classes": affine.num_classes,
+        "num_classes": affine.num_columns,
         "background": affine.background,
         "tensors": list(tensors),
         "way": way,
@@ -402,11 +401,11 @@ def fold_onnx(
     if not allow_refold:
         refuse_folded_file(file.model, file.path)
         digest = onnx_digest(file) if asks_for_weights([affine], "onnx") else None
-        affine.check_fits(Target(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
+        affine.check_fits(LogitFacts(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     recorded = _Recorded.of(affine, OnnxGraph(file.model))
     wanted = Wanted(
-        affine.num_classes,
+        affine.num_columns,
         names or recorded.tensors,
         activation,
         axis,
@@ -415,7 +414,7 @@ def fold_onnx(
     )
     runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
     logits, used = locate_onnx_logits(file, wanted, runs[0] if runs else None)
-    affine.check_fits(Target(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
+    affine.check_fits(LogitFacts(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
     if not allow_mismatch:
         recorded.check(logits, file.path, named=bool(names))
     whole = _over_all_columns(affine, logits)
@@ -524,7 +523,7 @@ def _fold_weights(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
 
 def _over_all_columns(affine: ClassAffine, logits: OnnxLogits) -> ClassAffine:
     """The map over the whole class axis; box and objectness before the classes stay as they are, and that is proven."""
-    if logits.width == affine.num_classes:
+    if logits.width == affine.num_columns:
         return affine
     scale, shift = np.ones(logits.width), np.zeros(logits.width)
     classes = slice(logits.start, logits.start + logits.num_classes)
@@ -537,7 +536,7 @@ def _insert_map(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
     copy = type(model)()
     copy.CopyFrom(model)
     graph = OnnxGraph(copy)
-    shape = (affine.num_classes, *[1] * (-logits.axis - 1))
+    shape = (affine.num_columns, *[1] * (-logits.axis - 1))
     kind = logits.dtype
     with np.errstate(over="ignore"):  # what half precision cannot hold, the proof refuses
         scales, shifts = (values.reshape(shape).astype(kind) for values in (affine.scale, affine.shift))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import Comparison, EvaluatedClass
 from logn.evaluate.comparison.method_fitting import UnsavedMap
@@ -56,7 +56,7 @@ def class_changes(comparison: Comparison, method: str) -> ClassChanges:
         return ClassChanges(images, mean, mean, std, std)
     if not isinstance(affine, ClassAffine):
         raise InputError(f"Expected `{method}` to be affine, since statistics follow only then, but it is not.")
-    foreground = foreground_columns(affine.num_classes, affine.background)
+    foreground = foreground_columns(affine.num_columns, affine.background)
     scale, shift = affine.scale[foreground], affine.shift[foreground]
     return ClassChanges(images, mean, scale * mean + shift, std, np.abs(scale) * std)
 

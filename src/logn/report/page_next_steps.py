@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from logn.calibrators.all_methods import method_named
+from logn.calibrators.methods import needs
 from logn.commands import command, corrected_name, values_of
 from logn.evaluate.comparison.comparison import DETECTION, Comparison
 from logn.evaluate.comparison.method_result import MethodResult
@@ -14,7 +14,7 @@ from logn.evaluate.comparison.verdict import tone
 from logn.report.task_words import metric_of, words_of
 
 # Methods that can be applied in part.
-IN_PART = ("recommended", "logn", "p2p", "loga", "norcal")
+IN_PART = ("recommended", "logn", "p2p")
 # The metric of the frequent classes, and what to call them.
 FREQUENT = {"APf": "frequent classes", "many": "many-shot classes"}
 # Options of the command that compared which choosing thresholds needs too.
@@ -98,11 +98,11 @@ def _thresholds(comparison: Comparison, method: str) -> str:
     if method in values_of(made.command, "--correction"):
         words += ["--correction", method]
     else:
-        needs = {*method_named(method.partition(":")[0]).needs}
-        if not needs <= {"moments", "counts"}:
+        needed = {*needs(method)}
+        if not needed <= {"moments", "counts"}:
             return ""
         words += ["--method", method]
-        words += ["-s", "STATISTICS"] if "moments" in needs and not [*values_of(made.command, "--statistics")] else []
-        words += ["--counts", "COUNTS"] if "counts" in needs and not [*values_of(made.command, "--counts")] else []
+        words += ["-s", "STATISTICS"] if "moments" in needed and not [*values_of(made.command, "--statistics")] else []
+        words += ["--counts", "COUNTS"] if "counts" in needed and not [*values_of(made.command, "--counts")] else []
     words += ["--coco"] if "coco" in values_of(made.command, "--protocol") else []
     return command(*words, "--split", "-o", "points.json", keep=KEPT, given=made.command)

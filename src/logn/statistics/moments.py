@@ -80,6 +80,27 @@ class StatisticsMetadata:
         """A copy with some fields replaced."""
         return replace(self, **changes)
 
+    def settled(
+        self, background: int | str | None = "recorded", activation: str | None = "recorded"
+    ) -> StatisticsMetadata:
+        """The same with the background and the activation that a caller gives instead of "recorded".
+
+        Where the activation is not known, it is a softmax beside a background column, and where each image has one row
+        of logits; else it stays None.
+
+        Example:
+            >>> metadata = StatisticsMetadata(class_names=("a", "b"))
+            >>> metadata.settled().activation, metadata.settled(background=0).activation
+            (None, 'softmax')
+        """
+        if activation not in (None, "recorded", *ACTIVATIONS):
+            raise InputError(f'Expected `activation` to be "softmax", "sigmoid" or "recorded", but got {activation!r}.')
+        index = check_background(self.background if background == "recorded" else background)
+        settled = self.activation if activation in (None, "recorded") else activation
+        if settled is None and (index is not None or self.population == "images"):
+            settled = "softmax"
+        return replace(self, background=index, activation=settled)
+
     def check_width(self, num_columns: int) -> None:
         """Refuse class names that are not one per column, a background alone, and unused columns out of range."""
         if self.background is not None and num_columns == 1:

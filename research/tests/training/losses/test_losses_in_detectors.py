@@ -12,8 +12,8 @@ from logn_research.training.detectors.train_detector import train_detector
 from logn_research.training.engine.checkpoint import Checkpoint, load_detector
 from torch import nn
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.methods.logit_normalization import logit_normalization
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.normalization import logit_normalization
 from logn.classes.counts import ClassCounts
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold

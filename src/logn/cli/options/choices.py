@@ -91,10 +91,10 @@ def complete_methods(incomplete: str) -> list[str]:
         >>> complete_methods("nor"), complete_methods("loga,p")
         (['norcal'], ['loga,p2p'])
     """
-    from logn.calibrators.all_methods import METHODS
+    from logn.calibrators.methods import METHODS
 
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{method.name}" for method in METHODS if method.name.startswith(last)]
+    return [f"{before}{comma}{name}" for name in METHODS if name.startswith(last)]
 
 
 def complete_presets(incomplete: str) -> list[str]:

@@ -203,7 +203,7 @@ BoundsOption = Annotated[
 TargetOption = Annotated[
     str | None,
     typer.Option(
-        help="Class mix that methods aim at, where they can: uniform, counts, training, or a file of shares.",
+        help="Class mix that methods aim at, where they can: uniform, training, or a file of shares.",
         rich_help_panel=METHODS,
     ),
 ]
@@ -222,9 +222,9 @@ FolderOption = Annotated[
 
 def read_target(text: str | None) -> Any:
     """The class mix that a word or a file stands for; a file is read at once, so that what is wrong with it is said."""
-    from logn.calibrators.target import COUNTS, TRAINING, UNIFORM, read_target_file
+    from logn.calibrators import methods
 
-    return text if text in (None, UNIFORM, COUNTS, TRAINING) else read_target_file(str(text))
+    return None if text is None else methods.read_target(text)
 
 
 def decode_options(
@@ -316,7 +316,7 @@ def check_numbers(bootstrap: int, confidence: float) -> None:
 
 def read_methods(listed: str | None, more: list[str], corrections: list[Path]) -> dict[str, Any]:
     """All methods by name: specifications, the default ones where none are listed, and corrections read from files."""
-    from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.affine import ClassAffine
     from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, split_methods
 
     specs = {spec: spec for spec in (*(split_methods(listed) if listed else DEFAULT_METHODS), *more)}

@@ -13,7 +13,7 @@ from logn.cli.paths import OverwriteOption, check_output
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.affine import ClassAffine
     from logn.logits.dumped import StoredArray
 
 
@@ -37,8 +37,7 @@ def apply(
 
     `logn apply affine.safetensors dump.npz --key cls_score -o corrected.safetensors`
     """
-    from logn.calibrators.class_affine import ClassAffine
-    from logn.calibrators.provenance import Target
+    from logn.calibrators.affine import ClassAffine, LogitFacts
     from logn.logits.dumped import check_writable, open_shards, write_logits
 
     check_output(output, affine, logits, overwrite=overwrite)  # in place, a second call would correct twice
@@ -46,7 +45,7 @@ def apply(
     (array,) = open_shards([logits], key)
     check_writable(output, array.dtype)
     # A file of logits tells its width and nothing else about the model that it is of.
-    correction.check_fits(Target(f"`{logits}`", num_classes=array.num_classes), what=f"`{affine}`")
+    correction.check_fits(LogitFacts(f"`{logits}`", num_columns=array.num_classes), what=f"`{affine}`")
     with progress("Applying", array.rows, shown=show_progress) as advance:
         write_logits(output, array.shape, array.dtype, _corrected(array, correction, advance))
     if json:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +18,6 @@ from logn.evaluate.detection.protocol import LVIS_CAP, SCORE_THRESHOLD
 from logn.files import format_of
 
 if TYPE_CHECKING:
-    from logn.calibrators.method_spec import FitInputs
     from logn.classes.counts import ClassCounts
 
 
@@ -90,7 +88,7 @@ def compare_detection(
     table = options.read_counts(counts)
     chosen = options.read_methods(methods, method or [], correction or [])
     inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
-    inputs = replace(inputs, target=options.read_target(target))
+    inputs["target"] = options.read_target(target)
     groups = options.group_counts(table, bounds, store.header.class_names)
     with progress("Decoding", len(store), shown=show_progress) as advance:
         comparison = run(
@@ -101,7 +99,7 @@ def compare_detection(
             sweeps=sweep or (),
             progress=advance,
             allow_mismatch=allow_mismatch,
-            inputs=inputs,
+            **inputs,
             **groups,
         )
     options.present(comparison, form, output, as_json=json, wide=wide)
@@ -168,18 +166,17 @@ def _fit_inputs(
     dimensions: Path | None,
     classifier: tuple[Path | None, str | None],
     names: tuple[str, ...] | None,
-) -> FitInputs:
-    from logn.calibrators.method_spec import FitInputs
+) -> dict[str, Any]:
     from logn.classes.dimensions import read_dimensions
     from logn.cli.verbs.fit import read_classifier
     from logn.statistics.moments import ClassMoments
 
     weights, key = classifier
     weight, bias = read_classifier(weights, key, None) if weights else (None, None)
-    return FitInputs(
-        moments=ClassMoments.load(statistics) if statistics else None,
-        counts=counts,
-        dimensions=read_dimensions(dimensions, names) if dimensions else None,
-        weight=weight,
-        bias=bias,
-    )
+    return {
+        "moments": ClassMoments.load(statistics) if statistics else None,
+        "counts": counts,
+        "dimensions": read_dimensions(dimensions, names) if dimensions else None,
+        "weight": weight,
+        "bias": bias,
+    }

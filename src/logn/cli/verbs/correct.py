@@ -51,7 +51,7 @@ from logn.commands import how_it_runs
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.affine import ClassAffine
     from logn.evaluate.models.correct import Correction
     from logn.evaluate.models.score_change import ScoreChange
 

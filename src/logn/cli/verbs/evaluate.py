@@ -45,7 +45,7 @@ def evaluate_store(
     json: JsonOption = False,
 ) -> None:
     """Decode and measure what `logn predict` wrote."""
-    from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.affine import ClassAffine
     from logn.evaluate.comparison.compare import compare
     from logn.evaluate.store.store import PredictionStore
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,16 +14,13 @@ import typer
 from logn.cli.console import JsonOption, command, count_of, echo, print_json, print_note
 from logn.cli.first_tries import refuse_model_as_statistics
 from logn.cli.option_words import in_options
-from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background
-from logn.cli.options.methods import read_method, with_method_options
+from logn.cli.options.choices import BACKGROUND_INDEX, Activation, Background, complete_methods
 from logn.cli.paths import check_output
 from logn.cli.statistics_summary import print_fold
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.calibrators.class_affine import ClassAffine
-    from logn.calibrators.method import Options
-    from logn.calibrators.method_spec import FitInputs
+    from logn.calibrators.affine import ClassAffine
     from logn.statistics.moments import ClassMoments
 
 StatisticsArgument = Annotated[
@@ -37,21 +34,35 @@ ActivationOption = Annotated[
 ]
 
 
-@with_method_options
 def fit(
     output: Annotated[Path, typer.Option("--output", "-o", help="The correction to write.")],
     statistics: StatisticsArgument = None,
-    method: str | None = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="recommended (default), logn (the paper's), p2p, loga, norcal, fracal, iif, tau-norm, temperature or "
+            "none; options follow a colon: norcal:gamma=0.6.",
+            autocompletion=complete_methods,
+        ),
+    ] = None,
+    counts: Annotated[Path | None, typer.Option(help="Training counts: annotations, .csv, .tsv, .npy or JSON.")] = None,
+    dimensions: Annotated[Path | None, typer.Option(help="fracal: annotations, .csv column, .npy or list.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="tau-norm: the weight, .npy or .safetensors.")] = None,
+    key: Annotated[str | None, typer.Option(help="Name of the weight in its file; its bias is beside it.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Class mix to aim at: uniform (default), training, or a file of shares.")
+    ] = None,
+    strength: Annotated[float | None, typer.Option(help="How much of the correction, from 0 to 1.")] = None,
     background: BackgroundOption = None,
     activation: ActivationOption = None,
-    key: Annotated[str | None, typer.Option(help="Name of the weight in the file of --weights.")] = None,
     json: JsonOption = False,
-    **chosen: Any,
 ) -> None:
     """Turn statistics or class counts into a correction of the logits, one scale and one shift per class.
 
     Without --method it is what LogN recommends for the model, as `logn inspect` explains. The paper's equations are
-    `--method logn`. Options of a method may also follow its name: `--method logn:margin=0,use_std=false`.
+    `--method logn`. Options of a method follow its name: `--method logn:margin=0,use_std=false`.
 
     **Examples**
 
@@ -59,60 +70,60 @@ def fit(
 
     `logn fit stats.safetensors --method logn -o paper.safetensors`
 
-    `logn fit --method norcal --gamma 0.6 --counts lvis_v1_train.json --background last -o affine.safetensors`
+    `logn fit --method norcal:gamma=0.6 --counts lvis_v1_train.json --background last -o affine.safetensors`
 
-    `logn fit stats.safetensors --method fracal --counts classes.csv --dimensions classes.csv --num-images 100170 -o
+    `logn fit stats.safetensors --method fracal:num_images=100170 --counts classes.csv --dimensions classes.csv -o
     affine.safetensors`
     """
-    if statistics is not None:
-        refuse_model_as_statistics(statistics)
-    name, options, files = read_method(method, chosen)
-    _check_counts_are_used(name, options, files)
-    check_output(output, statistics, *files.values(), holds="logn.affine")
-    inputs = _read_inputs(statistics, background, key, files)
-    inputs = replace(inputs, activation="recorded" if activation is None else activation.value)
-    with _kept_warnings() as told:
-        affine = _at_least_one(inputs).fit(name, options)
-        notes = _notes(name, options, inputs, affine)
-    affine.save(output)
-    for note in notes:
-        print_note(note)
-    _report(affine, output, notes, _warnings(affine, inputs.moments, told), as_json=json)
-
-
-def _check_counts_are_used(name: str, options: Options, files: Mapping[str, Path]) -> None:
-    """Refuse counts that would change nothing: methods that are made from statistics only aim at them."""
-    from logn.calibrators.all_methods import METHODS, method_named
-    from logn.calibrators.target import COUNTS, TRAINING
-
-    made_from_statistics = "moments" in method_named(name).needs
-    if "counts" in files and made_from_statistics and options.get("target") not in (COUNTS, TRAINING):
-        users = ", ".join(other.name for other in METHODS if "counts" in other.needs)
-        raise InputError(f"Expected `--counts` only with the methods {users} or `--target counts`, but got `{name}`.")
-
-
-def _read_inputs(
-    statistics: Path | None, background: Background | None, key: str | None, files: Mapping[str, Path]
-) -> FitInputs:
-    from logn.calibrators.method_spec import FitInputs
+    from logn.calibrators import methods
     from logn.classes.counts import ClassCounts
     from logn.classes.dimensions import read_dimensions
-    from logn.classes.tables import read_column
     from logn.statistics.moments import ClassMoments
 
+    if statistics is not None:
+        refuse_model_as_statistics(statistics)
+    spec = method or "recommended"
+    given: dict[str, Any] = {} if strength is None else {"strength": strength}
+    name, options = methods.parse(spec, given)
+    aim = None if target is None else methods.read_target(target)
+    _check_counts_are_used(name, counts, options.get("target", aim))
+    check_output(output, statistics, counts, dimensions, weights, holds="logn.affine")
     moments = ClassMoments.load(statistics) if statistics else None
-    place = "recorded" if background is None else BACKGROUND_INDEX[background]
-    names = _foreground_names(moments, place)
-    weight, bias = read_classifier(files["weight"], key, files.get("bias")) if "weight" in files else (None, None)
-    return FitInputs(
-        moments=moments,
-        counts=ClassCounts.load(files["counts"]) if "counts" in files else None,
-        dimensions=read_dimensions(files["dimensions"], names) if "dimensions" in files else None,
-        weight=weight,
-        bias=bias,
-        active=read_column(files["active"], "active") != 0 if "active" in files else None,
-        background=place,
-    )
+    index = "recorded" if background is None else BACKGROUND_INDEX[background]
+    names = _foreground_names(moments, index)
+    table = None if counts is None else ClassCounts.load(counts)
+    unseen = 0 if table is None else int((table.image_counts < 1).sum())
+    weight, bias = (None, None) if weights is None else read_classifier(weights, key, None)
+    with _kept_warnings() as told:
+        affine = methods.fit(
+            spec,
+            moments,
+            None if table is None else table.at_least(1),  # a class that was never seen has no logarithm
+            dimensions=None if dimensions is None else read_dimensions(dimensions, names),
+            weight=weight,
+            bias=bias,
+            target=aim,
+            background=index,
+            activation="recorded" if activation is None else activation.value,
+            **given,
+        )
+    affine.save(output)
+    notes = [f"{count_of(unseen, 'class')} without a training image, counted as 1."] if unseen else []
+    if name == "fracal" and dimensions is None and options.get("power") != 0:
+        notes.append("Without --dimensions only the frequency part of FRACAL is used.")
+    for note in notes:
+        print_note(note)
+    _report(affine, output, notes, _warnings(affine, moments, told), as_json=json)
+
+
+def _check_counts_are_used(name: str, counts: Path | None, target: Any) -> None:
+    """Refuse counts that would change nothing."""
+    from logn.calibrators.methods import METHODS, TRAINING, needs
+
+    aims = isinstance(target, str) and target == TRAINING
+    if counts is not None and "moments" in needs(name) and not aims:
+        users = ", ".join(other for other in METHODS if "counts" in needs(other))
+        raise InputError(f"Expected `--counts` only with the methods {users} or `--target training`, but got `{name}`.")
 
 
 def _foreground_names(moments: ClassMoments | None, background: int | str | None) -> tuple[str, ...] | None:
@@ -125,13 +136,6 @@ def _foreground_names(moments: ClassMoments | None, background: int | str | None
     return moments.metadata.class_names[foreground_columns(moments.num_columns, place)]
 
 
-def _at_least_one(inputs: FitInputs) -> FitInputs:
-    """The same with classes that were never seen counted once: they have no logarithm otherwise."""
-    from logn.classes.counts import ClassCounts
-
-    return replace(inputs, counts=inputs.counts.at_least(1)) if isinstance(inputs.counts, ClassCounts) else inputs
-
-
 def read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any, Any]:
     """Read a weight and, from the same safetensors file or one of its own, its bias."""
     from logn.logits.dumped import array_names, read_array
@@ -141,17 +145,6 @@ def read_classifier(path: Path, key: str | None, bias: Path | None) -> tuple[Any
         return weight, read_array(bias)
     beside = key.removesuffix("weight") + "bias" if key and key.endswith("weight") else ""
     return weight, read_array(path, beside) if beside in array_names(path) else None
-
-
-def _notes(name: str, options: Options, inputs: FitInputs, affine: ClassAffine) -> list[str]:
-    """What was done with the inputs that one may not expect."""
-    from logn.calibrators.all_methods import method_named
-    from logn.classes.counts import ClassCounts
-
-    unseen = int((inputs.counts.image_counts < 1).sum()) if isinstance(inputs.counts, ClassCounts) else 0
-    notes = [f"{count_of(unseen, 'class')} without a training image, counted as 1."] if unseen else []
-    further = method_named(name).notes
-    return notes if further is None else [*notes, *further(_at_least_one(inputs).checked(name), options, affine)]
 
 
 @contextlib.contextmanager
@@ -190,7 +183,7 @@ def _report(affine: ClassAffine, output: Path, notes: list[str], warnings: list[
                 "output": output,
                 "method": affine.method,
                 "settings": dict(affine.settings),
-                "num_classes": affine.num_classes,
+                "num_classes": affine.num_columns,
                 "background": affine.background,
                 "scale": affine.scale,
                 "shift": affine.shift,
@@ -201,7 +194,7 @@ def _report(affine: ClassAffine, output: Path, notes: list[str], warnings: list[
         )
         return
     settings = ", ".join(f"{name}={_told(value)}" for name, value in affine.settings.items())
-    columns = count_of(affine.num_classes, "column")
+    columns = count_of(affine.num_columns, "column")
     echo(f"{output}: {affine.method or 'none'} for {columns} ({settings or 'no settings'}).")
     low, high = affine.scale.min(), affine.scale.max()
     echo(f"Scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}.")

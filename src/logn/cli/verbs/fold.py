@@ -50,7 +50,7 @@ def fold(
 
     `logn fold detr.onnx affine.safetensors -o corrected.onnx --activation softmax --input-shape images=1x3x800x800`
     """
-    from logn.calibrators.class_affine import ClassAffine
+    from logn.calibrators.affine import ClassAffine
 
     _check_kind(model)
     check_output(output, model, affine, overwrite=overwrite)

@@ -110,7 +110,7 @@ def _correction(
 ) -> Any:
     """The correction that comes first: from a file, or what a method gives for the logits of a store."""
     if file is not None:
-        from logn.calibrators.class_affine import ClassAffine
+        from logn.calibrators.affine import ClassAffine
 
         if method is not None:
             raise InputError("Expected one of `--method` and `--correction`, but got both.")

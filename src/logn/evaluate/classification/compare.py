@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
 
-from logn.calibrators.method_spec import FitInputs
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.logits import open_logits
@@ -47,7 +45,6 @@ def compare_classification(
     progress: Callable[[int], object] | None = None,
     settings: CompareSettings | None = None,
     num_bootstrap: int | None = None,
-    inputs: FitInputs | None = None,
     dimensions: npt.ArrayLike | None = None,
     allow_mismatch: bool = False,
     target: Any = None,
@@ -81,12 +78,12 @@ def compare_classification(
         settings: What is measured, and how, instead of the single choices `split`, `objective`, `bounds`,
             `num_bootstrap`, `confidence` and `seed`.
         num_bootstrap: Bootstrap samples of the rows that intervals are made from, by default 1000; 0 for no intervals.
-        inputs: What methods are fitted from, instead of `moments`, `counts`, `dimensions`, `weight` and `bias`.
         dimensions: Fractal dimensions of the classes, for fracal.
         allow_mismatch: Only warn where a map that was made elsewhere is of other classes.
-        target: Class mix that methods aim at, where they can: shares, "counts", "training" or a file; default uniform.
+        target: Class mix that methods aim at, where they can: shares, "training" or a file; default uniform.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> labels = rng.integers(0, 3, 300)
         >>> scores = 2 * np.eye(3)[labels] + rng.normal(size=(300, 3)) + [3.0, 1.0, 0.0]
@@ -99,29 +96,22 @@ def compare_classification(
     settings = _one_of("settings", settings, choices) or CompareSettings(**_given(choices))
     if dev is not None and settings.split:
         raise InputError("Expected one of `dev` and `split`, but got both.")
-    fields = {"moments": moments, "counts": counts, "dimensions": dimensions, "weight": weight, "bias": bias}
-    fitted_from = _one_of("inputs", inputs, fields | {"target": target})
-    fitted_from = fitted_from or FitInputs(None, counts, dimensions, weight, bias, target=target)
-    if fitted_from.background not in ("recorded", None):
-        raise InputError(
-            f"Expected `background` of `inputs` to be None for a classifier, but got {fitted_from.background!r}."
-        )
+    fitted_from = _given({"counts": counts, "dimensions": dimensions, "weight": weight, "bias": bias, "target": target})
     clock = StepClock()
     opened = open_logits(logits)
     classes = checked_labels(labels, opened.num_classes)
     opened.check_labels(classes)  # before the training logits are read, which may take long
-    recorded = moments if inputs is None else inputs.moments
-    statistics = training_moments(recorded, train_logits, opened.num_classes)
+    statistics = training_moments(moments, train_logits, opened.num_classes)
     clock.lap("statistics")
     truth = classification_truth(
         classes,
         opened.num_classes,
-        train_counts=fitted_from.counts,
+        train_counts=counts,
         families=families,
-        class_names=class_names or _known_names(statistics, fitted_from.counts),
+        class_names=class_names or _known_names(statistics, counts),
         bounds=settings.bounds or PAPER_BOUNDS,
     )
-    fitter = ClassifierFit(truth, replace(fitted_from, moments=statistics), allow_mismatch)
+    fitter = ClassifierFit(truth, _given(fitted_from | {"moments": statistics}), allow_mismatch)
     task = ClassificationTask(opened, truth, fitter, settings, dev)
     return run_comparison(task, named_methods(methods), settings, sweeps=sweeps, clock=clock, progress=progress)
 

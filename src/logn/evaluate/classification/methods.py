@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from logn.calibrators.all_methods import method_named
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import FitInputs, parse_method
-from logn.calibrators.provenance import Target
+from logn.calibrators.affine import ClassAffine, LogitFacts
+from logn.calibrators.methods import fit, needs, parse
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.classification.logits import moments_of_logits
@@ -56,7 +55,7 @@ class ClassifierFit:
     """
 
     truth: ClassificationTruth
-    given: FitInputs
+    given: Mapping[str, Any]
     allow_mismatch: bool = False
 
     def map_of(self, name: str, method: str | LogitMap) -> LogitMap:
@@ -64,42 +63,36 @@ class ClassifierFit:
         if isinstance(method, str):
             return self.map(method)
         if isinstance(method, ClassAffine):
-            target = Target("the logits", self.truth.num_classes, None, self.truth.class_names)
-            method.check_fits(target, what=f"`{name}`", allow_mismatch=self.allow_mismatch)
+            facts = LogitFacts("the logits", self.truth.num_classes, None, self.truth.class_names)
+            method.check_fits(facts, what=f"`{name}`", allow_mismatch=self.allow_mismatch)
         return method
 
     @property
     def moments(self) -> ClassMoments | None:
         """Statistics of the logits of training images."""
-        return self.given.moments
+        return self.given.get("moments")
 
     @cached_property
-    def inputs(self) -> FitInputs:
+    def inputs(self) -> dict[str, Any]:
         """What methods are fitted from: counts in the order of the columns, of which none is a background."""
         # What is measured here is a softmax, but a classifier that was trained with sigmoids may say so.
         recorded = None if self.moments is None else self.moments.metadata.activation
-        activation = (recorded or "softmax") if self.given.activation == "recorded" else self.given.activation
-        return replace(
-            self.given,
-            counts=self._counts(),
-            background=None,
-            activation=activation,
-            num_columns=self.truth.num_classes,
-        )
+        known = {"background": None, "activation": recorded or "softmax", "num_columns": self.truth.num_classes}
+        return known | dict(self.given) | {"counts": self._counts()}
 
     def map(self, spec: str) -> LogitMap:
         """Fit one method."""
-        name, _ = parse_method(spec)
-        if "moments" in method_named(name).needs and self.given.moments is None:
+        name, _ = parse(spec)
+        if "moments" in needs(name) and self.moments is None:
             raise InputError(
                 f"Expected statistics (`moments`, `--statistics`) or `train_logits` (`--train-logits`) for the method "
                 f"`{name}`, but got neither."
             )
-        affine = self.inputs.fit(spec)
-        if affine.num_classes != self.truth.num_classes:
+        affine = fit(spec, **self.inputs)
+        if affine.num_columns != self.truth.num_classes:
             raise InputError(
                 f"Expected the input of `{name}` to be of the {self.truth.num_classes} classes of the logits, "
-                f"but got {affine.num_classes}."
+                f"but got {affine.num_columns}."
             )
         return affine
 

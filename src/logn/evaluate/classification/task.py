@@ -142,6 +142,6 @@ class ClassificationTask:
             {
                 "logits": {"name": self.logits.name, "rows": len(self.logits), "columns": self.logits.num_classes},
                 "statistics": None if moments is None else describe_statistics(moments),
-                "fitted_from": self.fitter.inputs.names,
+                "fitted_from": list(self.fitter.given),
             }
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.method_spec import FitInputs
+from logn.calibrators.methods import checked_inputs
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.engine import StepClock, run_comparison
@@ -38,7 +38,6 @@ def compare(
     group_counts: npt.ArrayLike | None = None,
     mask_maker: MaskMaker | None = None,
     progress: Callable[[int], object] | None = None,
-    inputs: FitInputs | None = None,
     allow_mismatch: bool = False,
     **fit_inputs: Any,
 ) -> Comparison:
@@ -59,9 +58,9 @@ def compare(
             annotations says them, and without it `counts`.
         mask_maker: Makes the masks of the detections of each method, for mask AP.
         progress: Called with the number of images that were decoded since the last call.
-        inputs: What methods are fitted from.
         allow_mismatch: Only warn of maps and statistics of another model.
-        fit_inputs: Or its fields by name: `moments`, `counts`, `dimensions` and so on.
+        fit_inputs: What methods are fitted from, as in `logn.methods.fit`: `moments`, `counts`, `dimensions`, `weight`,
+            `bias`, `target`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -76,11 +75,11 @@ def compare(
             raise InputError("Expected `group_counts` and `mask_maker` only with the predictions of a detector.")
         from logn.evaluate.classification.compare import compare_classification
 
-        choices: dict[str, Any] = {"settings": settings, "sweeps": sweeps, "progress": progress, "inputs": inputs}
+        choices: dict[str, Any] = {"settings": settings, "sweeps": sweeps, "progress": progress}
         return compare_classification(
             store, annotations, methods, allow_mismatch=allow_mismatch, **choices, **fit_inputs
         )
-    fitted_from = FitInputs.of(inputs, fit_inputs)
+    fitted_from = checked_inputs(fit_inputs)
     settings = settings or CompareSettings()
     clock = StepClock()
     store = store if isinstance(store, PredictionStore) else PredictionStore(store)
@@ -90,7 +89,9 @@ def compare(
     named = named_methods(methods)
     if doubt := other_images(store, truth):
         warnings.warn(doubt, LogNWarning, stacklevel=2)
-    counts = None if fitted_from.counts is None else aligned_counts(fitted_from.counts, store.header).image_counts
+    counts = None
+    if "counts" in fitted_from:
+        counts = aligned_counts(fitted_from["counts"], store.header).image_counts
     if group_counts is None and truth.frequency is None:
         group_counts = counts
     groups, group_source = groups_of_classes(truth, group_counts, settings.group_bounds)

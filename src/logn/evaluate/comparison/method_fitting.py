@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.all_methods import method_named
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import FitInputs, parse_method
-from logn.calibrators.methods.fracal import FracalSigmoid
-from logn.calibrators.provenance import Target, check_background_place, check_source, check_width, with_background_name
+from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_name
+from logn.calibrators.fracal import FracalSigmoid
+from logn.calibrators.methods import checked_inputs, fit, needs, parse
 from logn.calibrators.recommend import RECOMMENDED
 from logn.classes.counts import ClassCounts
 from logn.classes.shares import ClassShares
@@ -72,7 +70,7 @@ def map_for_store(
     name: str,
     method: str | LogitMap,
     header: StoreHeader,
-    inputs: FitInputs | None = None,
+    inputs: Mapping[str, Any] | None = None,
     *,
     allow_mismatch: bool = False,
 ) -> LogitMap:
@@ -82,7 +80,7 @@ def map_for_store(
         name: What to call it in messages.
         method: A specification, a ClassAffine, any function of logits, or None.
         header: What the store says of its logits.
-        inputs: What specifications are fitted from.
+        inputs: What specifications are fitted from: the keyword arguments of `logn.methods.fit`.
         allow_mismatch: Only warn where a map or the statistics are of other classes, another activation or other
             weights.
 
@@ -95,67 +93,62 @@ def map_for_store(
 but got -1 (last).
     """
     if isinstance(method, str):
-        return fit_for_store(method, header, inputs, allow_mismatch=allow_mismatch)
+        return fit_for_store(method, header, allow_mismatch=allow_mismatch, **(inputs or {}))
     if isinstance(method, ClassAffine):
         method.check_fits(_logits_of(header), what=f"`{name}`", allow_mismatch=allow_mismatch)
     return method
 
 
-def fit_for_store(
-    spec: str,
-    header: StoreHeader,
-    inputs: FitInputs | None = None,
-    *,
-    allow_mismatch: bool = False,
-    **given: Any,
-) -> LogitMap:
+def fit_for_store(spec: str, header: StoreHeader, *, allow_mismatch: bool = False, **inputs: Any) -> LogitMap:
     """Fit the method that `spec` names for the logits of a store.
 
     Args:
-        spec: Such as "logn:margin=0" or "norcal", as `logn.calibrators.method_spec.fit_method` reads it.
+        spec: Such as "logn:margin=0" or "norcal", as `logn.methods.fit` reads it.
         header: What the store says of its logits: columns, background, activation, class names.
-        inputs: What it is fitted from. Counts are put in the order of the store's classes where both have names.
         allow_mismatch: Only warn where the statistics are of other classes, another activation or other weights.
-        given: Or the fields of `inputs` by name: `moments`, `counts`, `dimensions`, `weight` and so on.
+        inputs: What it is fitted from: the keyword arguments of `logn.methods.fit`. Counts are put in the order of the
+            store's classes where both have names.
 
     Example:
         >>> header = StoreHeader(num_columns=3, activation="sigmoid")
         >>> fit_for_store("norcal:gamma=1", header, counts=[100, 10, 1]).shift.round(3)
         array([-4.605, -2.303, -0.   ])
     """
-    inputs = FitInputs.of(inputs, given)
-    if inputs.moments is not None:
-        _check_statistics(inputs.moments, _logits_of(header), allow_mismatch)
-    name, options = parse_method(spec)
-    table = None if inputs.counts is None else aligned_counts(inputs.counts, header)
-    if header.class_columns is not None and "counts" in method_named(name).needs:
-        return _fit_for_labelled_columns(spec, header, inputs)
-    inputs = replace(
-        inputs,
-        moments=_with_names(inputs.moments, header),
-        counts=None if header.class_columns is not None else table,
-        background=header.background if inputs.background == "recorded" else inputs.background,
-        activation=header.activation if inputs.activation == "recorded" else inputs.activation,
-        num_columns=header.num_columns if inputs.num_columns is None else inputs.num_columns,
-        target=_aligned_target(inputs.target, header),
+    inputs = checked_inputs(inputs)
+    name, options = parse(spec)
+    moments, counts = inputs.pop("moments", None), inputs.pop("counts", None)
+    if moments is not None:
+        _check_statistics(moments, _logits_of(header), allow_mismatch)
+    table = None if counts is None else aligned_counts(counts, header)
+    if header.class_columns is not None and "counts" in needs(name):
+        return _fit_for_labelled_columns(spec, header, counts=table, **inputs)
+    if name == "fracal" and header.activation == "sigmoid" and table is not None:
+        return ScoresAsLogits(FracalSigmoid.fit(table, dimensions=inputs.get("dimensions"), **options), increasing=True)
+    if isinstance(inputs.get("target"), ClassShares):
+        inputs["target"] = inputs["target"].aligned_to(header.class_names)
+    recorded = {"background": header.background, "activation": header.activation, "num_columns": header.num_columns}
+    return fit(
+        spec,
+        _with_names(moments, header),
+        None if header.class_columns is not None else table,
+        **(
+            recorded
+            | {key: value for key, value in inputs.items() if not (isinstance(value, str) and value == "recorded")}
+        ),
     )
-    to_scores = method_named(name).sigmoid_scores
-    if to_scores is not None and header.activation == "sigmoid":
-        return ScoresAsLogits(to_scores(inputs.checked(name), options), increasing=True)
-    return inputs.fit(spec)
 
 
-def _fit_for_labelled_columns(spec: str, header: StoreHeader, inputs: FitInputs) -> ClassAffine:
+def _fit_for_labelled_columns(spec: str, header: StoreHeader, **inputs: Any) -> ClassAffine:
     """Fit a method of counts, which only the classes of the labels have: the other columns are left alone."""
     plain = replace(header, num_columns=header.num_classes + (header.background is not None), class_columns=None)
-    small = fit_for_store(spec, plain, replace(inputs, moments=None, num_columns=None))
+    small = fit_for_store(spec, plain, **{name: value for name, value in inputs.items() if name != "num_columns"})
     if not isinstance(small, ClassAffine):
         raise InputError(
             f"Expected `{spec}` for a model whose classes are those of the labels, but the predictions have "
             f"{header.num_columns} columns for {header.num_classes} classes, and it is no map per class."
         )
     scale, shift = np.ones(header.num_columns), np.zeros(header.num_columns)
-    chosen = foreground_columns(small.num_classes, small.background)
+    chosen = foreground_columns(small.num_columns, small.background)
     scale[header.columns], shift[header.columns] = small.scale[chosen], small.shift[chosen]
     return ClassAffine(scale, shift, header.background, small.method, small.settings)
 
@@ -170,14 +163,10 @@ def _with_names(moments: ClassMoments | None, header: StoreHeader) -> ClassMomen
     return named
 
 
-def _aligned_target(target: Any, header: StoreHeader) -> Any:
-    return target.aligned_to(header.class_names) if isinstance(target, ClassShares) else target
-
-
-def _logits_of(header: StoreHeader) -> Target:
-    return Target(
+def _logits_of(header: StoreHeader) -> LogitFacts:
+    return LogitFacts(
         "the predictions",
-        num_classes=header.num_columns,
+        num_columns=header.num_columns,
         background=header.background,
         class_names=header.class_names if header.class_columns is None else None,  # of all columns, or not at all
         activation=header.activation,
@@ -185,16 +174,16 @@ def _logits_of(header: StoreHeader) -> Target:
     )
 
 
-def _check_statistics(moments: ClassMoments, target: Target, allow_mismatch: bool) -> None:
+def _check_statistics(moments: ClassMoments, facts: LogitFacts, allow_mismatch: bool) -> None:
     """Refuse statistics of other logits than those of the store."""
     what, metadata = "the statistics", moments.metadata
-    check_width(what, moments.num_columns, target)
+    facts.check_width(what, moments.num_columns)
     # Moments are per column: those that name no background serve any, which a map that is fitted to one does not.
     if metadata.background is not None:
-        check_background_place(what, metadata.background, target)
+        facts.check_background(what, metadata.background)
     else:
-        metadata = metadata.with_changes(background=target.background)
-    check_source(what, metadata, target, allow_mismatch=allow_mismatch)
+        metadata = metadata.with_changes(background=facts.background)
+    facts.check_source(what, metadata, allow_mismatch=allow_mismatch)
 
 
 def aligned_counts(counts: ClassCounts | npt.ArrayLike, header: StoreHeader) -> ClassCounts:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.all_methods import method_named, swept_parameters
+from logn.calibrators.methods import METHODS, number_options
 from logn.errors import InputError
 from logn.strict_json import number_or_nan
 
@@ -59,23 +59,19 @@ class Sweep:
 
 
 def _swept(method: str | None, parameter: str, text: str) -> tuple[str, str]:
-    """The method and the option that a sweep is over; a parameter may be called as the option or as its flag."""
+    """The method and the option that a sweep is over; without a method the first that has the option."""
     if method is None:
-        known = swept_parameters()
-        if parameter not in known:
-            raise InputError(
-                f"Expected `--sweep` to name a method for `{parameter}`, as in method:{text}, or to be one of "
-                f"{', '.join(known)}."
-            )
-        return known[parameter]
-    numbers = {name: option for name, option in method_named(method).options.items() if option.is_number}
-    for name, option in numbers.items():
-        if parameter in (name, option.flag_name):
-            return method, name
-    listed = ", ".join(numbers) or "none"
-    raise InputError(
-        f"Expected `--sweep` over a number of `{method}`, of which it has {listed}, but got `{parameter}`."
-    )
+        for name in METHODS:
+            if parameter in number_options(name):
+                return name, parameter
+        raise InputError(f"Expected `--sweep` to be over a number of a method, as gamma is, but got {text!r}.")
+    numbers = number_options(method)
+    if parameter not in numbers:
+        raise InputError(
+            f"Expected `--sweep` over a number of `{method}`, of which it has {', '.join(numbers) or 'none'}, but got "
+            f"`{parameter}`."
+        )
+    return method, parameter
 
 
 def parse_sweeps(sweeps: Sequence[Sweep | str]) -> list[Sweep]:

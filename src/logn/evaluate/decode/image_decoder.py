@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.decode.detections import DecodeSettings, Detections, Skipped
 from logn.evaluate.decode.nms import Boxes, Suppression

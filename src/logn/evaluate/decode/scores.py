@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
 from logn.logits.arrays import widen
 
@@ -246,10 +246,10 @@ class ScoreFunction:
             self._call = transform
 
     def _take_affine(self, affine: ClassAffine) -> None:
-        if affine.num_classes != self._num_columns:
+        if affine.num_columns != self._num_columns:
             raise InputError(
                 f"Expected the map {affine.method!r} to cover the {self._num_columns} columns of the predictions, "
-                f"but it covers {affine.num_classes}."
+                f"but it covers {affine.num_columns}."
             )
         scale, shift = affine.scale.astype(np.float32), affine.shift.astype(np.float32)
         if (scale == 1).all() and (shift == 0).all():

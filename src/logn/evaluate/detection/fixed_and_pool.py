@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.average_precision import average_precision_per_class
 from logn.evaluate.detection.class_groups import GROUPS, Groups

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.method_spec import FitInputs
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import AddDetails, DetectionScope, EvaluatedClass, detection_classes
 from logn.evaluate.comparison.engine import Mask, Progress
@@ -55,7 +54,7 @@ class DetectionTask:
         groups: `(F,)` "r", "c" or "f"; None when unknown.
         group_source: Where the groups come from.
         settings: What is measured, and how.
-        inputs: What methods are fitted from.
+        inputs: What methods are fitted from, by name: keyword arguments of `logn.methods.fit`.
         train_counts: `(F,)` training images of each class; None when unknown.
         mask_maker: Makes the masks of the detections of each method.
         first_notes: What is to be known before anything is measured.
@@ -67,7 +66,7 @@ class DetectionTask:
     groups: Groups | None
     group_source: str | None
     settings: CompareSettings
-    inputs: FitInputs
+    inputs: Mapping[str, Any]
     train_counts: FloatArray | None = None
     mask_maker: MaskMaker | None = None
     first_notes: tuple[str, ...] = ()
@@ -226,7 +225,7 @@ class DetectionTask:
 
     def classes(self) -> tuple[EvaluatedClass, ...]:
         """The classes of the annotations."""
-        return detection_classes(self.truth, self.groups, self.train_counts, self.inputs.moments)
+        return detection_classes(self.truth, self.groups, self.train_counts, self.inputs.get("moments"))
 
     def notes(self, specs: Sequence[Any]) -> tuple[str, ...]:
         """What to know before reading the numbers."""
@@ -239,7 +238,7 @@ class DetectionTask:
 
     def provenance(self) -> Provenance:
         """When, with what and from what."""
-        store, moments = self.store, self.inputs.moments
+        store, moments = self.store, self.inputs.get("moments")
         source = find_labels(self.truth.source)
         return Provenance.now(
             {
@@ -254,7 +253,7 @@ class DetectionTask:
                 "annotations": self.truth.source,
                 "image_root": str(source.root.absolute()) if source.path.exists() else None,
                 "statistics": None if moments is None else describe_statistics(moments),
-                "fitted_from": self.inputs.names,
+                "fitted_from": list(self.inputs),
             }
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.onnx_fold import Proof
 from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, beside

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import FitInputs, parse_method
-from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, check_threshold, recommend
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.checks import checked_share
+from logn.calibrators.methods import fit, parse
+from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, recommend
 from logn.deploy.onnx_fold import Proof
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, ImageItem, Traits, beside
@@ -145,7 +146,7 @@ def correct(
         images: A folder of training images, a list of files, or a list of functions without arguments that give one
             RGB image each. Labels are not needed.
         output: Where to write; it must not exist yet, unless `overwrite`.
-        method: A method as for `logn.fit_method`; what `logn.recommend` says by default.
+        method: A method as for `logn.methods.fit`; what `logn.recommend` says by default.
         affine: A map to fold in the place of one that is fitted here, such as that of `logn.OperatingPoints`.
         threshold: The score above which you count a detection; by default 0.25 for sigmoids, 0.05 for a softmax.
         max_images: Take at most this many images, spread evenly.
@@ -183,11 +184,11 @@ def correct(
     '''
     name, target = os.fspath(model), None if output is None else Path(output)
     if threshold is not None:
-        check_threshold(threshold)
+        checked_share("threshold", threshold)
     if method is not None:
         if affine is not None:
             raise InputError("Expected `method` or a map (`affine`, `--operating-points`), but got both.")
-        parse_method(method)
+        parse(method)
     if target is None and not dry_run:
         raise InputError("Expected `output`, where to write the corrected model, but got none.")
     names = (tensor,) if isinstance(tensor, str) else tensor
@@ -221,9 +222,9 @@ def correct(
         return found
     else:
         chosen = method or RECOMMENDED
-        keeps = {"threshold": recommendation.threshold} if chosen == RECOMMENDED else {}
+        keeps: dict[str, Any] = {"threshold": recommendation.threshold} if chosen == RECOMMENDED else {}
         with _quiet():
-            maps = tuple(FitInputs(moments=part).fit(chosen, keeps) for part in moments)
+            maps = tuple(fit(chosen, part, **keeps) for part in moments)
     place = target or Path(f"corrected{source.traits.suffix}")
     with _workshop(target if not dry_run else None) as folder:
         proof = source.write(maps, folder / place.name, files.few(PROOF_IMAGES))
@@ -265,10 +266,10 @@ def _one_map(affine: ClassAffine, moments: Sequence[ClassMoments]) -> tuple[Clas
     """A given map, where the model has one set of logits and as many columns."""
     if len(moments) > 1:
         raise InputError(f"Expected a model with one set of class logits for a given map, but it has {len(moments)}.")
-    if affine.num_classes != moments[0].num_columns:
+    if affine.num_columns != moments[0].num_columns:
         raise InputError(
             f"Expected a map of {moments[0].num_columns} columns, as the model has them, but got one of "
-            f"{affine.num_classes}."
+            f"{affine.num_columns}."
         )
     return (affine,)
 

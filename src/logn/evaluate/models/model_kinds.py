@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.onnx_fold import Proof
 from logn.errors import InputError
 from logn.logits.images import Preprocessing, read_rgb

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.onnx_fold import TOLERANCE, Proof, fold_onnx, refuse_folded_file
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, preprocessing_in_words

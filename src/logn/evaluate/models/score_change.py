@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.known_activation import assumed_activation, known_activation
+from logn.calibrators.affine import ClassAffine
 from logn.calibrators.recommend import class_scores, matching_threshold
 from logn.statistics.moments import ClassMoments
 
@@ -57,7 +56,7 @@ def score_change(moments: ClassMoments, affine: ClassAffine, threshold: float, i
     """
     if len(moments.sample) == 0:
         return None
-    activation = assumed_activation(known_activation(moments.metadata, affine.background))
+    activation = moments.metadata.settled(affine.background).activation or "sigmoid"
     before, after = (class_scores(moments, part, activation) for part in (None, affine))
     weight = before.sum(axis=1)
     changed = after.argmax(axis=1) != before.argmax(axis=1)

@@ -192,7 +192,7 @@ def _load_state(model: TorchModel, path: Path) -> TorchModel:
 
 def _fitting(names: tuple[str, ...] | None, network: nn.Module, layer: LogitLayer) -> tuple[str, ...] | None:
     """Names of all columns, if there are so many."""
-    from logn.calibrators.provenance import with_background_name
+    from logn.calibrators.affine import with_background_name
     from logn.logits.layer import count_columns
 
     columns = count_columns(network, layer)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.provenance import with_background_name
+from logn.calibrators.affine import ClassAffine, with_background_name
 from logn.errors import InputError
 from logn.evaluate.thresholds.points import OperatingPoints, check_threshold
 from logn.logits.arrays import FloatArray, sigmoid, softmax

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.provenance import Target as Logits
-from logn.calibrators.provenance import with_background_name
+from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_name
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.decode.decoder import decode as decode_store
@@ -157,7 +155,7 @@ def read_detections(
     )
     if affine is not None:
         affine.check_fits(
-            Logits("the predictions", header.num_columns, header.background, header.class_names, header.activation)
+            LogitFacts("the predictions", header.num_columns, header.background, header.class_names, header.activation)
         )
     limits = (decode or DecodeSettings()).resolved(header)
     detections = decode_store(store, affine, limits, progress=progress)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.thresholds.choose import NO_BETTER, NO_OBJECTS, TOO_FEW, UNREACHED
 from logn.files import require_file, write_text

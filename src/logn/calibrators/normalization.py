@@ -1,30 +1,28 @@
-"""Logit Normalization (Zhao, Teng, Wang; IJCV 2024): one formula, of which the paper's equations are the defaults."""
+"""Logit Normalization (Zhao, Teng, Wang; IJCV 2024) and Prior2Posterior (WACV 2025): one formula.
+
+A softmax without a background ignores a shift that all classes share; sigmoids do not. So where the activation is not
+known, the prior is that of sigmoids: right for them, and no harm to a softmax.
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.class_frequencies import checked_number, checked_strength, checked_target
-from logn.calibrators.known_activation import assumed_activation, known_activation
-from logn.calibrators.method import Method, MethodInputs, Option, Options
-from logn.calibrators.target import STRENGTH_OPTION, TARGET_OPTION, target_shares
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.checks import check_moments, checked_number, checked_share, checked_target
 from logn.errors import InputError, LogNWarning
-from logn.logits.arrays import FloatArray, check_background, foreground_columns
-from logn.statistics.diagnosis import active_classes as active_classes
-from logn.statistics.diagnosis import refuse_probabilities, value_checks
+from logn.logits.arrays import FloatArray, foreground_columns
+from logn.statistics.diagnosis import active_classes, value_checks
 from logn.statistics.moments import ClassMoments
-from logn.statistics.sums import ACTIVATIONS
 
 Statistic = Literal["mean", "prior"]
 MarginName = Literal["min", "mean", "max", "background"]
 Margin = MarginName | float
-STATISTICS = ("mean", "prior")
-MARGIN_NAMES = ("min", "mean", "max", "background")
 
 
 def logit_normalization(
@@ -75,18 +73,17 @@ def logit_normalization(
         array([-0.597, -0.113,  0.   ,  0.   ])
     """
     check_moments(moments)
-    index = check_background(moments.metadata.background if background == "recorded" else background)
-    known = known_activation(moments.metadata, index, activation)
-    foreground = foreground_columns(moments.num_columns, index)
+    head = moments.metadata.settled(background, activation)
+    index, foreground = head.background, foreground_columns(moments.num_columns, head.background)
     live = active_classes(moments, index) if active is None else _checked_mask(active, moments.num_columns)
-    values = _statistic(moments, statistic, known)
+    values = _statistic(moments, statistic, head.activation)
     live = (live & np.isfinite(values))[foreground]
     if not live.any():
         raise InputError("Expected `moments` to have at least one live foreground class, but got none.")
     for sentence in value_checks(moments, background=index):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
-    values = checked_strength(strength) * np.where(np.isfinite(values), values, 0.0)
-    level = _margin_value(margin, values[foreground][live], None if index is None else float(values[index]), index)
+    values = checked_share("strength", strength) * np.where(np.isfinite(values), values, 0.0)
+    level = _margin_value(margin, values[foreground][live], None if index is None else float(values[index]))
     divisor = _divisor(moments, foreground, live, std_power, eps) if use_std else np.ones(len(live))
     settings: dict[str, Any] = {
         "statistic": statistic,
@@ -110,36 +107,67 @@ def logit_normalization(
         index,
         method="logn",
         settings=settings,
-        source=moments.metadata.with_changes(background=index, activation=known),
+        source=head,
     )
 
 
-def check_moments(moments: ClassMoments) -> None:
-    """Refuse what is no statistics, statistics of one row, and those of probabilities."""
-    if not isinstance(moments, ClassMoments):
-        raise InputError(
-            f"Expected `moments` to be a logn.ClassMoments, but got {type(moments).__name__}; logits are added by its "
-            "update(logits), a file is read by its load(path)."
-        )
-    if moments.count.max() == 1 and np.isnan(moments.variance).all():
-        raise InputError("Expected `moments` to hold at least two rows of logits, but got 1.")
-    refuse_probabilities(moments)
+def prior2posterior(
+    moments: ClassMoments,
+    *,
+    strength: float = 1.0,
+    margin: Margin = "min",
+    target: npt.ArrayLike | None = None,
+    active: npt.ArrayLike | None = None,
+    background: int | str | None = "recorded",
+    activation: str | None = "recorded",
+) -> ClassAffine:
+    """Map `x_c` to `x_c - strength * log(p_c) + margin`, with `p_c` the model's mean probability of class c.
+
+    Where cross-entropy has converged, the mean probability over the training images is the share of the class among the
+    training labels, so this is `logit_adjustment` without counts. It is `logit_normalization` with the prior as
+    statistic and without the division; the arguments are those of that function.
+
+    Example:
+        >>> moments = ClassMoments(2)
+        >>> moments.update(np.log([[9.0, 1.0], [6.0, 2.0], [3.0, 1.0]]))
+        >>> moments.mean_probability.round(6)
+        array([0.8, 0.2])
+        >>> prior2posterior(moments, activation="softmax").shift.round(6)
+        array([0.223144, 1.609438])
+    """
+    affine = logit_normalization(
+        moments,
+        statistic="prior",
+        strength=strength,
+        use_std=False,
+        margin=margin,
+        target=target,
+        active=active,
+        background=background,
+        activation=activation,
+    )
+    return replace(affine, method="p2p")
 
 
-def _statistic(moments: ClassMoments, statistic: str, activation: str | None) -> FloatArray:
-    """The statistic of each column; not finite where a column has none."""
-    if statistic not in STATISTICS:
-        raise InputError(f"Expected `statistic` to be one of {STATISTICS}, but got {statistic!r}.")
-    if statistic == "mean":
-        return moments.mean
-    prior = moments.mean_probability_of(assumed_activation(activation))
+def mean_probability(moments: ClassMoments, activation: str | None) -> FloatArray:
+    """Mean probability of each column; without an activation that of sigmoids. InputError if it was not recorded."""
+    prior = moments.mean_probability_of(activation or "sigmoid")
     if prior is None:
         raise InputError(
             "The statistics do not hold the mean probability of each class, which the prior needs: collect them again "
             "with mean_probability=True."
         )
+    return prior
+
+
+def _statistic(moments: ClassMoments, statistic: str, activation: str | None) -> FloatArray:
+    """The statistic of each column; not finite where a column has none."""
+    if statistic not in get_args(Statistic):
+        raise InputError(f"Expected `statistic` to be one of {get_args(Statistic)}, but got {statistic!r}.")
+    if statistic == "mean":
+        return moments.mean
     with np.errstate(divide="ignore"):  # a class that never had any probability is not live
-        return np.asarray(np.log(prior))
+        return np.asarray(np.log(mean_probability(moments, activation)))
 
 
 def _divisor(
@@ -155,12 +183,12 @@ def _divisor(
     return std
 
 
-def _margin_value(margin: Margin, live: FloatArray, of_background: float | None, index: int | None) -> float:
+def _margin_value(margin: Margin, live: FloatArray, of_background: float | None) -> float:
     """The margin as a number; `live` are the weighted statistics of the live foreground classes."""
     if not isinstance(margin, str):
         return checked_number("margin", margin)
-    if margin not in MARGIN_NAMES:
-        raise InputError(f"Expected `margin` to be a number or one of {MARGIN_NAMES}, but got {margin!r}.")
+    if margin not in get_args(MarginName):
+        raise InputError(f"Expected `margin` to be a number or one of {get_args(MarginName)}, but got {margin!r}.")
     if of_background is None:
         if margin != "min":
             raise InputError(
@@ -171,38 +199,10 @@ def _margin_value(margin: Margin, live: FloatArray, of_background: float | None,
     return float(named[margin])
 
 
-def _checked_mask(active: npt.ArrayLike, num_classes: int) -> npt.NDArray[np.bool_]:
+def _checked_mask(active: npt.ArrayLike, num_columns: int) -> npt.NDArray[np.bool_]:
     mask = np.asarray(active)
-    if mask.dtype != np.bool_ or mask.shape != (num_classes,):
+    if mask.dtype != np.bool_ or mask.shape != (num_columns,):
         raise InputError(
-            f"Expected `active` to be one boolean per column ({num_classes}), but got {mask.dtype} {mask.shape}."
+            f"Expected `active` to be one boolean per column ({num_columns}), but got {mask.dtype} {mask.shape}."
         )
     return mask
-
-
-def _fit(inputs: MethodInputs, options: Options) -> ClassAffine:
-    given: Options = {"background": inputs.background, "active": inputs.active, "activation": inputs.activation}
-    given["target"] = target_shares(inputs, options)
-    return logit_normalization(inputs.needed_moments(), **(given | options))
-
-
-MARGIN_OPTION = Option("number or name", "min (default), mean, max, background or a number.", MARGIN_NAMES, "--margin")
-ACTIVATION_OPTION = Option("name", "softmax or sigmoid; default: as recorded.", (*ACTIVATIONS, "recorded"))
-
-METHOD = Method(
-    "logn",
-    "Logit Normalization as in the paper",
-    _fit,
-    {
-        "statistic": Option("name", "mean (default) or prior: how a class's advantage is measured.", STATISTICS),
-        "strength": STRENGTH_OPTION,
-        "use_std": Option("flag", "Divide by the standard deviation (default).", flag="--std/--no-std"),
-        "margin": MARGIN_OPTION,
-        "std_power": Option("number", "Power of the standard deviation; default 1."),
-        "eps": Option("number", "Added to the variance; default 1e-5."),
-        "target": TARGET_OPTION,
-        "activation": ACTIVATION_OPTION,
-    },
-    needs=("moments",),
-    takes=("active", "counts"),
-)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.method_spec import FitInputs
+from logn.calibrators.affine import ClassAffine
+from logn.calibrators.methods import fit
 from logn.calibrators.recommend import RECOMMENDED
 from logn.errors import InputError
 from logn.logits.arrays import is_torch_tensor
@@ -26,7 +26,7 @@ class LogitNormalizer:
 
     Args:
         method: "recommended" (what `logn.recommend` says), "logn" (the paper's equations), or another method of
-            `logn.fit_method` that needs statistics only.
+            `logn.methods` that needs statistics only.
         strength: How much of the correction, from 0 to 1; None for the method's own default.
         target: Share of each foreground class where the model will be used, of any sum; None for equal shares.
         background: Index of the background column: None, 0 or -1.
@@ -158,7 +158,7 @@ class LogitNormalizer:
 
     def _fitted(self) -> ClassAffine:
         options = {name: getattr(self, name) for name in ("strength", "threshold") if getattr(self, name) is not None}
-        return FitInputs(moments=self.moments_, target=self.target).fit(self.method, options)
+        return fit(self.method, self.moments_, target=self.target, **options)
 
     def _forget(self) -> None:
         for name in ("affine_", "moments_", "n_features_in_"):

@@ -1,18 +1,23 @@
-"""ClassAffine: the one currency of all post-hoc methods, `logit * scale + shift` per class."""
+"""ClassAffine: what every method makes, `logit * scale + shift` per class, and the logits it may be used on.
+
+A map knows what it was made for. Another width or place of the background can only be a mistake. Other class names,
+another activation and other weights usually are, too; but the map of a model may be meant for its retrained successor,
+so these can be allowed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.provenance import Target, check_background_place, check_source, check_width, joined
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.files import read_safetensors, write_safetensors
 from logn.logits.arrays import FloatArray, check_background, foreground_columns, is_torch_tensor
 from logn.statistics.moments import StatisticsMetadata
@@ -22,8 +27,137 @@ ArrayT = TypeVar("ArrayT")
 
 FILE_FORMAT = "logn.affine"
 FILE_SCHEMA = 2
-# Files of schema 1 do not say where a map comes from.
-READABLE_SCHEMAS = (1, FILE_SCHEMA)
+
+UNKNOWN = "unknown"
+_PLACES: dict[int | str | None, str] = {0: "0 (first)", -1: "-1 (last)", None: "None"}
+_OTHER_WEIGHTS = {
+    "": "another model, or the same one retrained, cast to another precision or changed by a fold",
+    "onnx": "another model, or the same one retrained, converted or exported anew",
+}
+
+
+@dataclass(frozen=True)
+class LogitFacts:
+    """What is known of the logits that a map is to be used on; None is not known.
+
+    Args:
+        name: What to call them in messages, such as "`model.onnx`".
+        num_columns: Columns, the background included.
+        background: Index of the background column: None (there is none), 0, -1, or "unknown".
+        class_names: Names of the foreground classes, in order.
+        activation: "softmax" or "sigmoid".
+        fingerprint: Digest of the model's weights.
+
+    Example:
+        >>> facts = LogitFacts("`head`", activation="softmax")
+        >>> facts.check_source("`affine`", StatisticsMetadata(activation="sigmoid"))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `affine` to be of a softmax, the activation of `head`, but got a sigmoid; \
+pass allow_mismatch=True (`--allow-mismatch`) if it is meant for this model.
+    """
+
+    name: str
+    num_columns: int | None = None
+    background: int | str | None = UNKNOWN
+    class_names: Sequence[str] | None = None
+    activation: str | None = None
+    fingerprint: str | None = None
+
+    def check_width(self, what: str, num_columns: int) -> None:
+        """Refuse another number of columns; `what` is what to call the map or the statistics in messages."""
+        if self.num_columns is not None and num_columns != self.num_columns:
+            raise InputError(
+                f"Expected {what} to have {self.num_columns} columns, those of {self.name}, but got {num_columns}."
+            )
+
+    def check_background(self, what: str, background: int | None) -> None:
+        """Refuse another place of the background column."""
+        if self.background != UNKNOWN and background != self.background:
+            raise InputError(
+                f"Expected {what} to have the background at {_PLACES[self.background]}, its place in {self.name}, but "
+                f"got {_PLACES[background]}."
+            )
+
+    def check_source(self, what: str, source: StatisticsMetadata, *, allow_mismatch: bool = False) -> None:
+        """Refuse other classes, another activation and other weights, or only warn where that is allowed."""
+        for sentence in self.mismatches(what, source):
+            if not allow_mismatch:
+                raise InputError(
+                    f"{sentence}; pass allow_mismatch=True (`--allow-mismatch`) if it is meant for this model."
+                )
+            warnings.warn(f"{sentence}.", LogNWarning, stacklevel=3)
+
+    def mismatches(self, what: str, source: StatisticsMetadata) -> Iterator[str]:
+        """A sentence, without its full stop, for each thing in which both sides are known and differ."""
+        names = foreground_names(source)
+        if names is not None and self.class_names is not None and names != tuple(self.class_names):
+            yield f"Expected {what} to be of {self._other_names(names, self.class_names)}"
+        if None not in (source.activation, self.activation) and source.activation != self.activation:
+            yield (
+                f"Expected {what} to be of a {self.activation}, the activation of {self.name}, but got a "
+                f"{source.activation}"
+            )
+        digests = (source.fingerprint, self.fingerprint)
+        if None not in digests and digests[0] != digests[1]:
+            mine, kind = str(digests[0]), fingerprint_kind(str(digests[0]))
+            if kind == fingerprint_kind(str(digests[1])):  # digests of two kinds cannot be compared
+                yield (
+                    f"Expected {what} to be of the weights of {self.name} ({_short(str(digests[1]))}), but got others "
+                    f"({_short(mine)}): {_OTHER_WEIGHTS.get(kind, _OTHER_WEIGHTS[''])}"
+                )
+
+    def _other_names(self, names: Sequence[str], expected: Sequence[str]) -> str:
+        if len(names) != len(expected):
+            return f"the {len(expected)} classes of {self.name}, but got {len(names)}"
+        index = next(index for index, name in enumerate(names) if name != expected[index])
+        return f"the classes of {self.name}, whose class {index} is {expected[index]!r}, but got {names[index]!r}"
+
+
+def fingerprint_kind(fingerprint: str) -> str:
+    """What was digested: "onnx" for the bytes of an ONNX file, empty for the weights of a torch model.
+
+    Example:
+        >>> fingerprint_kind("onnx:0c1f"), fingerprint_kind("0c1f")
+        ('onnx', '')
+    """
+    kind, colon, _ = fingerprint.partition(":")
+    return kind if colon else ""
+
+
+def asks_for_weights(maps: Sequence[Any], kind: str) -> bool:
+    """Whether any of these maps has a fingerprint of this kind, so that the model needs digesting.
+
+    Example:
+        >>> asks_for_weights([None], "onnx")
+        False
+    """
+    sources = [getattr(item, "source", None) for item in maps]
+    digests = [source.fingerprint for source in sources if source is not None and source.fingerprint is not None]
+    return any(fingerprint_kind(digest) == kind for digest in digests)
+
+
+def foreground_names(source: StatisticsMetadata) -> tuple[str, ...] | None:
+    """Names of the foreground classes; what the background is called does not matter.
+
+    Example:
+        >>> foreground_names(StatisticsMetadata(class_names=("background", "cat"), background=0))
+        ('cat',)
+    """
+    names = source.class_names
+    return None if names is None else names[foreground_columns(len(names), source.background)]
+
+
+def with_background_name(names: Sequence[str] | None, background: int | None) -> tuple[str, ...] | None:
+    """Names of all columns from those of the foreground.
+
+    Example:
+        >>> with_background_name(["cat"], -1)
+        ('cat', 'background')
+    """
+    if names is None or background is None:
+        return None if names is None else tuple(names)
+    return ("background", *names) if background == 0 else (*names, "background")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +167,11 @@ class ClassAffine:
     Args:
         scale: Factor of each column, finite and not zero. All columns are covered, the background included.
         shift: Summand of each column.
-        background: Where the background column is: None, 0 or -1. Its scale and shift are what the method says
-            (1 and 0 for all methods here).
+        background: Index of the background column: None, 0 or -1.
         method: Name of the method that made the map.
         settings: Its parameters, for the record; anything JSON can hold.
         source: What it was made for, as far as that is known: class names, background, activation, fingerprint of the
-            model and so on. Methods that are fitted to statistics set it; `check_fits` compares it with a model.
+            model and so on. `check_fits` compares it with a model.
 
     Example:
         >>> halve = ClassAffine([0.5, 0.5], [0.0, 1.0])
@@ -80,9 +213,9 @@ class ClassAffine:
             )
 
     @classmethod
-    def identity(cls, num_classes: int, background: int | None = None) -> ClassAffine:
-        """The map that changes nothing."""
-        return cls(np.ones(num_classes), np.zeros(num_classes), background, method="none")
+    def identity(cls, num_columns: int, background: int | None = None) -> ClassAffine:
+        """The map that changes nothing, of so many columns, the background included."""
+        return cls(np.ones(num_columns), np.zeros(num_columns), background, method="none")
 
     @classmethod
     def over_foreground(
@@ -110,7 +243,7 @@ class ClassAffine:
         return cls(full_scale, full_shift, place, method, settings or {}, source)
 
     @property
-    def num_classes(self) -> int:
+    def num_columns(self) -> int:
         """How many columns the map covers, the background included."""
         return len(self.scale)
 
@@ -121,10 +254,10 @@ class ClassAffine:
         """
         array: Any = logits if is_torch_tensor(logits) else np.asarray(logits)
         shape = tuple(array.shape)
-        if not -len(shape) <= axis < len(shape) or shape[axis] != self.num_classes:
-            raise InputError(f"Expected `logits` to have {self.num_classes} classes on axis {axis}, but got {shape}.")
+        if not -len(shape) <= axis < len(shape) or shape[axis] != self.num_columns:
+            raise InputError(f"Expected `logits` to have {self.num_columns} columns on axis {axis}, but got {shape}.")
         broadcast = [1] * len(shape)
-        broadcast[axis] = self.num_classes
+        broadcast[axis] = self.num_columns
         scale, shift = self.scale.reshape(broadcast), self.shift.reshape(broadcast)
         mapped: Any = (_map_tensor if is_torch_tensor(array) else _map_array)(array, scale, shift)
         return cast(ArrayT, mapped)
@@ -138,33 +271,33 @@ class ClassAffine:
         """
         return replace(self, source=source)
 
-    def check_fits(self, target: Target, *, what: str = "`affine`", allow_mismatch: bool = False) -> None:
+    def check_fits(self, facts: LogitFacts, *, what: str = "`affine`", allow_mismatch: bool = False) -> None:
         """Refuse to be used on logits of other columns, or of another model as far as both sides are known.
 
         Args:
-            target: What is known of the logits.
+            facts: What is known of the logits.
             what: What to call this map in messages.
             allow_mismatch: Only warn of other class names, another activation and other weights.
 
         Example:
-            >>> ClassAffine.identity(3).check_fits(Target("`head`", num_classes=4))
+            >>> ClassAffine.identity(3).check_fits(LogitFacts("`head`", num_columns=4))
             Traceback (most recent call last):
             ...
-            logn.errors.InputError: Expected `affine` to have 4 classes, the columns of `head`, but got 3.
+            logn.errors.InputError: Expected `affine` to have 4 columns, those of `head`, but got 3.
         """
-        check_width(what, self.num_classes, target)
+        facts.check_width(what, self.num_columns)
         # A map made by hand that names no background says nothing about it.
-        if self.source is not None or (self.background is not None and target.background is not None):
-            check_background_place(what, self.background, target)
+        if self.source is not None or (self.background is not None and facts.background is not None):
+            facts.check_background(what, self.background)
         if self.source is not None:
-            check_source(what, self.source, target, allow_mismatch=allow_mismatch)
+            facts.check_source(what, self.source, allow_mismatch=allow_mismatch)
 
     def then(self, other: ClassAffine) -> ClassAffine:
         """The map that applies this one first and `other` to its result; both must be made for one model."""
-        if other.num_classes != self.num_classes or other.background != self.background:
+        if other.num_columns != self.num_columns or other.background != self.background:
             raise InputError(
-                f"Expected `other` to cover {self.num_classes} classes with background {self.background}, "
-                f"but got {other.num_classes} with {other.background}."
+                f"Expected `other` to cover {self.num_columns} columns with background {self.background}, "
+                f"but got {other.num_columns} with {other.background}."
             )
         return ClassAffine(
             self.scale * other.scale,
@@ -172,7 +305,7 @@ class ClassAffine:
             self.background,
             method=" then ".join(name for name in (self.method, other.method) if name),
             settings={"first": dict(self.settings), "then": dict(other.settings)},
-            source=joined(self.source, other.source),
+            source=_joined(self.source, other.source),
         )
 
     def inverse(self) -> ClassAffine:
@@ -212,8 +345,8 @@ class ClassAffine:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassAffine:
-        """Read a map that `save` wrote; whatever is wrong with the file is said in one sentence."""
-        tensors, metadata = read_safetensors(path, expected_format=FILE_FORMAT, schema=READABLE_SCHEMAS)
+        """Read a map that `save` wrote; InputError if the file is not valid."""
+        tensors, metadata = read_safetensors(path, expected_format=FILE_FORMAT, schema=FILE_SCHEMA)
         try:
             return cls(
                 tensors["scale"],
@@ -221,7 +354,7 @@ class ClassAffine:
                 parse_json(metadata["background"]),
                 metadata["method"],
                 parse_json(metadata["settings"]),
-                _source_of(metadata),
+                _source_of(metadata["source"]),
             )
         except KeyError as error:
             raise InputError(f"Expected `{path}` to hold {error}, but it does not.") from error
@@ -229,14 +362,30 @@ class ClassAffine:
             raise InputError(f"Expected `{path}` to hold a valid map, but it does not: {error}") from error
 
 
-def _source_of(metadata: Mapping[str, str]) -> StatisticsMetadata | None:
-    """What a file says its map was made for; files of schema 1 say nothing."""
-    if metadata["schema"] == "1":
-        return None
-    values = parse_json(metadata["source"])
+def _joined(first: StatisticsMetadata | None, then: StatisticsMetadata | None) -> StatisticsMetadata | None:
+    """The source of a map that was composed of two; those of different models or classes are refused."""
+    if first is None or then is None:
+        return first or then
+    facts = LogitFacts("this one", None, UNKNOWN, foreground_names(first), first.activation, first.fingerprint)
+    for sentence in facts.mismatches("`other`", then):
+        raise InputError(f"{sentence}; take its source off with other.with_source(None) if they belong together.")
+    return first.with_changes(
+        class_names=first.class_names or then.class_names,
+        activation=first.activation or then.activation,
+        fingerprint=first.fingerprint or then.fingerprint,
+    )
+
+
+def _source_of(text: str) -> StatisticsMetadata | None:
+    values = parse_json(text)
     if values is not None and not isinstance(values, dict):
         raise InputError(f"Expected `source` to be an object, but got {values!r}.")
     return None if values is None else StatisticsMetadata.from_values(values)
+
+
+def _short(fingerprint: str) -> str:
+    kind, digest = fingerprint_kind(fingerprint), fingerprint.rpartition(":")[2]
+    return f"{kind}:{digest[:12]}…" if kind else f"{digest[:12]}…"
 
 
 def _checked_vector(name: str, values: npt.ArrayLike) -> FloatArray:

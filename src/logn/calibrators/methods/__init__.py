@@ -1,1 +1,0 @@
-"""The post-hoc methods, one file each; `calibrators/all_methods.py` lists them."""
