@@ -247,7 +247,7 @@ def other_model(tmp_path, capsys):
 
 @row("A map of another number of columns, or with the background elsewhere")
 def other_columns(tmp_path, capsys):
-    with refused("to have 5 classes"):
+    with refused("to have 5 columns"):
         logn.attach(classifier(), logn.LogitLayer("0"), logn.ClassAffine(np.ones(4), np.zeros(4)), allow_mismatch=True)
     last = logn.logit_normalization(moments_of(CLASSES), background=-1)
     with refused("background at 0"):

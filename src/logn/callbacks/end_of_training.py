@@ -94,7 +94,7 @@ def correct_in_place(
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 5))
         >>> batches = [torch.rand(16, 8) for _ in range(4)]
         >>> done = correct_in_place(model, batches, method="logn")
-        >>> done.method, done.maps[0].num_classes
+        >>> done.method, done.maps[0].num_columns
         ('logn', 5)
     """
     from logn.deploy.calibrate import calibrate
