@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from logn_research.datasets.open_images import open_images
-from logn_research.training.classifiers.classifier_logits import classifier_statistics
-from logn_research.training.classifiers.images import as_batch, middle
-from logn_research.training.classifiers.train_classifier import load_classifier
+from logn_research.datasets.labelled_images import open_images
+from logn_research.training.batches import as_batch, middle
+from logn_research.training.classifiers import classifier_statistics
+from logn_research.training.train import load_classifier
 
 import logn
 from logn.evaluate.classification.metrics import classification_metrics

@@ -9,11 +9,11 @@ import onnx.parser
 import onnxruntime
 import pytest
 import torch
-from logn_research.training.classifiers.models import ClassifierSettings, build_classifier
-from logn_research.training.classifiers.train_classifier import load_classifier
-from logn_research.training.detectors.models import build_detector
-from logn_research.training.detectors.settings import DetectorSettings
-from logn_research.training.engine.checkpoint import Checkpoint, load_detector
+from logn_research.training.checkpoint import Checkpoint
+from logn_research.training.classifiers import build_classifier
+from logn_research.training.detectors import build_detector
+from logn_research.training.settings import ClassifierSettings, DetectorSettings
+from logn_research.training.train import load_classifier, load_detector
 from onnx import numpy_helper
 from PIL import Image
 from safetensors.torch import load_file

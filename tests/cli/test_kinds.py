@@ -130,8 +130,8 @@ def test_the_folder_of_coco_is_no_class_folders(refused, tmp_path):
 
 
 def test_a_detector_is_told_to_predict_before_it_is_compared(refused, tmp_path):
-    from logn_research.training.detectors.settings import DetectorSettings
-    from logn_research.training.engine.checkpoint import Checkpoint
+    from logn_research.training.checkpoint import Checkpoint
+    from logn_research.training.settings import DetectorSettings
 
     Checkpoint(DetectorSettings("small", num_classes=2), 0, {}).save(tmp_path / "checkpoint.safetensors")
     sentence = refused("compare", tmp_path, "-a", "test.json")

@@ -84,8 +84,8 @@ def trained(tmp_path_factory):
     for package in ("torchvision", "PIL", "matplotlib"):
         pytest.importorskip(package)
     from logn_research.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
-    from logn_research.training.detectors.config import DetectorTrainingConfig
-    from logn_research.training.detectors.train_detector import train_detector
+    from logn_research.training.recipes import DetectorTrainingConfig
+    from logn_research.training.train import train_detector
 
     folder = tmp_path_factory.mktemp("trained")
     settings = GlyphSettings(classes=6, train=24, dev=1, test=8, size=64)

@@ -1,199 +1,148 @@
-"""`logn data`: draw the embedded benchmarks, look at a data set, count its classes."""
+"""`logn data`: draw the embedded benchmarks, look at a data set, count its classes, keep a classifier's logits."""
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, echo, print_json, print_note, verb_group
-from logn.cli.help_page import VerbCommand
-from logn.cli.kinds import formerly, with_old_spellings
-from logn.cli.options import choices as glyph_options
-from logn.cli.paths import OverwriteOption, check_output
-from logn.errors import InputError, LogNWarning
-from logn.evaluate.classification.truth import SHOTS, shot_groups
-from logn.labels.sources import are_labels, with_split
-from logn_research.datasets.open_images import open_images
-from logn_research.datasets.samplers import ImagesOfClasses, make_sampler
+from logn.cli.console import print_note, progress
+from logn.errors import LogNWarning
+from logn_research.cli.shared import Device, Images, Json, Overwrite, Progress, check_output, show, verb_group
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
 
+Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")]
+Classes = Annotated[int, typer.Option(help="Number of classes, up to 1,203.")]
+Size = Annotated[int, typer.Option(help="Side of an image in pixels.")]
+Seed = Annotated[int, typer.Option(help="Everything follows from it.")]
+Distinct = Annotated[bool, typer.Option("--distinct", help="Glyphs as unlike as possible: no look-alikes.")]
+Workers = Annotated[int, typer.Option(help="Number of processes; the pictures don't depend on it.")]
 
-@data.command(cls=VerbCommand)
+
+@data.command()
 def glyphs(
-    output: glyph_options.FolderOption,
-    classes: glyph_options.ClassesOption = 100,
+    output: Folder,
+    classes: Classes = 100,
     train: Annotated[int, typer.Option(help="Number of training images.")] = 2400,
     dev: Annotated[int, typer.Option(help="Number of images to choose settings on.")] = 480,
     test: Annotated[int, typer.Option(help="Number of images to report on.")] = 480,
-    size: glyph_options.SizeOption = 128,
-    seed: glyph_options.SeedOption = 0,
-    families: glyph_options.FamiliesOption = True,
-    similarity: glyph_options.SimilarityOption = 0.75,
-    clutter: Annotated[
-        float, typer.Option(help="How many times as many distractors, lines and arcs, 0 to 8; 0 for none.")
-    ] = 1.0,
-    mask: Annotated[str, typer.Option(help="Masks as `rle` or `polygon`.")] = "rle",
-    workers: glyph_options.WorkersOption = 2,
-    progress_bar: ProgressOption = None,
-    as_json: JsonOption = False,
+    size: Size = 128,
+    seed: Seed = 0,
+    distinct: Distinct = False,
+    clutter: Annotated[float, typer.Option(help="How many times as many distractors, lines and arcs, 0 to 8.")] = 1.0,
+    workers: Workers = 2,
+    shown: Progress = None,
+    json: Json = False,
 ) -> None:
     """Draw glyph scenes: a long-tailed detection problem with masks, in LVIS's format.
 
     Writes images, `train.json`, `dev.json` and `test.json` (federated, as LVIS) and an exhaustive twin of the last two.
-    A run that was stopped goes on when it is started again.
-
-    **Examples**
-
-        logn data glyphs -o glyphs
-
-        logn data glyphs -o wide --classes 1203 --train 12000 --workers 8
-
-        logn data glyphs -o crowded --clutter 3
+    Example: `logn data glyphs -o glyphs`.
     """
     from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
     from logn_research.datasets.glyphs.settings import GlyphSettings
 
     settings = GlyphSettings(
-        classes=classes,
-        train=train,
-        dev=dev,
-        test=test,
-        size=size,
-        seed=seed,
-        similarity=similarity if families else None,
-        masks=_mask_form(mask),
-        clutter=clutter,
+        classes, train, dev, test, size, seed, similarity=None if distinct else 0.75, clutter=clutter
     )
-    images = train + dev + test
-    drawn = glyph_options.draw(
-        generate_glyph_scenes, output, settings, images=images, workers=workers, shown=progress_bar
-    )
-    _show({**drawn, **_summary(output / "train.json")}, as_json=as_json)
-    if not as_json:
-        print_note(f"To train a detector on it: {command('logn', 'train', output, '-o', 'run')}")
+    drawn = _draw(generate_glyph_scenes, output, settings, train + dev + test, workers, shown)
+    show({**drawn, **count_boxes(output / "train.json")}, as_json=json)
+    print_note(f"To train a detector on it: logn train {output} -o run")
 
 
-@data.command(cls=VerbCommand)
-@with_old_spellings
-def inspect(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="An LVIS or COCO JSON file, a YOLO `data.yaml`, a folder of Pascal VOC or of glyph scenes; or images "
-            "with one class each: glyph classes, CIFAR's binary version, class folders, a list of `path label` lines."
-        ),
-    ],
-    sampler: Annotated[
-        str, typer.Option(help="`random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.")
-    ] = "random",
-    repeat_threshold: Annotated[
-        float,
-        typer.Option(help="Share of images below which repeat factor sampling repeats a class."),
-        formerly("--threshold"),
-    ] = 0.001,
-    split: Annotated[str, typer.Option(help="`train`, `dev` or `test`, where the source has several.")] = "train",
-    imbalance: Annotated[
-        float | None, typer.Option(help="Thin CIFAR or class folders: the first class to the last one.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which images thinning keeps.")] = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Count the images, the classes and their groups, and what a sampler makes of them.
-
-    **Examples**
-
-        logn data inspect lvis_v1_train.json --sampler repeat-factor-ceil --json
-
-        logn data inspect ImageNet_LT_train.txt
-
-        logn data inspect cifar-100-binary --imbalance 100 --sampler class-balanced
-    """
-    if (source / f"{split}.json").is_file():  # the folder of glyph scenes
-        source = source / f"{split}.json"
-    if source.suffix == ".json" or are_labels(source):
-        _show(_summary(with_split(source, split), sampler, repeat_threshold), as_json=as_json)
-        return
-    _show(summarise_images(source, split, imbalance, seed, sampler, repeat_threshold), as_json=as_json)
-
-
-@data.command("glyph-classes", cls=VerbCommand)
+@data.command("glyph-classes")
 def glyph_classes(
-    output: glyph_options.FolderOption,
-    classes: glyph_options.ClassesOption = 100,
+    output: Folder,
+    classes: Classes = 100,
     most: Annotated[int, typer.Option(help="Training images of the most frequent class.")] = 500,
     fewest: Annotated[int, typer.Option(help="Training images of the rarest class.")] = 3,
     dev: Annotated[int, typer.Option(help="Images of each class to choose settings on.")] = 20,
     test: Annotated[int, typer.Option(help="Images of each class to report on.")] = 40,
-    size: glyph_options.SizeOption = 32,
-    seed: glyph_options.SeedOption = 0,
-    families: glyph_options.FamiliesOption = True,
-    similarity: glyph_options.SimilarityOption = 0.75,
-    workers: glyph_options.WorkersOption = 2,
-    progress_bar: ProgressOption = None,
-    as_json: JsonOption = False,
+    size: Size = 32,
+    seed: Seed = 0,
+    distinct: Distinct = False,
+    workers: Workers = 2,
+    shown: Progress = None,
+    json: Json = False,
 ) -> None:
     """Draw glyph classes: a long-tailed classification problem, small pictures with one class each.
 
     Writes one array of images and one of labels for each of `train`, `dev` and `test`, and `classes.json`, which can be
-    given as `--counts`. A run that was stopped goes on when it is started again.
-
-    **Examples**
-
-        logn data glyph-classes -o classes
-
-        logn data glyph-classes -o wide --classes 1000 --most 300 --workers 8
+    given as `--counts`. Example: `logn data glyph-classes -o classes`.
     """
     from logn_research.datasets.glyphs.classes import generate_glyph_classes
     from logn_research.datasets.glyphs.settings import GlyphClassSettings
 
-    settings = GlyphClassSettings(
-        classes, most, fewest, dev, test, size, seed, similarity=similarity if families else None
-    )
-    drawn = glyph_options.draw(
-        generate_glyph_classes, output, settings, images=settings.images, workers=workers, shown=progress_bar
-    )
-    _show({**drawn, **summarise_images(output)}, as_json=as_json)
-    if not as_json:
-        print_note(f"To train a classifier on it: {command('logn', 'train', output, '-o', 'run')}")
+    similarity = None if distinct else 0.75
+    settings = GlyphClassSettings(classes, most, fewest, dev, test, size, seed, similarity=similarity)
+    drawn = _draw(generate_glyph_classes, output, settings, settings.images, workers, shown)
+    show({**drawn, **count_images(output)}, as_json=json)
+    print_note(f"To train a classifier on it: logn train {output} -o run")
 
 
-@data.command(cls=VerbCommand)
+def _draw(generate: Any, folder: Path, settings: Any, images: int, workers: int, shown: bool | None) -> dict[str, Any]:
+    started = time.monotonic()
+    with progress("Drawing", total=images, shown=shown) as advance:
+        generate(folder, settings, workers=workers, progress=advance)
+    return {"folder": folder, "seconds": round(time.monotonic() - started, 1)}
+
+
+@data.command()
+def inspect(
+    source: Annotated[Path, typer.Argument(help="As `logn train` takes it.")],
+    sampler: Annotated[str, typer.Option(help="As `logn train --sampler`.")] = "random",
+    repeat_threshold: Annotated[float, typer.Option(help="As `logn train --repeat-threshold`.")] = 0.001,
+    split: Annotated[str, typer.Option(help="train, dev or test, where the source has several.")] = "train",
+    json: Json = False,
+) -> None:
+    """Count the images, the classes and their groups, and what a sampler makes of them.
+
+    Example: `logn data inspect lvis_v1_train.json --sampler repeat-factor-ceil --json`.
+    """
+    from logn.labels.sources import are_labels, with_split
+
+    if (source / f"{split}.json").is_file():  # the folder of glyph scenes
+        source = source / f"{split}.json"
+    if source.suffix == ".json" or are_labels(source):
+        show(count_boxes(with_split(source, split), sampler, repeat_threshold), as_json=json)
+    else:
+        show(count_images(source, split, sampler, repeat_threshold), as_json=json)
+
+
+@data.command()
 def preview(
     annotations: Annotated[Path, typer.Argument(help="As `logn train` takes them: LVIS, COCO, YOLO, VOC.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
-    images: Annotated[Path | None, typer.Option(help="Folder of the images; by default that of the file.")] = None,
+    images: Images = None,
     columns: Annotated[int, typer.Option(min=1, help="Pictures in a row.")] = 4,
     rows: Annotated[int, typer.Option(min=1, help="Rows of pictures.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Which pictures are drawn.")] = 0,
     colours: Annotated[int | None, typer.Option(help="Use so few colours, for a small file.")] = None,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
 ) -> None:
     """Draw some images with their boxes and masks; rare classes red, common ones yellow, frequent ones blue.
 
-    **Example**
-
-        logn data preview glyphs -o sheet.png
+    Example: `logn data preview glyphs -o sheet.png`.
     """
     from logn.labels.dataset import DetectionDataset
     from logn.labels.image_file import write_image
+    from logn.labels.training_annotations import find_annotations
     from logn_research.datasets.contact_sheet import draw_contact_sheet
 
-    check_output(output, annotations, overwrite=overwrite)
-    file = with_split(annotations, "train")
-    if annotations.is_dir() and not are_labels(annotations):
-        file = annotations / "train.json"
-    sheet = draw_contact_sheet(DetectionDataset(file, images), rows=rows, columns=columns, seed=seed)
+    check_output(output, overwrite=overwrite)
+    dataset = DetectionDataset(find_annotations(annotations), images)
+    sheet = draw_contact_sheet(dataset, rows=rows, columns=columns, seed=seed)
     write_image(output, sheet, colours=colours)
-    _show({"file": output, "height": sheet.shape[0], "width": sheet.shape[1]}, as_json=as_json)
+    show({"file": output, "height": sheet.shape[0], "width": sheet.shape[1]}, as_json=json)
 
 
-@data.command(cls=VerbCommand)
+@data.command()
 def federate(
     annotations: Annotated[Path, typer.Argument(help="A COCO JSON file, or an LVIS one that is exhaustive.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The LVIS JSON file to write.")],
@@ -201,8 +150,8 @@ def federate(
         int, typer.Option(min=-1, help="Images per class on which it is verified absent; -1 for all without it.")
     ] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Which images.")] = 0,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
 ) -> None:
     """Draw federated labels, as LVIS has them, from exhaustive ones: see how your numbers depend on the protocol.
 
@@ -210,39 +159,53 @@ def federate(
     are not counted. With the same seed the images of a smaller number are among those of a larger one. Crowd regions
     are left out; their class is marked as not exhaustive on the image.
 
-    **Examples**
-
-        logn data federate instances_val2017.json -o federated.json --negatives 8
-
-        logn compare store -s stats.safetensors -a federated.json --counts train.json --methods recommended,logn
+    Example: `logn data federate instances_val2017.json -o federated.json --negatives 8`.
     """
     from logn_research.datasets.federated_labels import federate_file
 
-    check_output(output, annotations, overwrite=overwrite)
+    check_output(output, overwrite=overwrite)
     summary = federate_file(annotations, output, None if negatives < 0 else negatives, seed=seed)
-    _show(
-        {
-            "file": output,
-            "images": summary.images,
-            "classes": summary.classes,
-            "boxes": summary.boxes,
-            "crowd regions left out": summary.crowds,
-            "verified absent": summary.negatives,
-            "share of verified pairs": round(summary.verified, 4),
-        },
-        as_json=as_json,
-    )
+    counts = {"images": summary.images, "classes": summary.classes, "boxes": summary.boxes}
+    absent = {"verified absent": summary.negatives, "share of verified pairs": round(summary.verified, 4)}
+    show({"file": output, **counts, "crowd regions left out": summary.crowds, **absent}, as_json=json)
 
 
-def _mask_form(mask: str) -> Literal["rle", "polygon"]:
-    if mask == "rle":
-        return "rle"
-    if mask == "polygon":
-        return "polygon"
-    raise InputError(f"Expected `--mask` to be one of ('rle', 'polygon'), but got {mask!r}.")
+@data.command()
+def logits(
+    run: Annotated[Path, typer.Argument(help="Folder of a classifier that `logn train` wrote.")],
+    source: Annotated[Path, typer.Option("--data", "-d", help="The images, as the training took them.")],
+    output: Folder,
+    images: Images = None,
+    class_names: Annotated[Path | None, typer.Option(help="One class name a line, for list files.")] = None,
+    splits: Annotated[
+        list[str] | None, typer.Option("--split", help="train, dev or test; can be repeated. Default: train and test.")
+    ] = None,
+    device: Device = "auto",
+    shown: Progress = None,
+    json: Json = False,
+) -> None:
+    """Run an image classifier once and keep its logits and labels, its statistics and what rivals need.
+
+    Example: `logn data logits runs/softmax -d classes -o logits`, then `logn compare logits/test_logits.npy --labels
+    logits/test_labels.npy -s logits/statistics.safetensors --counts logits/class_counts.json`.
+    """
+    from logn.evaluate.models.open import choose_device
+    from logn_research.datasets.labelled_images import open_images
+    from logn_research.training.classifiers import write_logits
+    from logn_research.training.train import check_training_images, load_classifier
+
+    classifier = load_classifier(run).to(choose_device(device))
+    names = splits or ["train", "test"]
+    opened = {name: open_images(source, name, root=images, class_names=class_names) for name in names}
+    if "train" in opened:
+        check_training_images(opened["train"], classifier.image_counts)
+    with progress("Predicting", total=sum(map(len, opened.values())), shown=shown) as advance:
+        files = write_logits(classifier, opened, output, progress=advance)
+    show({"output": output, "files": [file.name for file in files]}, as_json=json)
 
 
-def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0.001) -> dict[str, Any]:
+def count_boxes(annotations: Path, sampler: str | None = None, threshold: float = 0.001) -> dict[str, Any]:
+    """Count images, classes and objects of annotations."""
     from logn.labels.dataset import DetectionDataset
 
     with warnings.catch_warnings():
@@ -259,29 +222,17 @@ def _summary(annotations: Path, sampler: str | None = None, threshold: float = 0
         "dropped boxes": dataset.dropped_boxes,
         "clipped boxes": dataset.clipped_boxes,
     }
-    return result if sampler is None else {**result, **describe_sampler(sampler, dataset, threshold)}
+    return result | _sampled(sampler, dataset, threshold)
 
 
-def _show(result: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json({key.replace(" ", "_"): value for key, value in result.items()})
-        return
-    for key, value in result.items():
-        if key != "label distribution":  # one number a class: for programs, or for the report
-            echo(f"{key}: {value}")
-
-
-def summarise_images(
-    source: Path,
-    split: str = "train",
-    imbalance: float | None = None,
-    seed: int = 0,
-    sampler: str | None = None,
-    threshold: float = 0.001,
+def count_images(
+    source: Path, split: str = "train", sampler: str | None = None, threshold: float = 0.001
 ) -> dict[str, Any]:
     """Count the images of a split, its classes and their groups by the training images."""
-    images = open_images(source, split, imbalance=imbalance, seed=seed)
-    training = images if split == "train" else open_images(source, imbalance=imbalance, seed=seed)
+    from logn.evaluate.classification.truth import SHOTS, shot_groups
+    from logn_research.datasets.labelled_images import open_images
+
+    images, training = open_images(source, split), open_images(source)
     groups = shot_groups(training.image_counts)
     result: dict[str, Any] = {
         "images": len(images),
@@ -291,14 +242,14 @@ def summarise_images(
         "fewest images of a class": int(images.image_counts.min()),
         "most images of a class": int(images.image_counts.max()),
     }
-    return result if sampler is None else {**result, **describe_sampler(sampler, images, threshold)}
+    return result | _sampled(sampler, images, threshold)
 
 
-def describe_sampler(name: str, images: ImagesOfClasses, threshold: float) -> dict[str, Any]:
-    """Say what a sampler makes of the images: how many an epoch shows, and of which classes."""
+def _sampled(name: str | None, images: Any, threshold: float) -> dict[str, Any]:
+    from logn_research.datasets.samplers import make_sampler
+
+    if name is None:
+        return {}
     sampler = make_sampler(name, images, threshold=threshold)
-    return {
-        "sampler": name,
-        "images of an epoch": round(float(sampler.expected_repeats().sum()), 1),
-        "label distribution": sampler.label_distribution(),
-    }
+    epoch = round(float(sampler.expected_repeats().sum()), 1)
+    return {"sampler": name, "images of an epoch": epoch, "label distribution": sampler.label_distribution()}

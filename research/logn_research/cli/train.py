@@ -2,255 +2,168 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command
-from logn.cli.kinds import Kind, verb_of, with_old_spellings
-from logn.cli.options.choices import DeviceOption, ImageFolderOption, ListNamesOption, Task, TaskOption
+from logn.cli.console import echo, print_json, print_note
 from logn.errors import InputError
-from logn.labels.sources import are_labels
-from logn_research.cli import training_options as options
+from logn_research.cli.shared import Device, Images, Json, Progress
 
 
-def train_detector(
-    data: options.DataArgument,
-    output: options.RunOption,
-    images: ImageFolderOption = None,
-    model: options.ModelOption = "small",
-    classifier: options.ClassifierOption = "linear",
-    temperature: options.TemperatureOption = 20.0,
-    mask_classifier: Annotated[
-        str | None,
-        typer.Option(
-            help="Last layer of the masks of the paper's detectors: `linear` or `cosine`; by default as --classifier.",
-            rich_help_panel=options.MODEL,
+def train(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Annotations of boxes (LVIS, COCO, YOLO, VOC, or a folder with `train.json`) for a detector; glyph "
+            "classes, class folders or a list of `path label` lines for a classifier."
         ),
-    ] = None,
-    batch_norm: Annotated[
-        str | None,
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; made if it is not there.")],
+    images: Images = None,
+    model: Annotated[
+        str,
         typer.Option(
-            help="For the paper's detectors with --weights: `affine` trains scale and shift of the normalisation, as"
-            " MMDetection does (default); `frozen` does not.",
-            rich_help_panel=options.MODEL,
+            "--model",
+            "-m",
+            help="Detectors: small, light, mask-rcnn-r50, mask-rcnn-r101, cascade-r101. Classifiers: small, resnet10, "
+            "resnet50, resnet152, resnext50.",
         ),
-    ] = None,
-    preset: options.PresetOption = None,
-    sampler: options.SamplerOption = "random",
+    ] = "small",
+    classifier: Annotated[str, typer.Option(help="linear, or cosine (normalised, as in the paper).")] = "linear",
+    loss: Annotated[str | None, typer.Option(help="With options: seesaw, eql:threshold=0.005.")] = None,
+    sampler: Annotated[
+        str, typer.Option(help="random, class-balanced; detectors: repeat-factor-ceil, repeat-factor-stochastic.")
+    ] = "random",
     repeat_threshold: Annotated[
-        float, typer.Option(help="Share of the images below which repeat-factor repeats a class; glyph scenes: 0.04.")
-    ] = 0.001,
-    iterations: options.IterationsOption = None,
-    epochs: options.EpochsOption = None,
-    milestones: options.MilestonesOption = None,
-    batch: options.BatchOption = None,
-    lr: options.RateOption = None,
-    seed: options.SeedOption = 0,
-    weights: options.WeightsOption = None,
-    backbone: Annotated[
-        str | None,
+        float | None, typer.Option(help="Share of the images below which a class is repeated; glyph scenes: 0.04.")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(help="Length of the run, instead of the preset's.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; by default scaled with the batch.")] = None,
+    seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.")] = 0,
+    weights: Annotated[
+        Path | None, typer.Option(help="Local file with weights of the backbone; `none` for a light detector without.")
+    ] = None,
+    image_size: Annotated[int | None, typer.Option(help="Shorter side; of a classifier, of the square.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Run of the same model whose weights to begin with.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="With --start: train classifier, new-classifier, scales or heads alone.")
+    ] = None,
+    feature_memory: Annotated[
+        bool, typer.Option("--feature-memory", help="Add features of earlier regions; for --loss loce.")
+    ] = False,
+    class_names: Annotated[Path | None, typer.Option(help="One class name a line, for list files.")] = None,
+    more: Annotated[
+        list[str] | None,
         typer.Option(
-            help="For `light`: `mobilenet-v2` (the default), `mobilenet-v3-large`, `efficientnet-lite0`, `resnet18` or"
-            " `resnet34`."
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other argument of DetectorTrainingConfig or ClassifierTrainingConfig: temperature, milestones=3,5"
+            ", mask_classifier, batch_norm, backbone, precision, preset, checkpoint_every, flip.",
         ),
     ] = None,
-    image_size: options.SizeOption = None,
-    checkpoint_every: options.CheckpointOption = None,
-    loss: options.LossOption = None,
-    start: options.StartOption = None,
-    only: options.OnlyOption = None,
-    precision: options.PrecisionOption = "auto",
-    feature_memory: Annotated[
-        bool, typer.Option("--feature-memory", help="Add features of earlier regions to each batch; for `--loss loce`.")
-    ] = False,
-    resume: options.ResumeOption = True,
-    processes: options.ProcessesOption = 1,
-    device: DeviceOption = "auto",
-    workers: options.WorkersOption = None,
-    progress_bar: ProgressOption = None,
-    as_json: JsonOption = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of going on.")] = False,
+    processes: Annotated[int, typer.Option(help="Processes to start; leave it 1 under torchrun.")] = 1,
+    device: Device = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that read images ahead.")] = None,
+    progress: Progress = None,
+    json: Json = False,
 ) -> None:
-    """Train a detector, as `logn train` does."""
-    from logn_research.training.detectors.config import DetectorTrainingConfig
-    from logn_research.training.detectors.train_detector import train_detector as run_training
-
-    config = DetectorTrainingConfig(
-        data=data,
-        output=output,
-        images=images,
-        model=model,
-        classifier=classifier,
-        temperature=temperature,
-        preset=preset,
-        sampler=sampler,
-        repeat_threshold=repeat_threshold,
-        iterations=iterations,
-        epochs=epochs,
-        milestones=options.parse_milestones(milestones),
-        batch=batch,
-        learning_rate=lr,
-        seed=seed,
-        weights=weights,
-        image_size=image_size,
-        checkpoint_every=checkpoint_every,
-        loss=loss,
-        start=start,
-        only=only,
-        precision=precision,
-        feature_memory=feature_memory,
-        backbone=backbone,
-        mask_classifier=mask_classifier,
-        batch_norm=batch_norm,
-    )
-    result = run_training(
-        config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
-    )
-    options.print_result(result, as_json=as_json)
-    statistics, predictions = output / "statistics.safetensors", output / "predictions"
-    test = data if data.is_dir() or are_labels(data) else "test.json"
-    options.print_next(
-        command("logn", "collect", output, "--data", data, "-o", statistics, keep=["--images"]),
-        command("logn", "predict", output, "--data", test, "-o", predictions, keep=["--images"]),
-        as_json=as_json,
-    )
-
-
-def run_classifier(
-    data: options.DataArgument,
-    output: options.RunOption,
-    images: ImageFolderOption = None,
-    class_names: ListNamesOption = None,
-    imbalance: Annotated[
-        float | None, typer.Option(help="Thin CIFAR or class folders: the first class has so many times the last's.")
-    ] = None,
-    dev_each: Annotated[
-        int | None, typer.Option(help="Hold out so many training images of each class (CIFAR, class folders).")
-    ] = None,
-    data_seed: Annotated[int, typer.Option(help="Which images are held out and thinned away.")] = 0,
-    model: options.ModelOption = "small",
-    classifier: options.ClassifierOption = "linear",
-    temperature: options.TemperatureOption = 20.0,
-    preset: options.PresetOption = None,
-    sampler: options.SamplerOption = "random",
-    iterations: options.IterationsOption = None,
-    epochs: options.EpochsOption = None,
-    milestones: options.MilestonesOption = None,
-    batch: options.BatchOption = None,
-    lr: options.RateOption = None,
-    seed: options.SeedOption = 0,
-    weights: options.WeightsOption = None,
-    image_size: options.SizeOption = None,
-    flip: Annotated[
-        bool | None, typer.Option("--flip/--no-flip", help="Mirror half of the training images; default: preset's.")
-    ] = None,
-    checkpoint_every: options.CheckpointOption = None,
-    loss: options.LossOption = None,
-    start: options.StartOption = None,
-    only: options.OnlyOption = None,
-    precision: options.PrecisionOption = "auto",
-    resume: options.ResumeOption = True,
-    processes: options.ProcessesOption = 1,
-    device: DeviceOption = "auto",
-    workers: options.WorkersOption = None,
-    progress_bar: ProgressOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Train an image classifier, as `logn train` does."""
-    from logn_research.losses.loss_factory import DEFAULT_LOSS
-    from logn_research.training.classifiers.config import ClassifierTrainingConfig
-    from logn_research.training.classifiers.train_classifier import train_classifier as run_training
-
-    config = ClassifierTrainingConfig(
-        data=data,
-        output=output,
-        root=images,
-        class_names=class_names,
-        imbalance=imbalance,
-        dev_each=dev_each,
-        data_seed=data_seed,
-        model=model,
-        classifier=classifier,
-        temperature=temperature,
-        preset=preset,
-        sampler=sampler,
-        iterations=iterations,
-        epochs=epochs,
-        milestones=options.parse_milestones(milestones),
-        batch=batch,
-        learning_rate=lr,
-        seed=seed,
-        weights=weights,
-        image_size=image_size,
-        flip=flip,
-        checkpoint_every=checkpoint_every,
-        loss=DEFAULT_LOSS if loss is None else loss,
-        start=start,
-        only=only,
-        precision=precision,
-    )
-    result = run_training(
-        config, resume=resume, processes=processes, device=device, workers=workers, progress=progress_bar
-    )
-    options.print_result(result, as_json=as_json)
-    options.print_next(
-        command("logn", "compare", output, "--data", data, keep=("--images", "--class-names")), as_json=as_json
-    )
-
-
-DETECTOR = Kind("Detector", "data of a detector", train_detector)
-CLASSIFIER = Kind("Image classifier", "data of an image classifier", run_classifier)
-
-
-@verb_of(DETECTOR, CLASSIFIER, common="Any model")
-def train(data: options.DataArgument, task: TaskOption = None) -> Kind:
     """Train a detector or an image classifier on long-tailed data. A run that was stopped goes on, to the same result.
 
-    Which of them it is, is seen from DATA: annotations are for a detector; class folders, lists and glyph classes for a
-    classifier. Writes `checkpoint.safetensors` and `log.jsonl` to the folder of the run.
+    Writes `checkpoint.safetensors`, `log.jsonl` and `model.py`, by which every verb opens it: `RUN/model.py:load`.
 
-    **Examples**
-
-        logn train glyphs -o runs/glyphs --processes 2
-
-        logn train glyphs -o runs/bags --loss bags --start runs/glyphs --only classifier
-
-        logn train lvis_v1_train.json --images coco -m mask-rcnn-r101 --weights resnet101.pth -o runs/lvis
-
-        logn train photos.json -m light --classifier cosine --weights mobilenet_v2.pth -o runs/photos
-
-        logn train classes -o runs/softmax
-
-        logn train ImageNet_LT_train.txt --images imagenet -m resnext50 --classifier cosine -o runs/lt
-
-        torchrun --nproc-per-node 8 -m logn.cli.main train lvis_v1_train.json -m cascade-r101 -o runs/lvis
+    Examples: `logn train glyphs -o runs/glyphs --processes 2`;
+    `logn train glyphs -o runs/bags --loss bags --start runs/glyphs --only classifier`;
+    `logn train lvis_v1_train.json --images coco -m mask-rcnn-r101 --weights resnet101.pth -o runs/lvis`;
+    `logn train ImageNet_LT_train.txt --images imagenet -m resnext50 --classifier cosine -o runs/lt`.
     """
-    if task is not None:
-        return DETECTOR if task is Task.detection else CLASSIFIER
-    if data.is_file():
-        return CLASSIFIER if data.suffix.lower() == ".txt" else DETECTOR
-    if are_labels(data):
-        return DETECTOR
-    return _kind_of_folder(data)
+    from logn_research.training.recipes import ClassifierTrainingConfig, DetectorTrainingConfig
+    from logn_research.training.train import train_classifier, train_detector
+
+    is_detector = is_detection_data(data)
+    kind: Any = DetectorTrainingConfig if is_detector else ClassifierTrainingConfig
+    values = {
+        **{"images": images, "model": model, "classifier": classifier, "loss": loss, "sampler": sampler},
+        **{"iterations": iterations, "epochs": epochs, "batch": batch, "learning_rate": lr, "seed": seed},
+        **{"weights": weights, "image_size": image_size, "start": start, "only": only, "class_names": class_names},
+        **{"repeat_threshold": repeat_threshold, "feature_memory": feature_memory or None},
+        **parse_settings(more or [], kind),
+    }
+    known = {each.name for each in fields(kind)}
+    given = {name: value for name, value in values.items() if value is not None}
+    for name in given:
+        if name not in known:
+            noun = "a detector" if is_detector else "an image classifier"
+            raise InputError(f"Expected no `--{name.replace('_', '-')}` for {noun}, which `{data}` is data of.")
+    train_model: Any = train_detector if is_detector else train_classifier
+    options = {"processes": processes, "device": device, "workers": workers, "progress": progress}
+    _print(train_model(kind(data, output, **given), resume=not fresh, **options), as_json=json)
 
 
-train_classifier = with_old_spellings(run_classifier)
+def parse_settings(words: list[str], kind: Any) -> dict[str, Any]:
+    """The values of `--set NAME=VALUE`, of the types that the configuration gives them.
+
+    Example:
+        >>> from logn_research.training.recipes import DetectorTrainingConfig
+        >>> parse_settings(["milestones=3,5", "temperature=10", "backbone=resnet18"], DetectorTrainingConfig)
+        {'milestones': (3.0, 5.0), 'temperature': 10.0, 'backbone': 'resnet18'}
+    """
+    types = {each.name: str(each.type).partition(" |")[0] for each in fields(kind)}
+    convert: dict[str, Any] = {
+        "int": int,
+        "float": float,
+        "bool": lambda text: {"true": True, "false": False}[text],
+        "tuple[float, ...]": lambda text: tuple(map(float, text.split(","))),
+    }
+    values = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in types:
+            raise InputError(f"Expected `--set` to name one of {', '.join(types)}, but got `{name}`.")
+        try:
+            values[name] = convert.get(types[name], str)(text)
+        except (KeyError, ValueError):
+            raise InputError(f"Expected `{name}` to be of type {types[name]}, but got {text!r}.") from None
+    return values
 
 
-def _kind_of_folder(data: Path) -> Kind:
-    from logn_research.datasets.cifar import is_cifar
+def is_detection_data(data: Path) -> bool:
+    """Whether annotations of boxes are there, and not images with one class each."""
+    from logn.labels.sources import are_labels
     from logn_research.datasets.glyphs.classes import is_glyph_classes
 
+    if data.is_file() or are_labels(data):
+        return data.suffix.lower() != ".txt"
     if not data.is_dir():
         raise InputError(f"Expected `{data}` to be annotations, or a list or a folder of images, but there is none.")
-    if is_glyph_classes(data) or is_cifar(data):
-        return CLASSIFIER
+    if is_glyph_classes(data):
+        return False
     # The folders of COCO are no classes: where there are annotations, it is they that count.
-    if any(data.glob("*.json")) or any(data.glob("annotations/*.json")):
-        return DETECTOR
-    if any(data.glob("*.txt")) or any(path.is_dir() for path in data.iterdir()):
-        return CLASSIFIER
-    raise InputError(
-        f"Expected `{data}` to hold annotations (`train.json`), class folders or lists of images, but it holds none."
+    return any(data.glob("*.json")) or any(data.glob("annotations/*.json"))
+
+
+def _print(result: Any, *, as_json: bool) -> None:
+    """Print what a run did, once: torchrun starts the command in every process."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if as_json:
+        values = {each.name: getattr(result, each.name) for each in fields(result)}
+        print_json({**values, "seconds_per_iteration": result.seconds_per_iteration})
+        return
+    done = result.iterations - result.resumed_from
+    if not done:
+        echo(f"Nothing was left to do: {result.output} has all of its {result.iterations} iterations.")
+        return
+    after = f" after the first {result.resumed_from}" if result.resumed_from else ""
+    losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
+    echo(
+        f"Trained for {done} iterations{after} in {result.seconds:.0f} s ({result.seconds_per_iteration:.3f} s each)"
+        f" on {result.num_images} images of {result.num_classes} classes; saved in {result.output}.\n{losses}"
     )
+    print_note(f"The model for other verbs: {result.output}/model.py:load")

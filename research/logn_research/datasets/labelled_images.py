@@ -1,142 +1,77 @@
-"""Images with one class each: what a classifier is trained and measured on, wherever the pixels come from."""
+"""Images with one class each: glyph classes, class folders, and the list files of ImageNet-LT and its like."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.labels.image_file import ImageArray, read_image
+from logn.logits.image_folder import SUFFIXES
 
 IntArray = npt.NDArray[np.int64]
-
-_NAMED_AT_MOST = 5  # classes in an error message
-
-
-class Pixels(Protocol):
-    """Where the pixels of a set of images come from."""
-
-    def __len__(self) -> int:
-        """How many images there are."""
-        ...
-
-    def read(self, index: int) -> ImageArray:
-        """One image as RGB of shape `(height, width, 3)`, a copy of its own."""
-        ...
-
-    def select(self, rows: IntArray) -> Pixels:
-        """The images at these places, without reading any."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class FilePixels:
-    """One picture file an image, opened when it is asked for.
-
-    Args:
-        root: The folder that the paths start from.
-        paths: Where each image lies below it.
-    """
-
-    root: Path
-    paths: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, index: int) -> ImageArray:
-        """Decode a file; an error names the one that is missing or broken."""
-        return read_image(self.root / self.paths[index])
-
-    def select(self, rows: IntArray) -> FilePixels:
-        """The files at these places."""
-        return replace(self, paths=tuple(self.paths[row] for row in rows.tolist()))
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayPixels:
-    """Images of one size in one array `(N, height, width, 3)`, which may be mapped from a file.
-
-    Args:
-        array: All images.
-        rows: Which of them these are; None for all. The array is never copied.
-    """
-
-    array: npt.NDArray[np.uint8]
-    rows: IntArray | None = None
-
-    def __post_init__(self) -> None:
-        if self.array.ndim != 4 or self.array.shape[3] != 3 or self.array.dtype != np.uint8:
-            raise InputError(
-                f"Expected `array` to be uint8 of shape (images, height, width, 3), "
-                f"but got {self.array.dtype} of shape {self.array.shape}."
-            )
-
-    def __len__(self) -> int:
-        return len(self.array) if self.rows is None else len(self.rows)
-
-    def read(self, index: int) -> ImageArray:
-        """Copy an image out of the array."""
-        return np.array(self.array[index if self.rows is None else self.rows[index]])
-
-    def select(self, rows: IntArray) -> ArrayPixels:
-        """The rows at these places; the array stays where it is."""
-        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+SPLITS = ("train", "dev", "test")
+#: Words of folders and files by which splits are recognised.
+SPLIT_WORDS = {
+    "train": ("train", "training"),
+    "dev": ("dev", "val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """Images with one class each.
+    """Images with one class each, in one array or one file an image.
 
     Args:
-        pixels: Where the images come from.
+        pixels: uint8 `(N, height, width, 3)`, which may be mapped from a file, or the path of each image.
         labels: The class of each image, int64 `(N,)`.
         class_names: One name a class; also says how many classes there are.
         families: The look-alike family of each class, where the source knows it.
         source: Where all this was read from, for messages.
 
     Example:
-        >>> images = LabelledImages(ArrayPixels(np.zeros((3, 8, 8, 3), np.uint8)), [0, 2, 0], ("a", "b", "c"))
+        >>> images = LabelledImages(np.zeros((3, 8, 8, 3), np.uint8), [0, 2, 0], ("a", "b", "c"))
         >>> len(images), images.image_counts.tolist(), images.image(1).shape
         (3, [2, 0, 1], (8, 8, 3))
         >>> images.subset([1]).labels.tolist()
         [2]
     """
 
-    pixels: Pixels
+    pixels: npt.NDArray[np.uint8] | tuple[Path, ...]
     labels: IntArray
     class_names: tuple[str, ...]
     families: tuple[int, ...] | None = None
     source: str = "images"
 
     def __post_init__(self) -> None:
-        labels: npt.NDArray[Any] = np.asarray(self.labels)
-        if labels.shape != (len(self.pixels),) or (labels.size and not np.issubdtype(labels.dtype, np.integer)):
+        pixels = self.pixels
+        if isinstance(pixels, np.ndarray) and (pixels.shape[3:] != (3,) or pixels.dtype != np.uint8):
             raise InputError(
-                f"Expected `labels` to be {len(self.pixels)} whole numbers, one an image, "
-                f"but got {labels.dtype} of shape {labels.shape}."
+                f"Expected `pixels` to be uint8 of shape (images, height, width, 3), but got {pixels.dtype} of shape "
+                f"{pixels.shape}."
+            )
+        labels: npt.NDArray[Any] = np.asarray(self.labels)
+        if labels.shape != (len(pixels),) or (labels.size and not np.issubdtype(labels.dtype, np.integer)):
+            raise InputError(
+                f"Expected `labels` to be {len(pixels)} whole numbers, one an image, but got {labels.dtype} of shape "
+                f"{labels.shape}."
             )
         outside = np.flatnonzero((labels < 0) | (labels >= len(self.class_names)))
         if len(outside):
             raise InputError(
-                f"Expected the labels of `{self.source}` to be from 0 to {len(self.class_names) - 1}, "
-                f"but got {labels[outside[0]]} for image {outside[0]}."
+                f"Expected the labels of `{self.source}` to be from 0 to {len(self.class_names) - 1}, but got "
+                f"{labels[outside[0]]} for image {outside[0]}."
             )
-        if self.families is not None and len(self.families) != len(self.class_names):
-            raise InputError(
-                f"Expected `families` to be one number for each of the {len(self.class_names)} classes, "
-                f"but got {len(self.families)}."
-            )
-        labels = labels.astype(np.int64)  # a copy, so that it can be made read-only
-        labels.setflags(write=False)
-        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "labels", labels.astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -155,38 +90,26 @@ class LabelledImages:
         return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
 
     def image(self, index: int) -> ImageArray:
-        """One image as uint8 RGB of shape `(height, width, 3)`."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"Expected `index` to be within {len(self)} images, but got {index}.")
-        return self.pixels.read(int(index) % len(self))
+        """One image as uint8 RGB of shape `(height, width, 3)`; an error names a file that is missing or broken."""
+        chosen = self.pixels[index]
+        return read_image(chosen) if isinstance(chosen, Path) else np.array(chosen)
 
     def stack(self, indices: Iterable[int]) -> ImageArray:
         """Several images of one size as uint8 `(B, height, width, 3)`; quick where they lie in one array."""
-        if isinstance(self.pixels, ArrayPixels):
-            places = np.fromiter(indices, np.int64)
-            return np.asarray(self.pixels.array[places if self.pixels.rows is None else self.pixels.rows[places]])
-        images = [self.image(index) for index in indices]
-        sizes = {image.shape for image in images}
-        if len(sizes) != 1:
-            raise InputError(f"Expected the images of `{self.source}` to be of one size, but got {sorted(sizes)}.")
-        return np.stack(images)
+        if isinstance(self.pixels, np.ndarray):
+            return np.asarray(self.pixels[np.fromiter(indices, np.int64)])
+        return np.stack([self.image(index) for index in indices])
 
     def labels_per_image(self) -> list[IntArray]:
         """The one class of each image as an array, as the samplers want them."""
         return list(self.labels[:, None])
 
     def subset(self, indices: npt.ArrayLike) -> LabelledImages:
-        """The images at these places, with all classes; nothing is read."""
-        rows: npt.NDArray[Any] = np.asarray(indices)
-        if rows.dtype == np.bool_:
-            raise InputError("Expected `indices` to be positions of images, but got truth values; use np.flatnonzero.")
-        rows = rows.astype(np.int64).ravel()
-        if len(rows) and not -len(self) <= rows.min() <= rows.max() < len(self):
-            raise InputError(
-                f"Expected `indices` to be within {len(self)} images, but got {rows.min()} to {rows.max()}."
-            )
-        rows = rows % len(self) if len(rows) else rows
-        return replace(self, pixels=self.pixels.select(rows), labels=self.labels[rows])
+        """The images at these places, with all classes; files are not read."""
+        rows = np.asarray(indices, np.int64)
+        if isinstance(self.pixels, np.ndarray):
+            return replace(self, pixels=self.pixels[rows], labels=self.labels[rows])
+        return replace(self, pixels=tuple(self.pixels[row] for row in rows.tolist()), labels=self.labels[rows])
 
 
 def array_images(
@@ -211,36 +134,13 @@ def array_images(
         ('0', '1')
     """
     classes = np.asarray(labels)
-    names = numbered_names(int(classes.max()) + 1 if classes.size else 0) if class_names is None else class_names
-    return LabelledImages(
-        ArrayPixels(cast("npt.NDArray[np.uint8]", np.asanyarray(array))),
-        cast(IntArray, classes),
-        tuple(names),
-        families=None if families is None else tuple(families),
-        source=source,
-    )
+    names = _numbered(int(classes.max()) + 1 if classes.size else 0) if class_names is None else tuple(class_names)
+    of_classes = None if families is None else tuple(families)
+    return LabelledImages(cast("Any", np.asanyarray(array)), cast(IntArray, classes), names, of_classes, source)
 
 
-def numbered_names(num_classes: int) -> tuple[str, ...]:
-    """Names for classes that have none: their numbers."""
-    return tuple(str(number) for number in range(num_classes))
-
-
-def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Names of classes from a text file, one a line in the order of the labels."""
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"Expected `{file}` to be a file with one class name a line, but there is none.")
-    try:
-        names = tuple(line.strip() for line in file.read_text(encoding="utf-8").rstrip().splitlines())
-    except UnicodeDecodeError as error:
-        raise InputError(f"Expected `{file}` to be text in UTF-8, but it is not ({error.reason}).") from error
-    for number, name in enumerate(names, start=1):
-        if not name:
-            raise InputError(f"Expected a class name on line {number} of `{file}`, but it is empty.")
-    if not names:
-        raise InputError(f"Expected `{file}` to have one class name a line, but it is empty.")
-    return names
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(count))
 
 
 def require_every_class(images: LabelledImages) -> None:
@@ -252,10 +152,154 @@ def require_every_class(images: LabelledImages) -> None:
         ...
         logn.errors.InputError: Expected `images` to have every class, but there is no image of class 0 (`cat`).
     """
-    absent = np.flatnonzero(images.image_counts == 0).tolist()
-    if not absent:
-        return
-    named = ", ".join(f"{label} (`{images.class_names[label]}`)" for label in absent[:_NAMED_AT_MOST])
-    more = f" and {len(absent) - _NAMED_AT_MOST} more" if len(absent) > _NAMED_AT_MOST else ""
-    noun = "class" if len(absent) == 1 else "classes"
-    raise InputError(f"Expected `{images.source}` to have every class, but there is no image of {noun} {named}{more}.")
+    for label in np.flatnonzero(images.image_counts == 0).tolist():
+        raise InputError(
+            f"Expected `{images.source}` to have every class, but there is no image of class {label} "
+            f"(`{images.class_names[label]}`)."
+        )
+
+
+def open_images(
+    source: str | os.PathLike[str],
+    split: str = "train",
+    *,
+    root: str | os.PathLike[str] | None = None,
+    class_names: str | os.PathLike[str] | None = None,
+) -> LabelledImages:
+    """Open one split of a set of labelled images.
+
+    Args:
+        source: One of: a folder that `logn data glyph-classes` wrote; a folder of class folders, or of `train`, `val`
+            and `test` with those in them; a list file with `path label` lines (`ImageNet_LT_train.txt`), or the folder
+            of such lists.
+        split: `"train"`, `"dev"` (validation) or `"test"`. Without test images, `test` is the validation split, as
+            ImageNet's and iNaturalist's results are reported.
+        root: The folder that the paths of list files start from; by default that of the list.
+        class_names: A file with one class name a line, for list files.
+
+    Example:
+        >>> import tempfile
+        >>> from logn_research.datasets.glyphs.classes import GlyphClassSettings, generate_glyph_classes
+        >>> settings = GlyphClassSettings(classes=3, most=4, fewest=2, dev=1, test=2)
+        >>> folder = generate_glyph_classes(tempfile.mkdtemp(), settings)
+        >>> open_images(folder, "test").image_counts.tolist()
+        [2, 2, 2]
+    """
+    from logn_research.datasets.glyphs.classes import is_glyph_classes, read_glyph_classes
+
+    path = Path(source)
+    if split not in SPLITS:
+        raise InputError(f"Expected `split` to be one of {SPLITS}, but got {split!r}.")
+    if not path.exists() or (path.is_file() and path.suffix != ".txt"):
+        raise InputError(f"Expected `{path}` to be a folder or a list (.txt) of labelled images, but it is neither.")
+    if path.is_dir() and is_glyph_classes(path):
+        return read_glyph_classes(path, split)
+    lists = _list_files(path)
+    if lists:
+        training = _chosen(lists, "train", path)
+        images = read_class_list(training, root, class_names)
+        # The training list says how many classes there are, so that a label beyond them is found.
+        chosen = _chosen(lists, split, path)
+        return images if chosen == training else read_class_list(chosen, root, images.class_names)
+    if root is not None or class_names is not None:
+        raise InputError(f"Expected `root` and `class_names` to come with list files only, but `{path}` holds none.")
+    return read_class_folders(path, split)
+
+
+def _list_files(path: Path) -> dict[str, Path]:
+    """The list file of each split, by the words in its name: `ImageNet_LT_val.txt` is dev."""
+    words = {word: split for split, spellings in SPLIT_WORDS.items() for word in spellings}
+    pattern = re.compile(rf"(?:^|[_\-. ])({'|'.join(words)})(?=[_\-. ]|$)")
+    files = sorted((path if path.is_dir() else path.parent).glob("*.txt"))
+    if path.is_file():
+        files = [file for file in files if pattern.sub("*", file.stem.lower()) == pattern.sub("*", path.stem.lower())]
+    splits = [(words[match[1]], file) for file in files if (match := pattern.search(file.stem.lower()))]
+    if len({split for split, _ in splits}) < len(splits):
+        raise InputError(f"Expected `{path}` to have one list a split, but it has more; name the training list itself.")
+    return dict(splits) or ({"train": path} if path.is_file() else {})
+
+
+def _chosen(of_splits: dict[str, Path], split: str, source: Path) -> Path:
+    chosen = of_splits.get(split) or (of_splits.get("dev") if split == "test" else None)
+    if chosen is None:
+        raise InputError(f"Expected {split} images in `{source}`, but there are none.")
+    return chosen
+
+
+def read_class_folders(folder: str | os.PathLike[str], split: str = "train") -> LabelledImages:
+    """Read class folders, classes in the order of their names; pictures are opened when they are asked for.
+
+    Args:
+        folder: A folder of class folders, which is then all training images, or of `train`, `val` and `test` with class
+            folders in each.
+        split: `"train"`, `"dev"` or `"test"`.
+    """
+    root = Path(folder)
+    parts = {
+        name: root / word for name, words in SPLIT_WORDS.items() for word in reversed(words) if (root / word).is_dir()
+    }
+    training = parts.get("train", root)
+    names = tuple(sorted(path.name for path in training.iterdir() if path.is_dir() and path.name[0] != "."))
+    chosen = _chosen({"train": training, **parts}, split, root)
+    unknown = sorted({path.name for path in chosen.iterdir() if path.is_dir()} - set(names))
+    if unknown:
+        raise InputError(f"Expected the classes of `{chosen}` to be in `{training}` too, but `{unknown[0]}` is not.")
+    files = [
+        (path, label)
+        for label, name in enumerate(names)
+        for path in sorted((chosen / name).rglob("*"))
+        if path.suffix.lower() in SUFFIXES and path.is_file()
+    ]
+    if not files:
+        raise InputError(f"Expected `{chosen}` to hold images in a folder for each class, but it holds none.")
+    paths, labels = zip(*files, strict=True)
+    return LabelledImages(paths, np.array(labels, np.int64), names, source=str(chosen))
+
+
+def read_class_list(
+    path: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    class_names: Sequence[str] | str | os.PathLike[str] | None = None,
+) -> LabelledImages:
+    r"""Read a list file; images are opened when they are asked for.
+
+    Args:
+        path: The list, a line an image: its path, which may hold spaces, and its label, a whole number from 0.
+        root: The folder that the paths start from; by default that of the list.
+        class_names: The names of the classes, or a file with one a line.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "ImageNet_LT_train.txt"
+        >>> _ = path.write_text("train/n01440764/a.JPEG 0\ntrain/n01443537/b c.JPEG 1\n")
+        >>> images = read_class_list(path)
+        >>> images.pixels[1].name, images.labels.tolist()
+        ('b c.JPEG', [0, 1])
+    """
+    file = Path(path)
+    folder = file.parent if root is None else Path(root)
+    if isinstance(class_names, str | os.PathLike):
+        class_names = tuple(line for _, line in _lines(Path(class_names)))
+    lines = [_parse(line, f"line {number} of `{file}`") for number, line in _lines(file)]
+    paths, labels = zip(*lines, strict=True)
+    names = _numbered(max(labels) + 1) if class_names is None else tuple(class_names)
+    images = tuple(folder / image for image in paths)
+    return LabelledImages(images, np.array(labels, np.int64), names, source=str(file))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line that is not empty; a file without any is refused."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"Expected `{file}` to be a text file in UTF-8, but it cannot be read ({error}).") from error
+    if not text.strip():
+        raise InputError(f"Expected `{file}` to have a line for each entry, but it is empty.")
+    yield from ((number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
+
+
+def _parse(line: str, where: str) -> tuple[str, int]:
+    image, *label = line.rsplit(maxsplit=1)
+    if not label or not label[0].isdecimal():
+        raise InputError(f"Expected {where} to be a path and a label, a whole number from 0, but got {line!r}.")
+    return image, int(label[0])

@@ -12,7 +12,7 @@ from logn.errors import InputError
 from logn.statistics.moments import ClassMoments
 from logn_research.experiments.model_spec import Folders, ModelSpec, Step
 from logn_research.experiments.training_jobs import train_side_by_side
-from logn_research.training.engine.training_log import read_log, training_seconds
+from logn_research.training.trainer import read_log
 
 Data = TypeVar("Data")
 
@@ -89,7 +89,8 @@ class ArtifactCache:
 
     def training_seconds(self, spec: ModelSpec[Any]) -> float:
         """Time of the run's iterations, as its log says; NaN without a log."""
-        return training_seconds(self.model_folder(spec))
+        lines = read_log(self.model_folder(spec))
+        return float(lines[-1]["seconds"]) if lines else float("nan")
 
     def training_loss(self, spec: ModelSpec[Any]) -> float:
         """The last mean of the loss in the run's log; NaN without a log."""

@@ -15,15 +15,14 @@ from logn.evaluate.models.open import choose_device
 from logn.files import atomic_path
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.glyphs.classes import generate_glyph_classes, is_complete
+from logn_research.datasets.glyphs.drawing import write_json
 from logn_research.datasets.glyphs.settings import GlyphClassSettings
-from logn_research.datasets.glyphs.shards import write_json
-from logn_research.datasets.labelled_images import LabelledImages
-from logn_research.datasets.open_images import open_images
+from logn_research.datasets.labelled_images import LabelledImages, open_images
 from logn_research.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, is_current, loss_in_name
 from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
-from logn_research.training.classifiers.classifier_logits import classifier_logits
-from logn_research.training.classifiers.config import ClassifierTrainingConfig
-from logn_research.training.classifiers.train_classifier import load_classifier, train_classifier
+from logn_research.training.classifiers import classifier_logits
+from logn_research.training.recipes import ClassifierTrainingConfig
+from logn_research.training.train import load_classifier, train_classifier
 
 #: Second stages: the part that is trained, with class-balanced sampling (Kang et al., ICLR 2020).
 SECOND_STAGES = {"crt": "new-classifier", "lws": "scales"}
@@ -132,7 +131,7 @@ class ClassifierSpec(ModelSpec[LabelledImages]):
         return ClassifierTrainingConfig(
             folders.data,
             folders.run,
-            root=self.problem.images,
+            images=self.problem.images,
             model=self.problem.model,
             epochs=self.problem.stage_epochs if self.stage else self.problem.epochs,
             start=folders.start,

@@ -23,9 +23,8 @@ from logn.statistics.moments import ClassMoments
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
 from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn_research.experiments.mask_maker import mask_maker
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.train_detector import train_detector
-from logn_research.training.engine.checkpoint import load_detector
+from logn_research.training.recipes import DetectorTrainingConfig
+from logn_research.training.train import load_detector, train_detector
 
 # What LogN recommends, the paper's LogN, then the rivals, which need class counts, with their published defaults.
 METHODS = ("recommended", "logn", "norcal", "loga")

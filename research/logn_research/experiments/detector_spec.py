@@ -23,12 +23,10 @@ from logn_research.datasets.samplers import PAPER_THRESHOLD
 from logn_research.experiments.detector_statistics import collect_detector_statistics
 from logn_research.experiments.model_spec import STATISTICS, Folders, ModelSpec, Step, loss_in_name
 from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.settings import LIGHT, PAPER_MODELS
-from logn_research.training.detectors.train_detector import train_detector
-from logn_research.training.engine.checkpoint import FILE_NAME as CHECKPOINT
-from logn_research.training.engine.checkpoint import load_detector
-from logn_research.training.engine.schedule import get_preset
+from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
+from logn_research.training.recipes import DETECTOR_RECIPES, DetectorTrainingConfig
+from logn_research.training.settings import LIGHT_MODEL, PAPER_MODELS
+from logn_research.training.train import load_detector, train_detector
 
 #: On 2,400 glyph scenes this repeats rare classes as much as the paper's 0.001 does on the 100,000 images of LVIS.
 GLYPH_REPEAT_THRESHOLD = 0.04
@@ -169,8 +167,8 @@ class DetectorSpec(ModelSpec[DetectionDataset]):
             return None
         if self.start is None:
             return self.problem.epochs
-        name = "paper" if self.model in PAPER_MODELS else "light" if self.model == LIGHT else "small"
-        return (self.problem.epochs or get_preset(name).epochs) / 4
+        name = "paper" if self.model in PAPER_MODELS else "light" if self.model == LIGHT_MODEL else "small"
+        return (self.problem.epochs or DETECTOR_RECIPES[name].epochs) / 4
 
     @property
     def milestones(self) -> tuple[float, ...] | None:

@@ -16,9 +16,9 @@ from logn.evaluate.store.predict import match_detector
 from logn.labels.dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler
-from logn_research.datasets.transforms import Augmentation
+from logn_research.training.augmentation import Augmentation
+from logn_research.training.batches import DetectorBatches, ImageStream, SampleCache
 from logn_research.estimators import Statistics, add_batch
-from logn_research.training.engine.batches import ImageStream, IterationBatches, SampleCache
 
 
 def collect_detector_statistics(
@@ -108,7 +108,7 @@ def collect_sampled_statistics(
     order = make_sampler(sampler, dataset, threshold=repeat_threshold)
     images = min(max_images or np.iinfo(np.int64).max, len(order.indices(0, seed)))
     read = SampleCache(dataset, masks=False).__getitem__
-    batches = IterationBatches(ImageStream(order, 1, seed), read, augmentation, masks=False)
+    batches = DetectorBatches(ImageStream(order, 1, seed), read, augmentation, masks=False)
     stages = tuple[Statistics, ...]()
     with torch.random.fork_rng(devices=[]):
         for iteration in range(images):

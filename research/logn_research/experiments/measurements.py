@@ -35,9 +35,9 @@ from logn_research.experiments.detector_spec import STATISTICS_IMAGES, DetectorS
 from logn_research.experiments.experiment import ALL, CORRECT_POSITIVES, POSITIVES, Correction
 from logn_research.experiments.mask_maker import mask_maker
 from logn_research.experiments.training_jobs import single_thread
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.train_detector import train_detector
-from logn_research.training.engine.checkpoint import FILE_NAME as CHECKPOINT
+from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
+from logn_research.training.recipes import DetectorTrainingConfig
+from logn_research.training.train import train_detector
 
 SHORT, LONG = 2, 10
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from logn.statistics.moments import ClassMoments
 from logn_research.losses.loss_factory import DEFAULT_LOSS
-from logn_research.training.engine.checkpoint import FILE_NAME as CHECKPOINT
+from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
 
 # A step of the work: given its name and the amount of work, a context that yields the function to report progress.
 Step = Callable[[str, float | None], AbstractContextManager[Callable[[float], None]]]

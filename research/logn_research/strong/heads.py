@@ -19,7 +19,7 @@ import logn
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn_research.datasets.samplers import RepeatFactorSampler
 from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_split
-from logn_research.training.detectors.heads import class_layer
+from logn_research.training.layers import class_layer
 
 HIDDEN = 512
 IMAGES, REGIONS, FOREGROUND = 16, 64, 16  # of a batch; regions of an image; of these at most so many objects

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logn_research.datasets.class_lists import read_class_list
+from logn_research.datasets.labelled_images import read_class_list
 from PIL import Image
 
 from logn.errors import InputError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from logn_research.datasets.glyphs import classes as glyph_classes
 from logn_research.datasets.glyphs.classes import generate_glyph_classes, is_glyph_classes, read_glyph_classes
 from logn_research.datasets.glyphs.settings import GlyphClassSettings, geometric_counts, plan_classes
-from logn_research.datasets.open_images import open_images
+from logn_research.datasets.labelled_images import open_images
 
 from logn.classes.counts import ClassCounts
 from logn.cli.main import execute

@@ -3,8 +3,7 @@
 import re
 
 import pytest
-from logn_research.datasets.class_lists import read_class_folders
-from logn_research.datasets.open_images import open_images
+from logn_research.datasets.labelled_images import open_images, read_class_folders
 from PIL import Image
 
 from logn.errors import InputError

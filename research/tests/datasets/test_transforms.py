@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from logn_research.datasets.transforms import (
+from logn_research.training.augmentation import (
     PAPER_TEST,
     PAPER_TRAIN,
     SMALL_TRAIN,

@@ -78,8 +78,7 @@ def test_the_commands_count_them(sources, run_logn):
 
 
 def test_what_the_text_names_takes_these_images(sources):
-    from logn_research.datasets.labelled_images import require_every_class
-    from logn_research.datasets.open_images import open_images
+    from logn_research.datasets.labelled_images import open_images, require_every_class
     from logn_research.datasets.samplers import make_sampler
 
     train = open_images("classes", "train")

@@ -40,8 +40,8 @@ def test_every_command_has_options_that_exist(blocks, assert_options_exist):
 
 def test_the_tables_name_what_there_is():
     from logn_research.losses.loss_factory import LOSS_NAMES
-    from logn_research.training.classifiers.config import PRESETS
-    from logn_research.training.classifiers.models import MODELS
+    from logn_research.training.classifiers import MODELS
+    from logn_research.training.recipes import PRESETS
 
     text = PAGE.read_text(encoding="utf-8")
     for name in (*MODELS, *PRESETS, *(set(LOSS_NAMES) - {"bags"})):

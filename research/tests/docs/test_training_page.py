@@ -26,8 +26,8 @@ def test_the_script_trains_on_two_processes(workplace, blocks):
 
 
 def test_a_loss_of_ones_own_trains(workplace, blocks, run_python):
-    from logn_research.training.detectors.config import DetectorTrainingConfig
-    from logn_research.training.detectors.train_detector import train_detector
+    from logn_research.training.recipes import DetectorTrainingConfig
+    from logn_research.training.train import train_detector
 
     imports, own_loss = blocks("python")
     assert "import train_detector\n" in imports
@@ -63,8 +63,8 @@ def test_the_light_detector_trains_collects_and_predicts(workplace, blocks, run_
 
 
 def test_the_backbones_and_their_packages_are_those_of_the_page():
-    from logn_research.training.detectors.settings import LIGHT_BACKBONES, MODELS
-    from logn_research.training.engine.backbone_weights import PACKAGES
+    from logn_research.training.backbones import PACKAGES
+    from logn_research.training.settings import LIGHT_BACKBONES, MODELS
 
     text = PAGE.read_text(encoding="utf-8")
     rows = [

@@ -12,7 +12,7 @@ from logn_research.experiments.detector_spec import DetectionProblem
 from logn_research.experiments.experiment import BenchResult, BenchSection, RowResult, SectionResult
 from logn_research.experiments.model_spec import Folders
 from logn_research.experiments.run_experiment import detectors_of
-from logn_research.training.detectors.config import DetectorTrainingConfig
+from logn_research.training.recipes import DetectorTrainingConfig
 
 from logn.calibrators.methods import fit, parse
 from logn.demo.plan import long_tailed_counts

@@ -18,9 +18,9 @@ from logn_research.experiments.detector_statistics import collect_detector_stati
 from logn_research.experiments.experiment import NOT_TRAINED, BenchRow, BenchSection, Correction, Experiment
 from logn_research.experiments.measurements import FILE_NAME, RecordFile, measure
 from logn_research.experiments.run_experiment import run_experiment
-from logn_research.training.detectors.heads import BoxPredictor
-from logn_research.training.detectors.models import build_detector
-from logn_research.training.detectors.settings import DetectorSettings
+from logn_research.training.detectors import build_detector
+from logn_research.training.layers import BoxPredictor
+from logn_research.training.settings import DetectorSettings
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 

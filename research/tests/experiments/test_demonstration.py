@@ -10,7 +10,7 @@ from logn_research.cli.demo import sentences, threshold_cells
 from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn_research.experiments.demo import METHODS, DemoSettings, run_demo
 from logn_research.experiments.detector_statistics import collect_detector_statistics
-from logn_research.training.engine.checkpoint import load_detector
+from logn_research.training.checkpoint import load_detector
 
 import logn
 from logn.cli.main import execute

@@ -13,13 +13,11 @@ from logn_research.experiments.detector_spec import DetectorSpec
 from logn_research.experiments.model_spec import Folders
 from logn_research.figures.error_data import COMPONENTS
 from logn_research.losses.loss_factory import make_loss
-from logn_research.training.classifiers.config import ClassifierTrainingConfig
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.feature_memory import FeatureMemory
-from logn_research.training.detectors.heads import NormedConv2d, NormedLinear
-from logn_research.training.detectors.settings import DetectorSettings
-from logn_research.training.engine.distributed import DistributedContext
-from logn_research.training.engine.trainer import Trainer
+from logn_research.training.layers import NormedConv2d, NormedLinear
+from logn_research.training.recipes import ClassifierTrainingConfig, DetectorTrainingConfig
+from logn_research.training.regions import FeatureMemory
+from logn_research.training.settings import DetectorSettings
+from logn_research.training.trainer import Process, Trainer
 from torch import nn
 
 import logn
@@ -30,7 +28,7 @@ FOLDERS = Folders(Path("data"), Path("run"))
 
 
 def optimizer_settings(config):
-    context = DistributedContext(torch.device("cpu"))
+    context = Process(torch.device("cpu"))
     trainer = Trainer(config, context, config.schedule(1600), nn.Linear(2, 2), class_names=("a", "b"))
     (group,) = trainer.optimizer.param_groups
     return {name: group[name] for name in ("momentum", "weight_decay", "nesterov")}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from logn_research.datasets.labelled_images import array_images
-from logn_research.training.detectors.settings import DetectorSettings
-from logn_research.training.engine.checkpoint import read_checkpoint
+from logn_research.training.checkpoint import read_checkpoint
+from logn_research.training.settings import DetectorSettings
 from PIL import Image
 from torch import nn
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from logn_research.datasets.transforms import SMALL_TRAIN
 from logn_research.experiments.detector_statistics import collect_sampled_statistics
 from logn_research.experiments.stage_corrections import correct_stages
-from logn_research.training.detectors.models import cascade_mask_rcnn_r101_fpn, small
-from logn_research.training.engine.checkpoint import Checkpoint
+from logn_research.training.augmentation import SMALL_TRAIN
+from logn_research.training.checkpoint import Checkpoint
+from logn_research.training.detectors import make_detector
 
 from logn.calibrators.normalization import logit_normalization
 from logn.cli.main import execute
@@ -27,7 +27,7 @@ def dataset(lvis_folder):
 
 @pytest.fixture
 def cascade():
-    model = cascade_mask_rcnn_r101_fpn(4, image_size=64).eval()
+    model = make_detector("cascade-r101", 4, image_size=64).eval()
     torch.manual_seed(0)
     for number, predictor in enumerate(model.roi_heads.box_predictor):
         torch.nn.init.normal_(predictor.cls_score.weight, std=0.1 * (number + 1))
@@ -79,4 +79,4 @@ def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset, lvi
 
 def test_a_detector_without_stages_is_refused():
     with pytest.raises(InputError, match="Expected a cascade"):
-        correct_stages(small(4, image_size=64).eval(), [])
+        correct_stages(make_detector("small", 4, image_size=64).eval(), [])

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logn_research.datasets.labelled_images import array_images
 from logn_research.datasets.samplers import RandomSampler
-from logn_research.training.classifiers.images import (
+from logn_research.training.batches import (
     CROP_TRIES,
     ClassifierBatches,
     ImageAugmentation,
+    ImageStream,
     as_batch,
     change_colours,
     middle,
@@ -18,7 +19,6 @@ from logn_research.training.classifiers.images import (
     random_crop,
     shift_and_flip,
 )
-from logn_research.training.engine.batches import ImageStream
 
 from logn.errors import InputError
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from logn_research.datasets.labelled_images import array_images
-from logn_research.training.classifiers.classifier_logits import (
+from logn_research.training.classifiers import (
     classifier_logits,
     classifier_statistics,
     logits_and_statistics,
+    make_classifier,
 )
-from logn_research.training.classifiers.models import make_classifier
 
 import logn
 from logn.errors import InputError

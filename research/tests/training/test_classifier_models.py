@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from logn_research.training.classifiers.models import ClassifierSettings, build_classifier, make_classifier
+from logn_research.training.classifiers import ClassifierSettings, build_classifier, make_classifier
 from torch import nn
 from torchvision.models import resnet50
 

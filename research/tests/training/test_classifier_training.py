@@ -6,12 +6,11 @@ import pytest
 import torch
 from logn_research.losses import SeesawLoss
 from logn_research.losses.loss_factory import LOSS_NAMES
-from logn_research.training.classifiers.config import ClassifierTrainingConfig
-from logn_research.training.classifiers.models import ClassifierSettings
-from logn_research.training.classifiers.train_classifier import load_classifier, train_classifier
-from logn_research.training.engine.checkpoint import Checkpoint, read_checkpoint, stored_kind
-from logn_research.training.engine.trainer import NonFiniteLossError
-from logn_research.training.engine.training_log import read_log
+from logn_research.training.checkpoint import Checkpoint, read_checkpoint, stored_kind
+from logn_research.training.classifiers import ClassifierSettings
+from logn_research.training.recipes import ClassifierTrainingConfig
+from logn_research.training.train import load_classifier, train_classifier
+from logn_research.training.trainer import NonFiniteLossError, read_log
 from torch import nn
 
 from logn.errors import InputError
@@ -192,7 +191,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved(striped, tmp_path)
 
 def test_the_papers_recipe_trains_a_residual_network(striped, tmp_path):
     """ResNet-10 with crops, flips and colours, from a local file of weights."""
-    from logn_research.training.classifiers.models import make_classifier
+    from logn_research.training.classifiers import make_classifier
 
     source = make_classifier("resnet10", 4, seed=5)
     state = {name.removeprefix("body."): value for name, value in source.state_dict().items() if "body." in name}

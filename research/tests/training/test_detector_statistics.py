@@ -6,11 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from logn_research.datasets.transforms import SMALL_TRAIN
 from logn_research.estimators import MovingAverage, PositiveMoments
 from logn_research.experiments.detector_statistics import collect_detector_statistics, collect_sampled_statistics
-from logn_research.training.detectors.models import small, small_one_stage
-from logn_research.training.engine.checkpoint import Checkpoint
+from logn_research.training.augmentation import SMALL_TRAIN
+from logn_research.training.checkpoint import Checkpoint
+from logn_research.training.detectors import make_detector
 
 from logn.cli.main import execute
 from logn.errors import InputError
@@ -32,7 +32,7 @@ def dataset(lvis_folder):
 
 @pytest.fixture(scope="module")
 def detector():
-    model = small(4, image_size=64).eval()
+    model = make_detector("small", 4, image_size=64).eval()
     torch.manual_seed(0)
     torch.nn.init.normal_(model.roi_heads.box_predictor.cls_score.weight, std=0.5)
     return model

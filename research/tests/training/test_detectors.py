@@ -5,19 +5,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from logn_research.training.detectors import cascade_heads
-from logn_research.training.detectors.cascade_heads import CascadeRegionHeads
-from logn_research.training.detectors.heads import NormedConv2d, NormedLinear
-from logn_research.training.detectors.models import (
+from logn_research.training import heads as cascade_heads
+from logn_research.training.backbones import load_backbone, read_backbone_weights
+from logn_research.training.detectors import (
     DetectorSettings,
     build_detector,
-    cascade_mask_rcnn_r101_fpn,
-    mask_rcnn_r50_fpn,
-    small,
 )
-from logn_research.training.detectors.region_sampling import sample_regions
-from logn_research.training.detectors.small_model import RegionSampler
-from logn_research.training.engine.backbone_weights import load_backbone, read_backbone_weights
+from logn_research.training.heads import CascadeRegionHeads
+from logn_research.training.layers import NormedConv2d, NormedLinear
+from logn_research.training.regions import sample_regions
+from logn_research.training.small import RegionSampler
 from torchvision.models.detection import MaskRCNN
 from torchvision.ops import roi_align
 
@@ -52,18 +49,18 @@ def hooked_logits(model, images):
 @pytest.fixture(scope="module")
 def cascade():
     # Large, so it is built once.
-    return cascade_mask_rcnn_r101_fpn(7, classifier="cosine", image_size=64)
+    return make_detector("cascade-r101", 7, classifier="cosine", image_size=64)
 
 
 @pytest.fixture(scope="module")
 def paper_detector():
-    return mask_rcnn_r50_fpn(1203, classifier="cosine", image_size=64)
+    return make_detector("mask-rcnn-r50", 1203, classifier="cosine", image_size=64)
 
 
 def test_labels_without_masks_leave_the_masks_alone():
     """All weights still have gradients, which processes that train together wait for."""
     torch.manual_seed(0)
-    model = small(5).train()
+    model = make_detector("small", 5).train()
     image, target = scene()
     del target["masks"]
     losses = model([image], [target])
@@ -79,7 +76,7 @@ def test_labels_without_masks_leave_the_masks_alone():
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])
 def test_small_detector_learns_a_batch_by_heart(classifier, learn_by_heart):
     torch.manual_seed(0)
-    model = small(5, classifier=classifier).train()
+    model = make_detector("small", 5, classifier=classifier).train()
     history = learn_by_heart(model, [scene(seed=seed) for seed in range(2)], steps=25, rate=0.005)
     totals = [sum(losses.values()) for losses in history]
     assert set(history[0]) == {
@@ -93,7 +90,7 @@ def test_small_detector_learns_a_batch_by_heart(classifier, learn_by_heart):
 
 
 def test_proposals_have_all_columns_and_boxes_inside_the_given_image():
-    model = small(5, image_size=64)
+    model = make_detector("small", 5, image_size=64)
     images = [scene(size=64)[0], torch.rand(3, 96, 150)]
     first, second = model.propose(images)
     assert first.logits.shape[1] == second.logits.shape[1] == 6
@@ -106,7 +103,7 @@ def test_proposals_have_all_columns_and_boxes_inside_the_given_image():
 
 @pytest.mark.parametrize("name", ["small", "paper_detector", "cascade"])
 def test_located_logits_are_those_of_the_proposals(name, request):
-    model = small(5) if name == "small" else request.getfixturevalue(name)
+    model = make_detector("small", 5) if name == "small" else request.getfixturevalue(name)
     seen, proposals = hooked_logits(model, [scene()[0], scene(seed=1)[0]])
     assert len(seen) == len(model.logit_layer_paths) == (3 if name == "cascade" else 1)
     average = seen[0] if len(seen) == 1 else (seen[0] + seen[1] + seen[2]) / 3
@@ -115,7 +112,7 @@ def test_located_logits_are_those_of_the_proposals(name, request):
 
 
 def test_logit_layer_names_what_locate_needs(cascade):
-    layer = small(5).logit_layer
+    layer = make_detector("small", 5).logit_layer
     assert (layer.paths, layer.background, layer.activation) == (
         ("roi_heads.box_predictor.cls_score",),
         0,
@@ -232,7 +229,7 @@ def test_masks_come_in_the_frame_of_the_given_boxes(paper_detector):
     boxes = [np.array([[4.0, 4.0, 30.0, 40.0], [10.0, 10.0, 20.0, 20.0]]), np.zeros((0, 4))]
     labels = [np.array([0, 1202]), np.zeros(0, int)]
     images = [scene()[0], scene(seed=1)[0]]
-    for model in (small(5), paper_detector):
+    for model in (make_detector("small", 5), paper_detector):
         masks = model.predict_masks(images, boxes, [np.minimum(rows, model.num_classes - 1) for rows in labels])
         assert [mask.shape for mask in masks] == [(2, 28, 28), (0, 28, 28)]
         assert masks[0].dtype == np.float32
@@ -240,7 +237,7 @@ def test_masks_come_in_the_frame_of_the_given_boxes(paper_detector):
 
 
 def test_repeated_boxes_get_the_masks_that_they_would_get_alone():
-    model, image = small(5), scene()[0]
+    model, image = make_detector("small", 5), scene()[0]
     boxes = np.array([[4.0, 4.0, 30.0, 40.0], [10.0, 10.0, 20.0, 20.0], [4.0, 4.0, 30.0, 40.0]])
     together = model.predict_masks([image], [boxes], [np.array([0, 1, 2])])[0]
     alone = [model.predict_masks([image], [boxes[[i]]], [np.array([i])])[0][0] for i in range(3)]
@@ -249,7 +246,7 @@ def test_repeated_boxes_get_the_masks_that_they_would_get_alone():
 
 def test_detections_in_torchvisions_form():
     image, _ = scene()
-    model = small(5).eval()
+    model = make_detector("small", 5).eval()
     found = model([image])[0]
     assert found["boxes"].shape[0] == found["scores"].shape[0] <= 300
     assert found["masks"].shape[1:] == (1, 64, 64)
@@ -259,7 +256,7 @@ def test_detections_in_torchvisions_form():
 def test_images_without_objects_give_finite_losses():
     image, target = scene()
     empty = {name: values[:0] for name, values in target.items()}
-    model = small(5).train()
+    model = make_detector("small", 5).train()
     losses = model([image, image], [empty, empty])
     sum(losses.values()).backward()
     assert all(torch.isfinite(loss) for loss in losses.values())
@@ -268,14 +265,18 @@ def test_images_without_objects_give_finite_losses():
 
 def test_a_custom_classification_loss_is_used():
     image, target = scene()
-    model = small(5).train()
+    model = make_detector("small", 5).train()
     model.roi_heads.classification_loss = lambda logits, labels: logits.sum() * 0 + 42.0
     assert model([image], [target])["loss_classifier"].item() == 42.0
 
 
 def test_building_leaves_the_random_state_alone_and_follows_the_seed():
     before = torch.random.get_rng_state()
-    first, again, other = small(3, seed=1), small(3, seed=1), small(3, seed=2)
+    first, again, other = (
+        make_detector("small", 3, seed=1),
+        make_detector("small", 3, seed=1),
+        make_detector("small", 3, seed=2),
+    )
     assert torch.equal(before, torch.random.get_rng_state())
     weights = [model.backbone.stem[0].weight for model in (first, again, other)]
     assert torch.equal(weights[0], weights[1])
@@ -283,7 +284,7 @@ def test_building_leaves_the_random_state_alone_and_follows_the_seed():
 
 
 def test_proposing_does_not_change_the_model():
-    model = small(3).train()
+    model = make_detector("small", 3).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.propose([scene()[0]])
     assert model.training
@@ -350,7 +351,7 @@ def test_backbone_weights_come_from_a_local_file_and_freeze_the_first_stages(tmp
     source = resnet50(weights=None)
     torch.save(source.state_dict(), tmp_path / "resnet50.pth")
     weights = read_backbone_weights(tmp_path / "resnet50.pth")
-    model = mask_rcnn_r50_fpn(3, weights=weights)
+    model = make_detector("mask-rcnn-r50", 3, weights=weights)
     body = model.backbone.body
     assert torch.equal(body.layer4[0].conv1.weight, source.layer4[0].conv1.weight)
     assert not body.layer1[0].conv1.weight.requires_grad

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from logn_research.training.engine.distributed import run_distributed
+from logn_research.training.trainer import run_distributed
 
 from logn.errors import InputError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from logn_research.training.detectors.heads import BoxPredictor, MaskPredictor, NormedConv2d, NormedLinear, class_layer
+from logn_research.training.layers import BoxPredictor, MaskPredictor, NormedConv2d, NormedLinear, class_layer
 
 from logn.errors import InputError
 

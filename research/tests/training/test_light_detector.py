@@ -6,15 +6,21 @@ import sys
 import pytest
 import torch
 from logn_research.losses import make_loss
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.light_backbones import BACKBONES, FoldedConv2d, LightBackbone
-from logn_research.training.detectors.models import build_detector, light
-from logn_research.training.detectors.settings import LIGHT_BACKBONES, DetectorSettings
-from logn_research.training.detectors.small_model import RegionSampler
-from logn_research.training.detectors.train_detector import train_detector
-from logn_research.training.engine import backbone_weights
-from logn_research.training.engine.backbone_weights import installed_weights, load_backbone, read_backbone_weights
-from logn_research.training.engine.checkpoint import Checkpoint, load_detector
+from logn_research.training import backbones as backbone_weights
+from logn_research.training.backbones import (
+    BACKBONES,
+    FoldedConv2d,
+    LightBackbone,
+    installed_weights,
+    load_backbone,
+    read_backbone_weights,
+)
+from logn_research.training.checkpoint import Checkpoint, load_detector
+from logn_research.training.detectors import build_detector, make_detector
+from logn_research.training.recipes import DetectorTrainingConfig
+from logn_research.training.settings import LIGHT_BACKBONES, DetectorSettings
+from logn_research.training.small import RegionSampler
+from logn_research.training.train import train_detector
 from safetensors.torch import save_file
 from torch import nn
 from torchvision.models import mobilenet_v2, mobilenet_v3_large, resnet18, resnet34
@@ -167,7 +173,7 @@ def test_regions_come_from_the_level_of_their_size_as_torchvisions_roi_align_has
 
 @pytest.mark.parametrize("name", LIGHT_BACKBONES)
 def test_every_backbone_trains_from_scratch_and_proposes(name):
-    detector = light(4, backbone=name, image_size=64).train()
+    detector = make_detector("light", 4, backbone=name, image_size=64).train()
     losses = detector(*zip(scene(), scene(), strict=True))
     assert set(losses) == {"loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg"}
     sum(losses.values()).backward()
@@ -177,7 +183,7 @@ def test_every_backbone_trains_from_scratch_and_proposes(name):
 
 
 def test_given_weights_freeze_the_first_blocks_and_the_rest_is_trained(network):
-    detector = light(4, weights=network.state_dict(), image_size=64).train()
+    detector = make_detector("light", 4, weights=network.state_dict(), image_size=64).train()
     sum(detector(*zip(scene(), scene(), strict=True)).values()).backward()
     frozen = {name for name, weight in detector.named_parameters() if weight.grad is None}
     assert frozen == {name for name, _ in detector.named_parameters() if name.startswith("backbone.frozen.")} != set()
@@ -185,7 +191,7 @@ def test_given_weights_freeze_the_first_blocks_and_the_rest_is_trained(network):
 
 
 def test_the_class_layer_is_found_and_masks_are_refused():
-    detector = light(4, classifier="cosine", image_size=64).eval()
+    detector = make_detector("light", 4, classifier="cosine", image_size=64).eval()
     layer = logn.locate_logits(detector)
     assert (layer.path, layer.background) == ("roi_heads.box_predictor.cls_score", 0)
     image = scene()[0]
@@ -216,7 +222,7 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(
 
 
 def test_a_run_keeps_its_frozen_weights_and_moves_the_others(finished, network):
-    before = light(4, weights=network.state_dict(), image_size=64).state_dict()
+    before = make_detector("light", 4, weights=network.state_dict(), image_size=64).state_dict()
     after = load_detector(finished, num_classes=4).state_dict()
     moved = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
     fixed = {name for name in after if ".frozen." in name or name.endswith((".scale", ".shift"))}
@@ -252,7 +258,7 @@ def test_weights_of_another_network_get_one_sentence_and_leave_nothing(lvis_fold
 def test_a_layer_of_another_shape_is_named(network):
     weights = {**network.state_dict(), "features.0.0.weight": torch.zeros(16, 3, 3, 3)}
     with pytest.raises(InputError, match=r"features.0.0.weight of shape \(32, 3, 3, 3\), but got \(16, 3, 3, 3\)\."):
-        light(4, weights=weights)
+        make_detector("light", 4, weights=weights)
 
 
 def test_other_names_are_taken_in_the_same_order_and_refused_in_another(network):

@@ -6,10 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler
-from logn_research.datasets.transforms import Augmentation
-from logn_research.training.detectors.config import DetectorTrainingConfig, find_annotations
-from logn_research.training.engine.batches import ImageStream, IterationBatches, SampleCache
-from logn_research.training.engine.schedule import LIGHT, PAPER, SMALL, make_schedule
+from logn_research.training.augmentation import Augmentation
+from logn_research.training.batches import DetectorBatches, ImageStream, SampleCache
+from logn_research.training.recipes import LIGHT, PAPER, SMALL, DetectorTrainingConfig, find_annotations, make_schedule
 
 from logn.errors import InputError
 from logn.labels.dataset import DetectionDataset
@@ -125,7 +124,7 @@ def test_epochs_of_changing_length_are_joined_without_gaps():
 def batches_of(folder, **options):
     dataset = DetectionDataset(folder / "train.json")
     sampler = RandomSampler(dataset.labels_per_image(), dataset.num_classes)
-    return IterationBatches(
+    return DetectorBatches(
         ImageStream(sampler, 4, seed=0), SampleCache(dataset).__getitem__, Augmentation(flip=0.5, colour=0.2), **options
     )
 

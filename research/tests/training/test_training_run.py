@@ -10,11 +10,10 @@ from functools import partial
 
 import pytest
 import torch
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.train_detector import train_detector
-from logn_research.training.engine.checkpoint import Checkpoint, load_detector
-from logn_research.training.engine.trainer import NonFiniteLossError
-from logn_research.training.engine.training_log import read_log
+from logn_research.training.checkpoint import Checkpoint, load_detector
+from logn_research.training.recipes import DetectorTrainingConfig
+from logn_research.training.train import train_detector
+from logn_research.training.trainer import NonFiniteLossError, read_log
 from torch import nn
 
 from logn.errors import InputError

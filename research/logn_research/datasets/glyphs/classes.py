@@ -1,14 +1,12 @@
 """Glyph classes: a long-tailed classification problem that is drawn, not downloaded.
 
-A folder holds one array of images and one of labels for each split, and `classes.json`. Shards of a split are drawn
-first and joined at the end, each in one atomic step, so a stopped run resumes from the last whole shard.
+A folder holds one array of images and one of labels for each split, and `classes.json`, which is written last.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,22 +20,13 @@ from logn.errors import InputError
 from logn.files import atomic_path
 from logn.labels.image_file import ImageArray
 from logn_research.datasets.glyphs.alphabet import glyph_styles
+from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, read_settings, write_json
 from logn_research.datasets.glyphs.settings import (
     CLASSES_VERSION,
     SPLITS,
     GlyphClassPlan,
     GlyphClassSettings,
     plan_classes,
-)
-from logn_research.datasets.glyphs.shards import (
-    PARTS,
-    GlyphShard,
-    check_drawing,
-    claim_folder,
-    cut_into_shards,
-    draw_shards,
-    read_settings_record,
-    write_json,
 )
 from logn_research.datasets.labelled_images import LabelledImages, array_images
 
@@ -88,7 +77,6 @@ def _draw_distractor(canvas: FloatArray, distractors: Sequence[str], size: int, 
 
 CLASSES_FILE = "classes.json"
 _WHAT = "glyph classes"
-_SHARD_IMAGES = 256
 
 
 def generate_glyph_classes(
@@ -98,7 +86,7 @@ def generate_glyph_classes(
     workers: int = 1,
     progress: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """Draw the images of all splits, or finish what an earlier call began.
+    """Draw the images of all splits; what is complete is not drawn again.
 
     Writes `{train,dev,test}_images.npy`, `{train,dev,test}_labels.npy` and `classes.json`. The pictures don't depend
     on the number of workers.
@@ -118,28 +106,24 @@ def generate_glyph_classes(
         (15, (32, 32, 3), [2, 3, 4, 6])
     """
     settings = settings or GlyphClassSettings()
-    check_drawing(workers)
     root = Path(folder)
-    claim_folder(root, _WHAT, CLASSES_VERSION, asdict(settings))
+    claim_folder(root, _WHAT, CLASSES_VERSION, asdict(settings), workers)
     if is_complete(root):
         progress(settings.images)
         return root
     plan = plan_classes(settings)
-    (root / PARTS).mkdir(exist_ok=True)
-    labels = {split: plan.labels[split].tolist() for split in SPLITS}
-    shards = cut_into_shards(root, settings, labels, plan.alphabet, images=_SHARD_IMAGES, suffix=".npy")
-    draw_shards(_draw_shard, shards, lambda shard: shard.part.is_file(), workers, progress)
     for split in SPLITS:
-        _write_array(_images_file(root, split), _joined([shard.part for shard in shards if shard.split == split]))
+        everything = Images(root, settings, split, 0, plan.labels[split].tolist(), plan.alphabet)
+        pictures: list[ImageArray] = draw_split(_draw, everything, workers, progress)
+        _write_array(_images_file(root, split), np.stack(pictures))
         _write_array(_labels_file(root, split), plan.labels[split])
     write_json(root / CLASSES_FILE, _class_table(plan))
-    shutil.rmtree(root / PARTS)
     return root
 
 
 def is_glyph_classes(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder was written, or begun, by `generate_glyph_classes`."""
-    return read_settings_record(Path(folder), _WHAT) is not None
+    return read_settings(Path(folder), _WHAT) is not None
 
 
 def read_glyph_classes(folder: str | os.PathLike[str], split: str = "train") -> LabelledImages:
@@ -163,17 +147,12 @@ def read_glyph_classes(folder: str | os.PathLike[str], split: str = "train") -> 
     )
 
 
-def _draw_shard(shard: GlyphShard[GlyphClassSettings, int]) -> int:
-    pictures = [
-        draw_picture(shard.alphabet.characters[label], shard.alphabet.distractors, shard.settings.size, generator)
-        for _, label, generator in shard.images()
+def _draw(images: Images) -> list[ImageArray]:
+    alphabet, size = images.alphabet, images.settings.size
+    return [
+        draw_picture(alphabet.characters[label], alphabet.distractors, size, generator)
+        for _, label, generator in images
     ]
-    _write_array(shard.part, np.stack(pictures))
-    return len(pictures)
-
-
-def _joined(parts: list[Path]) -> npt.NDArray[np.uint8]:
-    return np.concatenate([np.load(part) for part in parts])
 
 
 def _class_table(plan: GlyphClassPlan) -> dict[str, Any]:

@@ -1,14 +1,11 @@
 """Glyph scenes: a long-tailed detection problem that is drawn, not downloaded.
 
-The work is cut into shards. A shard writes its images and then one small file with their objects, each in one atomic
-step, so a stopped run resumes from the last whole shard, and the annotation files appear only at the end.
+Images are written in one atomic step each, and the annotation files appear only when all images are there.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,16 +19,8 @@ from logn.files import atomic_path
 from logn.labels.image_file import import_pillow
 from logn.labels.masks import BoolArray, encode_mask, outline_mask
 from logn_research.datasets.glyphs.alphabet import glyph_styles
+from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, write_json
 from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
-from logn_research.datasets.glyphs.shards import (
-    PARTS,
-    GlyphShard,
-    check_drawing,
-    claim_folder,
-    cut_into_shards,
-    draw_shards,
-    write_json,
-)
 
 # As in LVIS, a class is verified absent in a few images only; the others say nothing about it.
 _FEWEST_NEGATIVES, _MOST_NEGATIVES = 8, 16
@@ -163,14 +152,6 @@ def _marked(objects: Sequence[DrawnObject], unfinished: Sequence[int]) -> list[D
     return [entry for i, entry in enumerate(objects) if left_out.get(entry["label"]) != i]
 
 
-_SHARD_IMAGES = 32
-# What folders drawn before a setting existed were drawn with.
-_LATER_SETTINGS = {"clutter": 1.0}
-
-# An image shows several classes.
-_Shard = GlyphShard[GlyphSettings, list[int]]
-
-
 def generate_glyph_scenes(
     folder: str | os.PathLike[str],
     settings: GlyphSettings | None = None,
@@ -178,7 +159,7 @@ def generate_glyph_scenes(
     workers: int = 1,
     progress: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """Draw the images and write the annotation files, or finish what an earlier call began.
+    """Draw the images and write the annotation files; what is complete is not drawn again.
 
     Writes `images/{train,dev,test}/*.png`, `train.json`, `dev.json`, `test.json` (federated, as LVIS) and
     `dev_exhaustive.json`, `test_exhaustive.json`. The pictures don't depend on the number of workers.
@@ -196,22 +177,21 @@ def generate_glyph_scenes(
         ['dev.json', 'dev_exhaustive.json', 'settings.json', 'test.json', 'test_exhaustive.json', 'train.json']
     """
     settings = settings or GlyphSettings()
-    check_drawing(workers)
     root = Path(folder)
-    claim_folder(root, "glyph scenes", VERSION, asdict(settings), later_settings=_LATER_SETTINGS)
-    for split in SPLITS:
-        (root / "images" / split).mkdir(parents=True, exist_ok=True)
-    if _is_complete(root, settings):
+    claim_folder(root, "glyph scenes", VERSION, asdict(settings), workers)
+    if all((root / name).is_file() for split in SPLITS for name in _annotation_names(split)):
         progress(settings.train + settings.dev + settings.test)
         return root
     plan = plan_scenes(settings)
-    (root / PARTS).mkdir(exist_ok=True)
-    labels = {split: [entry.tolist() for entry in plan.labels[split]] for split in SPLITS}
-    shards = cut_into_shards(root, settings, labels, plan.alphabet, images=_SHARD_IMAGES, suffix=".json")
-    draw_shards(_draw_shard, shards, _is_drawn, workers, progress)
+    objects: dict[str, list[list[DrawnObject]]] = {}
     for split in SPLITS:
-        _write_annotations(root, split, settings, plan)
-    shutil.rmtree(root / PARTS)
+        (root / "images" / split).mkdir(parents=True, exist_ok=True)
+        labels = [entry.tolist() for entry in plan.labels[split]]
+        everything = Images(root, settings, split, 0, labels, plan.alphabet)
+        objects[split] = draw_split(_draw, everything, workers, progress)
+    for split in SPLITS:
+        for name, exhaustive in _annotation_names(split).items():
+            write_json(root / name, annotation_file(split, settings, plan, objects[split], exhaustive=exhaustive))
     return root
 
 
@@ -220,30 +200,19 @@ def _annotation_names(split: str) -> dict[str, bool]:
     return {"train.json": False} if split == "train" else {f"{split}.json": False, f"{split}_exhaustive.json": True}
 
 
-def _is_complete(root: Path, settings: GlyphSettings) -> bool:
-    files = [name for split in SPLITS for name in _annotation_names(split)]
-    images = [image_name(split, image) for split in SPLITS for image in range(settings.image_count(split))]
-    return all((root / name).is_file() for name in files + images)
-
-
-def _is_drawn(shard: _Shard) -> bool:
-    return shard.part.is_file() and all((shard.root / image_name(shard.split, n)).is_file() for n in shard.numbers)
-
-
-def _draw_shard(shard: _Shard) -> int:
+def _draw(images: Images) -> list[list[DrawnObject]]:
     pillow = import_pillow()
     objects = []
-    settings, alphabet = shard.settings, shard.alphabet
-    for number, labels, generator in shard.images():
+    settings, alphabet = images.settings, images.alphabet
+    distractors = [glyph_styles(character) for character in alphabet.distractors]
+    for number, labels, generator in images:
         glyphs = [glyph_styles(alphabet.characters[label]) for label in labels]
-        distractors = [glyph_styles(character) for character in alphabet.distractors]
         scene = draw_scene(glyphs, distractors, settings.size, generator, clutter=settings.clutter)
-        with atomic_path(shard.root / image_name(shard.split, number)) as temporary:
+        with atomic_path(images.root / image_name(images.split, number)) as temporary:
             pillow.fromarray(scene.image).save(temporary, compress_level=1)
         as_polygon = settings.masks == "polygon"
         objects.append([_object(label, mask, as_polygon) for label, mask in zip(labels, scene.masks, strict=True)])
-    write_json(shard.part, objects)
-    return len(objects)
+    return objects
 
 
 def _object(label: int, mask: BoolArray, as_polygon: bool) -> DrawnObject:
@@ -254,10 +223,3 @@ def _object(label: int, mask: BoolArray, as_polygon: bool) -> DrawnObject:
         "area": int(mask.sum()),
         "segmentation": outline_mask(mask) if as_polygon else encode_mask(mask),
     }
-
-
-def _write_annotations(root: Path, split: str, settings: GlyphSettings, plan: GlyphPlan) -> None:
-    parts = sorted((root / PARTS).glob(f"{split}-*.json"))
-    objects = [image for part in parts for image in json.loads(part.read_text(encoding="utf-8"))]
-    for name, exhaustive in _annotation_names(split).items():
-        write_json(root / name, annotation_file(split, settings, plan, objects, exhaustive=exhaustive))

@@ -3,9 +3,8 @@
 import pytest
 import torch
 from logn_research.losses.equilibrium import EquilibriumLoss
-from logn_research.training.classifiers.scaled_classifier import ScaledLinear
-from logn_research.training.detectors.feature_memory import FeatureMemory, jittered_boxes
-from logn_research.training.detectors.memory_sampling import PLAIN, keep_true_regions
+from logn_research.training.layers import ScaledLinear
+from logn_research.training.regions import PLAIN, FeatureMemory, jittered_boxes, keep_true_regions
 
 from logn.errors import InputError
 

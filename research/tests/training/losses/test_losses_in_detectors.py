@@ -5,11 +5,11 @@ import pytest
 import torch
 from logn_research.experiments.detector_statistics import collect_detector_statistics
 from logn_research.losses import LOSS_NAMES, CrossEntropyLoss, SeesawLoss, make_loss
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.feature_memory import FeatureMemory
-from logn_research.training.detectors.models import DetectorSettings, build_detector
-from logn_research.training.detectors.train_detector import train_detector
-from logn_research.training.engine.checkpoint import Checkpoint, load_detector
+from logn_research.training.checkpoint import Checkpoint, load_detector
+from logn_research.training.detectors import DetectorSettings, build_detector
+from logn_research.training.recipes import DetectorTrainingConfig
+from logn_research.training.regions import FeatureMemory
+from logn_research.training.train import train_detector
 from torch import nn
 
 from logn.calibrators.affine import ClassAffine

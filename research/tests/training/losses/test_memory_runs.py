@@ -7,20 +7,20 @@ import pytest
 import torch
 from logn_research.losses import make_loss
 from logn_research.losses.equilibrium import INITIAL_SCORE, EquilibriumLoss
-from logn_research.training.detectors.cascade_heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.feature_memory import (
+from logn_research.training.checkpoint import Checkpoint
+from logn_research.training.heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
+from logn_research.training.layers import BoxPredictor, MaskPredictor
+from logn_research.training.recipes import DetectorTrainingConfig
+from logn_research.training.regions import (
     FeatureMemory,
+    draw_regions,
     load_memory,
     memory_file,
     remove_memories,
     save_memory,
 )
-from logn_research.training.detectors.heads import BoxPredictor, MaskPredictor
-from logn_research.training.detectors.memory_sampling import draw_regions
-from logn_research.training.detectors.small_model import RegionSampler, SmallBoxHead, SmallMaskHead
-from logn_research.training.detectors.train_detector import DetectorTrainer, train_detector
-from logn_research.training.engine.checkpoint import Checkpoint
+from logn_research.training.small import RegionSampler, SmallBoxHead, SmallMaskHead
+from logn_research.training.train import DetectorTrainer, train_detector
 from torch import nn
 
 from logn.classes.counts import ClassCounts

@@ -1,18 +1,94 @@
-"""The backbones of the light detector: small networks with weights from ImageNet, made cheap to train on a CPU."""
+"""Backbones of the light detector, and weights from local files; nothing is ever downloaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from torchvision.models import mobilenet_v2, mobilenet_v3_large, resnet18, resnet34
+from torchvision.models import mobilenet_v2, resnet18
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from logn_research.training.engine.backbone_weights import load_backbone
+from logn.errors import InputError
+
+
+def read_backbone_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read a state dict from a `.safetensors` file or from a file that `torch.save` wrote.
+
+    Only tensors are read: a file that asks for any other Python object is refused, not run.
+
+    Args:
+        path: The file, with torchvision's names (`conv1.weight`, `layer1.0.bn1.weight`, …).
+    """
+    if not Path(path).is_file():
+        raise InputError(f"Expected `weights` to be a file, but there is no `{path}`.")
+    try:
+        if Path(path).suffix == ".safetensors":
+            state: Any = load_file(str(path))
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # PyTorch's own message advises to run what the file asks for
+            reason = "it is not a file of tensors alone, as `torch.save(model.state_dict(), path)` writes"
+        raise InputError(f"Expected `{path}` to hold weights, but it cannot be read ({reason}).") from error
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise InputError(f"Expected `{path}` to hold a state dict of tensors, but got {type(state).__name__}.")
+    return dict(state)
+
+
+def load_backbone(
+    network: nn.Module, weights: Mapping[str, Tensor], *, what: str = "the ResNet", used: nn.Module | None = None
+) -> None:
+    """Put weights into a network; every layer but its classifier must be there, with the same shapes.
+
+    Args:
+        network: With torchvision's names.
+        weights: The state dict, in the order of the file.
+        what: The network, in words.
+        used: The part of the network that is needed; by default all but its classifier.
+    """
+    wanted = _needed(network, used)
+    _check_weights(wanted, weights, what)
+    network.load_state_dict({name: weights[name] for name in wanted}, strict=False)
+
+
+def _needed(network: nn.Module, used: nn.Module | None) -> dict[str, Tensor]:
+    everything = _counted_out(network.state_dict(keep_vars=True))
+    if used is None:
+        return {name: tensor for name, tensor in everything.items() if not name.startswith("fc.")}
+    ours = {id(tensor) for tensor in used.state_dict(keep_vars=True).values()}
+    return {name: tensor for name, tensor in everything.items() if id(tensor) in ours}
+
+
+def _counted_out(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # How many batches a normalisation saw: nothing depends on it, and many files don't have it.
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
+
+
+def _check_weights(wanted: Mapping[str, Tensor], weights: Mapping[str, Tensor], what: str) -> None:
+    missing = [name for name in wanted if name not in weights]
+    if missing:
+        raise InputError(
+            f"Expected `weights` to hold every layer of {what}, but {len(missing)} of {len(wanted)} are missing,"
+            f" {missing[0]} first."
+        )
+    for name, tensor in wanted.items():
+        if weights[name].shape != tensor.shape:
+            shapes = tuple(tensor.shape), tuple(weights[name].shape)
+            raise InputError(f"Expected `weights` of {what} to have {name} of shape {shapes[0]}, but got {shapes[1]}.")
+
 
 PYRAMID_CHANNELS = 96
 #: Pixels of the image per cell, of each level that regions are sampled from.
@@ -31,8 +107,6 @@ class BackboneKind:
         levels: Number of blocks after which the features have stride 8, 16 and 32.
         channels: Channels of these features.
         frozen: How many of the blocks stay as they are where weights are given: those of stride 2 and 4.
-        mean: Of a channel of the images that the weights were trained with, in 0..1.
-        std: Of the same.
     """
 
     build: Callable[[], nn.Module]
@@ -40,71 +114,6 @@ class BackboneKind:
     levels: tuple[int, int, int]
     channels: tuple[int, int, int]
     frozen: int
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-
-
-class SamePadding(nn.ZeroPad2d):
-    """TensorFlow's padding of a convolution with stride 2 on an even number of pixels: the odd pixel comes last."""
-
-    def __init__(self, kernel: int) -> None:
-        before, after = (kernel - 2) // 2, (kernel - 1) // 2
-        super().__init__((before, after, before, after))
-
-
-def _convolution(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    padding = [SamePadding(kernel)] if stride == 2 else []
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=0 if padding else kernel // 2, groups=groups, bias=False)
-    return [*padding, layer, nn.BatchNorm2d(outputs, eps=1e-3)]
-
-
-class LiteBlock(nn.Module):
-    """An inverted residual of EfficientNet-lite: expand, convolve each channel on its own, project."""
-
-    def __init__(self, inputs: int, outputs: int, *, kernel: int, stride: int, expand: int) -> None:
-        super().__init__()
-        inner = inputs * expand
-        first = [*_convolution(inputs, inner), nn.ReLU6(inplace=True)] if expand > 1 else []
-        self.layers = nn.Sequential(
-            *first,
-            *_convolution(inner, inner, kernel, stride, groups=inner),
-            nn.ReLU6(inplace=True),
-            *_convolution(inner, outputs),
-        )
-        self.adds = stride == 1 and inputs == outputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features of the next block."""
-        y: Tensor = self.layers(x)
-        return x + y if self.adds else y
-
-
-class EfficientNetLite0(nn.Sequential):
-    """EfficientNet-lite0 without its last convolution and classifier: a stem and sixteen blocks."""
-
-    # Kernel, stride, expansion, channels and number of blocks.
-    STAGES = (
-        (3, 1, 1, 16, 1),
-        (3, 2, 6, 24, 2),
-        (5, 2, 6, 40, 2),
-        (3, 2, 6, 80, 3),
-        (5, 1, 6, 112, 3),
-        (5, 2, 6, 192, 4),
-        (3, 1, 6, 320, 1),
-    )
-
-    def __init__(self) -> None:
-        blocks: list[nn.Module] = [nn.Sequential(*_convolution(3, 32, 3, 2), nn.ReLU6(inplace=True))]
-        inputs = 32
-        for kernel, stride, expand, outputs, repeats in self.STAGES:
-            for place in range(repeats):
-                step = stride if place == 0 else 1
-                blocks.append(LiteBlock(inputs, outputs, kernel=kernel, stride=step, expand=expand))
-                inputs = outputs
-        super().__init__(*blocks)
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _features(network: nn.Module) -> list[nn.Module]:
@@ -119,18 +128,7 @@ def _residual_stages(network: nn.Module) -> list[nn.Module]:
 
 BACKBONES = {
     "mobilenet-v2": BackboneKind(mobilenet_v2, _features, (7, 14, 18), (32, 96, 320), frozen=4),
-    "mobilenet-v3-large": BackboneKind(mobilenet_v3_large, _features, (7, 13, 16), (40, 112, 160), frozen=4),
-    "efficientnet-lite0": BackboneKind(
-        EfficientNetLite0,
-        lambda network: list(network.children()),
-        (6, 12, 17),
-        (40, 112, 320),
-        frozen=4,
-        mean=(127 / 255,) * 3,
-        std=(128 / 255,) * 3,
-    ),
     "resnet18": BackboneKind(resnet18, _residual_stages, (3, 4, 5), (128, 256, 512), frozen=2),
-    "resnet34": BackboneKind(resnet34, _residual_stages, (3, 4, 5), (128, 256, 512), frozen=2),
 }
 
 
@@ -206,7 +204,7 @@ class LightBackbone(nn.Module):
     Args:
         name: One of `BACKBONES`.
         pretrained: Whether there are weights, now or from a checkpoint later.
-        weights: State dict of the network, with torchvision's names, or the names of another in the same order.
+        weights: State dict of the network, with torchvision's names.
 
     Example:
         >>> backbone = LightBackbone("resnet18")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,67 +16,17 @@ from torchvision.models import resnet50, resnet152, resnext50_32x4d
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from logn.errors import InputError
+from logn.files import atomic_path, write_safetensors, write_text
 from logn.logits.layer import LogitLayer
-from logn_research.losses.head_loss import HeadLayout
-from logn_research.losses.loss_factory import layout_of
-from logn_research.training.detectors.heads import class_layer
-from logn_research.training.detectors.region_sampling import ClassificationLoss
-from logn_research.training.engine.backbone_weights import load_backbone
-from logn_research.training.engine.model_settings import ModelSettings
-
-MODELS = ("small", "resnet10", "resnet50", "resnet152", "resnext50")
-SMALLEST_IMAGE = 16
-
-
-@dataclass(frozen=True)
-class ClassifierSettings(ModelSettings):
-    """Which classifier, and what size of image it sees.
-
-    Args:
-        model: One of `MODELS`.
-        num_classes: How many classes.
-        classifier: `linear`, `cosine` (normalised), or `scaled`: a linear one of which only a scale per class is
-            trained (LWS).
-        temperature: Of the cosine classifier.
-        image_size: Side of the square that the network sees.
-        resize: Shorter side of a test image before that square is cut out of its middle.
-        loss: Name of the loss it is trained with, which says what its logits mean.
-
-    Example:
-        >>> ClassifierSettings("small", num_classes=3, loss="focal").layout.activation
-        'sigmoid'
-        >>> ClassifierSettings("alexnet", num_classes=3)
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: Expected `model` to be one of ('small', 'resnet10', ...), but got 'alexnet'.
-    """
-
-    models = MODELS
-
-    image_size: int = 32
-    resize: int = 32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not SMALLEST_IMAGE <= self.image_size <= self.resize:
-            raise InputError(
-                f"Expected `image_size` to be from {SMALLEST_IMAGE} to {self.resize} pixels, but got {self.image_size}."
-            )
-        _ = self.layout  # refuses losses that need a background
-
-    @property
-    def layout(self) -> HeadLayout:
-        """What the class layer looks like, and how its logits are read."""
-        return layout_of(self.loss, self.num_classes, background=None).layout
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ClassifierSettings:
-        """The settings from a file; names that this version does not know are an error."""
-        unknown = sorted(set(values) - {field.name for field in fields(cls)})
-        if unknown:
-            raise InputError(f"Expected settings of a classifier that this version knows, but got {unknown}.")
-        return cls(**values)
-
+from logn.logits.trace import evaluation_mode
+from logn.statistics.moments import ClassMoments
+from logn.statistics.record import record
+from logn_research.datasets.labelled_images import LabelledImages
+from logn_research.training.backbones import load_backbone
+from logn_research.training.batches import prepared_batch
+from logn_research.training.layers import class_layer
+from logn_research.training.regions import ClassificationLoss
+from logn_research.training.settings import ClassifierSettings
 
 #: Mean and standard deviation of the colours, by which images in 0..1 are normalised inside the network.
 IMAGENET_COLOURS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -95,12 +48,10 @@ class Classifier(nn.Module):
     Attributes:
         class_names: Names of the classes, where they are known.
         image_counts: Training images of each class, where they are known.
-        data_options: How the training images were chosen from their source (`ClassifierTrainingConfig.data_options`).
     """
 
     class_names: tuple[str, ...] | None = None
     image_counts: tuple[int, ...] | None = None
-    data_options: Mapping[str, Any] | None = None
     mean: Tensor
     std: Tensor
 
@@ -230,3 +181,115 @@ def _resnet10() -> Any:
 
 
 _RESIDUAL = {"resnet10": _resnet10, "resnet50": resnet50, "resnet152": resnet152, "resnext50": resnext50_32x4d}
+
+BATCH = 256
+
+
+def classifier_logits(
+    model: Classifier,
+    images: LabelledImages,
+    *,
+    batch: int = BATCH,
+    progress: Callable[[int], object] = lambda count: None,
+) -> npt.NDArray[np.float32]:
+    """The logits `(N, C)` of all images, in their order.
+
+    Args:
+        model: As `load_classifier` gives it, on any device.
+        images: Prepared as the classifier's settings say: brought to its size, the middle cut out.
+        batch: Images per forward pass.
+        progress: Called with the number of images whenever some are done.
+
+    Example:
+        >>> from logn_research.datasets.labelled_images import array_images
+        >>> images = array_images(np.zeros((3, 32, 32, 3), np.uint8), [0, 1, 1])
+        >>> classifier_logits(make_classifier("small", 2), images).shape
+        (3, 2)
+    """
+    check_classes(model, images)
+    logits = np.empty((len(images), model.num_classes), np.float32)
+    done = 0
+    with evaluation_mode(model), torch.inference_mode():
+        for pictures in _batches(model, images, batch):
+            logits[done : done + len(pictures)] = model(pictures).float().cpu().numpy()
+            done += len(pictures)
+            progress(len(pictures))
+    return logits
+
+
+def classifier_statistics(
+    model: Classifier, images: LabelledImages, *, progress: Callable[[int], object] = lambda count: None
+) -> ClassMoments:
+    """Run a classifier over its training images and sum up its logits; no label is read."""
+    return logits_and_statistics(model, images, progress=progress)[1]
+
+
+def logits_and_statistics(
+    model: Classifier, images: LabelledImages, *, progress: Callable[[int], object] = lambda count: None
+) -> tuple[npt.NDArray[np.float32], ClassMoments]:
+    """The logits `(N, C)` of all images, and their statistics, in one pass."""
+    recording = record(model, model.logit_layer, class_names=images.class_names)
+    with evaluation_mode(model), recording as moments:
+        logits = classifier_logits(model, images, progress=progress)
+    return logits, moments
+
+
+def write_logits(
+    model: Classifier,
+    splits: Mapping[str, LabelledImages],
+    folder: Path,
+    *,
+    progress: Callable[[int], object] = lambda count: None,
+) -> list[Path]:
+    """Write what comparisons of a classifier need.
+
+    `SPLIT_logits.npy` and `SPLIT_labels.npy` of each split, `statistics.safetensors` of the training images,
+    `class_counts.json` and, of a linear class layer, `class_layer.safetensors` with its weight and bias.
+
+    Args:
+        model: The classifier.
+        splits: Images by the name of the split.
+        folder: Where to write; made if it is not there.
+        progress: Called with the number of images whenever some are done.
+    """
+    for images in splits.values():
+        check_classes(model, images)
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = model.image_counts or ()
+    table = {"names": model.class_names, "image_counts": counts, "num_images": sum(counts)}
+    write_text(folder / "class_counts.json", json.dumps(table))
+    for split, images in splits.items():
+        logits, moments = logits_and_statistics(model, images, progress=progress)
+        for name, array in (("logits", logits), ("labels", images.labels)):
+            with atomic_path(folder / f"{split}_{name}.npy") as temporary:
+                np.save(temporary, array)
+        if split == "train":
+            moments.save(folder / "statistics.safetensors")
+    if model.settings.classifier != "cosine":
+        arrays = {name: value.detach().cpu().numpy() for name, value in model.cls_score.named_parameters()}
+        write_safetensors(folder / "class_layer.safetensors", arrays, {"format": "logn-class-layer", "schema": "1"})
+    return sorted(folder.iterdir())
+
+
+def check_classes(model: Classifier, images: LabelledImages) -> None:
+    """Refuse images with other classes than the classifier was trained on."""
+    if model.num_classes != images.num_classes:
+        raise InputError(
+            f"Expected `{images.source}` to have the {model.num_classes} classes of the classifier, but got"
+            f" {images.num_classes}."
+        )
+    if model.class_names is not None and model.class_names != images.class_names:
+        label = next(place for place, name in enumerate(images.class_names) if name != model.class_names[place])
+        raise InputError(
+            f"Expected class {label} of `{images.source}` to be `{model.class_names[label]}` as in the training of the"
+            f" classifier, but got `{images.class_names[label]}`."
+        )
+
+
+def _batches(model: Classifier, images: LabelledImages, batch: int) -> Iterator[Tensor]:
+    if batch < 1:
+        raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
+    device, settings = model.mean.device, model.settings
+    for start in range(0, len(images), batch):
+        places = range(start, min(start + batch, len(images)))
+        yield prepared_batch(images, places, size=settings.image_size, resize=settings.resize).to(device)

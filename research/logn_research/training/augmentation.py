@@ -1,7 +1,4 @@
-"""Augmentation of an image with its boxes and masks.
-
-The random state is passed in, so a resumed run draws what the uninterrupted one would have drawn.
-"""
+"""What is done to images before a model sees them; all random numbers are passed in."""
 
 from __future__ import annotations
 

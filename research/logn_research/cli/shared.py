@@ -1,0 +1,66 @@
+"""What the research verbs share: options, groups of verbs, and the steps of a long command on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from logn.cli.console import echo, print_json, print_note, progress
+from logn.errors import InputError
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Progress = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Draw a progress bar on stderr; by default on a terminal."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Images = Annotated[
+    Path | None,
+    typer.Option("--images", help="Folder that image paths start from; by default that of the annotations or list."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
+
+
+def verb_group(help_line: str) -> typer.Typer:
+    """A verb that has verbs of its own, as `logn data`."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=help_line)
+
+
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuse to replace a file that nobody asked to replace."""
+    if path.exists() and not overwrite:
+        raise InputError(f"Expected `{path}` not to exist yet, but it does; choose another, or pass `--overwrite`.")
+
+
+def show(result: dict[str, Any], *, as_json: bool) -> None:
+    """Print a result, a line for each value, or as JSON."""
+    if as_json:
+        print_json({key.replace(" ", "_"): value for key, value in result.items()})
+        return
+    for key, value in result.items():
+        if key != "label distribution":  # one number a class: for programs
+            echo(f"{key}: {value}")
+
+
+def step_reporter(shown: bool | None) -> Any:
+    """Say on stderr what is being done and how long it took; with a bar where it is counted.
+
+    Args:
+        shown: True or False; None shows bars only when stderr is a terminal.
+    """
+
+    @contextlib.contextmanager
+    def step(name: str, total: float | None) -> Iterator[Callable[[float], None]]:
+        print_note(f"{name} …")
+        start = time.perf_counter()
+        bar = progress(name, total, shown=shown) if total else contextlib.nullcontext(lambda amount: None)
+        with bar as advance:
+            yield advance
+        print_note(f"{name}: {time.perf_counter() - start:.0f} s")
+
+    return step

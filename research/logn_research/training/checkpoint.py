@@ -1,0 +1,202 @@
+"""Checkpoints of a run in one safetensors file, and how another run starts from one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from logn.errors import InputError
+from logn.files import read_safetensors, write_safetensors
+from logn.strict_json import parse_json
+from logn_research.losses.loss_factory import layout_of
+from logn_research.training.settings import ModelSettings
+
+FORMAT, SCHEMA = "logn-checkpoint", 2
+FILE_NAME = "checkpoint.safetensors"
+MODEL, MOMENTUM = "model.", "momentum."
+CLASSIFIER = "cls_score."
+#: What each name trains, as parts of the names of weights; all else is frozen.
+PARTS = {
+    "classifier": (CLASSIFIER,),
+    "new-classifier": (CLASSIFIER,),
+    "scales": (f"{CLASSIFIER}scale",),
+    "heads": (CLASSIFIER, "bbox_pred.", "rpn.", "mask_head.", "mask_predictor."),
+}
+
+Settings = TypeVar("Settings", bound=ModelSettings)
+
+
+@dataclass(frozen=True)
+class Checkpoint(Generic[Settings]):
+    """The content of a checkpoint file.
+
+    The random state needs no place in it: every iteration draws from a generator that is seeded by the run's seed
+    and the iteration's number.
+
+    Args:
+        settings: Of the detector or classifier.
+        iteration: How many iterations were done.
+        model: Weights and running statistics.
+        momentum: State of the optimizer, per weight.
+        run: Settings that a resumed run must share.
+        class_names: Names of the foreground classes.
+        extra: What else there is to know, such as the state of the gradient scaler.
+    """
+
+    settings: Settings
+    iteration: int
+    model: Mapping[str, Tensor]
+    momentum: Mapping[str, Tensor] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+    class_names: tuple[str, ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; a kill half-way leaves the one before."""
+        tensors = {MODEL + name: tensor for name, tensor in self.model.items()}
+        tensors |= {MOMENTUM + name: tensor for name, tensor in self.momentum.items()}
+        values = {
+            "iteration": self.iteration,
+            self.settings.kind: self.settings.as_dict(),
+            "run": dict(self.run),
+            "class_names": self.class_names,
+            "extra": dict(self.extra),
+        }
+        metadata = {name: json.dumps(value) for name, value in values.items()}
+        arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
+        write_safetensors(path, arrays, {"format": FORMAT, "schema": str(SCHEMA), **metadata})
+
+    def restore_weights(self, model: nn.Module) -> None:
+        """Put the weights into a model that was built from the same settings."""
+        own = model.state_dict()
+        # State of a training loss may lie in the file; it has no place in a model that is only used.
+        # A number without axes comes back from the file as an array of one.
+        weights = {name: tensor.reshape(own[name].shape) for name, tensor in self.model.items() if name in own}
+        missing = sorted(set(own) - set(weights))
+        if missing:
+            raise InputError(
+                f"Expected the checkpoint to hold every weight of the {self.settings.kind}, but it lacks {missing[0]}."
+            )
+        model.load_state_dict(weights)
+
+    def restore_momentum(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Put the momentum back where it was."""
+        for name, weight in model.named_parameters():
+            if name in self.momentum:
+                # The layout of the weight, so that sums run in the same order as before.
+                buffer = torch.empty_like(weight.data).copy_(self.momentum[name])
+                optimizer.state[weight]["momentum_buffer"] = buffer
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str], settings: type[Settings], *, num_classes: int | None = None
+) -> Checkpoint[Settings]:
+    """Read a checkpoint file, or the file `checkpoint.safetensors` of a folder.
+
+    Args:
+        path: The file or the folder.
+        settings: What kind of model it must hold; a file of another kind is refused.
+        num_classes: How many classes the data has that the model is for; another number is refused.
+    """
+    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise InputError(
+            f"Expected `{path}` to be a run, a folder with `{FILE_NAME}` that `logn train` writes, but there is none."
+        )
+    arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
+    kind = settings.kind
+    if kind not in metadata:
+        raise InputError(f"Expected `{path}` to hold a {kind}, but it does not.")
+    names = (kind, "iteration", "run", "class_names", "extra")
+    try:
+        values = {name: parse_json(metadata[name]) for name in names}
+        stored = settings.from_dict(values[kind])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"Expected `{file}` to hold a whole {kind}, but it does not: {error}.") from error
+    if num_classes is not None and num_classes != stored.num_classes:
+        raise InputError(
+            f"Expected `{path}` to hold a {kind} for {num_classes} classes, but it holds one for {stored.num_classes}"
+            " classes."
+        )
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    model, momentum = (
+        {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        for prefix in (MODEL, MOMENTUM)
+    )
+    class_names = None if values["class_names"] is None else tuple(values["class_names"])
+    return Checkpoint(stored, int(values["iteration"]), model, momentum, values["run"], class_names, values["extra"])
+
+
+def check_part(only: str | None, *, started: bool) -> None:
+    """Refuse unknown parts, and frozen weights that were never trained.
+
+    Example:
+        >>> check_part("backbone", started=True)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `only` to be one of classifier, ..., heads, but got 'backbone'.
+    """
+    if only is not None and only not in PARTS:
+        raise InputError(f"Expected `only` to be one of {', '.join(PARTS)}, but got {only!r}.")
+    if only is not None and not started:
+        raise InputError(f"Expected `start` to name a trained run where only the {only} is trained, but got none.")
+
+
+def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, background: int | None = 0) -> None:
+    """Begin with the weights of another run, and freeze all but the part that is to be trained.
+
+    The classifier starts from random weights where it is asked for, and where the loss of that run wants other logits.
+
+    Args:
+        model: The detector or image classifier, in training mode.
+        path: Folder of the other run, or its checkpoint file.
+        only: One of `PARTS`; None trains everything.
+        background: Where the background is among the labels: None for image classifiers.
+    """
+    wanted: Any = model.settings
+    checkpoint = read_checkpoint(path, type(wanted))
+    before = checkpoint.settings
+    for name in ("model", "num_classes", "classifier", "backbone", "mask_classifier", "pretrained"):
+        ours, theirs = getattr(wanted, name, None), getattr(before, name, None)
+        if ours == "scaled":
+            ours = "linear"  # the weights that the scales are for
+        if ours != theirs:
+            raise InputError(f"Expected `start` to be a run with `{name}` {ours!r}, but got {theirs!r} in `{path}`.")
+    layouts = [
+        layout_of(settings.loss, wanted.num_classes, background=background).layout for settings in (wanted, before)
+    ]
+    renew = only == "new-classifier" or layouts[0] != layouts[1]
+    own = model.state_dict()
+    weights = {
+        name: checkpoint.model[name].reshape(value.shape)
+        for name, value in own.items()
+        if name in checkpoint.model and ".test_logits." not in name and "_loss" not in name
+        if not (renew and CLASSIFIER in name)
+    }
+    model.load_state_dict(own | weights)
+    if only is not None:
+        freeze_all_but(model, PARTS[only])
+
+
+def freeze_all_but(model: nn.Module, parts: tuple[str, ...]) -> None:
+    """Train only weights whose names hold one of `parts`; frozen batch normalisation keeps its statistics.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+        >>> freeze_all_but(model, ("2.",))
+        >>> [name for name, weight in model.named_parameters() if weight.requires_grad], model[1].training
+        (['2.weight', '2.bias'], False)
+    """
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(weight.requires_grad and any(part in name for part in parts))
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            trained = module.weight is not None and module.weight.requires_grad
+            module.train(module.training and trained)

@@ -1,1 +1,0 @@
-"""Image classifiers that can be trained here."""

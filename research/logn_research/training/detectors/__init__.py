@@ -1,1 +1,0 @@
-"""Detectors that can be trained here."""

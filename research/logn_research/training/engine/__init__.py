@@ -1,1 +1,0 @@
-"""What every training shares: the run, checkpoints, schedules, processes, batches."""

@@ -1,0 +1,440 @@
+"""How long and how fast to learn, and everything else that defines a training, as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from logn.errors import InputError
+from logn_research.datasets.labelled_images import LabelledImages, open_images
+from logn_research.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
+from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
+from logn_research.training.augmentation import LIGHT_TRAIN, PAPER_TRAIN, SMALL_TRAIN, Augmentation
+from logn_research.training.batches import ImageAugmentation
+from logn_research.training.checkpoint import check_part
+from logn_research.training.settings import LIGHT_MODEL, PAPER_MODELS, ClassifierSettings, DetectorSettings
+
+PRECISIONS = ("auto", "full", "mixed")
+#: In place of a file with weights: train a light detector from random ones.
+FROM_SCRATCH = "none"
+_PATHS = ("data", "output", "images", "class_names", "weights", "start", "checkpoint_every")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a model is trained; the learning rate is the one for a batch of `batch` images and scales with the batch.
+
+    Args:
+        learning_rate: Highest learning rate, for `batch` images in all processes together.
+        augmentation: What is done to training images.
+        batch: Images per iteration.
+        decay: `step` multiplies by 0.1 after each of `milestones` (in epochs), `cosine` falls to zero.
+        epochs: Length of the training, unless `iterations` says it.
+        iterations: Length of the training in iterations.
+        milestones: Epochs after which the learning rate drops.
+        warmup: Iterations in which the learning rate rises linearly, from a thousandth.
+        momentum: Of stochastic gradient descent.
+        weight_decay: Of stochastic gradient descent.
+        gradient_norm: Longest allowed gradient; None for any.
+        checkpoint_every: Iterations from one checkpoint to the next.
+        image_size: Of a classifier: side of the square that the network sees.
+        resize: Of a classifier: shorter side of a test image before that square is cut out of its middle.
+        part_epochs: Epochs where only a part of a trained classifier is trained, by the name of the part.
+    """
+
+    learning_rate: float
+    augmentation: Any
+    decay: Literal["step", "cosine"] = "cosine"
+    batch: int = 16
+    epochs: float = 24.0
+    iterations: int | None = None
+    milestones: tuple[int, ...] = ()
+    warmup: int = 500
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    gradient_norm: float | None = None
+    checkpoint_every: int = 1000
+    image_size: int = 0
+    resize: int = 0
+    part_epochs: Mapping[str, float] = field(default_factory=dict)
+
+
+#: `paper` is its 2x schedule; `small` takes minutes on a CPU, for images of about 128 pixels; `light` an hour on one
+#: core, for photographs of 256 pixels and a backbone that has seen ImageNet.
+DETECTOR_RECIPES = {
+    "paper": Recipe(learning_rate=0.02, decay="step", milestones=(16, 22), augmentation=PAPER_TRAIN),
+    "small": Recipe(
+        learning_rate=0.04,
+        augmentation=SMALL_TRAIN,
+        iterations=1000,
+        warmup=100,
+        gradient_norm=10.0,
+        checkpoint_every=100,
+    ),
+    "light": Recipe(
+        learning_rate=0.02,
+        augmentation=LIGHT_TRAIN,
+        iterations=4000,
+        warmup=200,
+        gradient_norm=10.0,
+        checkpoint_every=100,
+    ),
+}
+_PART_EPOCHS = {"classifier": 10.0, "new-classifier": 10.0, "scales": 5.0}
+#: SGD with momentum 0.9 and weight decay 5e-4 for 90 epochs is the paper's. It does not state the rest, which is that
+#: of the decoupled classifiers it compares with (Kang et al., ICLR 2020), whose 0.2 for 512 images is 0.1 for 256.
+#: `small` takes a minute on one core, for 10,000 images of 32 pixels. No flip: a mirrored glyph may be another class.
+CLASSIFIER_RECIPES = {
+    "paper": Recipe(
+        learning_rate=0.1,
+        batch=256,
+        epochs=90,
+        warmup=0,
+        weight_decay=5e-4,
+        augmentation=ImageAugmentation(least_area=0.08, flip=0.5, colour=0.4),
+        image_size=224,
+        resize=256,
+        part_epochs=_PART_EPOCHS,
+    ),
+    "small": Recipe(
+        learning_rate=0.2,
+        batch=128,
+        epochs=24,
+        warmup=100,
+        weight_decay=5e-4,
+        augmentation=ImageAugmentation(shift=3, colour=0.2),
+        image_size=32,
+        resize=32,
+        part_epochs=_PART_EPOCHS,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of every iteration of a run.
+
+    Args:
+        peak: Highest learning rate.
+        total: Iterations of the run.
+        decay: `step` or `cosine`.
+        drops: Iterations after which the rate is a tenth, for `step`.
+        warmup: Iterations in which the rate rises.
+
+    Example:
+        >>> schedule = Schedule(peak=0.02, total=24, decay="step", drops=(16, 22), warmup=0)
+        >>> [round(schedule.learning_rate(iteration), 6) for iteration in (0, 15, 16, 22)]
+        [0.02, 0.02, 0.002, 0.0002]
+    """
+
+    peak: float
+    total: int
+    decay: Literal["step", "cosine"]
+    drops: tuple[int, ...] = ()
+    warmup: int = 0
+
+    def learning_rate(self, iteration: int) -> float:
+        """The learning rate of an iteration, counted from 0."""
+        rate = self.peak
+        if self.decay == "cosine":
+            rate *= 0.5 * (1.0 + math.cos(math.pi * iteration / max(self.total, 1)))
+        else:
+            rate *= 0.1 ** sum(iteration >= drop for drop in self.drops)
+        if iteration < self.warmup:
+            rate *= 0.001 + 0.999 * iteration / self.warmup
+        return rate
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Which model to train, on what, for how long, and where to put it; each kind of model adds its own arguments.
+
+    Args:
+        data: What to train on.
+        output: Folder of the run: `checkpoint.safetensors`, `log.jsonl`, `model.py`.
+        images: Folder that the image paths start from; by default that of the annotations or the list.
+        model: Name of the model.
+        classifier: `linear` or `cosine`.
+        temperature: Of the cosine classifier.
+        preset: Name of the recipe; None takes the one that fits the model.
+        sampler: Which images are shown how often.
+        iterations: Length of the run, instead of the preset's.
+        epochs: Length of the run in epochs, instead of the preset's.
+        milestones: Epochs of this run after which the learning rate drops to a tenth, instead of the preset's.
+        batch: Images per iteration, all processes together.
+        learning_rate: For this batch; by default the preset's, scaled with the batch.
+        seed: Of weights, order, augmentation and all else that is random.
+        weights: Local file with the weights of the backbone.
+        image_size: Size of the images, instead of the model's or the preset's.
+        checkpoint_every: Iterations between checkpoints, instead of the preset's.
+        loss: Name of the loss, with options: `seesaw`, `eql:threshold=0.005`.
+        start: Folder of a run, or checkpoint file, of the same model: its weights are the first ones.
+        only: Train a part of the model at `start` and freeze the rest: `classifier`, `new-classifier` (from random
+            weights; cRT), `scales` (one per class, of a linear classifier; LWS) or, of a detector, `heads`.
+        precision: `full` (float32), `mixed` (half precision where it is safe: float16 on CUDA, bfloat16 on a CPU) or
+            `auto`: mixed on CUDA, full on a CPU.
+
+    Attributes:
+        samplers: Names that `sampler` may have.
+        recipes: Presets by name.
+    """
+
+    samplers: ClassVar[tuple[str, ...]]
+    recipes: ClassVar[Mapping[str, Recipe]]
+
+    data: str | Path
+    output: str | Path
+    images: str | Path | None = None
+    model: str = "small"
+    classifier: str = "linear"
+    temperature: float = 20.0
+    preset: str | None = None
+    sampler: str = "random"
+    iterations: int | None = None
+    epochs: float | None = None
+    milestones: tuple[float, ...] | None = None
+    batch: int | None = None
+    learning_rate: float | None = None
+    seed: int = 0
+    weights: str | Path | None = None
+    image_size: int | None = None
+    checkpoint_every: int | None = None
+    loss: str = DEFAULT_LOSS
+    start: str | Path | None = None
+    only: str | None = None
+    precision: str = "auto"
+
+    def __post_init__(self) -> None:
+        self.settings(1)  # refuses unknown models, classifiers and losses now, not after the data is read
+        check_part(self.only, started=self.start is not None)
+        if self.only == "scales" and self.classifier != "linear":
+            raise InputError(f"Expected `classifier` to be linear to train its scales, but got {self.classifier!r}.")
+        choices = (("sampler", self.samplers), ("precision", PRECISIONS), ("preset", tuple(self.recipes)))
+        for name, allowed in choices:
+            if getattr(self, name) not in (*allowed, *((None,) if name == "preset" else ())):
+                raise InputError(f"Expected `{name}` to be one of {allowed}, but got {getattr(self, name)!r}.")
+        for name in ("iterations", "epochs", "batch", "learning_rate", "checkpoint_every", "repeat_threshold"):
+            value = getattr(self, name, None)
+            if value is not None and not value > 0:
+                raise InputError(f"Expected `{name}` to be above 0, but got {value}.")
+        if self.seed < 0:
+            raise InputError(f"Expected `seed` to be 0 or more, but got {self.seed}.")
+        if self.iterations is not None and self.epochs is not None:
+            raise InputError("Expected one of `iterations` and `epochs`, but got both.")
+        self._check_milestones()
+
+    def _check_milestones(self) -> None:
+        given = self.milestones
+        if given is None:
+            return
+        if self.recipe.decay != "step":
+            raise InputError(f"Expected no `milestones` where the learning rate falls as a cosine, but got {given}.")
+        if not given or any(later <= earlier for earlier, later in pairwise((0.0, *given))):
+            raise InputError(f"Expected `milestones` to be epochs above 0 that rise, but got {given}.")
+
+    @property
+    def preset_name(self) -> str:
+        """The preset that was asked for, or the one that fits the model."""
+        return self.preset or (self.model if self.model in self.recipes else "paper")
+
+    @property
+    def recipe(self) -> Recipe:
+        """The preset, with the length of a training of a part where only that is trained."""
+        recipe = self.recipes[self.preset_name]
+        return replace(recipe, epochs=recipe.part_epochs.get(self.only or "", recipe.epochs))
+
+    @property
+    def images_per_iteration(self) -> int:
+        """The batch, all processes together."""
+        return self.batch or self.recipe.batch
+
+    @property
+    def class_layer(self) -> str:
+        """The classifier as it is built: one of which only the scales are trained is a kind of its own."""
+        return "scaled" if self.only == "scales" else self.classifier
+
+    def settings(self, num_classes: int) -> Any:
+        """The settings of a model of `num_classes` classes."""
+        raise NotImplementedError
+
+    def mixed_precision(self, device: str) -> bool:
+        """Whether the forward pass runs in half precision where that is safe, on a device of this type."""
+        return self.precision == "mixed" or (self.precision == "auto" and device == "cuda")
+
+    def schedule(self, images_per_epoch: int, world_size: int = 1) -> Schedule:
+        """The learning rate of every iteration, for epochs of `images_per_epoch` images, repeats included.
+
+        Example:
+            >>> DetectorTrainingConfig("data", "run", model="mask-rcnn-r50", batch=8).schedule(1600).drops
+            (3200, 4400)
+        """
+        recipe, batch = self.recipe, self.images_per_iteration
+        if batch < world_size:
+            raise InputError(f"Expected `batch` to be at least the {world_size} processes, but got {batch}.")
+        per_epoch = math.ceil(images_per_epoch / batch)
+        iterations, epochs = self.iterations, self.epochs
+        if iterations is None and epochs is None:
+            iterations, epochs = recipe.iterations, recipe.epochs
+        total = iterations if iterations is not None else round((epochs or 0.0) * per_epoch)
+        if total < 1:
+            raise InputError(f"Expected at least 1 iteration, but got {total}.")
+        if self.milestones is None:
+            drops = tuple(round(total * milestone / recipe.epochs) for milestone in recipe.milestones)
+        else:
+            drops = tuple(round(milestone * per_epoch) for milestone in self.milestones)
+            if drops[-1] >= total:
+                raise InputError(
+                    f"Expected `milestones` to lie inside the run of {total / per_epoch:g} epochs, but got "
+                    f"{self.milestones}."
+                )
+        peak = self.learning_rate or recipe.learning_rate * batch / recipe.batch
+        # A warm-up of 500 iterations would be all of a very short run.
+        return Schedule(peak, total, recipe.decay, drops, warmup=min(recipe.warmup, total // 4))
+
+    def plan(self) -> dict[str, Any]:
+        """What must be the same for a run to be the same run; paths may move, so they are not among it."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _PATHS}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class DetectorTrainingConfig(TrainingConfig):
+    """The training of a detector; the other arguments are those of `TrainingConfig`.
+
+    Args:
+        data: LVIS or COCO annotation file, or a folder that holds `train.json`.
+        model: `small`, `light`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
+        sampler: `random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.
+        repeat_threshold: Share of the images below which the repeat-factor samplers repeat a class. The paper's 0.001
+            fits the 100,000 images of LVIS; on 2,400 glyph scenes 0.04 repeats as much.
+        weights: For the paper's detectors and the light one; `none` trains a light one from random weights.
+        backbone: Network of the light detector; see `DetectorSettings`.
+        mask_classifier: Last layer of the paper's detectors' masks, `linear` or `cosine`; by default as `classifier`.
+        batch_norm: Of the ResNet of the paper's detectors with `weights`: `affine` (the default) trains its scale and
+            shift, as MMDetection does, `frozen` does not.
+        feature_memory: Add regions of earlier iterations to each batch, those of weak classes first: the other half of
+            LOCE, for `loss="loce"`. With `start`, a pass over the training images fills the memory first.
+
+    Example:
+        >>> DetectorTrainingConfig("data", "runs/a", model="cascade-r101").recipe.milestones
+        (16, 22)
+    """
+
+    samplers = SAMPLERS
+    recipes = DETECTOR_RECIPES
+
+    repeat_threshold: float = PAPER_THRESHOLD
+    feature_memory: bool = False
+    backbone: str | None = None
+    mask_classifier: str | None = None
+    batch_norm: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.feature_memory and parse_loss(self.loss)[0] != "loce":
+            raise InputError(f"Expected `feature_memory` to be used with the loss `loce`, but got `{self.loss}`.")
+        if self.model == LIGHT_MODEL and self.weights is None and self.start is None:
+            raise InputError(
+                "Expected `weights` to be a local file with weights of the backbone, but got none; give `--weights "
+                "FILE`, or `--weights none` to train from random ones, which takes far longer."
+            )
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the backbone has weights from elsewhere, directly or by the run at `start`."""
+        return str(self.weights) != FROM_SCRATCH if self.model == LIGHT_MODEL else self.weights is not None
+
+    @property
+    def backbone_file(self) -> Path | None:
+        """The file to read the weights of the backbone from; None where they are random, or come from `start`."""
+        return Path(self.weights) if self.weights is not None and self.pretrained else None
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether the detector learns masks; the others need not decode them."""
+        return self.model == "small" or self.model in PAPER_MODELS
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """What is done to the images, at the size that was asked for."""
+        augmentation: Augmentation = self.recipe.augmentation
+        if self.image_size is None or not augmentation.short_sides:
+            return augmentation
+        longest = round(self.image_size * augmentation.longest_side / augmentation.short_sides[-1])
+        return replace(augmentation, short_sides=(self.image_size,), longest_side=longest)
+
+    def settings(self, num_classes: int) -> DetectorSettings:
+        """The settings of a detector of `num_classes` foreground classes."""
+        return DetectorSettings(
+            self.model,
+            num_classes,
+            classifier=self.class_layer,
+            temperature=self.temperature,
+            pretrained=self.pretrained,
+            image_size=self.image_size,
+            loss=parse_loss(self.loss)[0],
+            backbone=self.backbone,
+            mask_classifier=self.mask_classifier,
+            batch_norm=self.batch_norm,
+        )
+
+
+@dataclass(frozen=True)
+class ClassifierTrainingConfig(TrainingConfig):
+    """The training of an image classifier; the other arguments are those of `TrainingConfig`.
+
+    Args:
+        data: Labelled images, as `open_images` takes them: a folder that `logn data
+            glyph-classes` wrote, a folder of class folders, or a list file with `path label` lines.
+        class_names: File with one class name a line, for list files.
+        model: `small`, `resnet10`, `resnet50`, `resnet152` or `resnext50`.
+        sampler: `random` or `class-balanced`.
+        flip: Whether to mirror half of the training images, instead of what the preset does.
+
+    Example:
+        >>> ClassifierTrainingConfig("glyphs", "runs/a", model="resnext50").recipe.epochs
+        90
+        >>> ClassifierTrainingConfig("glyphs", "runs/b", start="runs/a", only="scales", model="resnext50").recipe.epochs
+        5.0
+    """
+
+    samplers = ("random", "class-balanced")
+    recipes = CLASSIFIER_RECIPES
+
+    class_names: str | Path | None = None
+    flip: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.only == "heads":
+            raise InputError("Expected `only` to be classifier, new-classifier or scales, but got 'heads'.")
+        super().__post_init__()
+        if self.weights is not None and self.start is not None:
+            raise InputError("Expected one of `weights` and `start`, but got both.")
+
+    @property
+    def augmentation(self) -> ImageAugmentation:
+        """What is done to training images."""
+        augmentation: ImageAugmentation = self.recipe.augmentation
+        return augmentation if self.flip is None else replace(augmentation, flip=0.5 * self.flip)
+
+    def settings(self, num_classes: int) -> ClassifierSettings:
+        """The settings of a classifier of `num_classes` classes."""
+        recipe = self.recipe
+        size = self.image_size or recipe.image_size
+        return ClassifierSettings(
+            self.model,
+            num_classes,
+            classifier=self.class_layer,
+            temperature=self.temperature,
+            image_size=size,
+            resize=round(size * recipe.resize / recipe.image_size),
+            loss=parse_loss(self.loss)[0],
+        )
+
+    def training_images(self) -> LabelledImages:
+        """The images that `data` names."""
+        return open_images(self.data, "train", root=self.images, class_names=self.class_names)

@@ -1,0 +1,347 @@
+"""Training a detector or an image classifier: the same run whether it is killed and resumed or not."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from logn.classes.counts import ClassCounts
+from logn.errors import InputError, LogNWarning
+from logn.files import write_text
+from logn.labels.dataset import DetectionDataset
+from logn.labels.training_annotations import find_annotations
+from logn_research.datasets.labelled_images import LabelledImages, require_every_class
+from logn_research.datasets.samplers import make_sampler
+from logn_research.losses.loss_factory import DEFAULT_LOSS, make_loss
+from logn_research.training.backbones import read_backbone_weights
+from logn_research.training.batches import ClassifierBatches, DetectorBatches, ImageStream, SampleCache
+from logn_research.training.checkpoint import read_checkpoint, start_from
+from logn_research.training.classifiers import Classifier, build_classifier
+from logn_research.training.detectors import TwoStageDetector, build_detector
+from logn_research.training.layers import ScaledLinear
+from logn_research.training.recipes import ClassifierTrainingConfig, DetectorTrainingConfig, TrainingConfig
+from logn_research.training.regions import (
+    ClassificationLoss,
+    FeatureMemory,
+    load_memory,
+    remove_memories,
+    save_memory,
+)
+from logn_research.training.settings import ClassifierSettings, DetectorSettings
+from logn_research.training.trainer import (
+    Process,
+    Trainer,
+    iteration_seed,
+    output_folder,
+    progress_bar,
+    run_distributed,
+)
+
+# Sets the random numbers of the pass before the training apart from those of the training.
+FILLING = 1
+#: What `logn train` leaves beside the checkpoint, so that every verb of `logn` opens the run by `RUN/model.py:load`.
+MODEL_FILE = "model.py"
+_MODEL_CODE = '''"""The {kind} of this run, for the verbs of `logn`: `logn predict RUN/model.py:load ...`."""
+
+from pathlib import Path
+
+from logn_research.training.train import load_{kind}
+
+
+def load():
+    """The {kind}, in evaluation mode."""
+    return load_{kind}(Path(__file__).parent)
+'''
+
+
+def load_detector(path: str | os.PathLike[str], *, num_classes: int | None = None) -> TwoStageDetector:
+    """Build the detector that a run trained, in evaluation mode.
+
+    Args:
+        path: Folder of the run, or its checkpoint file.
+        num_classes: How many foreground classes the data has that the detector is for; another number is refused.
+    """
+    checkpoint = read_checkpoint(path, DetectorSettings, num_classes=num_classes)
+    model = build_detector(checkpoint.settings)
+    checkpoint.restore_weights(model)
+    model.class_names = checkpoint.class_names
+    model.eval()
+    return model
+
+
+def load_classifier(path: str | os.PathLike[str], *, num_classes: int | None = None) -> Classifier:
+    """Build the image classifier that a run trained, in evaluation mode.
+
+    Scales that were learnt for the classes (LWS) are in the weights of its class layer, which is an ordinary one.
+
+    Args:
+        path: Folder of the run, or its checkpoint file.
+        num_classes: How many classes the data has that the classifier is for; another number is refused.
+    """
+    checkpoint = read_checkpoint(path, ClassifierSettings, num_classes=num_classes)
+    model = build_classifier(checkpoint.settings)
+    checkpoint.restore_weights(model)
+    if isinstance(model.cls_score, ScaledLinear):
+        model.cls_score = model.cls_score.merged()
+    model.class_names = checkpoint.class_names
+    model.image_counts = tuple(checkpoint.extra["image_counts"])
+    return model.eval()
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run did.
+
+    Args:
+        output: Folder of the run.
+        iterations: How many iterations the model has been trained.
+        resumed_from: How many of them were done before this call.
+        seconds: Time of the iterations of this call.
+        processor_seconds: Processor time of them, in this process.
+        losses: Means of the last few iterations; empty when there was nothing left to do.
+        num_classes: Foreground classes.
+        num_images: Images of the training data.
+        processes: How many processes trained together.
+    """
+
+    output: Path
+    iterations: int
+    resumed_from: int
+    seconds: float
+    processor_seconds: float
+    losses: Mapping[str, float]
+    num_classes: int
+    num_images: int
+    processes: int
+
+    @property
+    def seconds_per_iteration(self) -> float:
+        """Mean time of an iteration of this call; NaN when there was none."""
+        done = self.iterations - self.resumed_from
+        return self.seconds / done if done else math.nan
+
+
+def train_detector(config: DetectorTrainingConfig, **options: Any) -> TrainingResult:
+    """Train a detector, or resume a run that was stopped.
+
+    A resumed run does what the uninterrupted one would have done, to the bit on a CPU.
+
+    Args:
+        config: What to train.
+        options: `resume` (True): continue from the checkpoint in the folder of the run; False starts over. `processes`
+            (1): how many to start; leave it 1 under torchrun. `device` (`auto`): or `cpu`, `cuda`. `workers`: processes
+            that read images ahead; by default none on a CPU, else 4. `classification_loss`: takes logits `(N, F + 1)`
+            and class columns `(N,)` with background 0; by default the one that `config` names; a module's buffers are
+            kept in the checkpoint. `progress`: whether to draw a bar on stderr; None does so on a terminal.
+    """
+    return _run(config, _train_detector, **options)
+
+
+def train_classifier(
+    config: ClassifierTrainingConfig, *, images: LabelledImages | None = None, **options: Any
+) -> TrainingResult:
+    """Train an image classifier, or resume a run that was stopped.
+
+    Args:
+        config: What to train.
+        images: The training images, in place of those that `config` names.
+        options: As `train_detector` takes them; the loss takes logits `(N, C)` and labels `(N,)`.
+    """
+    return _run(config, partial(_train_classifier, images=images), **options)
+
+
+def _run(
+    config: TrainingConfig,
+    train: Any,
+    *,
+    resume: bool = True,
+    processes: int = 1,
+    device: str = "auto",
+    workers: int | None = None,
+    classification_loss: ClassificationLoss | None = None,
+    progress: bool | None = None,
+) -> TrainingResult:
+    work = partial(
+        train, config, resume=resume, workers=workers, classification_loss=classification_loss, progress=progress
+    )
+    result: TrainingResult = run_distributed(work, processes=processes, device=device)
+    return result
+
+
+class DetectorTrainer(Trainer):
+    """Trains a detector; keeps LOCE's memory of features, where there is one, beside the checkpoint."""
+
+    memory: FeatureMemory | None = None
+
+    def resume(self) -> int:
+        """Load the checkpoint of the folder and the feature memory next to it."""
+        iteration = super().resume()
+        if self.memory is not None:
+            load_memory(self.memory, self.folder, iteration, self.process.rank)
+        return iteration
+
+    def save(self, iteration: int) -> None:
+        """Write the feature memory of every process, then the checkpoint after `iteration` iterations."""
+        if self.memory is not None:
+            save_memory(self.memory, self.folder, iteration, self.process.rank)
+            if self.process.world_size > 1:
+                dist.barrier()  # all of them are there
+        super().save(iteration)
+        if self.memory is not None and self.process.is_leader:
+            remove_memories(self.folder, but=iteration)
+
+    def fill_memory(self, batches: DetectorBatches, count: int, *, workers: int, progress: bool | None) -> None:
+        """Show the detector `count` batches before it is trained, to fill its feature memory and the loss's scores."""
+        model: Any = self.model
+        with progress_bar(count, 0, shown=progress, title="Filling the memory") as report:
+            for iteration, batch in enumerate(batches.iterate(0, count, workers=workers)):
+                torch.manual_seed(iteration_seed(self.config.seed, iteration, self.process.rank, FILLING))
+                moved = batch.to(self.process.device)
+                with torch.autocast(self.process.device.type, enabled=self.amp):
+                    model.learn_regions(moved.images, moved.targets)
+                report(iteration + 1, "")
+        self.save(0)
+
+
+def _train_detector(
+    config: DetectorTrainingConfig,
+    process: Process,
+    *,
+    resume: bool,
+    workers: int | None,
+    classification_loss: ClassificationLoss | None,
+    progress: bool | None,
+) -> TrainingResult:
+    dataset = DetectionDataset(find_annotations(config.data), config.images)
+    sampler = make_sampler(config.sampler, dataset, threshold=config.repeat_threshold)
+    epoch = len(sampler.indices(0, config.seed))
+    schedule = config.schedule(epoch, process.world_size)
+    masks = config.has_masks and dataset.has_masks
+    if config.has_masks and not masks and process.is_leader:
+        warnings.warn(
+            f"`{dataset.annotation_file}` has boxes only, so the masks of `{config.model}` are not trained.",
+            LogNWarning,
+            stacklevel=2,
+        )
+    batches = DetectorBatches(
+        ImageStream(sampler, config.images_per_iteration, config.seed),
+        SampleCache(dataset, masks=masks).__getitem__,
+        config.augmentation,
+        rank=process.rank,
+        world_size=process.world_size,
+        masks=masks,
+    )
+    ahead, shown = process.readers(workers), progress if process.is_leader else False
+    with output_folder(Path(config.output)), torch.random.fork_rng(devices=process.cuda_devices):
+        model = _detector(config, process, dataset, classification_loss)
+        trainer = DetectorTrainer(config, process, schedule, model, class_names=dataset.class_names)
+        trainer.memory = model.roi_heads.feature_memory
+        begun = resume and trainer.file.is_file()
+        start = trainer.resume() if begun else 0
+        if trainer.memory is not None and config.start is not None and not begun:
+            count = math.ceil(epoch / config.images_per_iteration)
+            trainer.fill_memory(batches, count, workers=ahead, progress=shown)
+        return _fit(trainer, batches, start, ahead, shown, dataset.num_classes, len(dataset))
+
+
+def _fit(
+    trainer: Trainer, batches: Any, start: int, workers: int, progress: bool | None, classes: int, images: int
+) -> TrainingResult:
+    seconds, processor, losses = trainer.fit(batches, start, workers=workers, progress=progress)
+    settings: Any = trainer.model.settings
+    if trainer.process.is_leader:
+        write_text(trainer.folder / MODEL_FILE, _MODEL_CODE.format(kind=settings.kind))
+    total, size = trainer.schedule.total, trainer.process.world_size
+    return TrainingResult(trainer.folder, total, start, seconds, processor, losses, classes, images, size)
+
+
+def _detector(
+    config: DetectorTrainingConfig, process: Process, dataset: DetectionDataset, loss: ClassificationLoss | None
+) -> TwoStageDetector:
+    """The detector of `config`, ready to be trained."""
+    weights = None if config.backbone_file is None else read_backbone_weights(config.backbone_file)
+    model = build_detector(config.settings(dataset.num_classes), seed=config.seed, weights=weights)
+    if loss is None and config.loss != DEFAULT_LOSS:  # which is torch's own, without a module around it
+        annotated = sum(len(labels) > 0 for labels in dataset.labels_per_image())
+        images, objects = (counts.astype(np.float64) for counts in (dataset.image_counts, dataset.instance_counts))
+        loss = make_loss(config.loss, ClassCounts(images, objects, num_images=max(annotated, 1)), background=0)
+    if loss is not None:
+        model.use_loss(loss)
+    model.to(process.device).train()
+    if config.start is not None:
+        start_from(model, config.start, only=config.only)
+    if config.feature_memory:
+        model.use_memory(FeatureMemory(dataset.num_classes))
+    return model
+
+
+def _train_classifier(
+    config: ClassifierTrainingConfig,
+    process: Process,
+    *,
+    images: LabelledImages | None,
+    resume: bool,
+    workers: int | None,
+    classification_loss: ClassificationLoss | None,
+    progress: bool | None,
+) -> TrainingResult:
+    images = config.training_images() if images is None else images
+    require_every_class(images)
+    if images.num_classes < 2:
+        raise InputError(
+            f"Expected `{images.source}` to hold images of at least 2 classes, but `{images.class_names[0]}` is the "
+            "only one."
+        )
+    schedule = config.schedule(len(images), process.world_size)
+    model = _classifier(config, process, images, classification_loss)
+    batches = ClassifierBatches(
+        ImageStream(make_sampler(config.sampler, images), config.images_per_iteration, config.seed),
+        images,
+        config.augmentation,
+        size=model.settings.image_size,
+        resize=model.settings.resize,
+        rank=process.rank,
+        world_size=process.world_size,
+    )
+    facts = {"image_counts": images.image_counts.tolist()}
+    with output_folder(Path(config.output)), torch.random.fork_rng(devices=process.cuda_devices):
+        trainer = Trainer(config, process, schedule, model, class_names=images.class_names, facts=facts)
+        start = trainer.resume() if resume and trainer.file.is_file() else 0
+        if start:
+            check_training_images(images, read_checkpoint(trainer.file, ClassifierSettings).extra["image_counts"])
+        ahead, shown = process.readers(workers), progress if process.is_leader else False
+        return _fit(trainer, batches, start, ahead, shown, images.num_classes, len(images))
+
+
+def _classifier(
+    config: ClassifierTrainingConfig, process: Process, images: LabelledImages, loss: ClassificationLoss | None
+) -> Classifier:
+    """The classifier of `config`, ready to be trained."""
+    weights = None if config.weights is None else read_backbone_weights(config.weights)
+    model = build_classifier(config.settings(images.num_classes), seed=config.seed, weights=weights)
+    counts = ClassCounts(images.image_counts.astype(np.float64), num_images=len(images))
+    model.classification_loss = loss or make_loss(config.loss, counts, background=None)
+    model.to(process.device).train()
+    if config.start is not None:
+        start_from(model, config.start, only=config.only, background=None)
+    return model
+
+
+def check_training_images(images: LabelledImages, counts: Any) -> None:
+    """Refuse other images than those of a training, which their number per class shows."""
+    for label, (before, now) in enumerate(zip(counts, images.image_counts.tolist(), strict=True)):
+        if before != now:
+            raise InputError(
+                f"Expected the training images of the run, with {before} of class {label} "
+                f"(`{images.class_names[label]}`), but `{images.source}` has {now}."
+            )
