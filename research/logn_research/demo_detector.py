@@ -17,11 +17,10 @@ from torchvision.ops import clip_boxes_to_image, nms, roi_align
 
 from logn.demo.problem import SIDE, alphabet, draw_problem
 from logn.files import atomic_path
-from logn_research.training.detectors.config import DetectorTrainingConfig
-from logn_research.training.detectors.heads import NormedLinear
-from logn_research.training.detectors.train_detector import train_detector
-from logn_research.training.detectors.two_stage import TwoStageDetector
-from logn_research.training.engine.checkpoint import load_detector
+from logn_research.training.detectors import TwoStageDetector
+from logn_research.training.layers import NormedLinear
+from logn_research.training.recipes import DetectorTrainingConfig
+from logn_research.training.train import load_detector, train_detector
 
 ITERATIONS = 2400
 # Weights of fewer numbers stay in single precision; so does the class layer, which corrections are folded into.

@@ -26,7 +26,7 @@ from logn.logits.layer import LogitLayer, count_columns, find_modules
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn_research.estimators import MovingAverage
 from logn_research.losses import make_loss
-from logn_research.training.detectors.feature_memory import SIGNS, FeatureMemory, jittered_boxes
+from logn_research.training.feature_memory import SIGNS, FeatureMemory, jittered_boxes
 
 
 @MODELS.register_module()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.labels.image_file import ImageArray, read_image
-from logn.logits.image_folder import SUFFIXES
+from logn.logits.images import SUFFIXES
 
 IntArray = npt.NDArray[np.int64]
 SPLITS = ("train", "dev", "test")

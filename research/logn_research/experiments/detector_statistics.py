@@ -16,9 +16,9 @@ from logn.evaluate.store.predict import match_detector
 from logn.labels.dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler
+from logn_research.estimators import Statistics, add_batch
 from logn_research.training.augmentation import Augmentation
 from logn_research.training.batches import DetectorBatches, ImageStream, SampleCache
-from logn_research.estimators import Statistics, add_batch
 
 
 def collect_detector_statistics(

@@ -17,8 +17,8 @@ from torchvision.models.resnet import BasicBlock, ResNet
 
 from logn.errors import InputError
 from logn.files import atomic_path, write_safetensors, write_text
+from logn.logits.hooks import evaluation_mode
 from logn.logits.layer import LogitLayer
-from logn.logits.trace import evaluation_mode
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record import record
 from logn_research.datasets.labelled_images import LabelledImages

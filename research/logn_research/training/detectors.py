@@ -21,14 +21,15 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform, res
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from logn.errors import InputError
+from logn.logits.hooks import evaluation_mode
 from logn.logits.layer import LogitLayer
 from logn.logits.proposals import Proposals
-from logn.logits.trace import evaluation_mode
 from logn_research.losses.loss_factory import layout_of
 from logn_research.training.backbones import STRIDES, LightBackbone, load_backbone
+from logn_research.training.feature_memory import FeatureMemory
 from logn_research.training.heads import STAGE_IOU, CascadeRegionHeads, RegionHeads
 from logn_research.training.layers import BoxPredictor, MaskPredictor
-from logn_research.training.regions import ClassificationLoss, FeatureMemory, Target, clip, size_of
+from logn_research.training.regions import ClassificationLoss, Target, clip, size_of
 from logn_research.training.settings import LIGHT_MODEL, DetectorSettings
 from logn_research.training.small import (
     PYRAMID_CHANNELS,

@@ -16,10 +16,9 @@ from logn.errors import InputError
 from logn_research.losses.cross_entropy import CrossEntropyLoss
 from logn_research.losses.equilibrium import EquilibriumLoss
 from logn_research.losses.head_loss import HeadLoss
+from logn_research.training.feature_memory import FeatureMemory, Recalled
 from logn_research.training.regions import (
     ClassificationLoss,
-    FeatureMemory,
-    Recalled,
     RegionSamples,
     Sizes,
     Target,

@@ -28,15 +28,10 @@ from logn_research.training.batches import ClassifierBatches, DetectorBatches, I
 from logn_research.training.checkpoint import read_checkpoint, start_from
 from logn_research.training.classifiers import Classifier, build_classifier
 from logn_research.training.detectors import TwoStageDetector, build_detector
+from logn_research.training.feature_memory import FeatureMemory, load_memory, remove_memories, save_memory
 from logn_research.training.layers import ScaledLinear
 from logn_research.training.recipes import ClassifierTrainingConfig, DetectorTrainingConfig, TrainingConfig
-from logn_research.training.regions import (
-    ClassificationLoss,
-    FeatureMemory,
-    load_memory,
-    remove_memories,
-    save_memory,
-)
+from logn_research.training.regions import ClassificationLoss
 from logn_research.training.settings import ClassifierSettings, DetectorSettings
 from logn_research.training.trainer import (
     Process,

@@ -13,9 +13,9 @@ from logn_research.experiments.detector_spec import DetectorSpec
 from logn_research.experiments.model_spec import Folders
 from logn_research.figures.error_data import COMPONENTS
 from logn_research.losses.loss_factory import make_loss
+from logn_research.training.feature_memory import FeatureMemory
 from logn_research.training.layers import NormedConv2d, NormedLinear
 from logn_research.training.recipes import ClassifierTrainingConfig, DetectorTrainingConfig
-from logn_research.training.regions import FeatureMemory
 from logn_research.training.settings import DetectorSettings
 from logn_research.training.trainer import Process, Trainer
 from torch import nn

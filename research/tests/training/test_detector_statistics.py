@@ -13,7 +13,6 @@ from logn_research.training.checkpoint import Checkpoint
 from logn_research.training.detectors import make_detector
 
 from logn.cli.main import execute
-from logn.errors import InputError
 from logn.evaluate.models.collect import as_tensor
 from logn.labels.dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
@@ -80,12 +79,6 @@ def test_repeats_of_the_sampler_count(detector, dataset):
     assert found.metadata.population == "sampled regions, repeat-factor-ceil images"
 
 
-def test_a_detector_that_samples_nothing_is_refused(dataset):
-    with pytest.raises(InputError, match="Expected a detector that samples regions in training, but got one that has"):
-        collect_sampled_statistics(small_one_stage(4), dataset, SMALL_TRAIN)
-
-
-@pytest.fixture(scope="module")
 def run_folder(tmp_path_factory, detector):
     path = tmp_path_factory.mktemp("run")
     Checkpoint(detector.settings, 1, detector.state_dict(), run={"preset": "small"}).save(

@@ -7,10 +7,7 @@ import pytest
 import torch
 from logn_research.training import heads as cascade_heads
 from logn_research.training.backbones import load_backbone, read_backbone_weights
-from logn_research.training.detectors import (
-    DetectorSettings,
-    build_detector,
-)
+from logn_research.training.detectors import DetectorSettings, build_detector, make_detector
 from logn_research.training.heads import CascadeRegionHeads
 from logn_research.training.layers import NormedConv2d, NormedLinear
 from logn_research.training.regions import sample_regions

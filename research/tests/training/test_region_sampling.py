@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from logn_research.training.regions import Recalled, box_losses, mask_loss, mask_targets, sample_regions
+from logn_research.training.feature_memory import Recalled
+from logn_research.training.regions import box_losses, mask_loss, mask_targets, sample_regions
 from torch.nn import functional
 from torchvision.models.detection import roi_heads
 from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher

@@ -7,8 +7,8 @@ from logn_research.experiments.detector_statistics import collect_detector_stati
 from logn_research.losses import LOSS_NAMES, CrossEntropyLoss, SeesawLoss, make_loss
 from logn_research.training.checkpoint import Checkpoint, load_detector
 from logn_research.training.detectors import DetectorSettings, build_detector
+from logn_research.training.feature_memory import FeatureMemory
 from logn_research.training.recipes import DetectorTrainingConfig
-from logn_research.training.regions import FeatureMemory
 from logn_research.training.train import train_detector
 from torch import nn
 

@@ -17,8 +17,8 @@ from logn_research.losses import (
     SoftmaxEqualizationLoss,
     SoftmaxFocalLoss,
 )
+from logn_research.training.feature_memory import FeatureMemory
 from logn_research.training.layers import ScaledLinear
-from logn_research.training.regions import FeatureMemory
 
 LOSS, SCORE = 1e-5, 2e-6
 X = torch.tensor([[2.0, 0.5, -1.0, 3.0], [0.0, 1.5, -2.0, 4.0], [1.0, -0.5, 0.5, 2.0], [-1.0, 0.0, -3.0, 5.0]])
