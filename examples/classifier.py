@@ -43,10 +43,10 @@ loader = features.split(256)
 print("before    ", accuracy())
 
 # --- in one call
-affine, handle = logn.calibrate(model, loader)
+calibration = logn.calibrate(model, loader)
 
 print("corrected ", accuracy())
-handle.remove()
+calibration.handle.remove()
 
 # --- step by step
 model.eval()

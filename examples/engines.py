@@ -151,7 +151,7 @@ def main() -> None:
         corrected.load_state_dict(model.state_dict())
 
         # fold
-        affine, _ = logn.calibrate(corrected, batches, method="logn", fold=True)
+        affine = logn.calibrate(corrected, batches, method="logn", fold=True).affine
 
         # export
         before = export(model, images, folder / f"model{suffix}")

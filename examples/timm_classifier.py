@@ -23,12 +23,12 @@ def main() -> None:
 
     layer = logn.locate_logits(model)
     print(f"class logits: {', '.join(layer.paths)}")
-    affine, handle = logn.calibrate(model, batches)
+    calibration = logn.calibrate(model, batches)
     with torch.inference_mode():
         attached = model(batches[0])
 
-    handle.remove()
-    logn.fold(model, layer, affine)
+    calibration.handle.remove()
+    logn.fold(model, layer, calibration.affine)
     with torch.inference_mode():
         difference = (model(batches[0]) - attached).abs().max()
     print(f"largest difference of attached and folded: {difference:.1e}")

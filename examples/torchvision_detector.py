@@ -19,10 +19,10 @@ folder = Path(tempfile.mkdtemp())
 untouched = copy.deepcopy(model)
 
 # --- in one call
-affine, handle = logn.calibrate(model, loader, progress=True)
+calibration = logn.calibrate(model, loader, progress=True)
 
 # --- take it off
-handle.remove()
+calibration.handle.remove()
 
 # --- step by step
 model.eval()

@@ -49,7 +49,7 @@ def main() -> None:
 
     layer = logn.locate_logits(model)
     print(f"class logits: {layer.path}, background {layer.background}, {layer.activation}")
-    affine, _ = logn.calibrate(model, batches, fold=True)
+    affine = logn.calibrate(model, batches, fold=True).affine
     print(f"folded in a map of {affine.num_columns} classes")
 
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():

@@ -22,7 +22,7 @@ def main() -> None:
 
     layer = logn.locate_logits(model)
     print(f"class logits: {len(layer.paths)} convolutions in {layer.num_stages} heads")
-    maps, _ = logn.calibrate(model, batches, fold=True)
+    maps = logn.calibrate(model, batches, fold=True).affine
     print(f"folded in {len(maps)} maps of {maps[0].num_columns} classes")
 
     # From here on everything is as before: yolo.val(...), yolo.export(...), yolo.save("corrected.pt").

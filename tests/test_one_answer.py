@@ -69,7 +69,8 @@ def test_all_entry_points_fit_the_same_map(case, tmp_path, capsys):
     assert (recommendation.method == "none") == (expected == unchanged)
 
     assert logn.methods.fit("recommended", moments=moments) == expected
-    affine, handle = logn.calibrate(model, batches, layer=layer)
+    calibration = logn.calibrate(model, batches, layer=layer)
+    affine, handle = calibration.affine, calibration.handle
     handle.remove()
     assert affine == expected
     normalizer = logn.LogitNormalizer(background=layer.background, activation=layer.activation)

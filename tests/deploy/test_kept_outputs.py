@@ -102,7 +102,7 @@ def test_what_else_changes_is_refused_and_undone(ending, fold, sentence):
 @pytest.mark.parametrize(("ending", "fold"), [(tied, False), (normed, False), (harmless, True), (harmless, False)])
 def test_what_leaves_all_else_alone_is_taken(ending, fold):
     model, _, before, correct = corrected(ending, fold=fold)
-    affine, _ = correct()
+    affine = correct().affine
     with torch.inference_mode():
         after = model(images())
     logits, mapped = (part["logits"] if isinstance(part, dict) else part for part in (before, after))

@@ -92,7 +92,7 @@ def test_a_fold_on_top_does_not_ask_for_the_weights(recwarn):
 
 def test_calibrating_in_one_call_fits_its_own_model(recwarn):
     for fold in (False, True):
-        affine, _ = logn.calibrate(classifier(), [torch.rand(20, 8)], layer=LAYER, fold=fold)
+        affine = logn.calibrate(classifier(), [torch.rand(20, 8)], layer=LAYER, fold=fold).affine
         assert affine.source.fingerprint == fingerprint(classifier())
     assert not [warning for warning in recwarn.list if "Expected" in str(warning.message)]
 

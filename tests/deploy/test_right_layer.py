@@ -159,7 +159,7 @@ def scores_above_half(scores):
 @pytest.mark.parametrize("build", [HeadFirst, AsksForShapes])
 def test_a_head_registered_before_the_body_is_corrected(build):
     model = make(build)
-    affine, _ = calibrate(model, [pictures(8, seed) for seed in range(6)], method="logn", margin=0.0, fold=True)
+    affine = calibrate(model, [pictures(8, seed) for seed in range(6)], method="logn", margin=0.0, fold=True).affine
     assert affine.num_columns == CLASSES
     with torch.inference_mode():
         mapped = torch.cat([model(pictures(8, seed)) for seed in range(6)])
@@ -217,7 +217,7 @@ def test_lraspp_adds_two_layers_and_is_refused():
 def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
     model = make(Ensemble)
     both = LogitLayer(("first.classifier", "second.classifier"))
-    affine, _ = calibrate(model, [pictures(40)], layer=both, method="logn", margin=0.0)
+    affine = calibrate(model, [pictures(40)], layer=both, method="logn", margin=0.0).affine
     assert affine.num_columns == CLASSES
     with torch.inference_mode():
         np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
@@ -238,7 +238,7 @@ def test_a_named_layer_of_another_width_is_refused_and_can_be_insisted_on():
     ):
         run_in(model)(LogitLayer("proj"))
     assert run_in(model)(LogitLayer("proj"), check_output=False).count.tolist() == [12.0] * 32
-    affine, _ = calibrate(model, [pictures()], layer=LogitLayer("proj", activation="softmax"), check_output=False)
+    affine = calibrate(model, [pictures()], layer=LogitLayer("proj", activation="softmax"), check_output=False).affine
     assert affine.num_columns == 32
 
 
@@ -306,7 +306,7 @@ def test_the_way_out_of_a_temperature_is_a_module_behind_it():
     layer = LogitLayer("ending.1", num_classes=CLASSES)
     with torch.inference_mode():
         scores = model(pictures(200)).double()
-        affine, _ = calibrate(model, [pictures(200)], layer=layer)
+        affine = calibrate(model, [pictures(200)], layer=layer).affine
         corrected = model(pictures(200)).double()
     expected = (scores.log() * torch.tensor(affine.scale) + torch.tensor(affine.shift)).softmax(dim=1)
     torch.testing.assert_close(corrected, expected, atol=1e-5, rtol=0)
@@ -518,13 +518,14 @@ def test_the_first_batch_counts_once_and_random_numbers_stay():
 
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    affine, handle = calibrate(model, loader(), method="logn")
+    calibration = calibrate(model, loader(), method="logn")
+    affine, handle = calibration.affine, calibration.handle
     assert torch.equal(torch.random.get_rng_state(), state)
     handle.remove()
     assert drawn == [0, 1, 2]
-    expected, _ = calibrate(
+    expected = calibrate(
         model, [pictures(8, seed) for seed in range(3)], layer=LogitLayer("classifier"), method="logn"
-    )
+    ).affine
     np.testing.assert_array_equal(affine.scale, expected.scale)
     with pytest.raises(InputError, match="`loader` to give at least one batch"):
         calibrate(model, [])

@@ -43,7 +43,6 @@ def test_a_state_dict_of_the_layer_or_of_anything_above_it_says_that_the_map_is_
         with pytest.warns(LogNWarning) as caught:
             module.state_dict()
         assert [str(item.message) for item in caught] == [NOT_SAVED]
-        assert caught[0].filename == __file__  # the line to look at is the one that saves
     handle.remove()
     with told() as found:
         model.state_dict()
@@ -80,11 +79,6 @@ def test_one_sentence_for_a_call_however_many_modules_the_layer_has():
     with told() as found:
         model.state_dict()
     assert len(found) == 1
-    with told() as found:
-        kept = [model.state_dict(), model.state_dict()]
-        model[1].state_dict()
-    assert len(found) == 3
-    assert len(kept) == 2
 
 
 def test_a_dict_that_is_handed_in_warns_too():
@@ -124,8 +118,6 @@ def test_who_only_looks_at_the_state_is_not_warned():
         fingerprint(model)
         with logn.record(model, LAYER):
             model(features)
-        torch.jit.trace(model, features)
-        torch.export.export(model, (features,))
         torch.compile(model, backend="eager")(features)
     assert found == []
 

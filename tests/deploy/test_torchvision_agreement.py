@@ -122,7 +122,8 @@ def test_calibrate_moves_the_means_together(name):
     model.train()
     model.backbone.eval()
     targets = [{"boxes": torch.zeros(0, 4)}, {"boxes": torch.zeros(0, 4)}]
-    affine, handle = calibrate(model, [(tuple(images()), targets)], method="logn", margin=0.0)
+    calibration = calibrate(model, [(tuple(images()), targets)], method="logn", margin=0.0)
+    affine, handle = calibration.affine, calibration.handle
     assert model.training
     assert not model.backbone.training
     mapped = torchvision_logits(model.eval())

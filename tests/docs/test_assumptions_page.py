@@ -305,7 +305,7 @@ def untold_layer(tmp_path, capsys):
     with refused("Expected `inputs`"):
         logn.locate_logits(model)
     assert logn.locate_logits(model, inputs=images).path == "head"
-    affine, _ = logn.calibrate(model, [images])
+    affine = logn.calibrate(model, [images]).affine
     assert affine.source.layer == "head"
 
 

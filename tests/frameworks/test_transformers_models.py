@@ -530,7 +530,7 @@ def test_columns_that_the_configuration_names_no_class_are_left_alone(spread):
 def test_calibrate_takes_the_batches_of_an_image_processor(spread):
     model = make("rt_detr", spread)
     plain = copy.deepcopy(model)
-    _, handle = calibrate(model, [{"pixel_values": images(), "labels": [{}, {}]}], method="logn", margin=0.0)
+    handle = calibrate(model, [{"pixel_values": images(), "labels": [{}, {}]}], method="logn", margin=0.0).handle
     mapped = own_logits(model)[0]
     np.testing.assert_allclose(mapped.mean(dim=0), 0.0, atol=1e-4)
     handle.remove()

@@ -72,7 +72,7 @@ assert "`class_names`" in refused, refused
 # Each process brings one image of its own, and both find the same map.
 linear = nn.Sequential(nn.Linear(4, 5))
 linear.load_state_dict({"0.weight": torch.arange(20.0).reshape(5, 4) / 20, "0.bias": torch.zeros(5)})
-affine, _ = logn.calibrate(linear, [torch.rand(6, 4)])
+affine = logn.calibrate(linear, [torch.rand(6, 4)]).affine
 affine.save(f"{folder}/affine-{rank}.safetensors")
 distributed.destroy_process_group()
 """

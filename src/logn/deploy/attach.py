@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
 import warnings
-import weakref
 from collections.abc import Callable, Collection, Sequence
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +16,6 @@ from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import OwnSlot, give_own_slots, recompile
 from logn.logits.layer import (
     LogitLayer,
-    check_layer,
     count_columns,
     find_modules,
     fingerprint,
@@ -28,6 +23,7 @@ from logn.logits.layer import (
     output_width,
     with_class_axis,
 )
+from logn.logits.locate import layer_of
 
 ATTRIBUTE = "_logn_folded"
 # A cast to bfloat16 moves a number by 2**-9 of it.
@@ -106,7 +102,7 @@ class AttachedMap:
 
 def attach(
     model: nn.Module,
-    layer: LogitLayer,
+    layer: LogitLayer | str,
     affine: LogitFunction | Sequence[LogitFunction],
     *,
     allow_refold: bool = False,
@@ -123,7 +119,7 @@ def attach(
 
     Args:
         model: A torch module.
-        layer: Where the logits are (`logn.locate_logits`).
+        layer: Where the logits are (`logn.locate_logits`), or the path of their module.
         affine: A ClassAffine, or any function of logits (…, C) that returns new ones. For a layer with `stages=True`
             one per stage, or one for all. FRACAL for sigmoid heads comes back as the logits of its scores, so that
             the model's own sigmoid gives the scores.
@@ -147,19 +143,18 @@ def attach(
         >>> torch.equal(model(features), plain)
         True
     """
+    layer = with_class_axis(model, layer_of(model, layer))
     maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
-    layer = with_class_axis(model, layer)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
     slots = give_own_slots(model, layer)
-    hooks: dict[int, tuple[Any, ...]] = {}
+    hooks: dict[int, Any] = {}
     for index, (module, logit_map) in enumerate(zip(find_modules(model, layer), maps, strict=True)):
         # A module that has two paths runs its hooks once per call, so it gets one.
         if id(module) not in hooks:
-            mapping = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
-            hooks[id(module)] = (mapping, warn_on_save(module))
+            hooks[id(module)] = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
     recompile()
-    return AttachedMap(tuple(itertools.chain(*hooks.values())), slots)
+    return AttachedMap([*hooks.values(), warn_on_save(find_modules(model, layer)[0])], slots)
 
 
 def maps_of_modules(
@@ -171,7 +166,6 @@ def maps_of_modules(
     allow_mismatch: bool = False,
 ) -> tuple[LogitFunction, ...]:
     """One map per module, checked against the layer and, unless a fold has changed them already, the weights."""
-    check_layer(layer)
     maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
     if isinstance(affine, Sequence) and not layer.stages:
         raise InputError(f"Expected `affine` to be one map, since `{layer.name}` has no stages, but got {len(maps)}.")
@@ -314,11 +308,6 @@ NOT_SAVED = (
     "The attached map is not in the state dict: to keep it, fold it into the weights (`logn.fold`) before saving, or "
     "save the map too (`affine.save`) and attach it again after loading."
 )
-# They read a state dict to compile, trace or export the model, hooks and all: nothing is saved, nothing is lost.
-_READERS = ("torch.jit", "torch.onnx", "torch.export", "torch.fx", "torch._")
-
-# The state dict that was warned of last, so that a layer of several modules warns once per call; own to each thread.
-_warned: ContextVar[weakref.ref[Any] | None] = ContextVar("logn_warned_state_dict", default=None)
 
 
 def warn_on_save(module: nn.Module) -> Any:
@@ -329,33 +318,16 @@ def warn_on_save(module: nn.Module) -> Any:
         >>> handle = warn_on_save(layer)
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
-        ...     _ = nn.Sequential(layer, layer).state_dict()
+        ...     _ = nn.Sequential(layer).state_dict()
         >>> print(str(caught[0].message)[:43], len(caught))
         The attached map is not in the state dict:  1
     """
-    # A hook for the end of the call, not for its start: only that one sees the state dict, and MMEngine, which has a
-    # state dict of its own, runs no other. PyTorch 2.4 has it under a private name.
+    # A hook for the end of the call, not for its start: MMEngine, which has a state dict of its own, runs no other.
+    # PyTorch 2.4 has it under a private name.
     register = getattr(module, "register_state_dict_post_hook", module._register_state_dict_hook)
-    return register(_say_it_is_not_saved)
+    return register(_warn_not_saved)
 
 
-def _say_it_is_not_saved(module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
-    last = _warned.get()
-    if only_looking.get() or (last is not None and last() is state_dict):
-        return
-    level, caller = _caller()
-    if caller.startswith(_READERS):
-        return
-    try:
-        _warned.set(weakref.ref(state_dict))
-    except TypeError:  # a plain dict, which somebody handed in to be filled
-        _warned.set(None)
-    warnings.warn(NOT_SAVED, LogNWarning, stacklevel=level)
-
-
-def _caller() -> tuple[int, str]:
-    """How far up the code is that asked for the state dict, as a `stacklevel` of the hook, and its module's name."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__") in (__name__, nn.Module.__module__):
-        frame, level = frame.f_back, level + 1
-    return level, str(frame.f_globals.get("__name__", ""))
+def _warn_not_saved(module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
+    if not only_looking.get():
+        warnings.warn(NOT_SAVED, LogNWarning, stacklevel=3)

@@ -7,7 +7,8 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,8 +22,8 @@ from logn.deploy.attach import AttachedMap, attach, refuse_attached, refuse_fold
 from logn.deploy.fold import check_foldable, check_kept, fold_checked, watch_outputs
 from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import run_on_batch
-from logn.logits.layer import LogitLayer, check_layer, count_columns, find_modules, with_class_axis
-from logn.logits.locate import find_layer
+from logn.logits.layer import LogitLayer, count_columns, find_modules, with_class_axis
+from logn.logits.locate import find_layer, layer_of
 from logn.statistics.diagnosis import background_checks
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.statistics.record import collect_moments
@@ -33,8 +34,9 @@ Maps: TypeAlias = ClassAffine | tuple[ClassAffine, ...]
 Moments: TypeAlias = ClassMoments | tuple[ClassMoments, ...]
 
 
-class Calibration(tuple[Maps, AttachedMap | None]):
-    """What `calibrate` did; it unpacks as the pair `affine, handle`.
+@dataclass(frozen=True)
+class Calibration:
+    """What `calibrate` did.
 
     Attributes:
         affine: The map; for a layer with `stages=True` a tuple with one per stage.
@@ -43,49 +45,34 @@ class Calibration(tuple[Maps, AttachedMap | None]):
         layer: Where the logits are.
 
     Example:
-        >>> affine = ClassAffine([2.0], [0.0])
-        >>> calibration = Calibration(affine, None, ClassMoments(1), LogitLayer("head"))
-        >>> found, handle = calibration
-        >>> found is calibration.affine, handle, calibration.layer.name
-        (True, None, 'head')
+        >>> Calibration(ClassAffine([2.0], [0.0], method="logn"), None, ClassMoments(1), LogitLayer("head"))
+        Calibration(logn at `head`: 1 column, 0 rows, folded)
     """
 
+    affine: Maps
+    handle: AttachedMap | None
     moments: Moments
     layer: LogitLayer
 
-    def __new__(cls, affine: Maps, handle: AttachedMap | None, moments: Moments, layer: LogitLayer) -> Calibration:
-        """Keep the pair as the tuple, the rest beside it."""
-        pair = super().__new__(cls, (affine, handle))
-        pair.moments, pair.layer = moments, layer
-        return pair
-
-    @property
-    def affine(self) -> Maps:
-        """The map, or the maps of the stages."""
-        return self[0]
-
-    @property
-    def handle(self) -> AttachedMap | None:
-        """What takes the map off."""
-        return self[1]
-
     def __repr__(self) -> str:
-        """All four parts by name."""
-        parts = ((name, getattr(self, name)) for name in ("affine", "handle", "moments", "layer"))
-        return f"Calibration({', '.join(f'{name}={value!r}' for name, value in parts)})"
+        """One line."""
+        affine = self.affine[0] if isinstance(self.affine, tuple) else self.affine
+        moments = self.moments[0] if isinstance(self.moments, tuple) else self.moments
+        columns = f"{len(affine.scale)} column{'s' if len(affine.scale) > 1 else ''}"
+        put = "folded" if self.handle is None else "attached"
+        return f"Calibration({affine.method} at `{self.layer.name}`: {columns}, {moments.count.max():,.0f} rows, {put})"
 
 
 def calibrate(
     model: nn.Module,
     loader: Iterable[Any],
     *,
-    layer: LogitLayer | None = None,
     method: str = RECOMMENDED,
+    layer: LogitLayer | str | None = None,
+    fold: bool = False,
     forward: Forward | None = None,
     device: torch.device | str | None = None,
     progress: bool = False,
-    fold: bool = False,
-    nonfinite: Literal["error", "skip"] = "error",
     check_output: bool = True,
     **options: Any,
 ) -> Calibration:
@@ -106,59 +93,51 @@ def calibrate(
         loader: Batches: a tensor, a list of image tensors, a tuple or list whose first item is one of these (the
             labels after it are ignored), or a mapping with the images under a usual name. For anything else give
             `forward`.
-        layer: Where the logits are; found as by `logn.locate_logits` by default, with the first batch as its `inputs`
-            where the model's code does not tell.
         method: "recommended", "logn" (the paper's equations), or another method of `logn.methods` that needs
             statistics only; its options follow a colon or are given by name below.
+        layer: Where the logits are: a LogitLayer or the path of its module; by default found as by
+            `logn.locate_logits`, with the first batch as its `inputs`.
+        fold: Write the map into the weights instead of attaching it.
         forward: A function that runs the model on a batch, `forward(model, batch)`.
         device: Where the batches go; the device of the model's first parameter by default.
         progress: Show a progress bar on stderr.
-        fold: Write the map into the weights instead of attaching it.
-        nonfinite: "error" refuses NaN and infinite logits, "skip" leaves them out.
         check_output: Whether to compare a classifier's layer with what the model returns, and refuse one that is not
             what it returns (`logn.record`); and whether to run the first batch once more with the correction, and
             refuse it where anything but the class scores changes.
-        options: Options of the method by name, such as `strength=1.0` or `threshold=0.25`.
+        options: Options of the method by name, such as `strength=1.0`.
 
     Returns:
-        The pair of the map (for a layer with `stages=True` a tuple with one per stage) and the handle that takes it
-        off, which is None after a fold; the statistics and the layer are its `moments` and `layer`.
+        The map, the handle that takes it off, the statistics and the layer.
 
     Example:
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3))
         >>> images = [10 * torch.rand(8, 4) for _ in range(5)]
-        >>> affine, handle = calibrate(model, images, method="logn")
+        >>> calibrate(model, images, method="logn")
+        Calibration(logn at `0`: 3 columns, 40 rows, attached)
         >>> torch.cat([model(batch) for batch in images]).std(dim=0).round(decimals=3).tolist()
         [1.0, 1.0, 1.0]
     """
     _check_loader(loader)
     parse(method, options)  # before the pass, which may take an hour
     target = torch.device(device) if device is not None else _device_of(model)
-    run = forward if forward is not None else run_on_batch
     batches = _Batches(loader)
+
+    def run(batch: Any) -> Any:
+        return (forward or run_on_batch)(model, _moved(batch, target))
+
     if layer is None:
-        layer = find_layer(model, run=lambda: run(model, _moved(batches.first(), target)))
+        layer = find_layer(model, run=lambda: run(batches.first()))
+    layer = layer_of(model, layer)
     _check_ready(model, layer, fold=fold)
     _rehearse(model, layer, method, options)
-
-    def run_on(batch: Any) -> None:
-        run(model, _moved(batch, target))
-
-    stages = collect_moments(
-        model,
-        layer,
-        _with_progress(batches, progress),
-        run_on,
-        nonfinite=nonfinite,
-        check_output=check_output,
-    )
+    stages = collect_moments(model, layer, _with_progress(batches, progress), run, check_output=check_output)
     for sentence in background_checks(stages[0]):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     maps = tuple(_correction(moments, method, options) for moments in stages)
     affine: Maps = maps if layer.stages else maps[0]
     example = batches.kept_first() if check_output else []
-    handle = _put(model, layer, affine, lambda: [run(model, _moved(batch, target)) for batch in example], fold=fold)
+    handle = _put(model, layer, affine, lambda: [run(batch) for batch in example], fold=fold)
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
 
 
@@ -204,7 +183,6 @@ def _put(
 
 def _check_ready(model: nn.Module, layer: LogitLayer, *, fold: bool) -> None:
     """Refuse a layer that could not take the map, before the pass."""
-    check_layer(layer)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
         refuse_folded(path, module)

@@ -18,6 +18,7 @@ from logn.deploy.onnx_fold import HALF_TOLERANCE, TOLERANCE, Proof
 from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import give_own_slots
 from logn.logits.layer import LogitLayer, find_modules, output_width, unwrap, with_class_axis
+from logn.logits.locate import layer_of
 from logn.logits.output_check import Pass, compare, is_comparable, together, watch
 
 # How far the folded layer may be off in float64, relative to the largest logit of the trial.
@@ -44,7 +45,7 @@ class _Fold:
 
 def fold(
     model: nn.Module,
-    layer: LogitLayer,
+    layer: LogitLayer | str,
     affine: ClassAffine | Sequence[ClassAffine],
     *,
     allow_refold: bool = False,
@@ -63,7 +64,7 @@ def fold(
 
     Args:
         model: A torch module.
-        layer: Where the logits are (`logn.locate_logits`).
+        layer: Where the logits are (`logn.locate_logits`), or the path of their module.
         affine: The map; for a layer with `stages=True` one per stage, or one for all.
         allow_refold: Fold on top of a map that is folded already. With `affine.inverse()` this undoes it, up to
             rounding. Whether `affine` was made for these weights is not checked then, as the earlier fold has changed
@@ -81,6 +82,7 @@ def fold(
         >>> torch.allclose(model(features), expected)
         True
     """
+    layer = layer_of(model, layer)
     fold_checked(model, layer, affine, lambda: None, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
 
 

@@ -75,7 +75,7 @@ class CalibrateBeforeTest:
             self._handle = attach(model, layer, maps, allow_mismatch=self.allow_mismatch)
             return
         runner.logger.info(f"LogN collects the statistics of `{layer.name}` over training images.")
-        affine, self._handle = calibrate(
+        calibration = calibrate(
             model,
             self._batches(runner),
             layer=layer,
@@ -83,8 +83,9 @@ class CalibrateBeforeTest:
             forward=_test_step,
             **self.options,
         )
+        self._handle = calibration.handle
         if self.save_to is not None and getattr(runner, "rank", 0) == 0:
-            save_maps(affine, self.save_to)
+            save_maps(calibration.affine, self.save_to)
 
     def after_test(self, runner: Any) -> None:
         """Take the map off, so that the model is as before."""

@@ -224,18 +224,18 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def check_layer(layer: object) -> None:
-    """Refuse what is no LogitLayer; the name of a module is the usual mistake.
+    """Refuse what is no LogitLayer.
 
     Example:
-        >>> check_layer("fc")
+        >>> check_layer(5)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `layer` to be a logn.LogitLayer, but got 'fc'; write LogitLayer('fc').
+        logn.errors.InputError: Expected `layer` to be a logn.LogitLayer or the path of a module, but got int.
     """
     if not isinstance(layer, LogitLayer):
-        hint = f"; write LogitLayer({layer!r})" if isinstance(layer, str) else ""
-        got = repr(layer) if isinstance(layer, str) else type(layer).__name__
-        raise InputError(f"Expected `layer` to be a logn.LogitLayer, but got {got}{hint}.")
+        raise InputError(
+            f"Expected `layer` to be a logn.LogitLayer or the path of a module, but got {type(layer).__name__}."
+        )
 
 
 def check_model(model: object) -> None:

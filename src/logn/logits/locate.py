@@ -21,6 +21,7 @@ from logn.logits.hooks import as_it_was, run_on_batch
 from logn.logits.layer import (
     LogitLayer,
     candidates,
+    check_layer,
     check_model,
     count_columns,
     find_modules,
@@ -93,11 +94,7 @@ def find_layer(model: nn.Module, num_classes: int | None = None, run: Callable[[
     """The class logits of `model`; `run` runs a classifier on some images, random ones by default."""
     check_model(model)
     inner = unwrap(model)
-    layer = getattr(inner, "logit_layer", None)
-    if not isinstance(layer, LogitLayer):
-        layer = next(filter(None, (locate(inner) for locate in LOCATORS)), None) or _in_classifier(
-            inner, num_classes, run
-        )
+    layer = _known_by_name(inner) or _in_classifier(inner, num_classes, run)
     if layer is None:
         raise InputError(_not_found(inner, num_classes))
     if all(output_width(module) is not None for module in find_modules(inner, layer)):
@@ -108,6 +105,28 @@ def find_layer(model: nn.Module, num_classes: int | None = None, run: Callable[[
                 f"Expected `num_classes` to be {columns}, the columns of `{layer.name}`, but got {num_classes}."
             )
     return with_class_axis(inner, layer)
+
+
+def layer_of(model: nn.Module, layer: LogitLayer | str) -> LogitLayer:
+    """`layer` itself; for the path of a module what a framework knows of it, else a plain layer.
+
+    Example:
+        >>> from torch import nn
+        >>> layer_of(nn.Sequential(nn.Linear(8, 4)), "0")
+        LogitLayer(path='0', background=None, activation=None, class_axis=None, anchors=1, num_classes=None, \
+population=None, stages=False, unused=(), extra_columns=0, final_only=None)
+    """
+    if not isinstance(layer, str):
+        check_layer(layer)
+        return layer
+    known = _known_by_name(unwrap(model))
+    return known if known is not None and known.name == layer else LogitLayer(layer)
+
+
+def _known_by_name(model: nn.Module) -> LogitLayer | None:
+    """What the model says itself, or what its framework is known for."""
+    layer = getattr(model, "logit_layer", None)
+    return layer if isinstance(layer, LogitLayer) else next(filter(None, (find(model) for find in LOCATORS)), None)
 
 
 def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], Any] | None) -> LogitLayer | None:

@@ -14,7 +14,6 @@ from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import ForwardPasses, evaluation_mode, give_own_slots, never_compiled, recompile
 from logn.logits.layer import (
     LogitLayer,
-    check_layer,
     count_columns,
     find_modules,
     refuse_single_logit,
@@ -22,6 +21,7 @@ from logn.logits.layer import (
     with_class_axis,
 )
 from logn.logits.layer import fingerprint as fingerprint_of
+from logn.logits.locate import layer_of
 from logn.logits.output_check import OutputCheck
 from logn.statistics.diagnosis import unused_checks
 from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
@@ -39,7 +39,7 @@ BATCHES_ON_THE_WAY = 8
 @contextlib.contextmanager
 def record(
     model: nn.Module,
-    layer: LogitLayer,
+    layer: LogitLayer | str,
     *,
     sample_rows: int | None = None,
     mean_probability: bool = True,
@@ -67,7 +67,7 @@ def record(
 
     Args:
         model: A torch module.
-        layer: Where the logits are (`logn.locate_logits`).
+        layer: Where the logits are (`logn.locate_logits`), or the path of their module.
         sample_rows: How many rows to keep as a sample, for matching thresholds; by default 4096, or as many
             as fit into 4 MiB.
         mean_probability: Whether to keep the mean probability of each class, which `logn.prior2posterior` needs; beside
@@ -90,8 +90,7 @@ def record(
         >>> moments.count.tolist()
         [10.0, 10.0, 10.0]
     """
-    check_layer(layer)
-    layer = with_class_axis(model, layer)
+    layer = with_class_axis(model, layer_of(model, layer))
     columns = count_columns(model, layer)
     refuse_single_logit(layer, columns)
     _check_stages(layer, find_modules(model, layer))
