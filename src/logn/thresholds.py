@@ -15,7 +15,6 @@ from logn.evaluate.thresholds.choose import Goal as Goal
 from logn.evaluate.thresholds.fold import FoldedPoints as FoldedPoints
 from logn.evaluate.thresholds.operating_points import operating_points as operating_points
 from logn.evaluate.thresholds.points import ClassPoint as ClassPoint
-from logn.evaluate.thresholds.points import Estimate as Estimate
 from logn.evaluate.thresholds.points import OperatingPoints as OperatingPoints
 
-__all__ = ["ClassPoint", "Estimate", "FoldedPoints", "Goal", "OperatingPoints", "operating_points"]
+__all__ = ["ClassPoint", "FoldedPoints", "Goal", "OperatingPoints", "operating_points"]

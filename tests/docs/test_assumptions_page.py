@@ -12,6 +12,7 @@ import pytest
 import logn
 from logn.cli.main import execute
 from logn.logits.arrays import softmax
+from logn.statistics.metadata import StatisticsMetadata
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -450,7 +451,7 @@ def folded_sigmoids(tmp_path, capsys):
 
 @row("Thresholds per class are folded into a softmax")
 def folded_softmax(tmp_path, capsys):
-    points = replace(logn.OperatingPoints.from_thresholds({"a": 0.5}), activation="softmax")
+    points = replace(logn.OperatingPoints.from_thresholds({"a": 0.5}), source=StatisticsMetadata(activation="softmax"))
     with refused("`predictions`"):
         points.affine(0.05)
 

@@ -199,11 +199,11 @@ def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draw
     mixed = base + np.where(np.isnan(own), 0.0, weights * (logit(np.nan_to_num(own, nan=0.5)) - base))
     if goal.is_joint and (weights < 1).any():
         moves = np.broadcast_to(weights > 0, mixed.shape)
-        mixed = mixed + moves * _offset_to_meet(mixed, moves, draws, goal)
+        mixed = mixed + moves * offset_to_meet(mixed, moves, draws, goal)
     return sigmoid(mixed)
 
 
-def _offset_to_meet(logits: FloatArray, moves: Bools, draws: Draws, goal: Goal) -> FloatArray:
+def offset_to_meet(logits: FloatArray, moves: Bools, draws: Draws, goal: Goal) -> FloatArray:
     """The least common move `(B,)` of some threshold logits `(F, B)` that meets the goal over all classes."""
     low, high = np.full(draws.size, -8.0), np.full(draws.size, 32.0)
     for _ in range(_HALVINGS):
@@ -234,7 +234,7 @@ def _better_on_held_out(
         own = shrunk(common, own, _weights(common, own, spread, right), train, goal)
         for side, thresholds in enumerate((np.broadcast_to(common, own.shape), own)):
             logits = logit(thresholds)
-            offset = _offset_to_meet(logits, np.ones(own.shape, bool), test, goal) if goal.is_joint else 0.0
+            offset = offset_to_meet(logits, np.ones(own.shape, bool), test, goal) if goal.is_joint else 0.0
             totals[side] += np.array(test.at(sigmoid(logits + offset)))[:, :, 0]
     objects = REPEATS * detections.objects_per_class
     scores = [_score(goal, hits, alarms, objects) for hits, alarms in totals]

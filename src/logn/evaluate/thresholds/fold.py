@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.affine import ClassAffine, with_background_name
+from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.thresholds.points import OperatingPoints, check_threshold
 from logn.logits.arrays import FloatArray, sigmoid, softmax
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 if TYPE_CHECKING:
     from logn.evaluate.decode.decoder import DecodeSettings
@@ -130,25 +130,17 @@ def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore | None
     return store
 
 
-def _columns(points: OperatingPoints) -> tuple[list[int], int]:
-    """The column of the logits of each class, and how many columns there are."""
-    number = len(points.points)
-    columns = points.settings.get("columns")
-    if columns is None:
-        columns = range(points.background == 0, number + (points.background == 0))
-    return list(columns), int(points.settings.get("num_columns", number + (points.background is not None)))
+def _columns(points: OperatingPoints) -> list[int]:
+    """The column of the logits of each class."""
+    return list(points.settings.get("columns", range(len(points.points))))
 
 
 def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassAffine:
-    columns, width = _columns(points)
-    whole = np.zeros(width)
-    whole[columns] = shifts
-    source = points.source
-    if source is None:
-        names = with_background_name(points.class_names, points.background)
-        source = StatisticsMetadata(names, points.background, points.activation)
+    whole = np.zeros(points.settings.get("num_columns", len(shifts)))
+    whole[_columns(points)] = shifts
+    source = points.source or StatisticsMetadata(points.class_names, activation=points.activation)
     settings = {"goal": points.goal, "at": at}
-    after = ClassAffine(np.ones(width), whole, points.background, METHOD, settings, source)
+    after = ClassAffine(np.ones(len(whole)), whole, source.background, METHOD, settings, source)
     return after if points.correction is None else points.correction.then(after)
 
 
@@ -166,7 +158,6 @@ def _rows_to_solve(
     points: OperatingPoints, store: PredictionStore, at: float, thresholds: FloatArray, start: FloatArray
 ) -> FoldRows:
     """The rows near a threshold, now or after the first shifts; of very many rows, those of some images."""
-    columns, _ = _columns(points)
     only_best = not points.settings.get("multi_label", True)
     parts: list[FoldRows] = []
     size = 0
@@ -175,7 +166,7 @@ def _rows_to_solve(
         logits = np.asarray(proposals.logits, np.float64)
         logits = logits if points.correction is None else points.correction(logits)
         objectness = None if proposals.objectness is None else sigmoid(proposals.objectness)
-        rows = FoldRows(logits, points.activation, columns, objectness, only_best)
+        rows = FoldRows(logits, points.activation, _columns(points), objectness, only_best)
         near = (rows.scores() >= _NEAR * thresholds).any(axis=1) | (rows.scores(start) >= _NEAR * at).any(axis=1)
         parts.append(replace(rows, logits=logits[near], objectness=None if objectness is None else objectness[near]))
         size += parts[-1].logits.size

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_name
+from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.provenance import Target as Logits
+from logn.calibrators.provenance import with_background_name
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.decode.decoder import decode as decode_store
@@ -19,10 +20,10 @@ from logn.evaluate.detection.result_file import read_results
 from logn.evaluate.store.store import PredictionStore, is_store
 from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds
 from logn.evaluate.thresholds.fold import DECODED
-from logn.evaluate.thresholds.points import DEFAULT_AT, ClassPoint, Estimate, OperatingPoints, check_threshold
+from logn.evaluate.thresholds.points import DEFAULT_AT, ClassPoint, OperatingPoints, check_threshold
 from logn.evaluate.thresholds.scores import Bools, Draws, Ints, ScoredDetections, measure
 from logn.logits.arrays import FloatArray
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 BEST_SINGLE, PER_CLASS = "best single threshold", "per class"
 
@@ -34,16 +35,12 @@ class ReadDetections:
     Args:
         scored: The detections, with what is right.
         truth: The labels.
-        activation: Of the model; "sigmoid" for a results file, whose model is unknown.
-        background: Of the model.
-        source: What is known of the model.
+        source: What is known of the model; None for a results file.
         settings: How the detections were made.
     """
 
     scored: ScoredDetections
     truth: GroundTruth
-    activation: str
-    background: int | None
     source: StatisticsMetadata | None
     settings: dict[str, Any]
 
@@ -55,14 +52,9 @@ def operating_points(
     affine: ClassAffine | None = None,
     *,
     at: float = DEFAULT_AT,
-    iou: float = 0.5,
-    style: str = "auto",
-    decode: DecodeSettings | None = None,
-    only_predicted: bool = False,
-    allow_missing_classes: bool = False,
     num_bootstrap: int = 200,
     seed: int = 0,
-    progress: Callable[[int], object] | None = None,
+    **reading: Any,
 ) -> OperatingPoints:
     """Choose a score threshold for each class of a detector.
 
@@ -76,14 +68,12 @@ def operating_points(
         goal: "f1", "precision=0.9" or "recall=0.8" in each class; "fppi=1" (false alarms per image) over all classes.
         affine: A correction that comes before the thresholds; only with a store.
         at: The threshold that the model is used with, before and after.
-        iou: A detection is right from this overlap with a box of its class on.
-        style: "lvis" for federated labels, "coco" where every class is annotated in every image; "auto" detects it.
-        decode: NMS and limits of the decoder; by default those of the model.
-        only_predicted: Leave out annotated images that were not predicted.
-        allow_missing_classes: Leave out objects of classes that the model does not have.
         num_bootstrap: Draws of images for shrinking and for intervals; 0 for neither.
         seed: Of the draws and folds.
-        progress: Called with the number of images that were decoded since the last call.
+        reading: How detections are read, rarely needed: `iou` (0.5), from which overlap a detection is right; `style`,
+            "lvis" for federated labels, "coco" where every class is annotated in every image, "auto" by default;
+            `decode`, the `DecodeSettings`; `only_predicted` and `allow_missing_classes`, to leave out images and
+            classes that the predictions do not have; `progress`, called with the number of images decoded.
 
     Example:
         >>> import json, tempfile
@@ -102,19 +92,9 @@ def operating_points(
     check_threshold("threshold `at`", at)
     if num_bootstrap < 0:
         raise InputError(f"Expected `num_bootstrap` to be at least 0, but got {num_bootstrap}.")
-    reading = read_detections(
-        predictions,
-        labels,
-        affine,
-        iou=iou,
-        style=style,
-        decode=decode,
-        only_predicted=only_predicted,
-        allow_missing_classes=allow_missing_classes,
-        progress=progress,
-    )
-    chosen = choose_thresholds(reading.scored, wanted, num_bootstrap=num_bootstrap, seed=seed)
-    return _points(reading, chosen, wanted, affine, at, num_bootstrap, seed)
+    read = read_detections(predictions, labels, affine, **reading)
+    chosen = choose_thresholds(read.scored, wanted, num_bootstrap=num_bootstrap, seed=seed)
+    return _points(read, chosen, wanted, affine, at, num_bootstrap, seed)
 
 
 def read_detections(
@@ -132,6 +112,7 @@ def read_detections(
     """Read the detections of a store or a results file, and which of them are right; arguments as above."""
     if not 0 < iou <= 1:
         raise InputError(f"Expected `iou` to be above 0 and at most 1, but got {iou:g}.")
+    overlap = np.array([iou])
     kinds: dict[str, Any] = {"style": style, "allow_missing_classes": allow_missing_classes}
     if not is_store(predictions):
         if affine is not None:
@@ -139,8 +120,8 @@ def read_detections(
         truth = refuse_without_objects(load_ground_truth(labels, **kinds))
         detections, _ = read_results(predictions, truth)
         floor = float(detections.scores.min(initial=1.0))
-        scored = ScoredDetections.of(match_detections(detections, truth, thresholds=np.array([iou])), truth, floor)
-        return ReadDetections(scored, truth, "sigmoid", None, None, {})
+        scored = ScoredDetections.of(match_detections(detections, truth, thresholds=overlap), truth, floor)
+        return ReadDetections(scored, truth, None, {})
     store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
     header = store.header
     if not len(store):
@@ -150,28 +131,24 @@ def read_detections(
     truth = refuse_without_objects(load_ground_truth(labels, **kinds))
     # A model may know more classes than the labels: then the names of its columns are unknown.
     names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None
-    source = StatisticsMetadata(
-        names, header.background, header.activation, fingerprint=header.metadata.get("fingerprint")
-    )
+    fingerprint = header.metadata.get("fingerprint")
+    source = StatisticsMetadata(names, header.background, header.activation, fingerprint=fingerprint)
     if affine is not None:
-        affine.check_fits(
-            LogitFacts("the predictions", header.num_columns, header.background, header.class_names, header.activation)
-        )
+        kind = Logits("the predictions", header.num_columns, header.background, header.class_names, header.activation)
+        affine.check_fits(kind)
     limits = (decode or DecodeSettings()).resolved(header)
-    detections = decode_store(store, affine, limits, progress=progress)
-    matched = match_detections(detections, truth, thresholds=np.array([iou]))
+    matched = match_detections(decode_store(store, affine, limits, progress=progress), truth, thresholds=overlap)
     settings = {name: getattr(limits, name) for name in DECODED} | {
         "score_power": 1.0 if header.postprocessing is None else header.postprocessing.score_power,
         "objectness": header.objectness,
         "columns": header.columns.tolist(),
         "num_columns": header.num_columns,
     }
-    scored = ScoredDetections.of(matched, truth, limits.score_threshold)
-    return ReadDetections(scored, truth, header.activation, header.background, source, settings)
+    return ReadDetections(ScoredDetections.of(matched, truth, limits.score_threshold), truth, source, settings)
 
 
 def _points(
-    reading: ReadDetections,
+    read: ReadDetections,
     chosen: ChosenThresholds,
     goal: Goal,
     affine: ClassAffine | None,
@@ -179,14 +156,14 @@ def _points(
     num_bootstrap: int,
     seed: int,
 ) -> OperatingPoints:
-    scored, truth = reading.scored, reading.truth
+    scored, truth = read.scored, read.truth
     single, per_class, note = _held_out(scored, chosen, goal, num_bootstrap, seed)
     levels = {f"{at:g} for all classes": np.full(len(single), at), BEST_SINGLE: single, PER_CLASS: per_class}
     kept = {name: scored.scores >= thresholds for name, thresholds in levels.items()}
     counts = [counts_per_class(scored, mask) for mask in (kept[PER_CLASS], next(iter(kept.values())))]
-    columns = (chosen.thresholds, scored.objects_per_class, *(column for pair in counts for column in pair))
+    columns = (chosen.thresholds, scored.objects_per_class, *counts[0], *counts[1])
     rows = zip(scored.class_names, *(column.tolist() for column in columns), chosen.reasons, strict=True)
-    notes = [note, *filter(None, [truth.class_note])]
+    notes = [note, truth.class_note]
     if truth.style == "lvis":
         notes.append("False alarms count only in images where the labels say whether the class is there.")
     return OperatingPoints(
@@ -194,13 +171,11 @@ def _points(
         at=at,
         goal=str(goal),
         common=chosen.common,
-        activation=reading.activation,
-        background=reading.background,
         correction=affine,
-        source=reading.source,
+        source=read.source,
         summary={name: _summary(scored, mask, num_bootstrap, seed) for name, mask in kept.items()},
-        settings={**reading.settings, "labels": truth.style, "images": truth.num_images},
-        notes=tuple(notes),
+        settings={**read.settings, "labels": truth.style, "images": truth.num_images},
+        notes=tuple(filter(None, notes)),
     )
 
 
@@ -208,8 +183,7 @@ def _held_out(
     scored: ScoredDetections, chosen: ChosenThresholds, goal: Goal, num_bootstrap: int, seed: int
 ) -> tuple[FloatArray, FloatArray, str]:
     """For each detection the best single threshold and that of its class, chosen on the other half of the images."""
-    images = scored.num_images
-    half = np.random.default_rng(seed).permutation(images) % 2 == 0
+    half = np.random.default_rng(seed).permutation(scored.num_images) % 2 == 0
     if len(np.unique(half[scored.object_images])) < 2:
         note = "Too few images to hold some out: the numbers are of the images that the thresholds were chosen on."
         return np.full(len(scored.labels), chosen.common), chosen.thresholds[scored.labels], note
@@ -217,11 +191,10 @@ def _held_out(
     for part in (half, ~half):
         other = choose_thresholds(scored.part(~part), goal, num_bootstrap=num_bootstrap, seed=seed)
         inside = part[scored.images]
-        single[inside] = other.common
-        per_class[inside] = other.thresholds[scored.labels[inside]]
+        single[inside], per_class[inside] = other.common, other.thresholds[scored.labels[inside]]
     note = (
-        f"Numbers are held out: each half of the {images:,} images with what was chosen on the other half. The "
-        "thresholds themselves are chosen on all images."
+        f"Numbers are held out: each half of the {scored.num_images:,} images with what was chosen on the other half. "
+        "The thresholds themselves are chosen on all images."
     )
     return single, per_class, note
 
@@ -235,20 +208,15 @@ def counts_per_class(scored: ScoredDetections, kept: Bools) -> tuple[Ints, Ints]
     return right, wrong
 
 
-def _summary(scored: ScoredDetections, kept: Bools, num_bootstrap: int, seed: int) -> dict[str, Estimate]:
+def _summary(scored: ScoredDetections, kept: Bools, num_bootstrap: int, seed: int) -> dict[str, list[float]]:
     """The metrics of the detections in the mask, with 95 % intervals over draws of images."""
     decided = replace(scored, scores=kept.astype(np.float64))  # a threshold of one half keeps the mask
     values = measure(Draws.once(decided), 0.5)
     parts = [measure(draws, 0.5) for draws in Draws.bootstrap(decided, num_bootstrap, seed)]
-    return {
-        name: Estimate(float(value[0]), *_interval(np.concatenate([part[name] for part in parts]) if parts else value))
-        for name, value in values.items()
-    }
-
-
-def _interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    finite = values[~np.isnan(values)]
-    if len(finite) < 2:
-        return float("nan"), float("nan")
-    low, high = np.quantile(finite, [0.025, 0.975])
-    return float(low), float(high)
+    estimates: dict[str, list[float]] = {}
+    for name, value in values.items():
+        drawn = np.concatenate([part[name] for part in parts]) if parts else np.empty(0)
+        drawn = drawn[~np.isnan(drawn)]
+        ends = np.quantile(drawn, [0.025, 0.975]).tolist() if len(drawn) > 1 else []
+        estimates[name] = [float(value[0]), *ends]
+    return estimates

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logn.calibrators.affine import ClassAffine
+from logn.calibrators.class_affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.thresholds.choose import NO_BETTER, NO_OBJECTS, TOO_FEW, UNREACHED
 from logn.files import require_file, write_text
 from logn.logits.arrays import FloatArray
-from logn.statistics.moments import StatisticsMetadata
-from logn.strict_json import number_or_nan, parse_json, plain_values
+from logn.statistics.metadata import StatisticsMetadata
+from logn.strict_json import parse_json, plain_values
 from logn.text_table import USUAL, TextStyle, write_table
 
 if TYPE_CHECKING:
@@ -41,24 +41,6 @@ _WHY = {
     UNREACHED: "no threshold that reaches the goal",
     NO_BETTER: "no better threshold on held-out images",
 }
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with the ends of its interval; NaN where there is none.
-
-    Example:
-        >>> str(Estimate(0.5, 0.25, 0.75)), str(Estimate(0.5))
-        ('0.500 [0.250, 0.750]', '0.500')
-    """
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-    def __str__(self) -> str:
-        ends = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]"
-        return "–" if math.isnan(self.value) else f"{self.value:.3f}{ends}"
 
 
 @dataclass(frozen=True)
@@ -98,11 +80,10 @@ class OperatingPoints:
         at: The one threshold that will act as all of them.
         goal: What they were chosen for; "given" where they were not.
         common: The best single threshold for the same goal; None where they were given.
-        activation: "softmax" or "sigmoid".
-        background: Position of the background column: None, 0 or -1.
         correction: A map that comes before the thresholds; None for none.
         source: What is known of the model.
-        summary: Metrics on held-out images, with one threshold (`at`), the best one, and these.
+        summary: Metrics on held-out images with one threshold (`at`), with the best one and with these; each with the
+            ends of its 95 % interval, where there is one.
         settings: How they were chosen: overlap, decoding, labels and so on.
         notes: What to know about them.
 
@@ -118,11 +99,9 @@ class OperatingPoints:
     at: float = DEFAULT_AT
     goal: str = "given"
     common: float | None = None
-    activation: str = "sigmoid"
-    background: int | None = None
     correction: ClassAffine | None = None
     source: StatisticsMetadata | None = None
-    summary: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+    summary: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -173,6 +152,11 @@ mean `car`?
     def thresholds(self) -> FloatArray:
         """`(F,)` one per class."""
         return np.array([point.threshold for point in self.points])
+
+    @property
+    def activation(self) -> str:
+        """What the model applies to the logits: "sigmoid" where nothing says it is "softmax"."""
+        return (self.source and self.source.activation) or "sigmoid"
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -246,10 +230,6 @@ mean `car`?
             "points": [asdict(point) for point in self.points],
             "correction": None if self.correction is None else _map_values(self.correction),
             "source": None if self.source is None else asdict(self.source),
-            "summary": {
-                state: {name: [value.value, value.low, value.high] for name, value in metrics.items()}
-                for state, metrics in self.summary.items()
-            },
         }
         plain: dict[str, Any] = plain_values({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **content})
         return plain
@@ -265,10 +245,6 @@ mean `car`?
             if correction is None
             else ClassAffine(**{**correction, "source": _metadata(correction["source"])}),
             "source": _metadata(values["source"]),
-            "summary": {
-                state: {name: Estimate(*map(number_or_nan, numbers)) for name, numbers in metrics.items()}
-                for state, metrics in values["summary"].items()
-            },
             "notes": tuple(values["notes"]),
         }
         return cls(**values)
@@ -365,8 +341,20 @@ def write_points(points: OperatingPoints, style: TextStyle = USUAL) -> str:
         parts.append(style.wrap(f"{len(rows) - len(shown)} more classes have thresholds near {points.common:.3f}."))
     parts += [style.wrap(f"* {sentence}") for sentence in _common_classes(points)]
     states = list(points.summary)
-    metrics = [[name, *(str(points.summary[state][name]) for state in states)] for name in points.summary[states[0]]]
+    names = points.summary[states[0]]
+    metrics = [[name, *(_in_words(*points.summary[state][name]) for state in states)] for name in names]
     return "\n".join([*parts, "", write_table(["", *states], metrics, style), *map(style.wrap, points.notes)])
+
+
+def _in_words(value: float | None, *ends: float) -> str:
+    """A number with its interval.
+
+    Example:
+        >>> _in_words(0.5, 0.25, 0.75), _in_words(None)
+        ('0.500 [0.250, 0.750]', '–')
+    """
+    interval = " [{:.3f}, {:.3f}]".format(*ends) if ends else ""
+    return "–" if value is None or math.isnan(value) else f"{value:.3f}{interval}"
 
 
 def _common_classes(points: OperatingPoints) -> list[str]:

@@ -289,25 +289,18 @@ def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
     Without anything kept there is no precision, without objects no recall: NaN, which class means leave out.
     """
     hits, alarms = draws.at(thresholds)
-    objects, kept = draws.objects, hits + alarms
-    present = objects > 0
-    per_class = {
-        "precision": ratio(hits, kept),
-        "recall": ratio(hits, objects),
-        "F1": ratio(2 * hits, kept + objects),
-    }
-    hits, kept, objects = (array.sum(axis=0) for array in (hits, kept, objects))
-    overall = {
-        "precision": ratio(hits, kept),
-        "recall": ratio(hits, objects),
-        "F1": ratio(2 * hits, kept + objects),
-        "false alarms per image": ratio(kept - hits, draws.images),
-    }
-    means = {}
-    for name, values in per_class.items():
+    objects, present = draws.objects, draws.objects > 0
+    totals = [counts.sum(axis=0) for counts in (hits, alarms, objects)]
+    found = _shares(*totals) | {"false alarms per image": ratio(totals[1], draws.images)}
+    for name, values in _shares(hits, alarms, objects).items():
         counted = present & ~np.isnan(values)
-        means[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
-    return overall | means
+        found[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
+    return found
+
+
+def _shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
+    kept = hits + alarms
+    return {"precision": ratio(hits, kept), "recall": ratio(hits, objects), "F1": ratio(2 * hits, kept + objects)}
 
 
 def ratio(part: Array, whole: Array) -> FloatArray:
