@@ -1,4 +1,4 @@
-"""Thresholds per class into a model file: an ONNX file, an Ultralytics `.pt`, a Hugging Face folder."""
+"""Thresholds per class into a model file: given ones without images, chosen ones after a correction."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from logn.evaluate.thresholds.points import OperatingPoints
 from logn.files import check_new
 
 _NO_SOFTMAX = (
-    "Expected a model with sigmoid scores for thresholds without images, but `{name}` ends in a softmax: choose them on "
-    "predictions, with `logn correct {name} --data LABELS --thresholds f1`."
+    "Expected a model with sigmoid scores for thresholds without images, but `{name}` ends in a softmax: choose them "
+    "on labelled images, with `logn correct {name} --data LABELS --thresholds f1`."
 )
 
 
@@ -61,8 +61,8 @@ def fold_thresholds(
 
     Args:
         model: An `.onnx` file, an Ultralytics `.pt` (with `trust=True`) or a Hugging Face folder.
-        thresholds: Thresholds by class name, JSON text, a .json or .csv file, or `OperatingPoints`. Classes that are not
-            named have `at`, or the threshold of the key "default".
+        thresholds: Thresholds by class name, JSON text, a .json or .csv file, or `OperatingPoints`. Classes that are
+            not named have `at`, or the threshold of the key "default".
         output: The model to write, of the same kind.
         at: The one threshold that acts as all of them; by default what `thresholds` says, else 0.25.
         class_names: ONNX files that do not name their classes: the names, or a file with one per line.
@@ -137,7 +137,17 @@ def _fold_onnx(
         return _scale_scores(file, layout, points, target, inputs)
     if logits.start == BOX_AND_OBJECTNESS:
         raise InputError(f"Expected `{path}` to give its boxes with their objectness and scores in one output.")
-    report = fold_onnx(path, points.affine(), target, tensor=logits.tensors, inputs=inputs, **options)
+    refold, overwrite = options["allow_refold"], options["overwrite"]
+    report = fold_onnx(
+        path,
+        points.affine(),
+        target,
+        tensor=logits.tensors,
+        inputs=inputs,
+        allow_refold=refold,
+        allow_mismatch=refold,
+        overwrite=overwrite,
+    )
     return FoldedModel(target, points, ", ".join(report.tensors), report.largest_difference, report.rows)
 
 
@@ -183,7 +193,6 @@ def _fold_torch(
 ) -> FoldedModel:
     from logn.evaluate.models.collect import ImageFiles, TorchModel, beside
     from logn.evaluate.models.open import Hints, open_model
-    from logn.logits.arrays import foreground_columns
 
     check_new(target, overwrite=overwrite)
     source = open_model(name, Hints(**hints))
@@ -194,9 +203,7 @@ def _fold_torch(
     if target.suffix.lower() != source.traits.suffix:
         raise InputError(f"Expected `output` to be of the kind of `{name}`, but got `{target}`.")
     source.check()
-    background = source.layer.background
-    names = source.class_names[foreground_columns(len(source.class_names), background)]
-    points = replace(points_for(thresholds, at, names, name), background=background)
+    points = points_for(thresholds, at, source.class_names, name)
     noise = np.random.default_rng(0).integers(0, 256, (2, 320, 320, 3), np.uint8)
     in_folder = not source.traits.suffix
     with tempfile.TemporaryDirectory(prefix=f".{target.stem}.", suffix=".partial", dir=target.parent) as folder:
@@ -207,3 +214,89 @@ def _fold_torch(
             os.replace(part, target.with_name(part.name))
     layer = ", ".join(source.layer.paths)
     return FoldedModel(target, points, layer, proof.largest_difference, proof.rows)
+
+
+@dataclass(frozen=True)
+class ChosenForModel:
+    """Thresholds that were chosen on the labelled images of a model while it was corrected.
+
+    Args:
+        points: The thresholds, after the correction; their `found_before` is of the corrected model at `at`.
+        uncorrected: Objects found and false alarms `(2, F)` of the model as it was, at `at`.
+        folded: The map that was folded, with the share of detections that it keeps.
+    """
+
+    points: OperatingPoints
+    uncorrected: npt.NDArray[np.int64]
+    folded: FoldedPoints
+
+
+def correct_with_thresholds(
+    model: str | os.PathLike[str],
+    images: Any,
+    output: str | os.PathLike[str] | None,
+    *,
+    labels: Any,
+    goal: str = "f1",
+    at: float = DEFAULT_AT,
+    method: str = RECOMMENDED,
+    label_images: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], object] | None = None,
+    **options: Any,
+) -> tuple[Correction, ChosenForModel]:
+    """Correct a model as `logn.correct` does, choose a threshold per class on labelled images, and fold both.
+
+    Args:
+        model: As for `logn.correct`.
+        images: Training images, as for `logn.correct`; labels are not needed for them.
+        output: The model to write; None writes nothing.
+        labels: Labelled images to choose on: COCO, LVIS, YOLO or VOC.
+        goal: "f1", "precision=0.9" or "recall=0.8" in each class; "fppi=1" over all classes.
+        at: The threshold that the model is used with, before and after.
+        method: The correction, as for `logn.correct`; "none" for thresholds alone.
+        label_images: Folder that the image paths of `labels` start from; by default that of the labels.
+        progress: Called with the number of images whenever some are done.
+        options: As for `logn.correct`: `like`, `trust`, `overwrite`, `size` and so on.
+    """
+    Goal.parse(goal)
+    chosen: list[ChosenForModel] = []
+
+    def choose(moments: Sequence[ClassMoments]) -> ClassAffine:
+        (part,) = _only_stage(moments)
+        correction = _correction(part, method, at)
+        names = ("trust", "like", "size", "class_names", "activation", "background", "tensor")
+        source = detector(model, **{name: options[name] for name in names if options.get(name) is not None})
+        with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
+            predict(source, labels, folder, images=label_images, progress=progress)
+            points = operating_points(folder, labels, goal, correction, at=at, allow_missing_classes=True)
+            plain = read_detections(folder, labels, allow_missing_classes=True).scored
+            uncorrected = np.array(counts_per_class(plain, plain.scores >= at))
+            chosen.append(ChosenForModel(points, uncorrected, points.fold(at, folder)))
+        return chosen[0].folded.affine
+
+    done = correct(model, images, output, method=choose, at=at, progress=progress or (lambda count: None), **options)
+    return done, chosen[0]
+
+
+def _only_stage(moments: Sequence[ClassMoments]) -> Sequence[ClassMoments]:
+    if len(moments) > 1:
+        raise InputError(f"Expected a model with one set of class logits for thresholds, but it has {len(moments)}.")
+    return moments
+
+
+def _correction(moments: ClassMoments, method: str, at: float) -> ClassAffine | None:
+    """The correction before the thresholds; None where there is little to correct."""
+    if method == "none" or (method == RECOMMENDED and recommend(moments, threshold=at).method == "none"):
+        return None
+    return fit(method, moments=moments)
+
+
+def write_states(chosen: ChosenForModel, style: TextStyle = USUAL) -> str:
+    """One table: the classes with what is found as the model was, corrected, and with thresholds."""
+    points = chosen.points.points
+    rows = [
+        [point.name, str(point.objects), f"{point.threshold:.3f}", f"{found} -> {point.found_before} -> {point.found}",
+         f"{alarms} -> {point.false_alarms_before} -> {point.false_alarms}"]
+        for point, found, alarms in zip(points, *chosen.uncorrected.tolist(), strict=True)
+    ]
+    return write_table(["class", "objects", "threshold", "found", "false alarms"], rows, style)
