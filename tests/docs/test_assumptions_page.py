@@ -12,7 +12,7 @@ import pytest
 import logn
 from logn.cli.main import execute
 from logn.logits.arrays import softmax
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -52,7 +52,6 @@ def fold_thresholds(
     tensor: Sequence[str] | None = None,
     allow_refold: bool = False,
     overwrite: bool = False,
-    **hints: Any,
 ) -> FoldedModel:
     """Write thresholds per class into a model with sigmoid scores, so that one threshold acts as all of them.
 
@@ -60,7 +59,7 @@ def fold_thresholds(
     noise, and gets its name only if its logits are those of the old one, shifted.
 
     Args:
-        model: An `.onnx` file, an Ultralytics `.pt` (with `trust=True`) or a Hugging Face folder.
+        model: An `.onnx` file.
         thresholds: Thresholds by class name, JSON text, a .json or .csv file, or `OperatingPoints`. Classes that are
             not named have `at`, or the threshold of the key "default".
         output: The model to write, of the same kind.
@@ -69,7 +68,6 @@ def fold_thresholds(
         tensor: ONNX: the tensors that hold the logits, where the search finds several.
         allow_refold: Fold on top of a map that is in the model already.
         overwrite: Replace the output.
-        hints: How to open other models: `trust`, `device`.
     """
     name, target = os.fspath(model), Path(output)
     if not target.absolute().parent.is_dir():
@@ -77,10 +75,7 @@ def fold_thresholds(
     if Path(name).suffix.lower() == ".onnx":
         options = {"allow_refold": allow_refold, "overwrite": overwrite}
         return _fold_onnx(Path(name), thresholds, target, at, class_names, tuple(tensor or ()), options)
-    for option, value in (("class_names", class_names), ("tensor", tensor)):
-        if value is not None:
-            raise InputError(f"Expected `{option}` only with an ONNX file, but got `{name}`.")
-    return _fold_torch(name, thresholds, target, at, hints, overwrite=overwrite)
+    raise InputError(f"Expected an ONNX file, but got `{name}`.")
 
 
 def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | None, name: str) -> OperatingPoints:
@@ -186,117 +181,3 @@ def _scale_scores(file: Any, layout: Any, points: OperatingPoints, target: Path,
         notes.append(f"Scores may exceed 1, since a threshold is below {points.at:g}; a lower `at` avoids that.")
     rows = after.size // factors.size
     return FoldedModel(target, points, output, difference, rows, tuple(notes))
-
-
-def _fold_torch(
-    name: str, thresholds: Any, target: Path, at: float | None, hints: Mapping[str, Any], *, overwrite: bool
-) -> FoldedModel:
-    from logn.evaluate.models.collect import ImageFiles, TorchModel, beside
-    from logn.evaluate.models.open import Hints, open_model
-
-    check_new(target, overwrite=overwrite)
-    source = open_model(name, Hints(**hints))
-    if not isinstance(source, TorchModel) or source.class_names is None:
-        raise InputError(f"Expected a model that names its classes, but `{name}` does not.")
-    if source.layer.activation != "sigmoid":
-        raise InputError(_NO_SOFTMAX.format(name=name))
-    if target.suffix.lower() != source.traits.suffix:
-        raise InputError(f"Expected `output` to be of the kind of `{name}`, but got `{target}`.")
-    source.check()
-    points = points_for(thresholds, at, source.class_names, name)
-    noise = np.random.default_rng(0).integers(0, 256, (2, 320, 320, 3), np.uint8)
-    in_folder = not source.traits.suffix
-    with tempfile.TemporaryDirectory(prefix=f".{target.stem}.", suffix=".partial", dir=target.parent) as folder:
-        written = Path(folder) / target.name
-        proof = source.write((points.affine(),), written, ImageFiles([lambda: noise[0], lambda: noise[1]]))
-        points.affine().save(beside(written, "affine", in_folder=in_folder))
-        for part in sorted(Path(folder).iterdir(), key=lambda part: part.name == target.name):
-            os.replace(part, target.with_name(part.name))
-    layer = ", ".join(source.layer.paths)
-    return FoldedModel(target, points, layer, proof.largest_difference, proof.rows)
-
-
-@dataclass(frozen=True)
-class ChosenForModel:
-    """Thresholds that were chosen on the labelled images of a model while it was corrected.
-
-    Args:
-        points: The thresholds, after the correction; their `found_before` is of the corrected model at `at`.
-        uncorrected: Objects found and false alarms `(2, F)` of the model as it was, at `at`.
-        folded: The map that was folded, with the share of detections that it keeps.
-    """
-
-    points: OperatingPoints
-    uncorrected: npt.NDArray[np.int64]
-    folded: FoldedPoints
-
-
-def correct_with_thresholds(
-    model: str | os.PathLike[str],
-    images: Any,
-    output: str | os.PathLike[str] | None,
-    *,
-    labels: Any,
-    goal: str = "f1",
-    at: float = DEFAULT_AT,
-    method: str = RECOMMENDED,
-    label_images: str | os.PathLike[str] | None = None,
-    progress: Callable[[int], object] | None = None,
-    **options: Any,
-) -> tuple[Correction, ChosenForModel]:
-    """Correct a model as `logn.correct` does, choose a threshold per class on labelled images, and fold both.
-
-    Args:
-        model: As for `logn.correct`.
-        images: Training images, as for `logn.correct`; labels are not needed for them.
-        output: The model to write; None writes nothing.
-        labels: Labelled images to choose on: COCO, LVIS, YOLO or VOC.
-        goal: "f1", "precision=0.9" or "recall=0.8" in each class; "fppi=1" over all classes.
-        at: The threshold that the model is used with, before and after.
-        method: The correction, as for `logn.correct`; "none" for thresholds alone.
-        label_images: Folder that the image paths of `labels` start from; by default that of the labels.
-        progress: Called with the number of images whenever some are done.
-        options: As for `logn.correct`: `like`, `trust`, `overwrite`, `size` and so on.
-    """
-    Goal.parse(goal)
-    chosen: list[ChosenForModel] = []
-
-    def choose(moments: Sequence[ClassMoments]) -> ClassAffine:
-        (part,) = _only_stage(moments)
-        correction = _correction(part, method, at)
-        names = ("trust", "like", "size", "class_names", "activation", "background", "tensor")
-        source = detector(model, **{name: options[name] for name in names if options.get(name) is not None})
-        with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
-            predict(source, labels, folder, images=label_images, progress=progress)
-            points = operating_points(folder, labels, goal, correction, at=at, allow_missing_classes=True)
-            plain = read_detections(folder, labels, allow_missing_classes=True).scored
-            uncorrected = np.array(counts_per_class(plain, plain.scores >= at))
-            chosen.append(ChosenForModel(points, uncorrected, points.fold(at, folder)))
-        return chosen[0].folded.affine
-
-    done = correct(model, images, output, method=choose, at=at, progress=progress or (lambda count: None), **options)
-    return done, chosen[0]
-
-
-def _only_stage(moments: Sequence[ClassMoments]) -> Sequence[ClassMoments]:
-    if len(moments) > 1:
-        raise InputError(f"Expected a model with one set of class logits for thresholds, but it has {len(moments)}.")
-    return moments
-
-
-def _correction(moments: ClassMoments, method: str, at: float) -> ClassAffine | None:
-    """The correction before the thresholds; None where there is little to correct."""
-    if method == "none" or (method == RECOMMENDED and recommend(moments, threshold=at).method == "none"):
-        return None
-    return fit(method, moments=moments)
-
-
-def write_states(chosen: ChosenForModel, style: TextStyle = USUAL) -> str:
-    """One table: the classes with what is found as the model was, corrected, and with thresholds."""
-    points = chosen.points.points
-    rows = [
-        [point.name, str(point.objects), f"{point.threshold:.3f}", f"{found} -> {point.found_before} -> {point.found}",
-         f"{alarms} -> {point.false_alarms_before} -> {point.false_alarms}"]
-        for point, found, alarms in zip(points, *chosen.uncorrected.tolist(), strict=True)
-    ]
-    return write_table(["class", "objects", "threshold", "found", "false alarms"], rows, style)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.thresholds.points import OperatingPoints, check_threshold
 from logn.logits.arrays import FloatArray, sigmoid, softmax
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 if TYPE_CHECKING:
     from logn.evaluate.decode.decoder import DecodeSettings

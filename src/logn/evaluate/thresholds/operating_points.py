@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from logn.calibrators.class_affine import ClassAffine
-from logn.calibrators.provenance import Target as Logits
-from logn.calibrators.provenance import with_background_name
+from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_name
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.decode.decoder import decode as decode_store
@@ -23,7 +21,7 @@ from logn.evaluate.thresholds.fold import DECODED
 from logn.evaluate.thresholds.points import DEFAULT_AT, ClassPoint, OperatingPoints, check_threshold
 from logn.evaluate.thresholds.scores import Bools, Draws, Ints, ScoredDetections, measure
 from logn.logits.arrays import FloatArray
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 
 BEST_SINGLE, PER_CLASS = "best single threshold", "per class"
 
@@ -134,7 +132,9 @@ def read_detections(
     fingerprint = header.metadata.get("fingerprint")
     source = StatisticsMetadata(names, header.background, header.activation, fingerprint=fingerprint)
     if affine is not None:
-        kind = Logits("the predictions", header.num_columns, header.background, header.class_names, header.activation)
+        kind = LogitFacts(
+            "the predictions", header.num_columns, header.background, header.class_names, header.activation
+        )
         affine.check_fits(kind)
     limits = (decode or DecodeSettings()).resolved(header)
     matched = match_detections(decode_store(store, affine, limits, progress=progress), truth, thresholds=overlap)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logn.calibrators.class_affine import ClassAffine
+from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
 from logn.evaluate.thresholds.choose import NO_BETTER, NO_OBJECTS, TOO_FEW, UNREACHED
 from logn.files import require_file, write_text
 from logn.logits.arrays import FloatArray
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import StatisticsMetadata
 from logn.strict_json import parse_json, plain_values
 from logn.text_table import USUAL, TextStyle, write_table
 
