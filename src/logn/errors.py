@@ -1,4 +1,4 @@
-"""The errors that LogN raises for what a user can mend.
+"""The errors that LogN raises for what a user can fix.
 
 Every message is one sentence that names the parameter or the file, what was expected, and what came. The command
 line prints it and exits with code 2.
@@ -6,9 +6,8 @@ line prints it and exits with code 2.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-Value = TypeVar("Value")
+import importlib
+from typing import Any
 
 
 class InputError(ValueError):
@@ -51,17 +50,19 @@ class LogNWarning(UserWarning):
     """
 
 
-def renamed_argument(name: str, value: Value | None, older_name: str, older_value: Value | None) -> Value | None:
-    """The value of an argument that has an older name, under whichever of the two it was given; None for neither.
+def import_extra(module: str, *, extra: str) -> Any:
+    """Import a module of an optional package; where it is not installed, raise an error that names the extra.
 
     Example:
-        >>> renamed_argument("num_bootstrap", None, "draws", 100)
-        100
-        >>> renamed_argument("num_bootstrap", 100, "draws", 100)
+        >>> import_extra("no_such_package.masks", extra="evaluate")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `num_bootstrap` or its older name `draws`, but got both.
+        logn.errors.MissingExtraError: Expected the package `no_such_package` to be installed: ...
     """
-    if value is not None and older_value is not None:
-        raise InputError(f"Expected `{name}` or its older name `{older_name}`, but got both.")
-    return older_value if value is None else value
+    package = module.split(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise MissingExtraError(package, extra=extra) from error

@@ -424,15 +424,10 @@ def test_what_methods_are_fitted_from_is_kept(softmax_split):
         compare(split.store, split.annotations, ["logn"], moment=split.moments)
 
 
-def test_the_older_name_of_the_number_of_draws_is_taken():
-    assert CompareSettings(draws=7).num_bootstrap == CompareSettings(num_bootstrap=7).draws == 7
-    assert replace(CompareSettings(draws=7), seed=2).num_bootstrap == 7
-    with pytest.raises(InputError, match="`num_bootstrap` or its older name `draws`, but got both"):
-        CompareSettings(num_bootstrap=7, draws=7)
-    with pytest.raises(InputError, match="`draws` to be at least 0, but got -1"):
-        CompareSettings(draws=-1)
-    with pytest.raises(InputError, match="`report_images` to be at least 0, but got -1"):
-        CompareSettings(report_images=-1)
+@pytest.mark.parametrize("name", ["num_bootstrap", "report_images"])
+def test_negative_numbers_are_refused(name):
+    with pytest.raises(InputError, match=f"`{name}` to be at least 0, but got -1"):
+        CompareSettings(**{name: -1})
 
 
 def test_maps_are_kept_as_they_were_fitted(comparison, softmax_split):

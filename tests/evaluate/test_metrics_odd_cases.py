@@ -109,6 +109,20 @@ def test_lvis_metrics(tmp_path, monkeypatch, limit, digits):
         np.testing.assert_allclose(own_precision(detections, truth, protocol), ours.per_class, atol=1e-9)
 
 
+def test_without_a_limit_no_detection_of_a_crowded_image_is_dropped(tmp_path):
+    image = {"id": 1, "width": SIDE, "height": SIDE, "neg_category_ids": [2], "not_exhaustive_category_ids": []}
+    listed = [{"id": number, "name": f"c{number}", "frequency": "r"} for number in (1, 2)]
+    annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [9, 9, 30, 30], "area": 900, "iscrowd": 0}
+    truth = load_ground_truth({"images": [image], "categories": listed, "annotations": [annotation]})
+    wrong = [{"image_id": 1, "category_id": 2, "bbox": [9, 9, 30, 30], "score": 0.9}] * 400
+    (tmp_path / "results.json").write_text(json.dumps([*wrong, {**wrong[0], "category_id": 1, "score": 0.1}]))
+    detections, _ = read_results(tmp_path / "results.json", truth)
+    for limit, expected in ((None, 1.0), (300, 0.0)):
+        assert evaluate_detections(detections, truth, EvaluationProtocol(max_detections=limit))["AP"] == pytest.approx(
+            expected
+        )
+
+
 @pytest.mark.parametrize("style", ["lvis", "coco"])
 @pytest.mark.parametrize("masks", [False, True], ids=["boxes", "masks"])
 @pytest.mark.parametrize(

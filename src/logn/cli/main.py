@@ -65,6 +65,8 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "matplotlib": "report",
+    "hotcoco": "evaluate",
+    "jinja2": "report",
 }
 
 

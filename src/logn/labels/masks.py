@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
+from logn.errors import InputError, import_extra
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -17,9 +17,7 @@ _FARTHEST = 1e6  # pixels; a corner out there is a broken file, and would take l
 
 def _rle() -> Any:
     """Run-length codes of masks; imported late, since reading labels needs no masks."""
-    from hotcoco import mask
-
-    return mask
+    return import_extra("hotcoco", extra="evaluate").mask
 
 
 def decode_segmentation(segmentation: Any, height: int, width: int) -> BoolArray:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from logn import __version__
-from logn.errors import InputError, MissingExtraError
+from logn.errors import InputError, MissingExtraError, import_extra
 from logn.evaluate.comparison.comparison import CLASSIFICATION
 from logn.evaluate.comparison.method_result import MethodResult
 from logn.evaluate.comparison.report_details import ReportDetails
@@ -135,13 +135,12 @@ def render_page(data: PageData) -> str:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader("logn.report")
-    environment = Environment(
+    jinja2 = import_extra("jinja2", extra="report")
+    loader = jinja2.PackageLoader("logn.report")
+    environment: Environment = jinja2.Environment(
         loader=loader,
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=jinja2.StrictUndefined,
         finalize=_written,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from logn.errors import InputError, renamed_argument
+from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.detection.class_groups import LVIS_BOUNDS
 from logn.evaluate.detection.ground_truth import GroundTruth
@@ -40,10 +40,9 @@ class CompareSettings:
         allow_missing_classes: Leave out objects of classes that the model does not have, instead of refusing them. For
             detectors.
         at: The score threshold that the model is used with, for the verdict and the report. For detectors.
-        draws: An older name of `num_bootstrap`.
 
     Example:
-        >>> CompareSettings(draws=0) == CompareSettings(num_bootstrap=0)
+        >>> CompareSettings() == CompareSettings(num_bootstrap=1000)
         True
     """
 
@@ -67,7 +66,7 @@ class CompareSettings:
         self,
         style: str = "auto",
         decode: DecodeSettings | None = None,
-        num_bootstrap: int | None = None,
+        num_bootstrap: int = 1000,
         confidence: float = 0.95,
         seed: int = 0,
         split: bool = False,
@@ -80,14 +79,12 @@ class CompareSettings:
         allow_missing_classes: bool = False,
         at: float = DEFAULT_AT,
         *,
-        draws: int | None = None,
         mask_errors: bool = False,
     ) -> None:
-        given = renamed_argument("num_bootstrap", num_bootstrap, "draws", draws)
         values = {
             "style": style,
             "decode": decode or DecodeSettings(),
-            "num_bootstrap": 1000 if given is None else given,
+            "num_bootstrap": num_bootstrap,
             "confidence": confidence,
             "seed": seed,
             "split": split,
@@ -105,17 +102,11 @@ class CompareSettings:
             object.__setattr__(self, name, value)
         for name in ("num_bootstrap", "report_images"):
             if values[name] < 0:  # type: ignore[operator]
-                called = "draws" if name == "num_bootstrap" and draws is not None else name
-                raise InputError(f"Expected `{called}` to be at least 0, but got {values[name]}.")
+                raise InputError(f"Expected `{name}` to be at least 0, but got {values[name]}.")
         if not 0 <= at <= 1:
             raise InputError(f"Expected `at` to be a score from 0 to 1, but got {at:g}.")
         if not 0 < confidence < 1:
             raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {confidence:g}.")
-
-    @property
-    def draws(self) -> int:
-        """An older name of `num_bootstrap`."""
-        return self.num_bootstrap
 
     @property
     def group_bounds(self) -> tuple[int, int]:

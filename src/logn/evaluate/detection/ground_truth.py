@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.matching import ClassMatch, match_classes
-from logn.errors import InputError
+from logn.errors import InputError, import_extra
 from logn.evaluate.detection.model_classes import in_classes_of_model
 from logn.labels.annotations import FEDERATED_FIELDS, label_protocol, read_annotations
 
@@ -85,7 +85,7 @@ class GroundTruth:
         Images, classes (by position) and annotations are numbered from 1 on: hotcoco takes results as floats, which
         round ids above 2**53, and keeps one annotation of each id.
         """
-        import hotcoco
+        hotcoco = import_extra("hotcoco", extra="evaluate")
 
         label = {number: place for place, number in enumerate(self.category_ids.tolist(), start=1)}
         images = [

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.errors import import_extra
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.ground_truth import GroundTruth
 
@@ -150,7 +151,7 @@ def box_overlap(detections: Detections, truth: GroundTruth) -> PairOverlap:
 
 def mask_overlap(detections: Detections, masks: Sequence[Any], truth: GroundTruth) -> PairOverlap:
     """Overlap of run-length encoded masks, image by image."""
-    from hotcoco.primitives import mask_iou
+    mask_iou = import_extra("hotcoco.primitives", extra="evaluate").mask_iou
 
     def overlap(rows: Index, boxes: Index) -> npt.NDArray[np.float64]:
         result = np.zeros(len(rows))

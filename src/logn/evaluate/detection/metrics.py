@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.errors import import_extra
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.class_groups import GROUPS, Groups, mean_of_present, mean_per_group
 from logn.evaluate.detection.ground_truth import GroundTruth
@@ -79,7 +80,7 @@ def calibration_error(
 
 
 def _error(matched: MatchedDetections, rows: np.ndarray, bins: int) -> float:
-    from hotcoco.metrics import calibration_error as expected_error
+    expected_error = import_extra("hotcoco.metrics", extra="evaluate").calibration_error
 
     if not rows.any():
         return float("nan")
@@ -151,8 +152,7 @@ def _precision(
     detections: Detections, rows: npt.NDArray[np.intp], truth: GroundTruth, masks: Sequence[Any] | None
 ) -> npt.NDArray[np.float64]:
     """AP per threshold, class and size, `(10, F, 4)`; NaN where nothing is annotated."""
-    import hotcoco
-
+    hotcoco = import_extra("hotcoco", extra="evaluate")
     # Only classes with a box have an AP; at LVIS size the others would be half of the work on a small split.
     annotated = np.flatnonzero(np.bincount(truth.labels, minlength=truth.num_classes))
     precision = np.full((10, truth.num_classes, 4), np.nan)
@@ -163,8 +163,7 @@ def _precision(
     kind = "bbox" if masks is None else "segm"
     evaluation = hotcoco.COCOeval(truth.evaluator_dataset, results, kind, lvis_style=federated)
     evaluation.params.cat_ids = (annotated + 1).tolist()
-    if not federated:
-        evaluation.params.max_dets = [NO_LIMIT]
+    evaluation.params.max_dets = [NO_LIMIT]
     evaluation.evaluate()
     evaluation.accumulate()
     accumulated: Any = evaluation.eval
@@ -178,18 +177,20 @@ def _results(
     detections: Detections, rows: npt.NDArray[np.intp], truth: GroundTruth, masks: Sequence[Any] | None
 ) -> Any:
     """The detections as hotcoco holds them, all of them counted: the limits have been applied."""
-    import hotcoco
-
     table = result_table(detections.take(rows), truth)
     if masks is None:
         results = truth.evaluator_dataset.load_res(table)
     else:
-        kept = [masks[row] for row in rows]
-        results = truth.evaluator_dataset.load_res(table, segmentation=kept)
-        # As in the reference for results without boxes: the size of an object is the area of its mask.
-        areas = np.atleast_1d(hotcoco.mask.area(kept)) if kept else np.empty(0)
-        results.update_anns(ids=np.arange(1, len(kept) + 1), area=areas.astype(np.float64))
-    return results.cap_detections_per_image(None) if truth.style == "lvis" else results
+        # Without boxes, as in the reference: the size of an object is the area of its mask.
+        results = truth.evaluator_dataset.load_res(
+            [
+                {"image_id": int(image), "category_id": int(label), "score": float(score), "segmentation": masks[row]}
+                for row, image, score, label in zip(rows, table[:, 0], table[:, 5], table[:, 6], strict=True)
+            ]
+        )
+    # Later versions of hotcoco cap the detections of an image for LVIS; 1.0 does not.
+    lift_cap = getattr(results, "cap_detections_per_image", None)
+    return lift_cap(None) if lift_cap is not None and truth.style == "lvis" else results
 
 
 def result_table(detections: Detections, truth: GroundTruth) -> npt.NDArray[np.float64]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.counts import ClassCounts
-from logn.errors import InputError
+from logn.errors import InputError, import_extra
 from logn.evaluate.comparison.comparison import Comparison, DetectionScope, detection_classes
 from logn.evaluate.comparison.provenance import Provenance
 from logn.evaluate.comparison.settings import CompareSettings
@@ -77,7 +77,7 @@ def _masks(
     path: str | os.PathLike[str], entries: Sequence[dict[str, Any]], truth: GroundTruth
 ) -> list[dict[str, Any]] | None:
     """The mask of each result, run-length encoded; None unless all have one."""
-    from hotcoco.mask import area
+    area = import_extra("hotcoco", extra="evaluate").mask.area
 
     if not entries or not all(entry.get("segmentation") for entry in entries):
         return None
@@ -112,7 +112,7 @@ def _boxes(
     path: str | os.PathLike[str], entries: Sequence[dict[str, Any]], masks: list[dict[str, Any]] | None
 ) -> npt.NDArray[np.float64]:
     """The box of each result, or where there is none that of its mask."""
-    from hotcoco.mask import to_bbox
+    to_bbox = import_extra("hotcoco", extra="evaluate").mask.to_bbox
 
     missing = next((place for place, entry in enumerate(entries) if "bbox" not in entry), None)
     if missing is not None and masks is not None:
