@@ -31,12 +31,13 @@ from sklearn.preprocessing import StandardScaler
 
 import logn
 from logn.logits.arrays import softmax
+from logn.statistics.moments import StatisticsMetadata
 
 ROWS, CLASSES = 512, 1204
 TWO_PROCESSES = "ClassMoments, 2 processes"
 HALVES, CAST = "ClassMoments, float16", "NumPy's cast of float16"
 PROBABILITY, BOTH = "ClassMoments + mean probability", "the same, activation unknown"
-SOFTMAX = logn.StatisticsMetadata(activation="softmax")
+SOFTMAX = StatisticsMetadata(activation="softmax")
 Batches = list[np.ndarray]
 
 

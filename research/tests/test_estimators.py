@@ -10,6 +10,7 @@ from logn_research.estimators import MovingAverage, PositiveMoments
 
 import logn
 from logn.logits.arrays import softmax
+from logn.statistics.moments import StatisticsMetadata
 
 # The toy data of the reference: momentum 0.1, two batches of two rows, start 0 and 1.
 X = np.array([[2.0, 0.5, -1.0, 3.0], [0.0, 1.5, -2.0, 4.0], [1.0, -0.5, 0.5, 2.0], [-1.0, 0.0, -3.0, 5.0]])
@@ -25,7 +26,7 @@ def average_of(*batches, **options):
 
 
 def test_moving_average_as_in_the_official_head():
-    metadata = logn.StatisticsMetadata(population="regions", background=-1, activation="softmax")
+    metadata = StatisticsMetadata(population="regions", background=-1, activation="softmax")
     moments = average_of(X[:2], X[2:], momentum=0.1, sample_rows=9, metadata=metadata).moments()
     np.testing.assert_allclose(moments.mean, [0.09, 0.065, -0.26, 0.665], atol=1e-12)
     np.testing.assert_allclose(moments.variance, [1.19, 0.8675, 1.4675, 1.305], atol=1e-12)

@@ -42,7 +42,7 @@ def test_files_give_back_what_they_got(affine, tmp_path_factory):
 
 
 def test_the_record_survives_the_file(tmp_path):
-    made = logn.norcal([100, 10, 1], background=0)
+    made = logn.methods.norcal([100, 10, 1], background=0)
     made.save(tmp_path / "a.safetensors")
     loaded = logn.ClassAffine.load(tmp_path / "a.safetensors")
     assert (loaded.method, loaded.settings, loaded.background) == ("norcal", made.settings, 0)

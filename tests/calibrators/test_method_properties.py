@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import logn
+from logn.classes.dimensions import fractal_dimension
 from logn.logits.arrays import softmax
+from logn.statistics.moments import StatisticsMetadata
 
 ELEMENTS = st.floats(-20, 20)
 CLASSES = 4
@@ -92,7 +94,7 @@ def test_the_lowest_class_keeps_its_logits_and_the_others_lose_a_part_of_their_a
 @given(counts=COUNTS, test=TEST, gamma=st.floats(0, 2))
 def test_norcal_on_exponentials_on_probabilities_and_as_a_shift(counts, test, gamma):
     weights = np.append(counts**-gamma, 1.0)
-    shifted = softmax(logn.norcal(counts, gamma, background=-1)(test))
+    shifted = softmax(logn.methods.norcal(counts, gamma, background=-1)(test))
     for scores in (np.exp(test) * weights, softmax(test) * weights):
         np.testing.assert_allclose(shifted, scores / scores.sum(axis=1, keepdims=True), rtol=1e-9)
 
@@ -101,30 +103,36 @@ def test_norcal_on_exponentials_on_probabilities_and_as_a_shift(counts, test, ga
 def test_strength_0_changes_nothing(counts, test):
     for affine in (
         logn.logit_normalization(moments_of(test), strength=0.0, use_std=False, background=-1, active=[True] * 4),
-        logn.norcal(counts, 0.0, background=-1),
-        logn.logit_adjustment(counts, 0.0, background=-1),
-        logn.fracal([100 / 3] * 3, 100, [1.5, 1.2, 2.0], background=-1, power=0.0),
-        logn.temperature(CLASSES, 1.0),
-        logn.tau_norm(np.eye(CLASSES) * 3.0, 0.0),
+        logn.methods.norcal(counts, 0.0, background=-1),
+        logn.methods.logit_adjustment(counts, 0.0, background=-1),
+        logn.methods.fracal([100 / 3] * 3, 100, [1.5, 1.2, 2.0], background=-1, power=0.0),
+        logn.methods.temperature(CLASSES, 1.0),
+        logn.methods.tau_norm(np.eye(CLASSES) * 3.0, 0.0),
     ):
         np.testing.assert_allclose(affine(test), test, rtol=1e-12, atol=1e-12)
 
 
 @given(counts=COUNTS, test=TEST, tau=st.floats(-2, 2))
 def test_logit_adjustment_undoes_itself(counts, test, tau):
-    there, back = logn.logit_adjustment(counts, tau, background=0), logn.logit_adjustment(counts, -tau, background=0)
+    there, back = (
+        logn.methods.logit_adjustment(counts, tau, background=0),
+        logn.methods.logit_adjustment(counts, -tau, background=0),
+    )
     np.testing.assert_allclose(back(there(test)), test, atol=1e-9)
 
 
 @given(counts=COUNTS, factor=st.floats(0.5, 100), test=TEST)
 def test_priors_do_not_know_the_size_of_the_data(counts, factor, test):
-    small, large = logn.logit_adjustment(counts, background=0), logn.logit_adjustment(counts * factor, background=0)
+    small, large = (
+        logn.methods.logit_adjustment(counts, background=0),
+        logn.methods.logit_adjustment(counts * factor, background=0),
+    )
     np.testing.assert_allclose(small(test), large(test), atol=1e-9)
 
 
 @given(dimension=st.floats(1, 2), test=TEST)
 def test_one_dimension_for_all_only_moves_foreground_against_background(dimension, test):
-    shift = logn.fracal([100 / 3] * 3, 100, [dimension] * 3, background=-1).shift
+    shift = logn.methods.fracal([100 / 3] * 3, 100, [dimension] * 3, background=-1).shift
     np.testing.assert_allclose(shift[:3], shift[0])
     assert shift[3] == 0.0
 
@@ -133,7 +141,7 @@ def test_one_dimension_for_all_only_moves_foreground_against_background(dimensio
 def test_permuting_the_classes_permutes_the_map(counts, test, seed):
     order = np.random.default_rng(seed).permutation(CLASSES - 1)
     columns = np.append(order, CLASSES - 1)
-    for make in (logn.logit_adjustment, logn.norcal, logn.inverse_image_frequency):
+    for make in (logn.methods.logit_adjustment, logn.methods.norcal, logn.methods.inverse_image_frequency):
         straight, permuted = make(counts, background=-1), make(counts[order], background=-1)
         np.testing.assert_allclose(permuted(test[:, columns]), straight(test)[:, columns], rtol=1e-9, atol=1e-9)
 
@@ -142,14 +150,14 @@ def test_tau_1_is_the_cosine_without_the_feature_length():
     rng = np.random.default_rng(0)
     weight, feature = rng.normal(size=(5, 7)), rng.normal(size=7)
     cosine = (weight / np.linalg.norm(weight, axis=1, keepdims=True)) @ feature
-    np.testing.assert_allclose(logn.tau_norm(weight, 1.0)(weight @ feature), cosine, rtol=1e-12)
+    np.testing.assert_allclose(logn.methods.tau_norm(weight, 1.0)(weight @ feature), cosine, rtol=1e-12)
 
 
 def test_tau_norm_takes_convolutions_and_tensors():
     torch = pytest.importorskip("torch")
     weight = torch.randn(3, 4, 1, 1, generator=torch.Generator().manual_seed(0))
-    flat = logn.tau_norm(weight.reshape(3, 4).numpy(), 0.7)
-    np.testing.assert_allclose(logn.tau_norm(weight, 0.7).scale, flat.scale, rtol=1e-6)
+    flat = logn.methods.tau_norm(weight.reshape(3, 4).numpy(), 0.7)
+    np.testing.assert_allclose(logn.methods.tau_norm(weight, 0.7).scale, flat.scale, rtol=1e-6)
 
 
 def test_dead_classes_neither_move_nor_set_the_margin():
@@ -193,7 +201,7 @@ def test_a_background_that_varies_much_more_kills_no_class():
 
 def test_columns_that_are_recorded_as_unused_are_dead():
     rows = np.random.default_rng(0).normal([0.0, -1.0, -9.0, -2.0], 1.0, size=(100, 4))
-    moments = moments_of(rows, metadata=logn.StatisticsMetadata(background=0, unused=(2,)))
+    moments = moments_of(rows, metadata=StatisticsMetadata(background=0, unused=(2,)))
     affine = logn.logit_normalization(moments)
     assert (affine.scale[2], affine.shift[2]) == (1.0, 0.0)
     assert affine.settings["margin_value"] == pytest.approx(rows[:, 3].mean())
@@ -201,7 +209,7 @@ def test_columns_that_are_recorded_as_unused_are_dead():
 
 def test_a_recorded_background_is_the_default():
     rows = np.random.default_rng(0).normal(size=(20, 4))
-    moments = moments_of(rows, sample_rows=20, metadata=logn.StatisticsMetadata(background=-1))
+    moments = moments_of(rows, sample_rows=20, metadata=StatisticsMetadata(background=-1))
     assert logn.logit_normalization(moments) == logn.logit_normalization(moments, background=-1)
     assert logn.logit_normalization(moments) != logn.logit_normalization(moments, background=None)
 
@@ -236,7 +244,9 @@ def test_empty_statistics_are_refused():
         logn.logit_normalization(logn.ClassMoments(3), background=0)
 
 
-@pytest.mark.parametrize("make", [logn.logit_adjustment, logn.norcal, logn.inverse_image_frequency])
+@pytest.mark.parametrize(
+    "make", [logn.methods.logit_adjustment, logn.methods.norcal, logn.methods.inverse_image_frequency]
+)
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
@@ -255,21 +265,21 @@ def test_bad_counts_are_refused(make, counts, words):
 def test_other_bad_arguments_are_refused():
     for base in (0.0, 1.0, 1.5):
         with pytest.raises(logn.InputError, match="`gamma` to be between 0 and 1"):
-            logn.norcal([1, 2], base, weights="effective-number")
+            logn.methods.norcal([1, 2], base, weights="effective-number")
     with pytest.raises(logn.InputError, match="`weights` to be one of"):
-        logn.norcal([1, 2], weights="other")
+        logn.methods.norcal([1, 2], weights="other")
     with pytest.raises(logn.InputError, match="`counts` to be at most"):
-        logn.fracal([5, 200], 100, None)
-    assert logn.fracal([5, 100], 100, None).num_columns == 2  # a class in every image
+        logn.methods.fracal([5, 200], 100, None)
+    assert logn.methods.fracal([5, 100], 100, None).num_columns == 2  # a class in every image
     with pytest.raises(logn.InputError, match="`dimensions` to have 2 numbers"):
-        logn.fracal([5, 20], 100, [1.0])
+        logn.methods.fracal([5, 20], 100, [1.0])
     with pytest.raises(logn.InputError, match="`value` to be above 0"):
-        logn.temperature(3, 0.0)
+        logn.methods.temperature(3, 0.0)
     with pytest.raises(logn.InputError, match="no row of zeros, but row 1"):
-        logn.tau_norm(np.array([[1.0, 0.0], [0.0, 0.0]]), 0.5)
+        logn.methods.tau_norm(np.array([[1.0, 0.0], [0.0, 0.0]]), 0.5)
     with pytest.raises(logn.InputError, match="`variant` to be one of"):
-        logn.inverse_image_frequency([1, 2], "cubic")
+        logn.methods.inverse_image_frequency([1, 2], "cubic")
     with pytest.raises(logn.InputError, match="between 0 and 1"):
-        logn.fractal_dimension([[0.5, 1.5]], [0], 1)
+        fractal_dimension([[0.5, 1.5]], [0], 1)
     with pytest.raises(logn.InputError, match=r"`labels` to be in 0\.\.0"):
-        logn.fractal_dimension([[0.5, 0.5]], [1], 1)
+        fractal_dimension([[0.5, 0.5]], [1], 1)

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 import logn
 from logn.logits.arrays import softmax
+from logn.statistics.moments import StatisticsMetadata
 
 CLASSES = 4
 ELEMENTS = st.floats(-8, 8, width=16)  # which the sample keeps as they are
@@ -24,7 +25,7 @@ def moments_of(rows, *, sample_rows=100, mean_probability=True, **metadata):
         rows.shape[1],
         mean_probability=mean_probability,
         sample_rows=sample_rows,
-        metadata=logn.StatisticsMetadata(**metadata),
+        metadata=StatisticsMetadata(**metadata),
     )
     moments.update(rows)
     return moments
@@ -40,7 +41,7 @@ def test_it_is_logit_adjustment_where_the_model_has_the_prior_of_its_labels(coun
     shares = counts / counts.sum()
     rows = np.log(shares) + np.random.default_rng(seed).normal(0, 3, (50, 1))
     affine = logn.prior2posterior(moments_of(rows, activation="softmax"), strength=strength, active=ALIVE)
-    adjusted = logn.logit_adjustment(counts, strength)
+    adjusted = logn.methods.logit_adjustment(counts, strength)
     np.testing.assert_allclose(softmax(affine(rows)), softmax(adjusted(rows)), atol=1e-9)
     given_target = logn.prior2posterior(moments_of(rows, activation="softmax"), target=counts, active=ALIVE)
     np.testing.assert_allclose(given_target.shift, given_target.shift[0], atol=1e-9)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import logn
 from logn.calibrators.recommend import FEWEST_ABOVE, class_scores, keep_detections, matching_threshold
 from logn.logits.arrays import sigmoid
+from logn.statistics.moments import StatisticsMetadata
 
 LEVELS = np.array([0.0, -1.0, -2.5, -3.0, -5.0])
 
@@ -17,7 +18,7 @@ def moments_of(rows, *, sample_rows=2000, mean_probability=True, **metadata):
         rows.shape[1],
         sample_rows=sample_rows,
         mean_probability=mean_probability,
-        metadata=logn.StatisticsMetadata(**metadata),
+        metadata=StatisticsMetadata(**metadata),
     )
     moments.update(rows)
     return moments
@@ -99,7 +100,7 @@ def test_a_sigmoid_head_keeps_its_number_of_detections(seed, threshold, objects)
     rows = long_tailed(500, seed).astype(np.float16).astype(np.float64)
     objectness = np.random.default_rng(seed).normal(2.0, 1.0, 500).astype(np.float16) if objects else None
     factor = sigmoid(objectness.astype(np.float64))[:, None] if objects else 1.0
-    moments = logn.ClassMoments(5, sample_rows=500, metadata=logn.StatisticsMetadata(activation="sigmoid"))
+    moments = logn.ClassMoments(5, sample_rows=500, metadata=StatisticsMetadata(activation="sigmoid"))
     moments.update(rows, objectness)
     affine = logn.recommend(moments, threshold=threshold).fit(moments)
     before = int((factor * sigmoid(rows) > threshold).sum())

@@ -12,6 +12,7 @@ import logn
 from logn.calibrators.methods import fit
 from logn.classes.shares import ClassShares, read_shares
 from logn.logits.arrays import softmax
+from logn.statistics.moments import StatisticsMetadata
 
 COUNTS = [900.0, 90.0, 10.0]
 ROWS = hnp.arrays(np.float64, st.tuples(st.integers(8, 30), st.just(4)), elements=st.floats(-8, 8))
@@ -23,7 +24,7 @@ def moments_of(rows, background=0, **metadata):
         rows.shape[1],
         sample_rows=1000,
         mean_probability=True,
-        metadata=logn.StatisticsMetadata(background=background, activation="softmax", **metadata),
+        metadata=StatisticsMetadata(background=background, activation="softmax", **metadata),
     )
     moments.update(rows)
     return moments
@@ -58,9 +59,9 @@ def test_a_strength_of_0_changes_nothing_and_1_is_the_method(moments, spec, back
 def test_methods_that_take_their_prior_out_put_the_target_in():
     target, prior, log_counts = np.array([0.5, 0.3, 0.2]), np.array(COUNTS) / 1000, np.log(COUNTS)
     # x + ln t - tau ln prior, and x - gamma (ln N - ln(C t)).
-    adjusted = logn.logit_adjustment(COUNTS, 0.75, target=10 * target, background=-1)
+    adjusted = logn.methods.logit_adjustment(COUNTS, 0.75, target=10 * target, background=-1)
     np.testing.assert_allclose(adjusted.shift[:3], np.log(target) - 0.75 * np.log(prior), rtol=1e-12)
-    calibrated = logn.norcal(COUNTS, 0.6, target=10 * target, background=-1)
+    calibrated = logn.methods.norcal(COUNTS, 0.6, target=10 * target, background=-1)
     np.testing.assert_allclose(calibrated.shift[:3], -0.6 * (log_counts - np.log(3 * target)), rtol=1e-12)
     assert adjusted.shift[3] == calibrated.shift[3] == 0.0
     assert adjusted.scale.tolist() == calibrated.scale.tolist() == [1.0] * 4
@@ -98,8 +99,8 @@ def test_norcal_aimed_at_its_counts_moves_no_class_against_another():
     test=hnp.arrays(np.float64, (3, 3), elements=st.floats(-8, 8)),
 )
 def test_the_sum_of_a_target_does_not_matter_and_classes_shift_by_its_logarithm(counts, target, test):
-    plain, aimed = logn.norcal(counts, 1.0), logn.norcal(counts, 1.0, target=target)
-    np.testing.assert_allclose(aimed(test), logn.norcal(counts, 1.0, target=7 * target)(test), atol=1e-9)
+    plain, aimed = logn.methods.norcal(counts, 1.0), logn.methods.norcal(counts, 1.0, target=target)
+    np.testing.assert_allclose(aimed(test), logn.methods.norcal(counts, 1.0, target=7 * target)(test), atol=1e-9)
     bayes = softmax(plain(test)) * target
     np.testing.assert_allclose(softmax(aimed(test)), bayes / bayes.sum(axis=1, keepdims=True), atol=1e-9)
 
@@ -136,7 +137,7 @@ def test_shares_that_do_not_fit_are_refused(moments, tmp_path):
     with pytest.raises(logn.InputError, match=r"`target` to be one share per foreground class \(3\)"):
         logn.logit_normalization(moments, target=[1, 2])
     with pytest.raises(logn.InputError, match="`target` to be above 0 and finite, but got nan for class 1"):
-        logn.norcal(COUNTS, target=[1, np.nan, 1])
+        logn.methods.norcal(COUNTS, target=[1, np.nan, 1])
     with pytest.raises(logn.InputError, match="a share for the class 'unicycle', but it has none"):
         fit("p2p", moments=moments, target=ClassShares([1.0, 1.0, 1.0], ("car", "bus", "tram")))
     (tmp_path / "empty.csv").write_text("")

@@ -135,6 +135,6 @@ def test_only_statistics_are_normalised_by(wrong):
 
 @pytest.mark.parametrize("wrong", ["counts.csv", {"cat": 3}, ["many", "few"]])
 def test_counts_are_numbers(wrong):
-    for method in (logn.norcal, logn.logit_adjustment):
+    for method in (logn.methods.norcal, logn.methods.logit_adjustment):
         with pytest.raises(logn.InputError, match=f"one number per foreground class, but got {type(wrong).__name__}"):
             method(wrong)

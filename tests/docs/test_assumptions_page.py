@@ -56,7 +56,7 @@ def named_counts(tmp_path, capsys):
 
 
 def moments_of(logits, **metadata):
-    moments = logn.ClassMoments(logits.shape[1], sample_rows=400, metadata=logn.StatisticsMetadata(**metadata))
+    moments = logn.ClassMoments(logits.shape[1], sample_rows=400, metadata=StatisticsMetadata(**metadata))
     moments.update(logits)
     return moments
 
@@ -238,10 +238,10 @@ def other_model(tmp_path, capsys):
             use(other, layer, affine)
     with warned("of the weights of"):
         logn.attach(other, layer, affine, allow_mismatch=True)
-    sigmoids = logn.ClassAffine(np.ones(5), np.zeros(5), source=logn.StatisticsMetadata(activation="sigmoid"))
+    sigmoids = logn.ClassAffine(np.ones(5), np.zeros(5), source=StatisticsMetadata(activation="sigmoid"))
     with refused("to be of a softmax"):
         logn.attach(model, logn.LogitLayer("0", activation="softmax"), sigmoids)
-    elsewhere = logn.ClassAffine(np.ones(5), np.zeros(5), source=logn.StatisticsMetadata(layer="1"))
+    elsewhere = logn.ClassAffine(np.ones(5), np.zeros(5), source=StatisticsMetadata(layer="1"))
     with refused("of `0`, but it was recorded at `1`"):
         logn.attach(model, layer, elsewhere)
 

@@ -14,7 +14,7 @@ import logn
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # The frameworks of these are not installed here, so what they call is looked up instead.
-SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection" / "test.py")]
+SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection/test.py")]
 # Made of these classes where their frameworks are.
 STAND_INS = {
     "logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest",
@@ -112,10 +112,10 @@ def test_the_names_and_arguments_of_the_scripts_that_cannot_run_here_exist(scrip
     "code",
     [
         "logn.callibrate(model)",
-        "logn.norcal([3, 2], gama=0.5)",
+        "logn.methods.norcal([3, 2], gama=0.5)",
         "from logn.evaluate.store.predict import foresee",
         "logn.LogitLayer('a', wrong=1)",
-        "norcal(1, 2, wrong=3)",
+        "record(1, 2, wrong=3)",
     ],
 )
 def test_what_does_not_exist_is_noticed(code):

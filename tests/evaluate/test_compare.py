@@ -14,6 +14,7 @@ import logn
 from logn.calibrators import methods
 from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError, LogNWarning
+from logn.evaluate.classification.compare import compare_classification
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.files import save_comparison
 from logn.evaluate.comparison.method_fitting import fit_for_store
@@ -400,7 +401,7 @@ def test_one_function_compares_detectors_and_classifiers(softmax_split, tmp_path
     for given in (logits, logits.tolist(), tmp_path / "logits.npy", str(tmp_path / "logits.npy")):
         of_rows = logn.compare(given, labels, ["loga"], settings=QUICK, counts=[9, 5, 2])
         assert of_rows.task == "classification"
-        alone = logn.compare_classification(logits, labels, ["loga"], counts=[9, 5, 2], num_bootstrap=0)
+        alone = compare_classification(logits, labels, ["loga"], counts=[9, 5, 2], num_bootstrap=0)
         np.testing.assert_equal(of_rows["loga"].values, alone["loga"].values)
     with pytest.raises(InputError, match="`mask_maker` only with the predictions of a detector"):
         logn.compare(logits, labels, group_counts=[1, 2, 3])

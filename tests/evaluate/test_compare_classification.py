@@ -50,12 +50,12 @@ def test_every_row_equals_measuring_that_method_alone(comparison):
         "none": lambda logits: logits,
         "logn": logn.logit_normalization(moments),
         "recommended": logn.recommend(moments, activation="softmax").fit(moments),
-        "loga": logn.logit_adjustment(COUNTS),
-        "norcal:gamma=0.5": logn.norcal(COUNTS, 0.5),
-        "fracal": logn.fracal(COUNTS, COUNTS.sum(), None),
-        "iif": logn.inverse_image_frequency(COUNTS),
-        "tau-norm": logn.tau_norm(WEIGHT, 1.0),
-        "temperature:value=2": logn.temperature(CLASSES, 2.0),
+        "loga": logn.methods.logit_adjustment(COUNTS),
+        "norcal:gamma=0.5": logn.methods.norcal(COUNTS, 0.5),
+        "fracal": logn.methods.fracal(COUNTS, COUNTS.sum(), None),
+        "iif": logn.methods.inverse_image_frequency(COUNTS),
+        "tau-norm": logn.methods.tau_norm(WEIGHT, 1.0),
+        "temperature:value=2": logn.methods.temperature(CLASSES, 2.0),
     }
     assert [row.name for row in comparison.rows] == ["none", *METHODS] == list(alone)
     for row in comparison.rows:
@@ -74,8 +74,8 @@ def test_logn_helps_the_few_and_the_recommended_method_keeps_the_scores_usable(c
 
 def test_a_map_of_other_classes_is_refused():
     names = [f"class {number}" for number in range(CLASSES)]
-    source = logn.StatisticsMetadata(class_names=names[::-1])
-    affine = logn.logit_adjustment(COUNTS).with_source(source)
+    source = StatisticsMetadata(class_names=names[::-1])
+    affine = logn.methods.logit_adjustment(COUNTS).with_source(source)
     with pytest.raises(logn.InputError, match="`other` to be of the classes of the logits, whose class 0 is 'class 0'"):
         compare_classification(TEST, LABELS, {"other": affine}, class_names=names, num_bootstrap=0)
     options = {"class_names": names, "num_bootstrap": 0, "allow_mismatch": True}
@@ -192,7 +192,7 @@ def test_a_value_is_chosen_on_dev_and_reported_on_all_test_rows():
     options = {"counts": COUNTS, "sweeps": ["tau=0:2:0.5"], "num_bootstrap": 0}
     found = compare_classification(TEST, LABELS, [], dev=(DEV, DEV_LABELS), **options)
     (curve,) = found.curves
-    maps = [logn.logit_adjustment(COUNTS, tau) for tau in curve.sweep.values]
+    maps = [logn.methods.logit_adjustment(COUNTS, tau) for tau in curve.sweep.values]
     dev = [classification_metrics(affine(DEV.astype(float)), DEV_LABELS)["top-1"] for affine in maps]
     assert curve.choosing == pytest.approx(dev)
     assert curve.chosen == curve.sweep.specs[int(np.argmax(dev))]
@@ -338,4 +338,4 @@ def test_settings_are_the_same_objects_as_for_detectors():
 def test_fracal_takes_dimensions():
     dimensions = np.linspace(0.5, 1.5, CLASSES)
     found = compare_classification(TEST, LABELS, ["fracal"], counts=COUNTS, dimensions=dimensions, num_bootstrap=0)
-    assert found["fracal"].transform == logn.fracal(COUNTS, COUNTS.sum(), dimensions)
+    assert found["fracal"].transform == logn.methods.fracal(COUNTS, COUNTS.sum(), dimensions)

@@ -3,6 +3,7 @@
 import numpy as np
 
 import logn
+from logn.classes.shares import ClassShares
 from logn.evaluate.comparison.settings import CompareSettings
 
 
@@ -11,7 +12,7 @@ def maps_of(found):
 
 
 def test_a_target_reaches_all_methods_that_can_aim(softmax_split):
-    mix = logn.ClassShares(np.arange(1.0, 11.0), tuple(f"thing {number}" for number in reversed(range(10))))
+    mix = ClassShares(np.arange(1.0, 11.0), tuple(f"thing {number}" for number in reversed(range(10))))
     settings = CompareSettings(num_bootstrap=0)
     found = maps_of(
         logn.compare(
@@ -24,5 +25,5 @@ def test_a_target_reaches_all_methods_that_can_aim(softmax_split):
         )
     )
     counts = softmax_split.counts.instance_counts
-    assert found["loga"] == logn.logit_adjustment(counts, background=-1, target=np.arange(10.0, 0.0, -1.0))
-    assert found["norcal:target=uniform"] == logn.norcal(counts, background=-1)
+    assert found["loga"] == logn.methods.logit_adjustment(counts, background=-1, target=np.arange(10.0, 0.0, -1.0))
+    assert found["norcal:target=uniform"] == logn.methods.norcal(counts, background=-1)

@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import logn
+from logn.statistics.moments import StatisticsMetadata
 
 # Probabilities 0.9/0.1, 0.75/0.25 and 0.6/0.4: the mean is 0.75 and 0.25.
 TWO_CLASSES = np.log([[9.0, 1.0], [6.0, 2.0], [3.0, 2.0]])
@@ -15,7 +16,7 @@ TWO_CLASSES = np.log([[9.0, 1.0], [6.0, 2.0], [3.0, 2.0]])
 
 def moments_of(rows, **metadata):
     moments = logn.ClassMoments(
-        rows.shape[1], mean_probability=True, sample_rows=500, metadata=logn.StatisticsMetadata(**metadata)
+        rows.shape[1], mean_probability=True, sample_rows=500, metadata=StatisticsMetadata(**metadata)
     )
     moments.update(rows)
     return moments
@@ -79,7 +80,9 @@ def test_where_cross_entropy_has_converged_it_is_logit_adjustment_without_counts
     model = LogisticRegression(max_iter=5000, tol=1e-8).fit(images[train] / 16, digits[train])
     moments = moments_of(model.decision_function(images[train] / 16), activation="softmax")
     np.testing.assert_allclose(moments.mean_probability, counts / counts.sum(), rtol=1e-4)
-    np.testing.assert_allclose(logn.prior2posterior(moments).shift, logn.logit_adjustment(counts).shift, atol=1e-3)
+    np.testing.assert_allclose(
+        logn.prior2posterior(moments).shift, logn.methods.logit_adjustment(counts).shift, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,4 +95,4 @@ def test_where_cross_entropy_has_converged_it_is_logit_adjustment_without_counts
     ],
 )
 def test_logit_adjustment_towards_a_target(options, expected):
-    np.testing.assert_allclose(logn.logit_adjustment([90, 9, 1], **options).shift, expected, atol=1e-12)
+    np.testing.assert_allclose(logn.methods.logit_adjustment([90, 9, 1], **options).shift, expected, atol=1e-12)

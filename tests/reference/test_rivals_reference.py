@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import logn
+from logn.classes.dimensions import fractal_dimension
 from logn.logits.arrays import softmax
 
 T = np.array([1.0, 0.8, 0.2, 1.5])
@@ -15,11 +16,11 @@ SCORES = 2e-6
     ("tau", "expected"), [(1.0, [0.018477, 0.151280, 0.830243]), (0.5, [0.123726, 0.320335, 0.555939])]
 )
 def test_logit_adjustment_without_background(tau, expected):
-    np.testing.assert_allclose(softmax(logn.logit_adjustment(N, tau)(T[:3])), expected, atol=SCORES)
+    np.testing.assert_allclose(softmax(logn.methods.logit_adjustment(N, tau)(T[:3])), expected, atol=SCORES)
 
 
 def test_logit_adjustment_logits():
-    np.testing.assert_allclose(logn.logit_adjustment(N)(T[:3]), [1.104360, 3.206945, 4.909530], atol=SCORES)
+    np.testing.assert_allclose(logn.methods.logit_adjustment(N)(T[:3]), [1.104360, 3.206945, 4.909530], atol=SCORES)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_logit_adjustment_logits():
     ],
 )
 def test_logit_adjustment_beside_a_background(tau, priors, expected):
-    affine = logn.logit_adjustment(N, tau, background=-1, priors=priors)
+    affine = logn.methods.logit_adjustment(N, tau, background=-1, priors=priors)
     np.testing.assert_allclose(softmax(affine(T)), expected, atol=SCORES)
 
 
@@ -45,11 +46,11 @@ def test_logit_adjustment_beside_a_background(tau, priors, expected):
     ],
 )
 def test_norcal(options, expected):
-    np.testing.assert_allclose(softmax(logn.norcal(N, background=-1, **options)(T)), expected, atol=SCORES)
+    np.testing.assert_allclose(softmax(logn.methods.norcal(N, background=-1, **options)(T)), expected, atol=SCORES)
 
 
 def test_norcal_shift_is_the_weight_of_the_probabilities():
-    affine = logn.norcal(N, 0.6, background=-1)
+    affine = logn.methods.norcal(N, 0.6, background=-1)
     weighted = softmax(T) * np.exp(affine.shift)
     np.testing.assert_allclose(weighted, [0.016109, 0.052506, 0.114719, 0.420938], atol=SCORES)
     np.testing.assert_allclose(weighted / weighted.sum(), softmax(affine(T)), atol=1e-15)
@@ -59,14 +60,14 @@ def test_fractal_dimension():
     first = [(0.1, 0.1), (0.9, 0.1), (0.1, 0.9), (0.9, 0.9), (0.5, 0.5), (0.3, 0.7), (0.7, 0.3), (0.5, 0.1), (0.1, 0.5)]
     second = [(0.10, 0.10), (0.12, 0.12), (0.14, 0.10), (0.60, 0.12)]
     third = [(0.2, 0.2), (0.8, 0.8)]
-    dimensions = logn.fractal_dimension(first + second + third, [0] * 9 + [1] * 4 + [2] * 2, num_classes=3)
+    dimensions = fractal_dimension(first + second + third, [0] * 9 + [1] * 4 + [2] * 2, num_classes=3)
     np.testing.assert_allclose(dimensions, [1.795877, 1.0, 1.0], atol=SCORES)
 
 
 def test_a_centre_on_the_far_edge_lies_in_no_cell():
     centres = [(0.1, 0.1), (0.9, 0.1), (0.1, 0.9), (1.0, 1.0)]
     # Four boxes, so grids of 1 and 4 cells: one cell and three cells are occupied.
-    assert logn.fractal_dimension(centres, [0] * 4, num_classes=1)[0] == pytest.approx(np.log2(3))
+    assert fractal_dimension(centres, [0] * 4, num_classes=1)[0] == pytest.approx(np.log2(3))
 
 
 @pytest.mark.parametrize(
@@ -80,25 +81,25 @@ def test_a_centre_on_the_far_edge_lies_in_no_cell():
     ],
 )
 def test_fracal_softmax(counts, dimensions, power, expected):
-    affine = logn.fracal(counts, 100, dimensions, background=-1, power=power)
+    affine = logn.methods.fracal(counts, 100, dimensions, background=-1, power=power)
     np.testing.assert_allclose(softmax(affine(T)), expected, atol=SCORES)
 
 
 def test_fracal_frequency_shift():
-    affine = logn.fracal([60, 20, 1], 100, None, background=-1)
+    affine = logn.methods.fracal([60, 20, 1], 100, None, background=-1)
     np.testing.assert_allclose(affine.shift, [-0.255273, 0.221849, 1.522879, 0.0], atol=SCORES)
-    natural = logn.fracal([60, 20, 1], 100, None, background=-1, base=np.e)
+    natural = logn.methods.fracal([60, 20, 1], 100, None, background=-1, base=np.e)
     np.testing.assert_allclose(natural.shift, affine.shift * np.log(10), atol=1e-12)
 
 
 def test_fracal_sigmoid():
-    transform = logn.FracalSigmoid.fit([60, 20, 1], 100, [1.795877, 1.0, 1.0])
+    transform = logn.methods.FracalSigmoid.fit([60, 20, 1], 100, [1.795877, 1.0, 1.0])
     np.testing.assert_allclose(transform(T[:3]), [0.451118, 0.537844, 0.482177], atol=SCORES)
 
 
 def test_fracal_sigmoid_on_tensors():
     torch = pytest.importorskip("torch")
-    transform = logn.FracalSigmoid.fit([60, 20, 1], 100, [1.795877, 1.0, 1.0])
+    transform = logn.methods.FracalSigmoid.fit([60, 20, 1], 100, [1.795877, 1.0, 1.0])
     np.testing.assert_allclose(transform(torch.tensor(T[:3])).numpy(), transform(T[:3]), atol=1e-12)
 
 
@@ -110,7 +111,7 @@ def test_fracal_sigmoid_on_tensors():
     ],
 )
 def test_inverse_image_frequency(variant, factors, expected):
-    affine = logn.inverse_image_frequency(N, variant)
+    affine = logn.methods.inverse_image_frequency(N, variant)
     np.testing.assert_allclose(affine.scale, factors, atol=SCORES)
     np.testing.assert_allclose(softmax(affine(T[:3])), expected, atol=SCORES)
 
@@ -121,8 +122,8 @@ def test_inverse_image_frequency(variant, factors, expected):
 def test_tau_norm_drops_the_bias(tau, expected):
     weight, bias = np.array([[3, 4], [0.6, 0.8], [0, 0.5]]), np.array([0.1, 0.2, 0.3])
     feature = np.array([1.0, 2.0])
-    np.testing.assert_allclose(logn.tau_norm(weight, tau)(weight @ feature), expected, atol=SCORES)
-    np.testing.assert_allclose(logn.tau_norm(weight, tau, bias)(weight @ feature + bias), expected, atol=SCORES)
+    np.testing.assert_allclose(logn.methods.tau_norm(weight, tau)(weight @ feature), expected, atol=SCORES)
+    np.testing.assert_allclose(logn.methods.tau_norm(weight, tau, bias)(weight @ feature + bias), expected, atol=SCORES)
 
 
 @pytest.mark.parametrize("background", [0, -1])
@@ -132,28 +133,28 @@ def test_tau_norm_beside_a_background_drops_the_biases_of_the_classes(background
     order = (own_weight, weight) if background == 0 else (weight, own_weight)
     biases = (own_bias, bias) if background == 0 else (bias, own_bias)
     whole, offsets = np.concatenate(order), np.concatenate(biases)
-    found = logn.tau_norm(whole, 0.7, offsets, background=background)(whole @ feature + offsets)
+    found = logn.methods.tau_norm(whole, 0.7, offsets, background=background)(whole @ feature + offsets)
     expected = [3.565444, 2.2, 1.624505]
     np.testing.assert_allclose(found, [-0.6, *expected] if background == 0 else [*expected, -0.6], atol=SCORES)
 
 
 def test_defaults_are_those_that_the_authors_published():
     # NorCal's gamma 0.6 on image counts; FRACAL's lambda 2 and base 10, in both forms.
-    np.testing.assert_allclose(logn.norcal(N).shift, -0.6 * np.log(N), atol=1e-12)
+    np.testing.assert_allclose(logn.methods.norcal(N).shift, -0.6 * np.log(N), atol=1e-12)
     dimensions = np.array([1.795877, 1.0, 1.0])
     frequency = -np.log10(np.array([0.6, 0.2, 0.01])) - np.log10(3)
-    shift = logn.fracal([60, 20, 1], 100, dimensions).shift
+    shift = logn.methods.fracal([60, 20, 1], 100, dimensions).shift
     np.testing.assert_allclose(shift, frequency - 2 * np.log(dimensions), atol=1e-12)
     spatial = -np.log10(dimensions**2 / (dimensions**2).sum()) - np.log10(3)
     np.testing.assert_allclose(
-        logn.FracalSigmoid.fit([60, 20, 1], 100, dimensions).shift, frequency + spatial, atol=1e-12
+        logn.methods.FracalSigmoid.fit([60, 20, 1], 100, dimensions).shift, frequency + spatial, atol=1e-12
     )
-    np.testing.assert_allclose(logn.inverse_image_frequency(N).scale, np.log(112 / (N + 1)) + 1, atol=1e-12)
+    np.testing.assert_allclose(logn.methods.inverse_image_frequency(N).scale, np.log(112 / (N + 1)) + 1, atol=1e-12)
 
 
 @pytest.mark.parametrize("background", [None, 0, -1])
 def test_a_temperature_divides_the_background_too(background):
-    np.testing.assert_allclose(logn.temperature(4, 2.0, background=background)(T), T / 2, atol=1e-15)
+    np.testing.assert_allclose(logn.methods.temperature(4, 2.0, background=background)(T), T / 2, atol=1e-15)
 
 
 def test_cascade_averages_logits():
@@ -171,4 +172,4 @@ def test_cascade_averages_logits():
     ],
 )
 def test_other_inverse_image_frequencies(variant, factors):
-    np.testing.assert_allclose(logn.inverse_image_frequency(N, variant).scale, factors, atol=1e-6)
+    np.testing.assert_allclose(logn.methods.inverse_image_frequency(N, variant).scale, factors, atol=1e-6)

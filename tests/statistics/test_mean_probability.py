@@ -12,9 +12,10 @@ from torch import nn
 
 import logn
 from logn.logits.arrays import sigmoid, softmax
+from logn.statistics.moments import StatisticsMetadata
 
 ROWS = hnp.arrays(np.float64, st.tuples(st.integers(1, 20), st.just(4)), elements=st.floats(-900, 900))
-SOFTMAX = logn.StatisticsMetadata(activation="softmax")
+SOFTMAX = StatisticsMetadata(activation="softmax")
 SCORES = {"softmax": softmax, "sigmoid": sigmoid}
 
 
@@ -76,7 +77,7 @@ def test_reading_it_gives_a_copy():
 )
 def test_the_activation_is_the_recorded_one(metadata, kind):
     rows = np.random.default_rng(1).normal(size=(9, 3))
-    moments = moments_of(rows, metadata=logn.StatisticsMetadata(**metadata))
+    moments = moments_of(rows, metadata=StatisticsMetadata(**metadata))
     np.testing.assert_allclose(moments.mean_probability, SCORES[kind](rows).mean(axis=0))
     other = "softmax" if kind == "sigmoid" else "sigmoid"
     if metadata:

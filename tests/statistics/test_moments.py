@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import logn
+from logn.statistics.moments import StatisticsMetadata
 
 FINITE = st.floats(-1e4, 1e4, width=32)
 ROWS = hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=20), elements=FINITE)
@@ -180,7 +181,7 @@ def test_wrong_arguments_are_refused(arguments):
     ],
 )
 def test_statistics_of_different_things_do_not_merge(field, value):
-    base = logn.StatisticsMetadata(class_names=("a", "b"), population="anchors")
+    base = StatisticsMetadata(class_names=("a", "b"), population="anchors")
     mine = moments_of(np.ones((2, 2)), metadata=base)
     theirs = moments_of(np.ones((2, 2)), metadata=base.with_changes(**{field: value}))
     with pytest.raises(logn.InputError, match=f"`{field}`"):
@@ -195,7 +196,7 @@ def test_another_class_count_does_not_merge():
 
 def test_class_names_must_fit():
     with pytest.raises(logn.InputError, match="one name per column"):
-        logn.ClassMoments(3, metadata=logn.StatisticsMetadata(class_names=("a",)))
+        logn.ClassMoments(3, metadata=StatisticsMetadata(class_names=("a",)))
 
 
 @pytest.mark.parametrize("other", [None, np.zeros((4, 3))])
@@ -235,7 +236,7 @@ def test_merging_all_says_what_does_not_merge():
         logn.ClassMoments.merge_all([logn.ClassMoments(2), np.zeros(2)])
     with pytest.raises(logn.InputError, match="to have 2 columns, but got 3"):
         logn.ClassMoments.merge_all([logn.ClassMoments(2), logn.ClassMoments(3)])
-    names = [logn.StatisticsMetadata(class_names=names) for names in (("cat", "dog"), ("cat", "cow"))]
+    names = [StatisticsMetadata(class_names=names) for names in (("cat", "dog"), ("cat", "cow"))]
     with pytest.raises(logn.InputError, match="of one `class_names` to merge"):
         logn.ClassMoments.merge_all([logn.ClassMoments(2, metadata=metadata) for metadata in names])
 

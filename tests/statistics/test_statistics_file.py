@@ -5,9 +5,10 @@ import pytest
 from safetensors.numpy import load_file, save, save_file
 
 import logn
+from logn.statistics.moments import StatisticsMetadata
 from logn.statistics.sums import VECTORS
 
-META = logn.StatisticsMetadata(
+META = StatisticsMetadata(
     class_names=("bg", "naïve", "<script>"),
     background=0,
     activation="softmax",

@@ -132,7 +132,7 @@ def _deployment(
         picked = _draw(mix, labels["test"], seed)
         logits, real = rows["test"][picked], labels["test"][picked]
         share = np.bincount(real, minlength=len(mix)) / len(real)
-        estimate = logn.estimate_prior(logits, moments, num_bootstrap=2, activation="softmax")
+        estimate = logn.methods.estimate_prior(logits, moments, num_bootstrap=2, activation="softmax")
         off.append(total_variation(estimate.shares, share))
         smoothed = np.maximum(share, 0.5 / len(real))
         maps = {

@@ -22,7 +22,7 @@ class LogitAdjustedLoss(HeadLoss):
         background: Where the background is: None, 0 or -1.
         tau: Strength; 0 is cross entropy.
         background_count: Samples of the background, by default as many as of all classes together: its logit is then
-            left alone, as by `logn.logit_adjustment`.
+            left alone, as by `logn.methods.logit_adjustment`.
         reduction: "mean", "sum" or "none".
 
     Example:

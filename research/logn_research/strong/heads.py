@@ -17,6 +17,7 @@ from torch.nn import functional
 
 import logn
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
+from logn.statistics.moments import StatisticsMetadata
 from logn_research.datasets.samplers import RepeatFactorSampler
 from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_split
 from logn_research.training.layers import class_layer
@@ -186,7 +187,7 @@ def write_head(spec: HeadSpec, head: nn.Module, data: LabelledProposals, root: P
     background = 0 if spec.activation == "softmax" else None
     columns = len(data.names) + (background is not None)
     names = ("background", *data.names) if background == 0 else data.names
-    metadata = logn.StatisticsMetadata(names, background, spec.activation, population="proposals")
+    metadata = StatisticsMetadata(names, background, spec.activation, population="proposals")
     moments = logn.ClassMoments(columns, sample_rows=20_000, mean_probability=True, metadata=metadata)
     for index in range(len(data.images)):
         moments.update(_logits(head, data.cache.features[index, data.used[index]]))

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn import ClassAffine, ClassMoments, CompareSettings
+from logn import ClassAffine, ClassMoments
+from logn.evaluate.comparison.settings import CompareSettings
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.diagnosis import active_classes
 
@@ -55,11 +56,13 @@ def methods(moments: ClassMoments, counts: Any = None) -> dict[str, ClassAffine]
         maps["half prior centred, margin -4"] = over_foreground(0.5 * (prior[live].mean() - prior) - 4.0)
         maps["margin -4"] = over_foreground(np.full(len(mean), -4.0))
     if counts is not None:
-        maps["norcal"] = logn.norcal(np.maximum(counts.image_counts, 1), background=place)
+        maps["norcal"] = logn.methods.norcal(np.maximum(counts.image_counts, 1), background=place)
         raw = np.maximum(counts.instance_counts, 1)
-        maps["loga"] = logn.logit_adjustment(raw, priors=False, background=place)
+        maps["loga"] = logn.methods.logit_adjustment(raw, priors=False, background=place)
         if place is not None:
-            maps["fracal"] = logn.fracal(np.maximum(counts.image_counts, 1), counts.num_images, None, background=place)
+            maps["fracal"] = logn.methods.fracal(
+                np.maximum(counts.image_counts, 1), counts.num_images, None, background=place
+            )
     return maps
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 import logn
-from logn import ClassAffine, ClassMoments, CompareSettings, PredictionStore
+from logn import ClassAffine, ClassMoments, PredictionStore
+from logn.evaluate.comparison.settings import CompareSettings
 from logn.statistics.diagnosis import spearman
 from logn_research.strong.heads import _iou
 

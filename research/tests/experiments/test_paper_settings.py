@@ -23,6 +23,7 @@ from torch import nn
 import logn
 from logn.calibrators.methods import fit
 from logn.classes.counts import ClassCounts
+from logn.statistics.moments import StatisticsMetadata
 
 FOLDERS = Folders(Path("data"), Path("run"))
 
@@ -97,7 +98,7 @@ def test_a_moving_average_has_the_momentum_and_the_start_of_the_official_code():
 
 def test_the_parts_of_logn_in_the_figure_of_errors_are_those_of_the_equation():
     generator = np.random.default_rng(0)
-    moments = logn.ClassMoments(4, metadata=logn.StatisticsMetadata(background=0, activation="softmax"))
+    moments = logn.ClassMoments(4, metadata=StatisticsMetadata(background=0, activation="softmax"))
     moments.update(generator.normal([5.0, -1.0, 0.0, -2.0], [1.0, 0.5, 1.5, 2.0], (200, 4)))
     mean, std = moments.mean[1:], np.sqrt(moments.variance[1:] + 1e-5)
     expected = {

@@ -59,7 +59,7 @@ def test_the_hook_collects_attaches_and_lets_the_framework_evaluate(config, chec
 def test_the_example_tests_with_a_saved_map_as_with_a_collected_one(config, checkpoint, tmp_path, monkeypatch, capsys):
     path = tmp_path / "config.py"
     config.dump(path)
-    example = str(ROOT / "examples" / "mmdetection" / "test.py")
+    example = str(ROOT / "examples" / "mmdetection/test.py")
     results = []
     for extra in (["--save-to", str(tmp_path / "map.safetensors")], ["--maps", str(tmp_path / "map.safetensors")]):
         arguments = [example, str(path), checkpoint, "--work-dir", str(tmp_path / "work"), *extra]

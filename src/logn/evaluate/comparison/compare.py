@@ -45,7 +45,7 @@ def compare(
 
     Args:
         store: The proposals of all images, or the path of their store. Or the logits of a classifier, as
-            `logn.compare_classification` takes them; then `annotations` are the labels, and `fit_inputs` are its other
+            `compare_classification` takes them; then `annotations` are the labels, and `fit_inputs` are its other
             arguments.
         annotations: Ground truth of the same images: LVIS, COCO, YOLO or VOC annotations, or the content of a file.
         methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a

@@ -84,9 +84,10 @@ class Comparison:
 
     Example:
         >>> import logn, tempfile
+        >>> from logn.evaluate.comparison.settings import CompareSettings
         >>> labels = np.repeat([0, 1, 2], 20)
         >>> logits = 2 * np.eye(3)[labels] + [3.0, 1.0, 0.0]
-        >>> settings = logn.CompareSettings(num_bootstrap=0)
+        >>> settings = CompareSettings(num_bootstrap=0)
         >>> comparison = logn.compare(logits, labels, ["logn"], train_logits=logits, settings=settings)
         >>> [(row.name, round(row["top-1"], 2)) for row in comparison.rows]
         [('none', 0.33), ('logn', 1.0)]

@@ -163,7 +163,7 @@ def correct(
         class_names: ONNX: name of each column, or a file of them, for the record.
         like: ONNX files and functions: the name of a preset of `logn.logits.images`, such as "yolox".
         progress: Called with the number of images whenever some are done.
-        preprocessing: Fields of `logn.Preprocessing` in which the model differs from that, such as `size=(640, 640)`.
+        preprocessing: Fields of `Preprocessing` in which the model differs from that, such as `size=(640, 640)`.
 
     Returns:
         What was found and done. Where there is nothing to correct (and no `method` was asked for), its `method` is
