@@ -10,23 +10,17 @@ from contextvars import ContextVar
 # The words of the command that runs, for what it writes to say how it was made.
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("command_line", default=())
 
-_SIZE = ("--size", "--image-size", "--imgsz")
-_NAMES = ("--class-names", "--classes")
-# Other spellings of options, and those without a value.
+# Options that have a short form, and those without a value.
 _SPELLINGS = {
-    "--size": _SIZE,
-    "--image-size": _SIZE,
-    "--class-names": _NAMES,
-    "--data": ("--data", "-d"),
-    "--images": ("--images", "--root"),
+    "--data": ("--data", "-d", "-a"),
+    "--output": ("--output", "-o"),
     "--statistics": ("--statistics", "-s"),
+    "--method": ("--method", "-m"),
 }
-_FLAGS = ("--trust", "--coco", "--only-predicted", "--allow-missing", "--allow-mismatch")
-# How a model is opened and run, which has to be said to every verb that runs it.
-_TORCH = ("--trust", "--device", "--image-size")
-_ONNX = (
-    *("--like", "--size", "--resize", "--mean", "--std", "--max-value", "--channels", "--pad-value"),
-    *("--background", "--activation", "--tensor", "--class-names"),
+_FLAGS = ("--trust",)
+# How a model is opened and run, which every verb that runs it must be told.
+HOW_IT_RUNS = (
+    *("--like", "--size", "--background", "--activation", "--tensor", "--class-names", "--device", "--trust"),
 )
 
 
@@ -42,10 +36,8 @@ def command(*words: str | os.PathLike[str], keep: Iterable[str] = (), given: Seq
         >>> command("logn", "inspect", "my run/stats.safetensors")
         "logn inspect 'my run/stats.safetensors'"
         >>> typed = ["logn", "correct", "a.onnx", "--like=yolox", "--images", "train", "--size", "416x416"]
-        >>> command("logn", "predict", "a.onnx", keep=how_it_runs("a.onnx"), given=typed)
+        >>> command("logn", "predict", "a.onnx", keep=HOW_IT_RUNS, given=typed)
         'logn predict a.onnx --like yolox --size 416x416'
-        >>> command("logn", "predict", "a.pt", keep=how_it_runs("a.pt"), given=["--trust", "--size", "480x640"])
-        'logn predict a.pt --trust --image-size 640'
     """
     return shlex.join([*map(str, words), *kept_words(keep, given)])
 
@@ -53,7 +45,12 @@ def command(*words: str | os.PathLike[str], keep: Iterable[str] = (), given: Seq
 def kept_words(keep: Iterable[str], given: Sequence[str] | None = None) -> list[str]:
     """Options with their values, as far as they were given; the arguments are those of `command`."""
     typed = COMMAND_LINE.get() if given is None else given
-    return [word for option in keep for value in values_of(typed, option) for word in _written(option, value)]
+    return [
+        word
+        for option in keep
+        for value in values_of(typed, option)
+        for word in ((option,) if option in _FLAGS else (option, value))
+    ]
 
 
 def corrected_name(model: str | os.PathLike[str]) -> str:
@@ -70,18 +67,13 @@ def corrected_name(model: str | os.PathLike[str]) -> str:
     return "corrected.safetensors" if ":" in name and not os.path.exists(name) else "corrected"
 
 
-def how_it_runs(model: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The options on how a model is opened and run."""
-    return _ONNX if os.fspath(model).lower().endswith(".onnx") else _TORCH
-
-
 def values_of(typed: Sequence[str], option: str) -> Iterator[str]:
     """What stands behind an option in the words of a command, in any spelling; an empty text behind a flag.
 
     Example:
-        >>> [*values_of(["logn", "compare", "store", "-s", "a b.safetensors", "--coco"], "--statistics")]
+        >>> [*values_of(["logn", "compare", "store", "-s", "a b.safetensors"], "--statistics")]
         ['a b.safetensors']
-        >>> [*values_of(["logn", "compare", "store", "--coco"], "--coco")]
+        >>> [*values_of(["logn", "predict", "best.pt", "--trust"], "--trust")]
         ['']
     """
     spellings = _SPELLINGS.get(option, (option,))
@@ -93,11 +85,3 @@ def values_of(typed: Sequence[str], option: str) -> Iterator[str]:
             yield ""
         elif equals or place + 1 < len(typed):
             yield value if equals else typed[place + 1]
-
-
-def _written(option: str, value: str) -> tuple[str, ...]:
-    if option in _FLAGS:
-        return (option,)
-    if option == "--image-size":  # of Ultralytics, which has one side
-        value = max(value.lower().split("x"), key=int)
-    return option, value

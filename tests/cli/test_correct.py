@@ -1,7 +1,6 @@
-"""`logn correct`: ONNX files, runs and functions in, corrected ones out; what is said, and what is refused."""
+"""`logn correct`: ONNX files and functions in, corrected ones out; what is printed, and what is refused."""
 
 import json
-import re
 
 import numpy as np
 import onnx
@@ -9,18 +8,11 @@ import onnx.parser
 import onnxruntime
 import pytest
 import torch
-from logn_research.training.checkpoint import Checkpoint
-from logn_research.training.classifiers import build_classifier
-from logn_research.training.detectors import build_detector
-from logn_research.training.settings import ClassifierSettings, DetectorSettings
-from logn_research.training.train import load_classifier, load_detector
 from onnx import numpy_helper
 from PIL import Image
 from safetensors.torch import load_file
-from torch import nn
 
 from logn.calibrators.affine import ClassAffine
-from logn.logits.images import read_rgb
 from logn.logits.onnx.file import exposing
 from logn.statistics.moments import ClassMoments
 
@@ -71,7 +63,7 @@ def left_in(folder):
 
 def test_an_onnx_file(run, tmp_path, model, images):
     out = tmp_path / "corrected.onnx"
-    done = run("correct", model, "--images", images, "--mean", "0", "-o", out, "--threshold", "0.2", "--json")
+    done = run("correct", model, "--images", images, "--like", "rtdetr", "-o", out, "--at", "0.2", "--json")
     assert done.code == 0
     assert (done.json["num_classes"], done.json["activation"], done.json["layer"]) == (CLASSES, "sigmoid", "z")
     assert (done.json["method"], done.json["recommendation"]["method"]) == ("recommended", "recommended")
@@ -87,17 +79,9 @@ def test_an_onnx_file(run, tmp_path, model, images):
         assert [str(value) for value in getattr(before, kind)] == [str(value) for value in getattr(after, kind)]
     moments = ClassMoments.load(tmp_path / "corrected.statistics.safetensors")
     np.testing.assert_allclose(moments.mean, TAIL, atol=0.2)
-
-
-def test_the_threshold_that_is_named_keeps_as_many_scores(run, tmp_path, model, images):
-    out = tmp_path / "corrected.onnx"
-    told = run("correct", model, "--images", images, "--max-value", "1", "-o", out, "--threshold", "0.2", "--json")
-    change = told.json["change"]
-    moments = ClassMoments.load(tmp_path / "corrected.statistics.safetensors")
-    rows = moments.sample.astype(np.float64)
-    affine = ClassAffine.load(tmp_path / "corrected.affine.safetensors")
+    # The threshold that is named keeps as many scores; the sample is in half precision, and some scores are equal.
+    rows, change = moments.sample.astype(np.float64), done.json["change"]
     old, new = (1 / (1 + np.exp(-values)) for values in (rows, affine(rows)))
-    # The sample is in half precision, and some of its scores are equal.
     assert (new > change["matching"]).sum() <= (old > 0.2).sum() <= (new >= change["matching"]).sum()
     assert (old > 0.2).sum() > 100
     assert change["before"] == pytest.approx((old > 0.2).sum() / len(rows) * 256)
@@ -105,40 +89,33 @@ def test_the_threshold_that_is_named_keeps_as_many_scores(run, tmp_path, model, 
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_what_is_said_fits_the_terminal(run, tmp_path, model, images, monkeypatch, width):
+def test_what_is_printed_fits_the_terminal(run, tmp_path, model, images, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    done = run("correct", model, "--images", images, "--like", "rtdetr", "-o", tmp_path / "corrected.onnx")
-    assert done.code == 0
+    correct = ("correct", model, "--images", images, "--like", "rtdetr")
+    done = run(*correct, "-o", tmp_path / "corrected.onnx")
     lines = done.out.splitlines()
-    assert [line.split()[0] for line in lines if line[0] != " "] == [
-        "Found",
-        "Ran",
-        "Finding",
-        "Did",
-        "Change",
-        "Proof",
-        "Wrote",
-    ]
+    assert [line.split()[0] for line in lines if line[0] != " "] == ["Model", "Ran", "Did", "Scores", "Wrote"]
     # What has no space to break at, such as a path, may stand out.
-    assert all(len(line) <= width or len(line[9:].split()) == 1 for line in lines)
-    text = " ".join(done.out.split())
-    assert f"Found ONNX: {CLASSES} classes at `z`, before sigmoid, no background." in text
-    assert "Ran 12 images, stretch to 16x16, 0 to 1 (--like rtdetr); 3,072 rows of logits." in text
-    assert "Finding Long-tailed: of" in text
-    assert "Did what LogN recommends, half of the prior." in text
-    assert "the largest difference from scale x logit + shift is" in text
-    assert f"logn predict {model} --data val.json" in done.err
+    assert all(len(line) <= width or len(line[8:].split()) <= 2 for line in lines)
+    assert "Did half of the prior, as recommended." in " ".join(done.out.split())
+    printed = done.err.splitlines()
+    assert [line.split(": ")[0] for line in printed] == ["Does it help? With labels", "Then"]
+    assert f"logn predict {model} --data val.json -o predictions --like rtdetr" in printed[0]
+    if width == 100:
+        assert len(lines) + len(printed) <= 10
+    verbose = run(*correct, "-o", tmp_path / "again.onnx", "--verbose").out
+    assert "before sigmoid, no background." in verbose
+    assert "largest difference" in verbose
 
 
-def test_a_dry_run_writes_nothing(run, tmp_path, model, images):
-    done = run("correct", model, "--images", images, "--like", "rtdetr", "--dry-run")
-    assert done.code == 0
-    assert "Wrote    nothing (--dry-run)." in done.out
-    assert "Proof" in done.out
+def test_without_an_output_nothing_is_written(run, tmp_path, model, images):
+    done = run("correct", model, "--images", images, "--like", "rtdetr")
+    assert "Wrote   nothing without -o; the correction is proven on" in done.out
+    assert done.err == f"To write it: logn correct {model} --images {images} --like rtdetr -o corrected.onnx\n"
     assert left_in(tmp_path) == {"train", "model.onnx"}
 
 
-def test_nothing_to_correct_is_said_and_is_no_error(run, tmp_path, images):
+def test_nothing_to_correct_is_no_error(run, tmp_path, images):
     level = save_onnx(tmp_path / "level.onnx", np.full(CLASSES, 1.0), np.full(CLASSES, -3.0))
     # Weights of equal spread: the same row, turned around the axis of equal channels.
     file = onnx.load(str(level))
@@ -150,8 +127,7 @@ def test_nothing_to_correct_is_said_and_is_no_error(run, tmp_path, images):
     common = ("correct", level, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx")
     done = run(*common)
     assert done.code == 0
-    assert "nothing, and wrote nothing: use the model as it is" in " ".join(done.out.split())
-    assert "little to correct" in " ".join(done.out.split())
+    assert "nothing, since there is little to correct: use the model as it is" in " ".join(done.out.split())
     assert left_in(tmp_path) == {"train", "level.onnx"}
     forced = run(*common, "--method", "logn", "--json")
     assert (forced.code, forced.json["method"], forced.json["recommendation"]["method"]) == (0, "logn", "none")
@@ -162,76 +138,27 @@ def test_images_that_labels_list(run, tmp_path, model, images):
     listed = [{"id": number, "file_name": f"{number:02}.png", "height": 48, "width": 64} for number in range(3)]
     content = {"images": listed, "annotations": [], "categories": [{"id": 1, "name": "cup"}]}
     (tmp_path / "labels.json").write_text(json.dumps(content))
-    done = run(
-        "correct",
-        model,
-        "--data",
-        tmp_path / "labels.json",
-        "--images",
-        images,
-        "--like",
-        "rtdetr",
-        "--dry-run",
-        "--json",
-    )
-    assert (done.code, done.json["images"]) == (0, 3)
+    options = ("--data", tmp_path / "labels.json", "--images", images, "--like", "rtdetr", "--json")
+    assert run("correct", model, *options).json["images"] == 3
 
 
-def test_unreadable_images(run, refused, tmp_path, model, images):
+def test_a_correction_in_a_file(run, tmp_path, model, images):
+    affine = ClassAffine(np.ones(CLASSES), np.arange(CLASSES, dtype=float))
+    affine.save(tmp_path / "mine.safetensors")
+    options = ("--images", images, "--like", "rtdetr", "--method", tmp_path / "mine.safetensors")
+    assert run("correct", model, *options, "-o", tmp_path / "out.onnx").code == 0
+    pixels = np.random.default_rng(3).random((2, 3, 16, 16), np.float32)
+    expected = affine(logits(model, pixels), axis=1)
+    np.testing.assert_allclose(logits(tmp_path / "out.onnx", pixels), expected, atol=1e-4)
+
+
+def test_images_that_cannot_be_read_are_left_out_with_a_warning(run, tmp_path, model, images):
     (images / "00.png").write_bytes(b"no picture")
-    common = ("correct", model, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx")
-    assert "`--skip-unreadable` leaves such images out" in refused(*common)
-    assert left_in(tmp_path) == {"train", "model.onnx"}
-    done = run(*common, "--skip-unreadable", "--json")
+    done = run("correct", model, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx", "--json")
     assert (done.code, done.json["images"]) == (0, 11)
     assert done.json["unreadable"] == [str(images / "00.png")]
     assert "1 of 12 images could not be read and were left out" in done.json["warnings"][0]
-
-
-@pytest.fixture
-def run_folder(tmp_path):
-    """A detector and a classifier with a tail, as runs."""
-
-    def make(kind):
-        torch.manual_seed(0)
-        if kind == "detector":
-            settings = DetectorSettings("small", 5)
-            network, extra = build_detector(settings), {}
-        else:
-            settings = ClassifierSettings("small", 5)
-            network, extra = build_classifier(settings), {"image_counts": [5, 4, 3, 2, 1], "data": {}}
-        layer = network.logit_layer
-        module = network.get_submodule(layer.paths[0])
-        with torch.no_grad():
-            columns = len(module.weight)
-            module.weight.copy_(torch.randn(module.weight.shape) * torch.linspace(0.3, 0.1, columns)[:, None])
-            module.bias.copy_(torch.linspace(0, -8, columns))
-        names = ("cup", "fork", "bed", "cat", "dog")
-        (tmp_path / "run").mkdir()
-        checkpoint = Checkpoint(settings, 3, network.state_dict(), class_names=names, extra=extra)
-        checkpoint.save(tmp_path / "run" / "checkpoint.safetensors")
-        return tmp_path / "run"
-
-    return make
-
-
-@pytest.mark.parametrize("kind", ["detector", "classifier"])
-def test_a_run(run, tmp_path, images, run_folder, kind):
-    source, out = run_folder(kind), tmp_path / "corrected"
-    done = run("correct", source, "--images", images, "-o", out, "--method", "recommended", "--json")
-    assert done.code == 0
-    assert (done.json["num_classes"], done.json["images"]) == (5, 12)
-    assert done.json["class_names"] == ["cup", "fork", "bed", "cat", "dog"]
-    assert left_in(out) == {"checkpoint.safetensors", "logn-statistics.safetensors", "logn-affine.safetensors"}
-    affine = ClassAffine.load(out / "logn-affine.safetensors")
-    if kind == "detector":
-        picture = torch.from_numpy(read_rgb(images / "00.png").copy()).permute(2, 0, 1).float() / 255
-        before, after = (load_detector(path).propose([picture])[0].logits for path in (source, out))
-    else:
-        picture = torch.rand(3, 3, 32, 32)
-        with torch.inference_mode():
-            before, after = (load_classifier(path)(picture) for path in (source, out))
-    np.testing.assert_allclose(np.asarray(after), affine(np.asarray(before, np.float64)), atol=1e-3)
+    assert f"Warning: {done.json['warnings'][0]}" in done.err
 
 
 FUNCTION = """
@@ -302,96 +229,52 @@ def test_a_function_that_returns_a_classifier(run, tmp_path, images, functions):
 
 def test_a_function_that_returns_a_detector_of_a_known_framework(run, tmp_path, images, functions):
     out = tmp_path / "corrected.safetensors"
-    arguments = (
-        "correct",
-        f"{functions}:detector",
-        "--images",
-        images,
-        "--max-images",
-        "3",
-        "--method",
-        "recommended",
-    )
-    done = run(*arguments, "-o", out, "--json")
+    options = ("--images", images, "--max-images", "3", "--method", "recommended", "-o", out, "--json")
+    done = run("correct", f"{functions}:detector", *options)
     assert (done.code, done.json["framework"], done.json["background"]) == (0, "torchvision, SSD", 0)
     assert done.json["num_classes"] == 5
-    module = __import__(functions)
-    model: nn.Module = module.detector()
-    model.load_state_dict(load_file(out))
+    __import__(functions).detector().load_state_dict(load_file(out))
 
 
-def test_bad_input_is_one_sentence_and_nothing_is_written(refused, tmp_path, model, images, functions, run_folder):
-    out = tmp_path / "out.onnx"
-    before = left_in(tmp_path)
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "model.onnx --images train -o out.onnx",
+            "which does not say how its images are prepared: one of yolov5, yolox",
+        ),
+        ("model.onnx -o out.onnx", "Expected `--images`, a folder of training images, or `--data`, but got neither"),
+        ("model.onnx --images empty -o out.onnx", "to hold images (.jpg"),
+        ("model.onnx --images nowhere -o out.onnx", "to be a folder of images, but there is none"),
+        ("model.onnx {given} -o model.onnx", "Expected `output` to be another file than the model"),
+        ("model.onnx {given} -o my_models_for_correct.py", "not to exist yet, but it does"),
+        ("model.onnx {given} -o out.pt", "Expected `output` to end in .onnx"),
+        ("model.onnx {given} -o nowhere/out.onnx", "Expected the folder of"),
+        ("model.onnx {given} --method logm -o out.onnx", "to be one of none, recommended"),
+        ("broken.onnx {given} -o out.onnx", "broken.onnx"),
+        ("gone --images train -o out.onnx", "to be an `.onnx` file, a Hugging Face folder"),
+        ("empty --images train -o x", "but it is none of these"),
+        ("w.safetensors --images train -o out.onnx", "weights without a model"),
+        ("{functions}:detector --images train --tensor z -o x.safetensors", "only with an ONNX file"),
+        ("{functions}:gone {given} -o x.safetensors", "be a function that can be imported"),
+        ("half_written_models:classifier {given} -o x.safetensors", "'(' was never closed (half_written_models.py"),
+        ("{functions}:nothing {given} -o x.safetensors", "to return a torch module, but got dict"),
+        ("{functions}:classifier --images train -o x.safetensors", "imagenet is for most image classifiers"),
+        ("{functions}:without_bias {given} -o x.safetensors", "to have a bias, where the correction goes"),
+        ("{functions}:read_twice {given} --method logn -o x.safetensors", "but the output `similarity` changes too"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    refused, tmp_path, monkeypatch, model, images, functions, words, sentence
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    source = run_folder("detector")
-    given = ("--images", images, "--like", "rtdetr")
-    cases = {
-        "which does not say how its images are prepared: one of yolov5, yolox": (model, "--images", images, "-o", out),
-        "Expected `--images`, a folder of training images, or `--data`, but got neither": (model, "-o", out),
-        "Expected `--output`, where to write the corrected model, but got none": (model, *given),
-        "to hold images (.jpg": (model, "--images", tmp_path / "empty", "-o", out),
-        "to be a folder of images, but there is none": (model, "--images", tmp_path / "nowhere", "-o", out),
-        "Expected `--output` to be another file than the model": (model, *given, "-o", model),
-        "not to exist yet, but it does": (model, *given, "-o", tmp_path / "my_models_for_correct.py"),
-        "Expected `--output` to end in .onnx": (model, *given, "-o", tmp_path / "out.pt"),
-        "Expected `--output` to be a folder": (source, "--images", images, "-o", tmp_path / "x.safetensors"),
-        "Expected the folder of": (model, *given, "-o", tmp_path / "nowhere" / "out.onnx"),
-        "to be an `.onnx` file, a Hugging Face folder": (tmp_path / "gone", "--images", images, "-o", out),
-        "but it is none of these": (tmp_path / "empty", "--images", images, "-o", tmp_path / "x"),
-        "weights without a model": (tmp_path / "run" / ".." / "w.safetensors", "--images", images, "-o", out),
-        "Expected no `--like` for the run": (source, *given, "-o", tmp_path / "x"),
-        "Expected `--tensor` only with an ONNX file": (
-            source,
-            "--images",
-            images,
-            "--tensor",
-            "z",
-            "-o",
-            tmp_path / "x",
-        ),
-        "Expected `--method` to be one of": (model, *given, "--method", "logm", "-o", out),
-        "be a function that can be imported": (f"{functions}:gone", *given, "-o", tmp_path / "x.safetensors"),
-        "but it cannot: '(' was never closed (half_written_models.py, line 1).": (
-            "half_written_models:classifier",
-            *given,
-            "-o",
-            tmp_path / "x.safetensors",
-        ),
-        "to return a torch module, but got dict": (f"{functions}:nothing", *given, "-o", tmp_path / "x.safetensors"),
-        "how its images are prepared: imagenet is for most image classifiers": (
-            f"{functions}:classifier",
-            "--images",
-            images,
-            "-o",
-            tmp_path / "x.safetensors",
-        ),
-        "to have a bias, where the correction goes": (
-            f"{functions}:without_bias",
-            *given,
-            "-o",
-            tmp_path / "x.safetensors",
-        ),
-        "but the output `similarity` changes too": (
-            f"{functions}:read_twice",
-            *given,
-            "--method",
-            "logn",
-            "-o",
-            tmp_path / "x.safetensors",
-        ),
-    }
     (tmp_path / "w.safetensors").write_bytes(b"")
-    for sentence, arguments in cases.items():
-        assert sentence in refused("correct", *arguments), sentence
-    assert left_in(tmp_path) == before | {"empty", "run", "w.safetensors"} | (left_in(tmp_path) & {"__pycache__"})
-
-
-def test_a_file_that_onnxruntime_cannot_run(refused, tmp_path, images):
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
-    given = ("--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx")
-    assert "broken.onnx" in refused("correct", tmp_path / "broken.onnx", *given)
-    assert not (tmp_path / "out.onnx").exists()
+    before = left_in(tmp_path)
+    line = words.format(functions=functions, given="--images train --like rtdetr")
+    assert sentence in refused("correct", *line.split())
+    assert left_in(tmp_path) - {"__pycache__"} == before
 
 
 def test_a_model_is_not_corrected_twice(run, refused, tmp_path, model, images):
@@ -399,22 +282,3 @@ def test_a_model_is_not_corrected_twice(run, refused, tmp_path, model, images):
     assert run("correct", model, *given, "-o", tmp_path / "once.onnx").code == 0
     assert "once.onnx" in refused("correct", tmp_path / "once.onnx", *given, "-o", tmp_path / "twice.onnx")
     assert not (tmp_path / "twice.onnx").exists()
-
-
-def test_collecting_from_a_pickle_says_what_to_type(refused, tmp_path):
-    (tmp_path / "best.pt").write_bytes(b"")
-    told = refused("collect", tmp_path / "best.pt", "--images", tmp_path, "-o", tmp_path / "stats.safetensors")
-    assert "Expected `--trust`" in told
-
-
-def test_only_options_that_there_are_are_advised(refused, tmp_path, model, images):
-    file = onnx.load(str(model))
-    file.graph.node.insert(0, onnx.helper.make_node("Log", ["x"], ["low"]))
-    file.graph.node[1].input[0] = "low"
-    onnx.save_model(file, str(model))
-    Image.new("RGB", (64, 48)).save(images / "black.png")
-    common = (model, "--images", images, "--like", "rtdetr", "-o")
-    finite = r"Expected `logits` to be finite, but got -?(inf|nan) for class \d"
-    assert re.fullmatch(finite + r"\.", refused("correct", *common, tmp_path / "out.onnx"))
-    sentence = refused("collect", *common, tmp_path / "stats.safetensors")
-    assert re.fullmatch(finite + r"; `--nonfinite skip` leaves such values out and counts them\.", sentence)

@@ -1,38 +1,48 @@
-"""`logn collect model.onnx`, `logn fit`, `logn fold`: from a file and images to the corrected file."""
+"""`logn collect`, `logn predict` and `logn fold` of ONNX files: what they write, print and refuse."""
+
+import json
 
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 from PIL import Image
 
 from logn.calibrators.affine import ClassAffine
-from logn.errors import LogNWarning
+from logn.evaluate.store.store import PredictionStore
 from logn.statistics.moments import ClassMoments
+
+NAMES = ("cat", "dog", "cow")
+
+
+def write(path, text, **weights):
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items())
+    onnx.save_model(model, str(path))
+    return path
 
 
 @pytest.fixture
 def model(tmp_path):
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x) => (float[N, 4] y)
-    { f = Flatten(x) z = Gemm(f, w, b) y = Softmax(z) }"""
-    model = onnx.parser.parse_model(text)
-    generator = np.random.default_rng(0)
-    for name, shape in (("w", (192, 4)), ("b", (4,))):
-        array = generator.normal(size=shape).astype(np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    onnx.save_model(model, str(tmp_path / "model.onnx"))
-    return tmp_path / "model.onnx"
+    """A classifier of four classes over images of 8 x 8."""
+    draw = np.random.default_rng(0).normal
+    weights = {"w": draw(size=(192, 4)).astype(np.float32), "b": draw(size=4).astype(np.float32)}
+    text = "g (float[N, 3, 8, 8] x) => (float[N, 4] y) { f = Flatten(x) z = Gemm(f, w, b) y = Softmax(z) }"
+    return write(tmp_path / "model.onnx", text, **weights)
 
 
 @pytest.fixture
 def images(tmp_path):
+    """Six images; annotations name two of them."""
     (tmp_path / "images").mkdir()
     generator = np.random.default_rng(1)
     for index in range(6):
         pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "images" / f"{index}.png")
+    records = [{"id": 1 + index, "file_name": f"images/{index}.png", "width": 8, "height": 8} for index in (0, 3)]
+    content = {"images": records, "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+    (tmp_path / "train.json").write_text(json.dumps(content))
     return tmp_path / "images"
 
 
@@ -42,136 +52,190 @@ def affine(tmp_path):
     return tmp_path / "affine.safetensors"
 
 
-def test_from_images_to_a_corrected_file(run, tmp_path, model, images):
+def test_from_images_to_a_corrected_file(run, refused, tmp_path, model, images):
     stats, affine, output = (tmp_path / name for name in ("stats.safetensors", "affine.safetensors", "out.onnx"))
-    collected = run("collect", model, "--images", images, "--mean", "0.5", "--std", "0.25", "-o", stats, "--json")
-    assert (collected.code, collected.json["rows"], collected.json["num_classes"]) == (0, 6, 4)
+    collect = ("--images", images, "--like", "imagenet", "-o", stats, "--json")
+    collected = run("collect", model, *collect)
+    assert (collected.code, collected.json["rows"], collected.json["num_columns"]) == (0, 6, 4)
     assert (collected.json["layer"], collected.json["activation"]) == ("z", "softmax")
     assert run("fit", stats, "--method", "logn", "-o", affine).code == 0
-    folded = run("fold", model, affine, "-o", output, "--json")
-    assert folded.code == 0
-    assert (folded.json["way"], folded.json["layers"], folded.json["tensors"]) == ("weights", ["w"], ["z"])
-    assert folded.json["largest_difference"] < 1e-4
-    again = run("collect", output, "--images", images, "--mean", "0.5", "--std", "0.25", "-o", stats, "--tensor", "y")
-    assert again.code == 0
+    folded = run("fold", model, affine, "-o", output)
+    assert "the correction is in `w`" in folded.out
+    assert "Proven on 1 row of logits at `z`" in folded.out
+    again = run("fold", model, affine, "-o", output, "--overwrite", "--json").json
+    assert (again["way"], again["layers"], again["tensors"]) == ("weights", ["w"], ["z"])
+    assert again["largest_difference"] < 1e-4
+    assert run("collect", output, *collect, "--tensor", "y").code == 0
     moments = ClassMoments.load(stats)
     np.testing.assert_allclose(moments.mean, 0, atol=1e-4)
     np.testing.assert_allclose(moments.variance, 1, rtol=1e-4)
-
-
-def test_fold_prints_the_proof(run, tmp_path, model, affine):
-    result = run("fold", model, affine, "-o", tmp_path / "out.onnx", "--input-shape", "x=3x3x8x8")
-    assert result.code == 0
-    assert "the map is in `w`" in result.out
-    assert "Proven on 3 rows of logits at `z`: the largest difference from scale x logit + shift is" in result.out
-    np.savez(tmp_path / "inputs.npz", x=np.ones((2, 3, 8, 8), np.float32))
-    again = ("fold", model, affine, "-o", tmp_path / "out.onnx", "--overwrite")
-    inserted = run(*again, "--inputs", tmp_path / "inputs.npz", "--insert")
-    assert "two nodes behind `z`, as nodes were asked for" in inserted.out
-    assert "Proven on 2 rows" in inserted.out
-    onnxruntime.InferenceSession(str(tmp_path / "out.onnx"), providers=["CPUExecutionProvider"])
-
-
-def test_a_second_fold_is_refused_unless_asked_for(run, refused, tmp_path, model, affine):
-    run("fold", model, affine, "-o", tmp_path / "once.onnx")
-    assert "to have no map folded into it" in refused("fold", tmp_path / "once.onnx", affine, "-o", tmp_path / "2.onnx")
+    assert "to have no map folded into it" in refused("fold", output, affine, "-o", tmp_path / "2.onnx")
     assert not (tmp_path / "2.onnx").exists()
-    assert run("fold", tmp_path / "once.onnx", affine, "-o", tmp_path / "2.onnx", "--again").code == 0
 
 
-def test_other_files_than_onnx_are_refused(refused, tmp_path, affine):
-    sentence = refused("fold", tmp_path / "model.pt", affine, "-o", tmp_path / "out.onnx")
-    assert "a PyTorch model is folded in Python, by logn.fold(model, layer, affine)" in sentence
-    assert "to be an ONNX file, but it is an engine of TensorRT" in refused(
-        "fold", tmp_path / "model.engine", affine, "-o", tmp_path / "out.onnx"
-    )
+def test_only_the_images_that_annotations_list_are_taken(run, refused, tmp_path, model, images):
+    collect = ("collect", model, "--like", "imagenet", "-o", tmp_path / "stats.safetensors")
+    assert run(*collect, "--data", tmp_path / "train.json", "--json").json["images"] == 2
+    assert run(*collect, "-a", tmp_path / "train.json", "--images", tmp_path, "--json").json["images"] == 2
+    assert run(*collect, "-d", tmp_path / "train.json", "--max-images", 1, "--json").json["images"] == 1
+    (images / "3.png").unlink()
+    assert "3.png" in refused(*collect, "--data", tmp_path / "train.json")
 
 
-def test_bad_input_is_one_sentence_and_no_file(refused, tmp_path, model, images, affine):
-    output = tmp_path / "out.onnx"
-    ClassAffine.identity(9).save(tmp_path / "wide.safetensors")
-    assert "of 9 classes" in refused("fold", model, tmp_path / "wide.safetensors", "-o", output)
-    assert "like images=1x3x640x640" in refused("fold", model, affine, "-o", output, "--input-shape", "x:3")
-    assert "name of an input (x)" in refused("fold", model, affine, "-o", output, "--input-shape", "y=1x2")
-    assert "but got both" in refused("fold", model, affine, "-o", output, "--input-shape", "x=1", "--inputs", affine)
-    assert "to be a .npz file" in refused("fold", model, affine, "-o", output, "--inputs", affine)
-    np.savez(tmp_path / "whole.npz", x=np.ones((1, 3, 8, 8), np.float32))
-    whole = (tmp_path / "whole.npz").read_bytes()
-    (tmp_path / "cut.npz").write_bytes(whole[:60])
-    (tmp_path / "damaged.npz").write_bytes(whole[:300] + b"\xff" * 10 + whole[310:])
-    np.save(tmp_path / "one.npy", np.ones(3))
-    for name in ("cut.npz", "damaged.npz", "one.npy"):
-        assert "to be a .npz file" in refused("fold", model, affine, "-o", output, "--inputs", tmp_path / name)
-    assert "not enough memory" in refused("fold", model, affine, "-o", output, "--input-shape", f"x={10**12}x3x8x8")
-    (tmp_path / "broken.onnx").write_bytes(model.read_bytes()[:200])
-    assert "whole ONNX model" in refused("fold", tmp_path / "broken.onnx", affine, "-o", output)
-    collect = ("collect", model, "--images", images, "-o", output)
-    assert "like 480x640 or 640" in refused(*collect, "--size", "large")
-    assert "to be numbers like" in refused(*collect, "--mean", "a,b,c")
-    assert "to hold images" in refused("collect", model, "--images", _empty(tmp_path), "-o", output)
-    assert not output.exists()
+def test_images_that_cannot_be_read_are_left_out_with_a_warning(run, refused, tmp_path, model, images):
+    collect = ("collect", model, "--images", images, "--like", "imagenet", "-o", tmp_path / "stats.safetensors")
+    (images / "3b.png").write_bytes(b"no image")
+    result = run(*collect, "--json")
+    assert (result.json["images"], result.json["unreadable"]) == (6, [str(images / "3b.png")])
+    assert f"Warning: 1 image could not be read: `{images / '3b.png'}`." in result.err
+    for path in images.iterdir():
+        path.write_bytes(b"no image")
+    assert "images that can be read, but none of 7 can" in refused(*collect)
 
 
-def _empty(tmp_path):
-    folder = tmp_path / "empty"
-    folder.mkdir(exist_ok=True)
-    return folder
+def test_a_preset_says_the_background_and_the_activation_too(run, tmp_path, images):
+    """Otherwise `no object` would be taken for a class."""
+    text = """g (float[1, 3, 32, 32] x) => (float[1, 16, 4] logits, float[1, 16, 4] pred_boxes)
+    { p = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (x) f = Reshape(p, shape)
+    t = Transpose <perm = [0, 2, 1]> (f) logits = MatMul(t, w) b = MatMul(t, v) pred_boxes = Sigmoid(b) }"""
+    draw = np.random.default_rng(0).normal
+    weights = {name: draw(size=(3, 4)).astype(np.float32) for name in "wv"}
+    path, stats = write(tmp_path / "m.onnx", text, shape=np.array([1, 3, 16]), **weights), tmp_path / "s.safetensors"
+    done = run("collect", path, "--like", "detr", "--images", images, "-o", stats)
+    assert "3 classes and a background (last)" in done.out
+    assert "Read at `logits`, before softmax." in done.out
+    assert run("collect", path, "--like", "rtdetr", "--images", images, "-o", stats).code == 0
+    metadata = ClassMoments.load(stats).metadata
+    assert (metadata.activation, metadata.background) == ("sigmoid", None)
 
 
 def test_the_correction_of_another_file_is_refused(run, refused, tmp_path, model, images):
     stats, affine, output = (tmp_path / name for name in ("stats.safetensors", "affine.safetensors", "out.onnx"))
-    assert run("collect", model, "--images", images, "-o", stats).code == 0
+    assert run("collect", model, "--images", images, "--like", "imagenet", "-o", stats).code == 0
     assert run("fit", stats, "-o", affine).code == 0
     other = onnx.load(str(model))
     other.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(4, np.float32), "b"))
     onnx.save_model(other, str(tmp_path / "other.onnx"))
-    told = refused("fold", tmp_path / "other.onnx", affine, "-o", output)
-    assert "other.onnx` (onnx:" in told
-    assert "`--allow-mismatch`" in told
+    assert "other.onnx` (onnx:" in refused("fold", tmp_path / "other.onnx", affine, "-o", output)
     assert not output.exists()
-    with pytest.warns(LogNWarning, match="to be of the weights of"):
-        assert run("fold", tmp_path / "other.onnx", affine, "-o", output, "--allow-mismatch").code == 0
-    assert output.exists()
 
 
-def test_unreadable_images_are_told_in_the_words_of_the_command_line(run, refused, tmp_path, model, images):
-    (images / "3b.png").write_bytes(b"no image")
-    stats = tmp_path / "stats.safetensors"
-    sentence = refused("collect", model, "--images", images, "-o", stats)
-    assert "3b.png` to be a whole image" in sentence
-    assert sentence.endswith("; `--skip-unreadable` leaves such images out.")
-    assert not stats.exists()
-    with pytest.warns(LogNWarning, match="1 of 7 images could not be read"):
-        result = run("collect", model, "--images", images, "-o", stats, "--skip-unreadable", "--json")
-    assert (result.code, result.json["images"], result.json["rows"]) == (0, 6, 6)
-    assert result.json["unreadable"] == [str(images / "3b.png")]
+def test_a_fold_is_proven_at_the_size_that_is_given(run, refused, tmp_path, affine):
+    text = """g (float[1, 3, h, w] x) => (float[1, 4, a, b] y) { z = Conv(x, k, b) y = Sigmoid(z) }"""
+    draw = np.random.default_rng(0).normal
+    weights = {"k": draw(size=(4, 3, 1, 1)).astype(np.float32), "b": draw(size=4).astype(np.float32)}
+    path = write(tmp_path / "open.onnx", text, **weights)
+    assert "Proven on 48 rows" in run("fold", path, affine, "-o", tmp_path / "out.onnx", "--size", "6x8").out
 
 
-def test_sentences_of_the_library_name_options(refused, tmp_path, images, affine):
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x) => (float[N, 4] y, float[N, 4] u)
+def two_heads(path):
+    text = """g (float[N, 3, 8, 8] x) => (float[N, 4] y, float[N, 4] u)
     { f = Flatten(x) z = Gemm(f, w) y = Softmax(z) v = Gemm(f, t) u = Softmax(v) }"""
-    model = onnx.parser.parse_model(text)
-    for name in ("w", "t"):
-        model.graph.initializer.append(numpy_helper.from_array(np.ones((192, 4), np.float32), name))
-    path, output = tmp_path / "two.onnx", tmp_path / "out.onnx"
-    onnx.save_model(model, str(path))
-    assert refused("fold", path, affine, "-o", output).endswith("name its `--tensor`.")
-    assert "Expected `--tensor` to be a tensor of" in refused("fold", path, affine, "-o", output, "--tensor", "nobody")
-    assert "Expected `--axis` to be an axis" in refused(
-        "fold", path, affine, "-o", output, "--tensor", "z", "--axis", 7
-    )
-    assert "Expected `--output` to be another file" in refused("fold", path, affine, "-o", path)
-    np.savez(tmp_path / "none.npz", other=np.ones(3))
-    sentence = refused("fold", path, affine, "-o", output, "--inputs", tmp_path / "none.npz")
-    assert "Expected `--inputs` to hold every input" in sentence
-    assert "but `x` is missing" in sentence
-    collect = ("collect", path, "--images", images, "-o", tmp_path / "s.safetensors")
-    assert "Expected `--dtype` to be one of" in refused(*collect, "--dtype", "int3")
-    assert "Expected `--provider` to be one of" in refused(*collect, "--tensor", "z", "--provider", "Abacus")
+    return write(path, text, w=np.ones((192, 4), np.float32), t=np.ones((192, 4), np.float32))
 
 
-def test_what_is_written_for_python_and_the_command_line_is_said_once(run, refused, tmp_path, model, affine):
-    run("fold", model, affine, "-o", tmp_path / "once.onnx")
-    sentence = refused("fold", tmp_path / "once.onnx", affine, "-o", tmp_path / "2.onnx")
-    assert "or pass `--again` to put another map on top" in sentence
-    assert "=True" not in sentence
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("fold model.onnx wide.safetensors", "of 9 classes"),
+        ("fold broken.onnx affine.safetensors", "whole ONNX model"),
+        ("fold two.onnx affine.safetensors", "name its `tensor`"),
+        ("fold two.onnx affine.safetensors --tensor nobody", "Expected `tensor` to be a tensor of"),
+        ("fold model.pt affine.safetensors", "a PyTorch model is folded in Python, by logn.fold(model, layer, affine)"),
+        ("fold model.engine affine.safetensors", "to be an ONNX file, but it is an engine of TensorRT"),
+        ("fold model.onnx affine.safetensors --size large", "like 480x640 or 640"),
+        ("fold model.onnx affine.safetensors --size 9", "Expected `size` to be (8, 8)"),
+        ("collect model.onnx --images images", "Expected `like` for `model.onnx`"),
+        ("collect model.onnx --images images --like yolo", "Expected `like` to be one of yolov5"),
+        ("collect model.onnx --images empty --like imagenet", "to hold images"),
+        ("collect best.pt --images images", "Expected `trust` with `best.pt`"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_no_file(refused, tmp_path, monkeypatch, model, images, affine, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    ClassAffine.identity(9).save(tmp_path / "wide.safetensors")
+    (tmp_path / "broken.onnx").write_bytes(model.read_bytes()[:200])
+    (tmp_path / "best.pt").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    two_heads(tmp_path / "two.onnx")
+    output = "out.onnx" if words.startswith("fold") else "stats.safetensors"
+    assert sentence in refused(*words.split(), "-o", output)
+    assert not (tmp_path / output).exists()
+
+
+@pytest.fixture
+def detector(tmp_path):
+    """Boxes, objectness and three classes, as YOLOX has them over an input of 32 (strides 8, 16, 32)."""
+    lines, weights = [], {"flat": np.array([1, 8, -1])}
+    generator = np.random.default_rng(0)
+    for level, stride in enumerate((8, 16, 32)):
+        lines.append(
+            f"f{level} = AveragePool <kernel_shape = [{stride}, {stride}], strides = [{stride}, {stride}]> (x)"
+        )
+        for name, width in (("reg", 4), ("obj", 1), ("cls", 3)):
+            weights[f"{name}{level}_w"] = generator.normal(0, 0.01, (width, 3, 1, 1)).astype(np.float32)
+            lines.append(f"{name}{level} = Conv(f{level}, {name}{level}_w)")
+        lines.append(f"o{level} = Sigmoid(obj{level}) c{level} = Sigmoid(cls{level})")
+        lines.append(
+            f"j{level} = Concat <axis = 1> (reg{level}, o{level}, c{level}) r{level} = Reshape(j{level}, flat)"
+        )
+    lines.append("a = Concat <axis = 2> (r0, r1, r2) y = Transpose <perm = [0, 2, 1]> (a)")
+    text = f"g (float[1, 3, 32, 32] x) => (float[1, N, 8] y) {{ {' '.join(lines)} }}"
+    return write(tmp_path / "m.onnx", text, **weights)
+
+
+@pytest.fixture
+def labels(tmp_path):
+    generator = np.random.default_rng(1)
+    for number in (1, 2):
+        Image.fromarray(generator.integers(0, 256, (20, 40, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    categories = [{"id": place + 1, "name": name} for place, name in enumerate(("dog", "cat"))]
+    images = [{"id": number, "file_name": f"{number}.png", "width": 40, "height": 20} for number in (1, 2)]
+    box = {"category_id": 1, "bbox": [2, 3, 20, 10], "area": 200, "iscrowd": 0}
+    content = {"images": images, "categories": categories}
+    content["annotations"] = [box | {"id": number, "image_id": number} for number in (1, 2)]
+    (tmp_path / "val.json").write_text(json.dumps(content))
+    (tmp_path / "names.txt").write_text("\n".join(NAMES))
+    (tmp_path / "other.txt").write_text("horse\nsheep\nbird")
+    return tmp_path / "val.json"
+
+
+def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, detector, labels):
+    store = tmp_path / "store"
+    names = ("--class-names", tmp_path / "names.txt")
+    done = run("predict", detector, "--like", "yolox", *names, "-d", labels, "-o", store)
+    assert (done.code, "2 of 2 images" in done.out) == (0, True)
+    header = PredictionStore(store).header
+    assert (header.class_names, header.objectness, header.postprocessing.nms_iou) == (NAMES, True, 0.65)
+    assert PredictionStore(store).num_proposals == 2 * (16 + 4 + 1)
+    measured = run("compare", store, "-d", labels, "--json").json
+    assert 0 <= measured["methods"][0]["metrics"]["AP"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("m.onnx", "Expected `like` for"),
+        ("m.onnx --like yolo", "Expected `like` to be one of yolov5"),
+        ("m.onnx --like yolox --size 64", "Expected `size` to be (32, 32)"),
+        ("m.onnx --like yolox --class-names other.txt", "horse"),
+        ("bad.onnx --like yolox", "to load in onnxruntime, but it does not"),
+        ("nowhere", "there is no such file or folder"),
+        ("gone.onnx --like yolox", "gone.onnx"),
+        ("os:getcwd --like yolox", "Expected `--like` only with an ONNX file"),
+    ],
+)
+def test_a_prediction_that_cannot_be_made(refused, tmp_path, monkeypatch, detector, labels, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    model = onnx.load(str(detector))
+    model.graph.node[0].op_type = "NoSuchOperator"
+    onnx.save_model(model, "bad.onnx")
+    assert sentence in refused("predict", *words.split(), "-d", labels, "-o", "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_missing_image_is_named_and_nothing_is_written(refused, tmp_path, detector, labels):
+    (tmp_path / "1.png").unlink()
+    options = ("--like", "yolox", "--class-names", tmp_path / "names.txt")
+    assert "1.png" in refused("predict", detector, *options, "-d", labels, "-o", tmp_path / "store")
+    assert not (tmp_path / "store").exists()

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.cli.main import VERBS, execute
-from logn.commands import command, values_of
+from logn.commands import HOW_IT_RUNS, command, values_of
 from logn.evaluate.store.store import PredictionStore
 
 pytestmark = [
@@ -179,12 +179,6 @@ LIKE = "--like yolox --class-names names.txt"
         ("logn collect 'shards/*.npy' -o 'my stats.safetensors'", {"inspect", "fit", "apply", "fold"}, {}),
         ("logn collect model.onnx --images train --like rtdetr -o stats.safetensors", {"inspect", "fit", "fold"}, {}),
         (
-            "logn thresholds test_logits.npy --labels test_labels.npy --affine 'my map.safetensors' --bootstrap 0 "
-            "--at-least 0",
-            {"fold"},
-            {},
-        ),
-        (
             "logn compare test_logits.npy --labels test_labels.npy --train-logits logits.npy --counts counts.json "
             "--bootstrap 0 -o comparison",
             {"report"},
@@ -197,11 +191,11 @@ def test_what_is_printed_can_be_pasted(paste, line, verbs, files):
     assert verbs <= {*pasted[1:]}, commands
 
 
-def test_statistics_lead_on_to_merge_and_drift(paste):
+def test_merged_statistics_lead_on(paste):
     for word in ("stats", "other"):
         paste(f"logn collect shards/0.npy --activation softmax -o {word}.safetensors")
-    paste("logn merge stats.safetensors other.safetensors -o merged.safetensors")
-    paste("logn inspect stats.safetensors other.safetensors")
+    pasted, _ = paste("logn merge stats.safetensors other.safetensors -o merged.safetensors")
+    assert {"inspect", "fit"} <= {*pasted}
 
 
 def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
@@ -211,7 +205,7 @@ def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
     content["annotations"] = [entry for entry in content["annotations"] if entry["category_id"] < 3]
     Path("two.json").write_text(json.dumps(content))
     words = ("predict", "models_to_paste:detector", "--data", "two.json", "-o", "predictions")
-    assert "give its `--class-names`, and classes are matched by name" in refused(*words)
+    assert "give its `class_names`, and classes are matched by name" in refused(*words)
     done = run(*words, "--class-names", "names.txt")
     assert done.code == 0
     assert "2 of the 3 classes of the model are in the labels" in done.err
@@ -224,13 +218,11 @@ def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
     ("typed", "kept"),
     [
         ("--like yolox --size 416x640", "--like yolox --size 416x640"),
-        ("--background=first --mean 1,2,3 --std=1", "--mean 1,2,3 --std 1 --background first"),
+        ("--trust --background=first --device cpu", "--background first --device cpu --trust"),
         ("--tensor a --tensor 'b c' --images train -o x", "--tensor a --tensor 'b c'"),
         ("--json --max-images 5", ""),
     ],
 )
 def test_the_next_command_keeps_how_a_model_runs(typed, kept):
-    from logn.commands import how_it_runs
-
-    line = command("logn", "predict", "m.onnx", keep=how_it_runs("m.onnx"), given=shlex.split(typed))
+    line = command("logn", "predict", "m.onnx", keep=HOW_IT_RUNS, given=shlex.split(typed))
     assert line == f"logn predict m.onnx {kept}".rstrip()

@@ -40,7 +40,7 @@ def test_every_terminal_gets_a_table_and_json(start, named, encoding):
     process = start("inspect", named, environment=environment)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, b"")
-    assert ("█" in out.decode(encoding)) == (encoding == "utf-8")
+    assert "class " in out.decode(encoding)
     out, _ = start("inspect", named, "--json", environment=environment).communicate()
     assert json.loads(out.decode(encoding))["classes"] == ["Löffel", "猫", "🥄"]
 

@@ -51,10 +51,9 @@ def test_points_and_their_map_are_written(split, tmp_path, capsys, monkeypatch):
     ("words", "sentence"),
     [
         (["--thresholds", "precision"], "to be f1, precision=0.9, recall=0.8 or fppi=1"),
-        (["--iou", "0"], "to be above 0"),
-        (["--method", "logn", "--correction", "x.safetensors"], "Expected one of `--method` and `--correction`"),
-        (["--bootstrap", "-1"], "to be at least 0"),
-        (["--at", "1.5", "--affine", "a.safetensors"], "to lie between 0 and 1"),
+        (["--method", "x.safetensors"], "x.safetensors"),
+        (["--bootstrap", "-1"], "'--bootstrap': expected at least 0"),
+        (["--at", "1.5"], "'--at': expected at least 0 and at most 1"),
         (["-o", "nowhere/points.json"], "Expected the folder of `nowhere/points.json` to exist"),
     ],
 )

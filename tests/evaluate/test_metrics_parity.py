@@ -7,8 +7,6 @@ import hotcoco
 import numpy as np
 import pytest
 
-from logn.cli.main import execute
-from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.detection.average_precision import average_precision_per_class
 from logn.evaluate.detection.fixed_and_pool import average_precision_fixed
@@ -165,28 +163,3 @@ def test_coco_metrics_equal_pycocotools(files, capsys):
     names = ("AP", "AP50", "AP75", "APs", "APm", "APl")
     assert [row[name] for name in names] == pytest.approx(evaluation.stats[:6].tolist(), abs=1e-6)
     assert row.metrics.protocol.describe().startswith("COCO box AP, not federated, at most 100 detections")
-
-
-def test_kinds_of_error_of_masks_have_a_command(files, tmp_path, capsys):
-    annotations, results = files
-    found = {}
-    for option in ("--errors", "--mask-errors"):
-        assert execute(["evaluate", str(results), "-a", str(annotations), option, "--json", "-o", str(tmp_path)]) == 0
-        found[option] = Comparison.load(tmp_path).rows[0].errors
-        overlap = "masks" if option == "--mask-errors" else "boxes"
-        assert f"(TIDE 1.0.1, {overlap})" in (tmp_path / "comparison.md").read_text()
-    capsys.readouterr()
-    truth = load_ground_truth(annotations, masks=True)
-    detections, masks = read_results(results, truth)
-    assert found["--mask-errors"].gains == pytest.approx(error_types(detections, truth, masks=masks).gains)
-    assert found["--errors"].gains == pytest.approx(error_types(detections, truth).gains)
-    # A result file of boxes only has no such errors.
-    entries = json.loads(results.read_text())
-    for entry in entries:
-        del entry["segmentation"]
-    results.write_text(json.dumps(entries))
-    assert execute(["evaluate", str(results), "-a", str(annotations), "--mask-errors"]) == 2
-    assert (
-        "Expected `--mask-errors` only where the detections have masks, but there are boxes only"
-        in capsys.readouterr().err
-    )

@@ -10,7 +10,7 @@ from PIL import Image
 import logn
 from logn.cli.main import execute
 from logn.evaluate.models.collect import as_tensor
-from logn.logits.images import Preprocessing, read_rgb
+from logn.logits.images import read_rgb
 from logn.statistics.record_onnx import record_onnx
 
 pytest.importorskip("torchvision")
@@ -118,13 +118,12 @@ def test_an_onnx_file(folder, dynamic):
     torch.onnx.export(
         network, torch.rand(1, 3, 64, 64), "model.onnx", input_names=["image"], dynamic_axes=axes, dynamo=False
     )
-    options = {"mean": (0.5,), "std": (0.25,)}
-    corrected = logn.correct("model.onnx", folder / "images", dry_run=True, method="logn", **options).moments[0]
-    words = ("--images", "images", "--mean", "0.5", "--std", "0.25")
+    corrected = logn.correct("model.onnx", folder / "images", dry_run=True, method="logn", like="imagenet").moments[0]
+    words = ("--images", "images", "--like", "imagenet")
     equal(collected(folder, "model.onnx", *words), corrected)
     equal(collected(folder, "model.onnx", "--data", "train.json", *words[2:]), corrected)
     if not dynamic:
-        equal(record_onnx("model.onnx", folder / "images", Preprocessing(**options)), corrected)
+        equal(record_onnx("model.onnx", folder / "images", like="imagenet"), corrected)
 
 
 def test_a_corrected_model_is_collected_but_not_corrected_again(folder):

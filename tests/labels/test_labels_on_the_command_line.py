@@ -34,9 +34,9 @@ def run(capsys, *words):
 
 
 @pytest.mark.parametrize("write", [write_yolo, write_voc])
-def test_evaluate_matches_classes_by_name(tmp_path, store, capsys, write):
+def test_compare_matches_classes_by_name(tmp_path, store, capsys, write):
     labels = write(tmp_path / "labels", SIZES, THINGS)
-    code, out, _ = run(capsys, "evaluate", store, "-a", labels, "--json")
+    code, out, _ = run(capsys, "compare", store, "-a", labels, "--json")
     found = json.loads(out)
     assert code == 0
     assert found["settings"]["style"] == "coco"
@@ -53,54 +53,20 @@ def test_thresholds_sees_the_protocol_as_compare_does(tmp_path, store, capsys, w
     assert json.loads(out)["settings"]["labels"] == "coco"
 
 
-def test_results_of_ultralytics_name_their_images(tmp_path, capsys):
-    labels = write_yolo(tmp_path / "labels", SIZES, THINGS)
-    results = [
-        {
-            "image_id": stem,
-            "category_id": thing.label + 1,
-            "bbox": [thing.left, thing.top, thing.right - thing.left, thing.bottom - thing.top],
-            "score": 0.9,
-        }
-        for stem, things in THINGS.items()
-        for thing in things
-    ]
-    (tmp_path / "predictions.json").write_text(json.dumps(results))
-    code, out, _ = run(capsys, "evaluate", tmp_path / "predictions.json", "-a", labels, "--json")
-    assert code == 0
-    assert json.loads(out)["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)
-    (tmp_path / "predictions.json").write_text(json.dumps([{**results[0], "image_id": "gone"}]))
-    code, _, err = run(capsys, "evaluate", tmp_path / "predictions.json", "-a", labels)
-    assert code == 2
-    assert "every `image_id` of" in err
-    assert "'gone' is not" in " ".join(err.split())
-
-
 def test_bad_labels_are_one_sentence_and_nothing_is_written(tmp_path, store, capsys):
     labels = write_yolo(tmp_path / "labels", SIZES, THINGS)
     (labels.parent / "labels" / "val" / "a.txt").write_text("7 0.5 0.5 0.1 0.1\n")
-    code, _, err = run(capsys, "evaluate", store, "-a", labels, "-o", tmp_path / "out")
+    code, _, err = run(capsys, "compare", store, "-a", labels, "-o", tmp_path / "out")
     assert code == 2
     assert "Expected a class from 0 to 2 in line 1 of" in " ".join(err.split())
     assert not list((tmp_path / "out").glob("*"))
 
 
-def test_the_protocol_can_be_said(tmp_path, store, capsys):
-    labels = write_yolo(tmp_path / "labels", SIZES, THINGS)
-    code, _, err = run(capsys, "evaluate", store, "-a", labels, "--protocol", "lvis")
-    assert code == 2
-    assert "to have `neg_category_ids` for the LVIS protocol" in " ".join(err.split())
-    code, _, err = run(capsys, "evaluate", store, "-a", labels, "--protocol", "lvis", "--coco")
-    assert code == 2
-    assert "Expected one of `--coco` and `--protocol lvis`, but got both." in " ".join(err.split())
-
-
-def test_classes_that_the_model_lacks_can_be_left_out(tmp_path, store, capsys):
+def test_classes_that_the_model_lacks_are_left_out_with_a_note(tmp_path, store, capsys):
     names = ("cat", "helmet", NAMES[2])
     labels = write_yolo(tmp_path / "labels", SIZES, THINGS, names)
-    code, _, err = run(capsys, "evaluate", store, "-a", labels)
-    assert code == 2
-    assert "the model has no helmet, of which there are 1 objects" in " ".join(err.split())
-    code, out, _ = run(capsys, "evaluate", store, "-a", labels, "--allow-missing", "--json")
+    code, out, _ = run(capsys, "compare", store, "-d", labels, "--json")
+    comparison = json.loads(out)
     assert code == 0
-    assert json.loads(out)["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)
+    assert comparison["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)
+    assert any("helmet" in note for note in comparison["notes"]), comparison["notes"]

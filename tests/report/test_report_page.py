@@ -312,8 +312,7 @@ def test_the_command_writes_beside_the_run_and_says_so(run_folder, tmp_path, cap
     [
         (["nowhere"], "Expected `nowhere` to be the folder of a run"),
         (["RUN", "-o", "RUN/report.txt"], "to end in .html"),
-        (["RUN", "-m", "magic"], "Expected `--method` to be one of none, logn,"),
-        (["RUN", "-p", "nowhere"], "Expected `--predictions` to be a file or folder"),
+        (["RUN", "-m", "magic"], "Expected `method` to be one of none, logn,"),
         (["RUN/data"], "to hold `comparison.json`, which `logn compare -o` writes"),
     ],
 )
@@ -332,11 +331,9 @@ def test_a_broken_comparison_is_named(tmp_path):
 
 
 def test_the_command_to_repeat_is_the_one_that_was_given(run_folder, tmp_path, capsys):
-    given = ["compare", "-p", run_folder / "predictions", "-s", run_folder / "statistics.safetensors"]
-    given += ["-a", run_folder / "data" / "test.json", "--counts", run_folder / "data" / "train.json"]
-    given += ["--methods", "none,logn:margin=0,use_std=false,fracal", "--dimensions", tmp_path / "d.npy", "--fixed"]
-    given += ["--bounds", "5,50", "--nms", "0.6", "--seed", "7", "--bootstrap", "5", "-o", tmp_path / "a run"]
-    np.save(tmp_path / "d.npy", np.linspace(0.5, 1.5, 6))
+    given = ["compare", run_folder / "predictions", "-s", run_folder / "statistics.safetensors"]
+    given += ["-d", run_folder / "data" / "test.json", "--counts", run_folder / "data" / "train.json"]
+    given += ["--methods", "none,logn:margin=0,use_std=false,fracal", "--bootstrap", "5", "-o", tmp_path / "a run"]
     assert execute(list(map(str, given))) == 0
     run = open_run(tmp_path / "a run", images=tmp_path / "pictures")
     compare_again, report_again = commands(run, "fracal", tmp_path / "page.html")
@@ -345,7 +342,7 @@ def test_the_command_to_repeat_is_the_one_that_was_given(run_folder, tmp_path, c
     assert report_again == f"logn report {where} --method fracal -o {tmp_path}/page.html"
     write_report(run, tmp_path / "page.html")
     shown = unescape(re.sub(r"</?span[^>]*>", "", (tmp_path / "page.html").read_text()))
-    for words in ("--dimensions", "--fixed", "--bounds 5,50", "--nms 0.6", "--seed 7", '"nms_iou": 0.6'):
+    for words in ("--methods none,logn:margin=0,use_std=false,fracal", "--bootstrap 5"):
         assert words in shown
     # The numbers come again from the command alone.
     first = json.loads((tmp_path / "a run" / "comparison.json").read_text())["methods"]
@@ -386,10 +383,10 @@ def test_data_for_the_script_comes_back_and_cannot_end_it(top, text):
 
 def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path, capsys):
     data = run_folder / "data"
-    options = ["-p", run_folder / "predictions", "-s", run_folder / "statistics.safetensors", "-a", data / "test.json"]
+    options = [run_folder / "predictions", "-s", run_folder / "statistics.safetensors", "-d", data / "test.json"]
     options += ["--counts", data / "train.json", "--bootstrap", 0, "-o", tmp_path / "a folder"]
     assert execute(["compare", *map(str, options)]) == 0
-    program, *arguments = shlex.split(capsys.readouterr().err.split("For one page with charts and images: ")[1])
+    program, *arguments = shlex.split(capsys.readouterr().err.split("For one page with charts: ")[1])
     assert program == "logn"
     assert execute(arguments) == 0
     assert "Not shown" not in capsys.readouterr().err
@@ -516,7 +513,7 @@ def test_the_next_steps_follow_from_the_numbers(run_folder, metric, change, said
     told = " ".join(f"{step.text} {step.command}" for step in steps)
     assert said in told
     assert unsaid not in told
-    assert f"logn thresholds {run_folder}/predictions -a {run_folder}/data/test.json --method recommended" in told
+    assert f"logn thresholds {run_folder}/predictions -d {run_folder}/data/test.json --method recommended" in told
 
 
 def test_boxes_carry_class_and_score_and_after_it_the_score_of_the_old_scale():

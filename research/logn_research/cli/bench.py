@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, echo, print_json, print_note, text_style, verb_group
-from logn.cli.help_page import VerbCommand
-from logn.cli.options.choices import DeviceOption
-from logn.cli.steps import step_reporter
+from logn.cli import options
+from logn.cli.console import echo, print_json, print_note, text_style
 from logn.errors import InputError
+from logn_research.cli.shared import Progress, step_reporter, verb_group
 
 if TYPE_CHECKING:
     from logn_research.experiments.bench_detectors import BenchLength
@@ -33,9 +32,6 @@ TABLES = {
     "online": "LogN during training or after it (the paper's figure on online LogN).",
     "samplers": "Corrections after random, repeat factor and class-balanced sampling.",
 }
-#: Whose predictions could keep the boxes of some classes; the others have one box for all. To say it after hours of
-#: training would be late.
-MODELS_WITH_CLASS_BOXES = ("mask-rcnn-r50", "mask-rcnn-r101")
 #: The module of each table in `logn_research.experiments`.
 MODULES = {name: name for name in TABLES} | {"online": "online_table", "samplers": "sampler_table"}
 EXAMPLES = """
@@ -43,16 +39,11 @@ EXAMPLES = """
 Prints the table and writes it, with the paper's numbers beside ours, as Markdown and JSON. Trained models, statistics,
 predictions and measurements stay in the folder of `--root`; a second call goes on where the first one stopped.
 
-**Examples**
-
-`logn bench {name} --quick`
-
-`logn bench {name} --jobs 2 -o docs/results`
-
-`logn bench {name} --seeds 3 --jobs 8`
-
-`logn bench {name} --data lvis_v1_train.json --test lvis_v1_val.json --images coco -m mask-rcnn-r101 --weights
-resnet101.pth --device cuda --jobs 1`
+Examples:
+  logn bench {name} --quick
+  logn bench {name} --jobs 2 -o docs/results
+  logn bench {name} --seeds 3 --jobs 8
+  logn bench {name} --data lvis_v1_train.json --test lvis_v1_val.json --images coco -m mask-rcnn-r101
 """
 
 RootOption = Annotated[Path, typer.Option(help="Folder where trained models and all else is kept.")]
@@ -103,10 +94,10 @@ def table_command(name: str) -> Callable[..., None]:
         model: ModelOption = "small",
         weights: WeightsOption = None,
         epochs: EpochsOption = None,
-        device: DeviceOption = "auto",
+        device: options.Device = "auto",
         train: TrainOption = True,
-        show_progress: ProgressOption = None,
-        json: JsonOption = False,
+        show_progress: Progress = None,
+        json: options.Json = False,
     ) -> None:
         from logn_research.experiments.artifact_cache import ArtifactCache
         from logn_research.experiments.bench_pages import to_dict, to_text, write_pages
@@ -189,23 +180,20 @@ def imagenet_lt(
     epochs: Annotated[
         float | None, typer.Option(help="Epochs of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
     ] = None,
-    device: DeviceOption = "auto",
+    device: options.Device = "auto",
     train: TrainOption = True,
-    show_progress: ProgressOption = None,
-    as_json: JsonOption = False,
+    show_progress: Progress = None,
+    as_json: options.Json = False,
 ) -> None:
     """Every row of the paper's ImageNet-LT table and of its components, with the paper's numbers beside ours.
 
     Prints the tables and writes them as Markdown and JSON. Data, trained classifiers, logits and measurements stay in
     the folder of `--root`; a second call goes on where the first one stopped.
 
-    **Examples**
-
-    `logn bench imagenet-lt --quick`
-
-    `logn bench imagenet-lt --dataset glyphs --jobs 2 -o docs/results`
-
-    `logn bench imagenet-lt --dataset imagenet-lt --data ImageNet_LT_train.txt --images imagenet --seeds 1`
+    Examples:
+      logn bench imagenet-lt --quick
+      logn bench imagenet-lt --dataset glyphs --jobs 2 -o docs/results
+      logn bench imagenet-lt --dataset imagenet-lt --data ImageNet_LT_train.txt --images imagenet --seeds 1
     """
     from logn_research.experiments.artifact_cache import ArtifactCache
     from logn_research.experiments.classifier_measurements import describe_data, run_sections
@@ -304,6 +292,6 @@ def show_table(
 
 
 for _name, _help in TABLES.items():
-    bench.command(_name, cls=VerbCommand, short_help=_help)(table_command(_name))
+    bench.command(_name, short_help=_help)(table_command(_name))
 _help = "Every row of the paper's ImageNet-LT table, and its components of LogN."
-bench.command("imagenet-lt", cls=VerbCommand, short_help=_help)(imagenet_lt)
+bench.command("imagenet-lt", short_help=_help)(imagenet_lt)

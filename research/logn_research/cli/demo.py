@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logn.cli.console import (
-    JsonOption,
-    ProgressOption,
-    WideOption,
-    command,
-    echo,
-    print_json,
-    print_note,
-    text_style,
-)
-from logn.cli.steps import step_reporter
+from logn.cli import options
+from logn.cli.console import command, echo, print_json, print_note, text_style
 from logn.errors import InputError
 from logn.text_table import write_table
+from logn_research.cli.shared import Progress, step_reporter
 
 if TYPE_CHECKING:
     from logn.evaluate.comparison.comparison import Comparison
@@ -43,9 +35,9 @@ def demo(
     full: Annotated[bool, typer.Option("--full", help="A longer training: 2,000 iterations instead of 800.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the data, the weights and the training.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds to run, one after another, from --seed on.")] = 1,
-    wide: WideOption = False,
-    show_progress: ProgressOption = None,
-    json: JsonOption = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Tables of one line a row, however long.")] = False,
+    show_progress: Progress = None,
+    json: options.Json = False,
 ) -> None:
     """Draw long-tailed scenes, train a detector on them, correct it, and measure all methods.
 
@@ -55,13 +47,10 @@ def demo(
     Takes about four minutes on two cores. Everything is kept in the output folder, and a second call goes on where the
     first one stopped. The same seed gives the same result.
 
-    **Examples**
-
-    `logn demo`
-
-    `logn demo --quick -o quick`
-
-    `logn demo --seeds 3`
+    Examples:
+      logn demo
+      logn demo --quick -o quick
+      logn demo --seeds 3
     """
     from logn_research.experiments.demo import LENGTHS, run_demo
 

@@ -8,17 +8,8 @@ from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, echo, print_json
-from logn.cli.kinds import formerly, with_old_spellings
-from logn.cli.paths import OverwriteOption, check_output
-from logn.cli.verbs.report import (
-    AnnotationsOption,
-    CountsOption,
-    MethodOption,
-    PredictionsOption,
-    RunArgument,
-    StatisticsOption,
-)
+from logn.cli import options
+from logn.cli.console import echo, print_json
 
 
 class Name(StrEnum):
@@ -34,13 +25,12 @@ class Name(StrEnum):
     margin_effect = "margin-effect"
 
 
-@with_old_spellings
 def figure(
     name: Annotated[Name, typer.Argument(help="Which figure.")],
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(help="Folder of the run: what `logn compare -o` or `logn demo` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="A .svg, .png or .pdf file.")],
-    method: MethodOption = None,
-    overwrite: OverwriteOption = False,
+    method: options.Method = None,
+    overwrite: options.Overwrite = False,
     online: Annotated[
         list[Path] | None,
         typer.Option("--online", help="online: run folder of a model trained with LogN; twice for two margins."),
@@ -52,13 +42,14 @@ def figure(
     repeat_threshold: Annotated[
         float,
         typer.Option(help="label-shift, logit-statistics: of repeat factor sampling."),
-        formerly("--rfs-threshold"),
     ] = 0.001,
-    predictions: PredictionsOption = None,
-    statistics: StatisticsOption = None,
-    annotations: AnnotationsOption = None,
-    counts: CountsOption = None,
-    json: JsonOption = False,
+    predictions: Annotated[
+        Path | None, typer.Option("--predictions", "-p", help="Where they are, if not in the run.")
+    ] = None,
+    statistics: options.Statistics = None,
+    data: options.OptionalData = None,
+    counts: options.Counts = None,
+    json: options.Json = False,
 ) -> None:
     """Draw a figure of the paper from your own run, ready for a paper: vector or bitmap, colour-blind safe.
 
@@ -67,23 +58,20 @@ def figure(
     `online` (3): training with LogN beside LogN afterwards. `tide` (4), `tide-components` (5): kinds of error.
     `margin-effect` (appendix): how a negative margin raises the weight of the background.
 
-    **Examples**
-
-    `logn figure logit-statistics runs/demo/standard/seed-0 -o statistics.pdf`
-
-    `logn figure tide run -m recommended -o tide.svg`
-
-    `logn figure positive-statistics run -p store -a lvis_v1_val.json --counts lvis_v1_train.json -o positives.png`
+    Examples:
+      logn figure logit-statistics runs/demo/standard/seed-0 -o statistics.pdf
+      logn figure tide run -m recommended -o tide.svg
+      logn figure positive-statistics run -p store -a lvis_v1_val.json --counts lvis_v1_train.json -o positives.png
     """
     from logn.report.run_folder import open_run
     from logn_research.figures.figure_style import check_format
     from logn_research.figures.figures import FigureOptions, draw_figure
 
     check_format(output)
-    check_output(output, overwrite=overwrite)
-    places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
-    options = FigureOptions(method, online or None, repeat_threshold, resampled)
-    draw_figure(name.value, open_run(run, places=places), output, options)
+    options.check_output(output, overwrite=overwrite)
+    places = {"predictions": predictions, "statistics": statistics, "annotations": data, "counts": counts}
+    chosen = FigureOptions(method, online or None, repeat_threshold, resampled)
+    draw_figure(name.value, open_run(run, places=places), output, chosen)
     if json:
         print_json({"figure": output, "name": name.value, "bytes": output.stat().st_size})
     else:

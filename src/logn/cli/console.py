@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
-from logn.cli.help_page import PRINTING, VerbGroup
 from logn.commands import COMMAND_LINE as COMMAND_LINE
 from logn.commands import command as command
 from logn.strict_json import plain_values
 from logn.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
-
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=PRINTING)
-]
-WideOption = Annotated[
-    bool,
-    typer.Option(
-        "--wide", help="Tables of one line a row, however long: for `less -S` or a file.", rich_help_panel=PRINTING
-    ),
-]
-ProgressOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--progress/--no-progress",
-        help="Draw a progress bar on stderr; by default on a terminal.",
-        rich_help_panel=PRINTING,
-    ),
-]
-
-
-HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-
-
-def verb_group(help_line: str) -> typer.Typer:
-    """A verb that has verbs of its own, as `logn data`."""
-    return typer.Typer(
-        cls=VerbGroup,
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",
-        context_settings=HELP_OPTIONS,
-        help=help_line,
-    )
 
 
 def echo(text: str, *, err: bool = False, colours: bool = False) -> None:
@@ -64,7 +24,8 @@ def echo(text: str, *, err: bool = False, colours: bool = False) -> None:
         err: Print it on stderr.
         colours: Keep the colours of `write_table`.
     """
-    typer.echo(printable_table(text) if colours else printable(text), err=err, color=colours or None)
+    # Not typer.echo: it writes UTF-8 to a terminal that reads ASCII.
+    print(printable_table(text) if colours else printable(text), file=sys.stderr if err else None, flush=True)
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -134,32 +95,6 @@ def print_text(*sentences: str, indent: str = "") -> None:
         echo(style.wrap(sentence, indent))
 
 
-def print_fitting(wide: RenderableType, narrow: RenderableType) -> None:
-    """Print a table, in its narrow and plain form where the terminal is too small: no number is ever cut."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
-        console.width = USUAL_WIDTH
-    unlimited = console.options.update(max_width=1000)
-    # Where only plain letters can be printed, bars are no help.
-    roomy = not console.options.ascii_only and console.measure(wide, options=unlimited).maximum <= console.width
-    fitting = wide if roomy else narrow
-    console.width = max(console.width, console.measure(fitting, options=unlimited).maximum)
-    console.print(_Shown(fitting))
-
-
-class _Shown:
-    """What rich draws, with a visible sign for each control character of a name."""
-
-    def __init__(self, drawn: RenderableType) -> None:
-        self.drawn = drawn
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for segment in console.render(self.drawn, options):
-            yield segment._replace(text=printable(segment.text))
-
-
 def count_of(number: int, thing: str) -> str:
     """A number with its noun: an `s` for more than one, `es` behind a hiss.
 
@@ -197,3 +132,25 @@ def progress(description: str, total: float | None, *, shown: bool | None = None
         yield lambda amount: bar.advance(task, amount)
         # All is done, however much was announced: a bar that stays below its end would look like a failure.
         bar.update(task, total=total or 1, completed=total or 1)
+
+
+def prepare_streams() -> None:
+    """Make stdin, stdout and stderr safe to use, for the whole process.
+
+    A stream that was closed before the start (`logn … 2>&-`) is opened on the null device: else the next file that is
+    opened gets its number, and what a library prints there would end up inside that file. A character that the
+    terminal has no code for is printed as an escape: a class name must not be the end of a run.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    # A process without a terminal has None here, and so has one whose stream was closed.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8", newline="")  # noqa: SIM115 - open as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8", newline="")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from logn.cli.console import COMMAND_LINE, HELP_OPTIONS, echo, print_error, print_note
-from logn.cli.first_tries import refuse_verb, rewritten, usage_sentence
-from logn.cli.help_page import VerbCommand, VerbGroup
-from logn.cli.option_words import in_options, speak_options_of
-from logn.cli.streams import prepare_streams
+from logn.cli.console import COMMAND_LINE, echo, prepare_streams, print_error, print_note
 from logn.errors import InputError, MissingExtraError
 
 
@@ -44,7 +40,6 @@ VERBS = (
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", BELIEVE),
     Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", BELIEVE),
     Verb("thresholds", "thresholds:thresholds", "Choose a score threshold per class, to fold in.", BELIEVE),
-    Verb("evaluate", "evaluate:evaluate", "Measure predictions by the protocol of LVIS or COCO.", BELIEVE),
     Verb("collect", "collect:collect", "Read logits, from files or a model, and write statistics per class.", STEPS),
     Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", STEPS),
     Verb("inspect", "inspect:inspect", "Show the statistics, whether there is a bias, and what to do.", STEPS),
@@ -70,26 +65,28 @@ EXTRAS = {
 }
 
 
-class LazyVerbs(VerbGroup):
+# How a verb, and a group of verbs of the research package, is shown.
+SETTINGS: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+class LazyVerbs(TyperGroup):
     """A group that lists its verbs from the table above and imports only the one that is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # Stand-ins that have the help line only; `resolve_command` puts the real verb in their place.
+        # Stand-ins that have the help line only; `resolve_command` imports the real verb.
         self.commands = {
             verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel) for verb in VERBS
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
-        if args[0] not in self.commands:
-            refuse_verb(args[0], [verb.name for verb in VERBS])
-        name, stand_in, rest = super().resolve_command(ctx, args)
-        verb = next((verb for verb in VERBS if verb.name == name), None)
-        command = stand_in and verb and load_verb(verb)
-        if command:
-            speak_options_of(command)
-        return name, command, rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_verb(next(verb for verb in VERBS if verb.name == name)) if command else None, rest
 
 
 def load_verb(verb: Verb) -> Any:
@@ -97,8 +94,8 @@ def load_verb(verb: Verb) -> Any:
     target = _of_research(verb.name) if verb.target is None else _attribute(verb.target)
     if isinstance(target, typer.Typer):
         return typer.main.get_command(target)
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-    single.command(verb.name, cls=VerbCommand, context_settings=HELP_OPTIONS)(target)
+    single = typer.Typer(add_completion=False, **SETTINGS)
+    single.command(verb.name)(target)
     return typer.main.get_command(single)
 
 
@@ -116,13 +113,7 @@ def _of_research(name: str) -> Any:
     )
 
 
-app = typer.Typer(
-    cls=LazyVerbs,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings=HELP_OPTIONS,
-)
+app = typer.Typer(cls=LazyVerbs, no_args_is_help=True, **SETTINGS)
 
 
 def _print_version(wanted: bool) -> None:
@@ -141,7 +132,7 @@ def logn(
 ) -> None:
     """Correct a model that was trained on long-tailed data: no retraining, no labels, no inference cost.
 
-    Start with `logn correct MODEL --images train/ -o CORRECTED`; from logits in files, with `logn collect`.
+    Start with: logn correct MODEL --images train/ -o CORRECTED. From files of logits: logn collect.
     """
 
 
@@ -160,9 +151,9 @@ def execute(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     COMMAND_LINE.set(("logn", *arguments))
     try:
-        code = app(args=rewritten(arguments), prog_name="logn", standalone_mode=False)
+        code = app(args=list(arguments), prog_name="logn", standalone_mode=False)
     except (InputError, MissingExtraError) as error:
-        print_error(in_options(str(error)), as_json=as_json)
+        print_error(str(error), as_json=as_json)
         return 2
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
@@ -220,7 +211,7 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
     # New versions of Typer carry their own Click, old ones import it: this method is common to both.
     if not hasattr(error, "format_message"):
         raise error
-    message = usage_sentence(error)
+    message = str(error.format_message()).rstrip()
     if type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help, or carries it as its message
         if message:
             echo(message, err=True)
@@ -234,7 +225,7 @@ def _usage_error(error: Exception, *, as_json: bool) -> int:
 
 def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
     """A warning is for the user: the sentence, without the line of code that raised it."""
-    print_note(f"Warning: {in_options(str(message))}")
+    print_note(f"Warning: {message}")
 
 
 def run() -> None:

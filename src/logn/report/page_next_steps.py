@@ -18,7 +18,7 @@ IN_PART = ("recommended", "logn", "p2p")
 # The metric of the frequent classes, and what to call them.
 FREQUENT = {"APf": "frequent classes", "many": "many-shot classes"}
 # Options of the command that compared which choosing thresholds needs too.
-KEPT = ("--statistics", "--counts", "--coco", "--only-predicted", "--allow-missing", "--allow-mismatch")
+KEPT = ("--statistics", "--counts")
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,12 @@ def _thresholds(comparison: Comparison, method: str) -> str:
     """The command that chooses thresholds after a method; empty where `logn thresholds` cannot fit it."""
     made = comparison.provenance
     predictions = (made.inputs.get("predictions") or {}).get("path", "PREDICTIONS")
-    words = ["logn", "thresholds", str(predictions), "-a", str(made.inputs.get("annotations") or "LABELS")]
-    if method in values_of(made.command, "--correction"):
-        words += ["--correction", method]
-    else:
+    words = ["logn", "thresholds", str(predictions), "-d", str(made.inputs.get("annotations") or "LABELS")]
+    words += ["--method", method]
+    if not method.endswith(".safetensors"):  # a file of `logn fit` needs nothing else
         needed = {*needs(method)}
         if not needed <= {"moments", "counts"}:
             return ""
-        words += ["--method", method]
         words += ["-s", "STATISTICS"] if "moments" in needed and not [*values_of(made.command, "--statistics")] else []
         words += ["--counts", "COUNTS"] if "counts" in needed and not [*values_of(made.command, "--counts")] else []
-    words += ["--coco"] if "coco" in values_of(made.command, "--protocol") else []
-    return command(*words, "--split", "-o", "points.json", keep=KEPT, given=made.command)
+    return command(*words, "-o", "points.json", keep=KEPT, given=made.command)

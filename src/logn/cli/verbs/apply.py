@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, echo, print_json, print_note, progress
-from logn.cli.paths import OverwriteOption, check_output
+from logn.cli import options
+from logn.cli.console import echo, print_json, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,35 +18,32 @@ if TYPE_CHECKING:
 
 
 def apply(
-    affine: Annotated[Path, typer.Argument(help="The correction that `logn fit` wrote.")],
-    logits: Annotated[Path, typer.Argument(help="Logits: .npy, .npz or .safetensors; the last axis is the class.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .npy or .safetensors.")],
-    key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
-    overwrite: OverwriteOption = False,
-    show_progress: ProgressOption = None,
-    json: JsonOption = False,
+    affine: Annotated[Path, typer.Argument(metavar="CORRECTION", help="What logn fit wrote.")],
+    logits: Annotated[Path, typer.Argument(metavar="LOGITS", help="A .npy, .npz or .safetensors; classes last.")],
+    output: options.Output,
+    key: options.Key = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
 ) -> None:
     """Correct a file of logits: each class times its scale plus its shift.
 
-    The output has the shape and the precision of the input and is written in one atomic step; files of any size are
-    read in bounded memory.
+    The output, .npy or .safetensors, has the shape and the precision of the input. Files of any
+    size are read in bounded memory and written in one atomic step.
 
-    **Examples**
-
-    `logn apply affine.safetensors logits.npy -o corrected.npy`
-
-    `logn apply affine.safetensors dump.npz --key cls_score -o corrected.safetensors`
+    Examples:
+      logn apply affine.safetensors logits.npy -o corrected.npy
+      logn apply affine.safetensors dump.npz --key cls_score -o corrected.safetensors
     """
     from logn.calibrators.affine import ClassAffine, LogitFacts
     from logn.logits.dumped import check_writable, open_shards, write_logits
 
-    check_output(output, affine, logits, overwrite=overwrite)  # in place, a second call would correct twice
+    options.check_output(output, affine, logits, overwrite=overwrite)  # in place, a second call would correct twice
     correction = ClassAffine.load(affine)
     (array,) = open_shards([logits], key)
     check_writable(output, array.dtype)
     # A file of logits tells its width and nothing else about the model that it is of.
     correction.check_fits(LogitFacts(f"`{logits}`", num_columns=array.num_classes), what=f"`{affine}`")
-    with progress("Applying", array.rows, shown=show_progress) as advance:
+    with progress("Applying", array.rows) as advance:
         write_logits(output, array.shape, array.dtype, _corrected(array, correction, advance))
     if json:
         print_json({"output": output, "shape": array.shape, "dtype": array.dtype, "method": correction.method})

@@ -1,197 +1,188 @@
-"""`logn collect`: dumped logits, or a model and images, in; statistics out."""
+"""`logn collect`: files of logits, or a model and images, in; statistics out."""
 
 from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, ProgressOption, command, count_of, print_json, print_note, progress
-from logn.cli.first_tries import holds_pictures
-from logn.cli.kinds import Kind, verb_of
-from logn.cli.options.choices import (
-    BACKGROUND_INDEX,
-    Activation,
-    ActivationOption,
-    Background,
-    BackgroundOption,
-    ClassNamesOption,
-    MeanProbabilityOption,
-    Nonfinite,
-    NonfiniteOption,
-    PopulationOption,
-    SampleRowsOption,
-    StatisticsFileOption,
-)
-from logn.cli.paths import check_output
-from logn.cli.statistics_summary import print_next, print_statistics, warn_of_doubts
-from logn.cli.verbs.collect_models import SourcesArgument, collect_onnx
-from logn.cli.verbs.collect_runs import collect_run
+from logn.cli import options
+from logn.cli.console import command, count_of, echo, print_json, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.logits.dumped import StoredArray
-    from logn.statistics.moments import ClassMoments, StatisticsMetadata
-
-
-def collect_logits(
-    sources: SourcesArgument,
-    output: StatisticsFileOption,
-    background: BackgroundOption = Background.none,
-    activation: ActivationOption = None,
-    class_names: ClassNamesOption = None,
-    population: PopulationOption = None,
-    layer: Annotated[str | None, typer.Option(help="The layer that gave the logits.")] = None,
-    key: Annotated[str | None, typer.Option(help="Name of the array in .npz and .safetensors files.")] = None,
-    sample_rows: SampleRowsOption = None,
-    mean_probability: MeanProbabilityOption = None,
-    nonfinite: NonfiniteOption = Nonfinite.error,
-    batch_rows: Annotated[int, typer.Option(help="Rows of a batch in (rows, classes) files.")] = 512,
-    threads: Annotated[int | None, typer.Option(help="Default: one per core, at most 8.")] = None,
-    journal_seconds: Annotated[float, typer.Option(hidden=True)] = 5.0,
-    show_progress: ProgressOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Read files of (rows, classes) or (images, proposals, classes) in bounded memory, by several threads."""
-    from logn.logits.dumped import find_shards, open_shards
-    from logn.statistics.collect import collect_shards
     from logn.statistics.moments import ClassMoments
-    from logn.statistics.record import SAMPLE_ROWS
 
-    found = find_shards(sources)
-    check_output(output, *found, holds="logn.statistics")
-    opened = open_shards(found, key)
-    metadata = _metadata(opened[0].num_classes, background, activation, class_names, population, layer)
-    moments = ClassMoments(
-        opened[0].num_classes,
-        metadata=metadata,
-        nonfinite=nonfinite.value,
-        sample_rows=SAMPLE_ROWS if sample_rows is None else sample_rows,
-        mean_probability=mean_probability is not False,
-    )
-    journal = output.with_name(output.name + ".partial")
-    journal = output.with_name(output.name + ".partial")
-    with progress("Collecting", sum(shard.rows for shard in opened), shown=show_progress) as advance:
-        moments = collect_shards(
-            opened,
-            moments,
-            batch_rows=batch_rows,
-            threads=threads,
-            journal=journal,
-            journal_seconds=journal_seconds,
-            progress=advance,
-        )
-    moments.save(output)
-    journal.unlink(missing_ok=True)
-    _report(moments, opened, output, as_json=json)
+FORMAT = "logn.statistics"
 
 
-LOGITS = Kind("Dumped logits", "dumped logits", collect_logits)
-ONNX = Kind("ONNX model", "an ONNX model", collect_onnx)
-RUN = Kind("Other models", "a model", collect_run)
-
-
-@verb_of(LOGITS, ONNX, RUN, common="Any source")
-def collect(sources: SourcesArgument) -> Kind:
+def collect(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCES", help="Files of logits; or one model.")],
+    output: options.Output,
+    images: options.Images = None,
+    data: options.OptionalData = None,
+    like: options.Like = None,
+    size: options.Size = None,
+    background: options.BackgroundOption = None,
+    activation: options.ActivationOption = None,
+    tensor: options.Tensor = None,
+    class_names: options.ClassNames = None,
+    key: options.Key = None,
+    max_images: options.MaxImages = None,
+    batch: options.Batch = None,
+    device: options.Device = "auto",
+    trust: options.Trust = False,
+    json: options.Json = False,
+) -> None:
     """Read logits once and write their count, mean and variance per class. No label is read.
 
-    What SOURCES are is seen from them: files of logits, an ONNX file, or another model as `logn correct` takes it.
-    Models run over the images of a folder, `--images`, or of labels, `--data`, and their logits are read where
-    `logn correct` folds: the statistics are those of `logn correct`.
+    SOURCES are .npy, .npz or .safetensors files, folders or quoted globs of them; a killed run
+    goes on where it stopped. Or a model, as logn correct takes it, with --images or --data.
 
-    Files of logits are read in bounded memory; the result has the same bits for any number of threads. A killed run
-    goes on where it stopped when the same command is given again: its progress is in OUTPUT.partial until the end.
-
-    **Examples**
-
-    `logn collect 'shards/*.npy' -o stats.safetensors`
-
-    `logn collect dumps/ --background last --activation softmax --population 'test proposals' -o stats.safetensors`
-
-    `logn collect big.npz --key cls_score --class-names names.txt -o stats.safetensors --json`
-
-    `logn collect model.onnx --images train/ --size 224x224 --resize crop --mean 0.485,0.456,0.406 --std
-    0.229,0.224,0.225 -o stats.safetensors`
-
-    `logn collect my_models:build --data train.json --max-images 5000 -o stats.safetensors`
+    Examples:
+      logn collect 'shards/*.npy' --background last --activation softmax -o stats.safetensors
+      logn collect yolox.onnx --like yolox --images train/ -o stats.safetensors
+      logn collect my_models:build --data train.json --max-images 5000 -o stats.safetensors
     """
-    models = [source for source in sources if source.lower().endswith(".onnx") or _is_run(Path(source))]
+    models = [source for source in sources if _is_model(source)]
     if not models:
-        # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it
-        # loads.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        _check_there(sources)
-        return LOGITS
+        _refuse(images=images, data=data, like=like, size=size, tensor=tensor, max_images=max_images)
+        _check_sources(sources)
+        moments, facts = _read_files(sources, output, background, activation, class_names, key)
+        _report([output], [moments], facts, count_of(int(facts["files"]), "file"), as_json=json)
+        return
     if len(sources) > 1:
         raise InputError(f"Expected one model, or any number of files of logits, but got `{models[0]}` and others.")
-    return RUN if _is_run(Path(models[0])) else ONNX
+    from logn.evaluate.models.correct import choose_images
+    from logn.evaluate.models.model_kinds import ImageFiles
+    from logn.evaluate.models.onnx_model import LogitHints
+    from logn.evaluate.models.open_model import open_model
+
+    (model,) = models
+    if images is None and data is None:
+        words = ("logn", "collect", model, "--images", "train/", "-o", output)
+        raise InputError(f"Expected `--images` or `--data` with a model, but got neither: try `{command(*words)}`.")
+    options.check_output(output, model, holds=FORMAT)
+    hints = LogitHints(activation, options.background_index(background), tensor or None, None, class_names)
+    given = {} if size is None else {"size": options.parse_size(size)}
+    source = open_model(model, hints, like, given, trust=trust, device=device)
+    files = ImageFiles(choose_images(options.training_images(images, data), max_images), skip_unreadable=True)
+    with progress("Collecting", len(files.items)) as advance:
+        stages = source.collect(files, batch=batch, progress=advance)
+    unreadable = list(files.unreadable)
+    if unreadable:
+        print_note(f"Warning: {count_of(len(unreadable), 'image')} could not be read: {options.listed(unreadable)}.")
+    count = len(files.items) - len(unreadable)
+    facts = {"images": count, "unreadable": unreadable}
+    _report(_save(output, stages), stages, facts, count_of(count, "image"), as_json=json)
 
 
-def _is_run(path: Path) -> bool:
+def print_statistics(output: Path, moments: ClassMoments, source: str) -> None:
+    """Print what the file holds; `source` says what it was read from, such as "3 files"."""
+    columns = count_of(moments.num_classes, "class")
+    if (place := moments.metadata.background) is not None:
+        columns = f"{columns} and a background ({'first' if place == 0 else 'last'})"
+    echo(f"{output}: {count_of(int(moments.count.max()), 'row')} of {columns} from {source}.")
+
+
+def print_next(statistics: Path) -> None:
+    """Print on stderr what to do with statistics."""
+    print_note(f"Is there a bias to correct? {command('logn', 'inspect', statistics)}")
+    print_note(f"To make the correction: {command('logn', 'fit', statistics, '-o', 'affine.safetensors')}")
+
+
+def _is_model(source: str) -> bool:
     from logn.evaluate.models.open import FUNCTION
 
-    is_function = FUNCTION.fullmatch(str(path)) is not None and not path.exists()
-    return is_function or path.suffix.lower() in (".pt", ".pth") or (path / "config.json").is_file()
+    path = Path(source)
+    is_function = FUNCTION.fullmatch(source) is not None and not path.exists()
+    return is_function or options.looks_like_model(path) or (path / "config.json").is_file()
 
 
-def _check_there(sources: list[str]) -> None:
+def _refuse(**given: object) -> None:
+    """Refuse options that only a model takes."""
+    for name, value in given.items():
+        if value:
+            raise InputError(f"Expected `--{name.replace('_', '-')}` only with a model, but got files of logits.")
+
+
+def _check_sources(sources: Sequence[str]) -> None:
     from logn.logits.dumped import SUFFIXES
 
     for source in sources:
-        if holds_pictures(Path(source)) and not any(path.suffix in SUFFIXES for path in Path(source).iterdir()):
-            raise InputError(
-                f"Expected logits or a model, but `{source}` is a folder of images: name the model first, as in "
-                f"`{command('logn', 'collect', 'model.onnx', '--images', source, '-o', 'stats.safetensors')}`."
-            )
         if not glob.has_magic(source) and not Path(source).exists() and Path(source).suffix not in SUFFIXES:
             raise InputError(
-                f"Expected `{source}` to be a file or folder of logits ({', '.join(SUFFIXES)}), an ONNX file or "
-                "another model, but there is none."
+                f"Expected `{source}` to be files of logits ({', '.join(SUFFIXES)}) or a model, but there is none."
             )
 
 
-def _metadata(
-    num_classes: int,
-    background: Background,
-    activation: Activation | None,
+def _read_files(
+    sources: Sequence[str],
+    output: Path,
+    background: options.Background | None,
+    activation: options.Activation | None,
     class_names: Path | None,
-    population: str | None,
-    layer: str | None,
-) -> StatisticsMetadata:
+    key: str | None,
+) -> tuple[ClassMoments, dict[str, Any]]:
+    """Read files of logits in bounded memory, by several threads; the progress is in OUTPUT.partial until the end."""
+    # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from logn.classes.names import read_class_names
-    from logn.statistics.moments import StatisticsMetadata
+    from logn.logits.dumped import find_shards, open_shards
+    from logn.statistics.collect import collect_shards
+    from logn.statistics.moments import ClassMoments, StatisticsMetadata
+    from logn.statistics.record import SAMPLE_ROWS
 
-    place = BACKGROUND_INDEX[background]
-    return StatisticsMetadata(
-        class_names=read_class_names(class_names, num_classes, place) if class_names else None,
-        background=place,
-        activation=activation.value if activation else None,
-        layer=layer,
-        population=population,
-    )
+    files = find_shards(sources)
+    options.check_output(output, *files, holds=FORMAT)
+    shards = open_shards(files, key)
+    place, columns = options.background_index(background), shards[0].num_classes
+    names = read_class_names(class_names, columns, place) if class_names else None
+    metadata = StatisticsMetadata(class_names=names, background=place, activation=activation)
+    empty = ClassMoments(columns, metadata=metadata, sample_rows=SAMPLE_ROWS, mean_probability=True)
+    journal = output.with_name(output.name + ".partial")
+    with progress("Collecting", sum(shard.rows for shard in shards)) as advance:
+        moments = collect_shards(shards, empty, journal=journal, progress=advance)
+    moments.save(output)
+    journal.unlink(missing_ok=True)
+    return moments, {"files": len(shards)}
 
 
-def _report(moments: ClassMoments, shards: list[StoredArray], output: Path, *, as_json: bool) -> None:
-    rows, skipped = sum(shard.rows for shard in shards), int(moments.skipped.sum())
-    warnings = warn_of_doubts(moments)
+def _save(output: Path, stages: Sequence[ClassMoments]) -> list[Path]:
+    """Write the statistics: one file per class layer of a model that has several, such as a cascade."""
+    outputs = [output]
+    if len(stages) > 1:
+        outputs = [output.with_name(f"{output.stem}-{stage + 1}{output.suffix}") for stage in range(len(stages))]
+        for path in outputs:
+            options.check_output(path, holds=FORMAT)
+    for path, moments in zip(outputs, stages, strict=True):
+        moments.save(path)
+    return outputs
+
+
+def _report(
+    outputs: Sequence[Path], stages: Sequence[ClassMoments], facts: dict[str, Any], source: str, *, as_json: bool
+) -> None:
+    from logn.statistics.diagnosis import row_checks, sanity_checks
+
+    first, known = stages[0], stages[0].metadata
+    doubts = [*sanity_checks(first), *row_checks(first)]
+    for sentence in doubts:
+        print_note(f"Warning: {sentence}")
     if as_json:
-        print_json(
-            {
-                "output": output,
-                "files": len(shards),
-                "rows": rows,
-                "num_classes": moments.num_classes,
-                "skipped": skipped,
-                "sample_rows": len(moments.sample),
-                "background": moments.metadata.background,
-                "warnings": warnings,
-            }
-        )
+        named = {"output": outputs[0]} if len(stages) == 1 else {"outputs": outputs}
+        fields = ("layer", "activation", "background", "population", "fingerprint")
+        values = {"rows": int(first.count.max()), "num_columns": first.num_columns}
+        values |= {name: getattr(known, name) for name in fields}
+        print_json({**named, **facts, **values, "warnings": doubts})
         return
-    print_statistics(output, moments, rows, count_of(len(shards), "file"))
-    if skipped:
-        print_note(f"Skipped {skipped:,} values that are not finite, of {int((moments.skipped > 0).sum())} classes.")
-    print_next(output)
+    for path, moments in zip(outputs, stages, strict=True):
+        print_statistics(path, moments, source)
+        if (layer := moments.metadata.layer) is not None:
+            followed = f"before {known.activation}" if known.activation else "activation unknown"
+            echo(f"Read at {options.listed(layer.split(', '), 1)}, {followed}.")
+        print_next(path)

@@ -3,180 +3,194 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from logn.cli.console import JsonOption, ProgressOption, WideOption, command, print_note, progress
-from logn.cli.first_tries import refuse_model_as_predictions
-from logn.cli.kinds import Kind, verb_of
-from logn.cli.options import evaluation as options
-from logn.cli.options.choices import Task, TaskOption
-from logn.cli.verbs.compare_classification import compare_classification
+from logn.cli import options
+from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
 from logn.errors import InputError
-from logn.evaluate.detection.protocol import LVIS_CAP, SCORE_THRESHOLD
-from logn.files import format_of
+from logn.files import format_of, require_file
 
 if TYPE_CHECKING:
-    from logn.classes.counts import ClassCounts
-
-
-def compare_detection(
-    source: options.SourceArgument,
-    annotations: options.AnnotationsOption,
-    methods: options.MethodsOption = None,
-    method: options.MethodOption = None,
-    correction: options.CorrectionsOption = None,
-    statistics: options.StatisticsOption = None,
-    allow_mismatch: options.MismatchOption = False,
-    counts: options.CountsOption = None,
-    target: options.TargetOption = None,
-    dimensions: Annotated[
-        Path | None, typer.Option(help="fracal: annotations, .csv column, .npy or JSON list.")
-    ] = None,
-    weights: options.WeightsOption = None,
-    key: options.KeyOption = None,
-    sweep: options.SweepOption = None,
-    split: options.SplitOption = False,
-    objective: options.ObjectiveOption = None,
-    bootstrap: options.BootstrapOption = 1000,
-    confidence: options.ConfidenceOption = 0.95,
-    seed: options.DrawSeedOption = 0,
-    protocol: options.ProtocolOption = options.Protocol.auto,
-    coco: options.CocoOption = False,
-    allow_missing_classes: options.MissingClassesOption = False,
-    only_predicted: options.OnlyPredictedOption = False,
-    score_threshold: options.MinScoreOption = SCORE_THRESHOLD,
-    at: options.ThresholdOption = 0.5,
-    nms: options.NmsOption = None,
-    nms_iou: options.NmsIouOption = None,
-    multi_label: options.MultiLabelOption = None,
-    max_detections: options.CapOption = LVIS_CAP,
-    bounds: options.BoundsOption = None,
-    fixed: options.FixedOption = False,
-    errors: options.ErrorsOption = False,
-    mask_errors: options.MaskErrorsOption = False,
-    form: options.FormatOption = options.Format.table,
-    output: options.FolderOption = None,
-    wide: WideOption = False,
-    show_progress: ProgressOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Score methods on the very same proposals, without running the detector again."""
-    from logn.evaluate.comparison.compare import compare as run
-    from logn.evaluate.store.store import PredictionStore
-
-    options.check_numbers(bootstrap, confidence)
-    decode = options.decode_options(score_threshold, nms, nms_iou, multi_label, max_detections)
-    choices = {
-        "style": options.style_of(protocol, coco),
-        "allow_missing_classes": allow_missing_classes,
-        "num_bootstrap": bootstrap,
-        "confidence": confidence,
-        "seed": seed,
-        "split": split,
-        "fixed": fixed,
-        "errors": errors,
-        "mask_errors": mask_errors,
-        "only_predicted": only_predicted,
-        "at": at,
-        "objective": "AP" if objective is None else objective,
-    }
-    settings = options.compare_settings(decode, bounds, choices)
-    options.make_folder(output)
-    store = PredictionStore(source)
-    table = options.read_counts(counts)
-    chosen = options.read_methods(methods, method or [], correction or [])
-    inputs = _fit_inputs(statistics, table, dimensions, (weights, key), store.header.class_names)
-    inputs["target"] = options.read_target(target)
-    groups = options.group_counts(table, bounds, store.header.class_names)
-    with progress("Decoding", len(store), shown=show_progress) as advance:
-        comparison = run(
-            store,
-            annotations,
-            chosen,
-            settings=settings,
-            sweeps=sweep or (),
-            progress=advance,
-            allow_mismatch=allow_mismatch,
-            **inputs,
-            **groups,
-        )
-    options.present(comparison, form, output, as_json=json, wide=wide)
-    if output is not None:
-        print_note(f"For one page with charts and images: {command('logn', 'report', output, keep=['--images'])}")
-
+    from logn.evaluate.comparison.comparison import Comparison
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
-DETECTION = Kind("Detector", "predictions of a detector", compare_detection)
-CLASSIFICATION = Kind("Image classifier", "a classifier", compare_classification)
+# The metrics of the short table, by their titles; the first is shown with its difference.
+DETECTOR = {"AP": "AP", "APr": "APr", "APc": "APc", "APf": "APf", "recall": "recall@n:0.25"}
+CLASSIFIER = {"top-1": "top-1", "many": "many", "medium": "medium", "few": "few", "ECE": "ECE"}
+NAME_WIDTH = 24
 
 
-@verb_of(DETECTION, CLASSIFICATION, common="Any predictions")
-def compare(source: options.SourceArgument, task: TaskOption = None) -> Kind:
+def compare(
+    source: options.Predictions,
+    data: options.OptionalData = None,
+    methods: options.Methods = None,
+    statistics: options.Statistics = None,
+    counts: options.Counts = None,
+    target: options.Target = None,
+    labels: options.Labels = None,
+    train_logits: options.TrainLogits = None,
+    class_names: options.ClassNames = None,
+    at: options.At = 0.25,
+    bootstrap: options.Bootstrap = 1000,
+    output: options.OptionalOutput = None,
+    verbose: options.Verbose = False,
+    json: options.Json = False,
+) -> None:
     """Score any number of methods on the very same predictions, without running the model again.
 
-    The table has the difference of each method to the uncorrected model (`none`, always the first row) with an interval
-    from paired draws of the images. Methods: none, recommended, logn (the paper's), loga, norcal, fracal, iif,
-    tau-norm, temperature, p2p; fitted to the labels of one half, with `--split`: offsets, vector.
+    Each method is compared with the uncorrected model, none, with intervals from paired draws of
+    the images. Without --methods and statistics, the uncorrected model alone is measured.
 
-    **Detectors**: AP over all classes and over rare, common and frequent ones; recall@n:0.25 is the class-mean recall
-    of the n best detections, n as many as `none` has above a score of 0.25. **Classifiers**: accuracy over all rows and
-    over many-, medium- and few-shot classes (more than 100, 20 to 100 and up to 19 training samples), the
-    calibration error (ECE) and the mean confidence.
-
-    **Examples**
-
-    `logn compare store -s stats.safetensors -a lvis_v1_val.json --methods none,logn,logn:margin=0`
-
-    `logn compare store -s stats.safetensors -a val.json --counts train.json --methods logn,loga,norcal,iif --fixed`
-
-    `logn compare store -s stats.safetensors -a val.json --counts train.json --sweep gamma=0:1.2:0.1 --split`
-
-    `logn compare store -s stats.safetensors -a val.json --method logn:margin=0,use_std=false --format latex`
-
-    `logn compare store -s stats.safetensors -a val.json --methods p2p,offsets:rows=500,offsets,vector --split`
-
-    `logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv`
-
-    `logn compare test.npy --labels labels.npy --train-logits train.npy --sweep tau=0:2:0.25 --split`
+    Examples:
+      logn compare predictions -d val.json -s stats.safetensors -o comparison
+      logn compare predictions -d val.json --counts train.json --methods loga,norcal:gamma=0.6
+      logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv
     """
-    refuse_model_as_predictions(source)
-    if task is not None:
-        return DETECTION if task is Task.detection else CLASSIFICATION
-    if source.is_file() and format_of(source) == "logn.statistics":
-        raise InputError(
-            f"Expected predictions, but `{source}` holds statistics, which stand behind `-s`: "
-            f"`{command('logn', 'compare', 'predictions', '-s', source, '-a', 'val.json')}`."
+    from logn.evaluate.comparison.compare import compare as run
+    from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
+    from logn.evaluate.comparison.settings import CompareSettings
+
+    classifier = is_classifier(source)
+    _check_options(classifier, source, data, labels, train_logits, class_names)
+    _make_folder(output)
+    chosen = list(DEFAULT_METHODS) if statistics or train_logits else []
+    chosen = options.split_methods(methods) if methods else chosen
+    given: dict[str, Any] = {"target": options.read_target(target)} if target else {}
+    if classifier:
+        given |= _classifier_inputs(source, statistics, counts, train_logits, class_names)
+        settings = CompareSettings(num_bootstrap=bootstrap)
+    else:
+        given |= _detector_inputs(statistics, counts)
+        # What is left out is in the notes of the comparison, which are printed.
+        leave_out: dict[str, Any] = {"only_predicted": True, "allow_missing_classes": True}
+        settings = CompareSettings(num_bootstrap=bootstrap, at=at, **leave_out)
+    total = None if classifier else _number_of_images(source)
+    with progress("Comparing", total) as advance:
+        comparison = run(
+            source,
+            labels if classifier else data,
+            {spec: options.read_method(spec) for spec in chosen},
+            settings=settings,
+            progress=advance,
+            **given,
         )
+    comparison = comparison.made_by(COMMAND_LINE.get())
+    if output is not None:
+        comparison = comparison.with_details()
+        comparison.save(output)
+    if json:
+        print_json(comparison.to_dict())
+        return
+    _print_all(comparison) if verbose else _print_short(comparison)
+    if output is not None and len(comparison.rows) > 1:
+        print_note(f"For one page with charts: {command('logn', 'report', output, keep=['--images'])}")
+
+
+def is_classifier(source: Path) -> bool:
+    """Whether predictions are a file of logits; refuses what is neither that nor a folder of `logn predict`."""
+    options.refuse_model(source, "predictions", "predict", "--data", "val.json", "-o", "predictions")
+    if source.is_file() and format_of(source) == "logn.statistics":
+        raise InputError(f"Expected predictions, but `{source}` holds statistics: give them by `-s {source}`.")
     if any(source.glob("part-*")):
-        return DETECTION
+        return False
     if source.is_file() or source.suffix in LOGIT_FILES:
-        return CLASSIFICATION
+        require_file(source)
+        return True
+    got = "it is neither" if source.exists() else "there is none"
     raise InputError(
-        f"Expected `{source}` to be what `logn predict` wrote, or a file of logits, but "
-        f"{'it is none of them' if source.exists() else 'there is none'}; `logn predict MODEL --data val.json -o "
-        "predictions` makes predictions."
+        f"Expected `{source}` to be a folder of `logn predict`, or a file of logits, but {got}; "
+        "`logn predict MODEL --data val.json -o predictions` makes predictions."
     )
 
 
-def _fit_inputs(
-    statistics: Path | None,
-    counts: ClassCounts | None,
-    dimensions: Path | None,
-    classifier: tuple[Path | None, str | None],
-    names: tuple[str, ...] | None,
-) -> dict[str, Any]:
-    from logn.classes.dimensions import read_dimensions
-    from logn.cli.verbs.fit import read_classifier
+def _check_options(
+    classifier: bool,
+    source: Path,
+    data: Path | None,
+    labels: Path | None,
+    train_logits: Path | None,
+    class_names: Path | None,
+) -> None:
+    """Refuse options of the other kind of model, and ask for the labels."""
+    others = {"--labels": labels, "--train-logits": train_logits, "--class-names": class_names}
+    others = {"--data": data} if classifier else others
+    kind = "a detector" if classifier else "a classifier"
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(f"Expected `{name}` only with the predictions of {kind}, but got `{source}`.")
+    if (labels if classifier else data) is None:
+        wanted = "`--labels`, the class of each row," if classifier else "`--data`, the annotations,"
+        raise InputError(f"Expected {wanted} for `{source}`, but got none.")
+
+
+def _make_folder(folder: Path | None) -> None:
+    """Make the folder for the results before the work begins."""
+    if folder is None:
+        return
+    from logn.evaluate.comparison.files import check_comparison_folder
+
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"Expected `{folder}` to be a folder, but it is a file.")
+    check_comparison_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _number_of_images(source: Path) -> int:
+    from logn.evaluate.store.store import PredictionStore
+
+    return len(PredictionStore(source))
+
+
+def _detector_inputs(statistics: Path | None, counts: Path | None) -> dict[str, Any]:
     from logn.statistics.moments import ClassMoments
 
-    weights, key = classifier
-    weight, bias = read_classifier(weights, key, None) if weights else (None, None)
-    return {
-        "moments": ClassMoments.load(statistics) if statistics else None,
-        "counts": counts,
-        "dimensions": read_dimensions(dimensions, names) if dimensions else None,
-        "weight": weight,
-        "bias": bias,
-    }
+    moments = None if statistics is None else ClassMoments.load(statistics)
+    return {"moments": moments, "counts": options.read_counts(counts)}
+
+
+def _classifier_inputs(
+    logits: Path, statistics: Path | None, counts: Path | None, train_logits: Path | None, class_names: Path | None
+) -> dict[str, Any]:
+    from logn.classes.counts import ClassCounts
+    from logn.classes.names import read_class_names
+    from logn.logits.dumped import locate_array
+
+    files = {"moments": statistics, "train_logits": train_logits}
+    given: dict[str, Any] = {name: path for name, path in files.items() if path is not None}
+    if class_names is not None:
+        given["class_names"] = read_class_names(class_names, locate_array(logits).num_classes)
+    if counts is not None:
+        # Not raised to 1 as for detectors: a class that was never trained belongs to no group.
+        given["counts"] = ClassCounts.load(counts)
+    return given
+
+
+def _print_short(comparison: Comparison) -> None:
+    """One line per method, of at most 80 columns, and one verdict."""
+    from logn.evaluate.comparison.comparison import CLASSIFICATION
+    from logn.evaluate.comparison.tables import change_text, points
+    from logn.text_table import TextStyle, write_table
+
+    shown = CLASSIFIER if comparison.task == CLASSIFICATION else DETECTOR
+    (main, first), *others = [(title, name) for title, name in shown.items() if name in comparison.metric_names]
+    compared = len(comparison.rows) > 1
+    header = ["method", main, *(["change"] if compared else []), *(title for title, _ in others)]
+    rows = []
+    for place, row in enumerate(comparison.rows):
+        name = row.name if len(row.name) <= NAME_WIDTH else f"{row.name[: NAME_WIDTH - 1]}…"
+        change = [change_text(row.differences[first]) if place else ""] if compared else []
+        rows.append([name, points(row[first]), *change, *(points(row[metric]) for _, metric in others)])
+    echo(write_table(header, rows, TextStyle(width=None, rule=text_style().rule)))
+    if compared:
+        print_text(comparison.verdict())
+    for note in comparison.notes:
+        print_note(f"Note: {note}")
+
+
+def _print_all(comparison: Comparison) -> None:
+    from logn.evaluate.comparison.tables import write_comparison
+
+    style = text_style()
+    echo(write_comparison(comparison, style=style), colours=style.colours)
+    for row in comparison.rows[1:]:
+        print_text(comparison.verdict(row.name), indent="  ")

@@ -1,4 +1,4 @@
-"""`logn inspect`: what the statistics say, as tables, a recommendation and a figure."""
+"""`logn inspect`: what the statistics show, as a table, a recommendation and a figure."""
 
 from __future__ import annotations
 
@@ -8,183 +8,140 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, command, print_fitting, print_json, print_note, print_text
-from logn.cli.first_tries import refuse_model_as_statistics
-from logn.cli.option_words import in_options
-from logn.cli.options.choices import Activation
-from logn.cli.options.evaluation import CountsOption
-from logn.cli.paths import OverwriteOption, check_output
+from logn.cli import options
+from logn.cli.console import command, echo, print_json, print_note, print_text, text_style
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from logn.calibrators.recommend import Recommendation
     from logn.statistics.diagnosis import Diagnosis
-    from logn.statistics.moments import StatisticsMetadata
+    from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
-
-BAR_WIDTH = 7
+METADATA_FIELDS = ("background", "activation", "layer", "population", "fingerprint")
+# Classes shown from either end, without --verbose.
+SHOWN = 10
 
 
 def inspect(
-    statistics: Annotated[Path, typer.Argument(help="The statistics file that `logn collect` wrote.")],
-    counts: CountsOption = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, help="Your score threshold; default 0.25 for sigmoids, 0.05 for a softmax."),
+    statistics: Annotated[Path, typer.Argument(metavar="STATISTICS", help="What logn collect wrote.")],
+    counts: options.Counts = None,
+    at: options.At = 0.25,
+    activation: options.ActivationOption = None,
+    plot: Annotated[
+        Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class: .png, .svg or .pdf.")
     ] = None,
-    activation: Annotated[
-        Activation | None, typer.Option(help="What the model applies to the logits; default: as recorded.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw mean and std per class: .png, .svg or .pdf.")] = None,
-    overwrite: OverwriteOption = False,
-    top: Annotated[int, typer.Option(min=0, help="Classes shown from either end; 0 shows all.")] = 10,
-    json: JsonOption = False,
+    overwrite: options.Overwrite = False,
+    verbose: options.Verbose = False,
+    json: options.Json = False,
 ) -> None:
     """Show count, mean and standard deviation of every class's logit, and what they mean.
 
-    It also prints what LogN recommends for the model and which score threshold to use then. With the training counts it
-    prints how strongly mean and spread follow them.
+    Prints what LogN recommends for the model and which score threshold to use then. With the
+    training counts it prints how strongly mean and spread follow them.
 
-    **Examples**
-
-    `logn inspect stats.safetensors`
-
-    `logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.png`
-
-    `logn inspect stats.safetensors --threshold 0.3`
-
-    `logn inspect stats.safetensors --counts classes.csv --json`
+    Examples:
+      logn inspect stats.safetensors
+      logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.png
     """
-    refuse_model_as_statistics(statistics)
-    from logn.calibrators.recommend import matching_threshold, recommend
+    options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
     from logn.classes.counts import ClassCounts
-    from logn.statistics.diagnosis import diagnose, sanity_checks
+    from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
 
     if plot is not None:
-        check_output(plot, statistics, counts, overwrite=overwrite)
+        options.check_output(plot, statistics, counts, overwrite=overwrite)
     moments = ClassMoments.load(statistics)
-    table = ClassCounts.load(counts) if counts else None
-    diagnosis = diagnose(moments, table)
-    said = "recorded" if activation is None else activation.value
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LogNWarning)
-        try:
-            recommendation = recommend(moments, threshold=threshold, activation=said)
-            affine = recommendation.fit(moments)
-            matching = matching_threshold(moments, affine, recommendation.threshold, recommendation.activation)
-        except InputError as error:  # such as statistics of probabilities: the table is of use all the same
-            recommendation, matching = None, None
-            print_note(f"No recommendation: {in_options(str(error))}")
-    told = None if recommendation is None else recommendation.to_dict() | {"matching_threshold": matching}
-    judged = {"recommendation": told}
-    for note in dict.fromkeys((*(str(item.message) for item in caught), *sanity_checks(moments))):
-        print_note(f"Warning: {in_options(note)}")
+    diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
+    recommendation, matching = _recommend(moments, at, activation)
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 
         plot_statistics(diagnosis, plot)
     if json:
-        print_json(_as_mapping(diagnosis, moments.metadata) | judged | ({"plot": plot} if plot else {}))
-    else:
-        _print_table(diagnosis, top)
-        _print_summary(diagnosis, moments.metadata)
-        if recommendation is not None:
-            _print_recommendation(recommendation, matching, statistics, activation)
+        advice = None if recommendation is None else {**recommendation.to_dict(), "matching_threshold": matching}
+        values = {**_as_mapping(diagnosis, moments.metadata), "recommendation": advice}
+        print_json({**values, "plot": plot} if plot else values)
+        return
+    _print_table(diagnosis, 0 if verbose else SHOWN)
+    _print_summary(diagnosis, moments.metadata)
+    if recommendation is not None:
+        _print_recommendation(recommendation, matching, statistics, activation)
+
+
+def _recommend(moments: ClassMoments, at: float, activation: str | None) -> tuple[Recommendation | None, float | None]:
+    """The recommendation and the threshold that then gives as many detections; warnings go to stderr."""
+    from logn.calibrators.recommend import matching_threshold, recommend
+    from logn.statistics.diagnosis import sanity_checks
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LogNWarning)
+        try:
+            recommendation = recommend(moments, threshold=at, activation=activation or "recorded")
+            affine = recommendation.fit(moments)
+            matching = matching_threshold(moments, affine, recommendation.threshold, recommendation.activation)
+        except InputError as error:  # such as statistics of probabilities: the table is of use all the same
+            recommendation, matching = None, None
+            print_note(f"No recommendation: {error}")
+    for note in dict.fromkeys((*(str(item.message) for item in caught), *sanity_checks(moments))):
+        print_note(f"Warning: {note}")
+    return recommendation, matching
 
 
 def _print_recommendation(
-    recommendation: Recommendation, matching: float | None, statistics: Path, activation: Activation | None
+    recommendation: Recommendation, matching: float | None, statistics: Path, activation: str | None
 ) -> None:
     print_text(f"\n{recommendation.finding} {recommendation.expect}")
     if recommendation.method == "none":
         return
     if matching is not None and recommendation.head == "softmax detector":
         print_text(f"Use a threshold of {matching:.2g} where you used {recommendation.threshold:g}.")
-    said = () if activation is None else ("--activation", activation.value)
-    print_text(f"To correct it: {command('logn', 'fit', statistics, *said, '-o', 'affine.safetensors')}")
+    known = () if activation is None else ("--activation", activation)
+    print_text(f"To correct it: {command('logn', 'fit', statistics, *known, '-o', 'affine.safetensors')}")
 
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:
     links = {"mean": diagnosis.mean_with_count, "std": diagnosis.std_with_count}
+    fields = ("seen", "mean", "std", "dead", "margins", "skipped", "image_counts", "groups", "conclusion")
     return {
-        "metadata": {name: getattr(metadata, name) for name in _METADATA_FIELDS},
+        "metadata": {name: getattr(metadata, name) for name in METADATA_FIELDS},
         "classes": diagnosis.names,
-        "seen": diagnosis.seen,
-        "mean": diagnosis.mean,
-        "std": diagnosis.std,
-        "dead": diagnosis.dead,
-        "margins": diagnosis.margins,
-        "skipped": diagnosis.skipped,
-        "image_counts": diagnosis.image_counts,
-        "groups": diagnosis.groups,
+        **{name: getattr(diagnosis, name) for name in fields},
         "correlation_with_log_count": {name: link._asdict() if link else None for name, link in links.items()},
-        "conclusion": diagnosis.conclusion,
     }
 
 
-_METADATA_FIELDS = ("background", "activation", "layer", "population", "fingerprint")
-
-
 def _print_table(diagnosis: Diagnosis, top: int) -> None:
-    print_fitting(_table(diagnosis, top, bars=True), _table(diagnosis, top, bars=False))
+    """The classes by their mean, highest first; `top` from either end, 0 for all."""
+    from logn.text_table import write_table
 
-
-def _table(diagnosis: Diagnosis, top: int, *, bars: bool) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("class", no_wrap=True, max_width=24)
-    if diagnosis.image_counts is not None:
-        table.add_column("group", no_wrap=True)
-        table.add_column("images", justify="right", no_wrap=True)
-    for title in ("logits", "mean", "", "std", "") if bars else ("logits", "mean", "std"):
-        table.add_column(title, justify="left" if title == "" else "right", no_wrap=True)
+    counted = diagnosis.image_counts is not None
+    header = ("class", *(("group", "images") if counted else ()), "logits", "mean", "std")
     order = [int(index) for index in diagnosis.order()]
-    shown = order if top == 0 or len(order) <= 2 * top + 1 else order[:top] + order[-top:]
-    for position, index in enumerate(shown):
-        if len(shown) < len(order) and position == top:
-            table.add_row(f"… {len(order) - len(shown)} more")
-        table.add_row(*_row(diagnosis, index, bars=bars))
-    return table
+    rows = [_row(diagnosis, index) for index in order]
+    if top and len(rows) > 2 * top + 1:
+        gap = (f"… {len(rows) - 2 * top} more", *[""] * (len(header) - 1))
+        rows = [*rows[:top], gap, *rows[-top:]]
+    style = text_style()
+    echo(write_table(header, rows, style, keys=2 if counted else 1), colours=style.colours)
 
 
-def _row(diagnosis: Diagnosis, index: int, *, bars: bool) -> list[str]:
-    from rich.markup import escape
-
-    name = escape(diagnosis.names[index]) + ("" if diagnosis.alive[index] else " (dead)")
-    cells = [name]
+def _row(diagnosis: Diagnosis, index: int) -> tuple[str, ...]:
+    name = diagnosis.names[index] + ("" if diagnosis.alive[index] else " (dead)")
+    counted: tuple[str, ...] = ()
     if diagnosis.image_counts is not None and diagnosis.groups is not None:
-        cells += [str(diagnosis.groups[index]), f"{diagnosis.image_counts[index]:,.0f}"]
-    cells.append(f"{diagnosis.seen[index]:,.0f}")
-    for values in (diagnosis.mean, diagnosis.std):
-        cells += [f"{values[index]:.3f}", *([_bar(values, index)] if bars else [])]
-    return cells
-
-
-def _bar(values: Any, index: int) -> str:
-    """A bar that grows from the smallest to the largest value."""
-    import numpy as np
-
-    if not np.isfinite(values[index]):
-        return ""
-    low, high = np.nanmin(values), np.nanmax(values)
-    share = (values[index] - low) / (high - low) if high > low else 1.0
-    return "▏" + "█" * round(float(share) * BAR_WIDTH)
+        counted = (str(diagnosis.groups[index]), f"{diagnosis.image_counts[index]:,.0f}")
+    seen = f"{diagnosis.seen[index]:,.0f}"
+    return name, *counted, seen, f"{diagnosis.mean[index]:.3f}", f"{diagnosis.std[index]:.3f}"
 
 
 def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
-    known = {name: getattr(metadata, name) for name in _METADATA_FIELDS}
-    known["background"] = {0: "first", -1: "last", None: "none"}[metadata.background]  # in the words of --background
-    print_text(
-        "\nRecorded: " + ", ".join(f"{name} {value}" for name, value in known.items() if value is not None) + "."
-    )
+    recorded = {name: getattr(metadata, name) for name in METADATA_FIELDS}
+    recorded["background"] = {0: "first", -1: "last", None: "none"}[metadata.background]
+    known = ", ".join(f"{name} {value}" for name, value in recorded.items() if value is not None)
+    print_text(f"\nRecorded: {known}.")
     margins = ", ".join(f"{name} {value:.3f}" for name, value in diagnosis.margins.items())
     print_text(f"Margins of LogN would be: {margins or 'none, since no class is alive'}.")
-    dead = diagnosis.dead
-    if dead:
+    if dead := diagnosis.dead:
         names = ", ".join(dead[:5]) + (" …" if len(dead) > 5 else "")
         print_text(f"Dead: {len(dead)} of {len(diagnosis.names)} classes, never seen or without spread ({names}).")
     if diagnosis.skipped:

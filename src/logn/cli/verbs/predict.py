@@ -1,194 +1,156 @@
-"""`logn predict`: run a trained model once over a data set and keep its logits."""
+"""`logn predict`: run a trained detector once over a data set and keep its boxes and logits."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from logn.cli.console import JsonOption, ProgressOption, command, print_note
-from logn.cli.kinds import Kind, verb_of
-from logn.cli.options.choices import (
-    BACKGROUND_INDEX,
-    ActivationOption,
-    Background,
-    BackgroundOption,
-    DeviceOption,
-    ImageFolderOption,
-    at_least_one,
-)
-from logn.cli.options.detectors import (
-    ImageSizeOption,
-    TrustOption,
-    open_detector,
-)
-from logn.cli.options.prediction import (
-    BatchOption,
-    DataOption,
-    DtypeOption,
-    ModelArgument,
-    NamesOption,
-    OutputOption,
-)
-from logn.cli.options.preprocessing import (
-    ChannelsOption,
-    LikeOption,
-    MaxValueOption,
-    MeanOption,
-    PadValueOption,
-    ResizeOption,
-    SizeOption,
-    StdOption,
-    assumptions,
-    given_preprocessing,
-)
-from logn.cli.verbs.predict_store import store_predictions
-from logn.commands import how_it_runs
+from logn.cli import options
+from logn.cli.console import command, count_of, echo, print_json, print_note, progress
+from logn.commands import HOW_IT_RUNS, kept_words
 from logn.errors import InputError
 from logn.labels.sources import find_labels, with_split
 
 if TYPE_CHECKING:
     from logn.labels.dataset import DetectionDataset
 
-_STATISTICS = "statistics.safetensors"
+STATISTICS = "statistics.safetensors"
 
 
-def predict_detector(
-    model: ModelArgument,
-    data: DataOption,
-    output: OutputOption,
-    images: ImageFolderOption = None,
-    dtype: DtypeOption = "float16",
-    batch: BatchOption = None,
-    device: DeviceOption = "auto",
-    trust: TrustOption = False,
-    image_size: ImageSizeOption = None,
-    class_names: NamesOption = None,
-    show_progress: ProgressOption = None,
-    json: JsonOption = False,
+def predict(
+    model: options.Model,
+    data: options.Data,
+    output: options.Output,
+    images: options.Images = None,
+    like: options.Like = None,
+    size: options.Size = None,
+    background: options.BackgroundOption = None,
+    activation: options.ActivationOption = None,
+    tensor: options.Tensor = None,
+    class_names: options.ClassNames = None,
+    batch: options.Batch = None,
+    device: options.Device = "auto",
+    trust: options.Trust = False,
+    json: options.Json = False,
 ) -> None:
-    """Run a detector once and keep what it says of every proposal."""
+    """Run a trained detector once and keep its boxes and logits; logn compare scores any method on them.
+
+    Of the annotations only the images and the class names are read. A run that was stopped goes on
+    where it was. Under torchrun every process writes its own part; the folder is read as one.
+
+    Examples:
+      logn predict best.pt --trust --data data.yaml -o predictions
+      logn predict yolox.onnx --like yolox --class-names coco.txt --data val.json -o predictions
+      logn predict my_models:build --data val.json --images val/ -o predictions
+    """
+    from logn.evaluate.models.open import fingerprint_of
+    from logn.evaluate.store.predict import match_detector
+    from logn.evaluate.store.predict import predict as run
     from logn.labels.dataset import DetectionDataset
 
-    at_least_one(batch=batch)
-    how: dict[str, Any] = {"trust": trust, "image_size": image_size, "class_names": class_names}
     dataset = DetectionDataset(_annotations(data), images)
-    detector = open_detector(model, device=device, **how)
-    how_much = {"dtype": dtype, "batch": batch}
-    if store_predictions(detector, model, dataset, output, how_much, show_progress, json):
-        words = ("logn", "collect", model, "--data", _training_data(dataset), "-o", _STATISTICS)
-        _print_next(detector, dataset, output, command(*words, keep=(*how_it_runs(model), "--images")))
+    hints = {"background": options.background_index(background), "activation": activation, "tensor": tensor or None}
+    detector = _open(model, like, options.parse_size(size), class_names, hints, trust=trust, device=device)
+    match = match_detector(detector, dataset.class_names)
+    metadata = {
+        "model": Path(model).name,
+        "model_words": [model, *kept_words(HOW_IT_RUNS)],
+        "data": dataset.annotation_file.name,
+        "images": dataset.images_fingerprint,
+        "fingerprint": fingerprint_of(detector),
+    }
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    given: dict[str, Any] = {} if batch is None else {"batch": batch}
+    with progress("Predicting", total=len(range(rank, len(dataset), world))) as advance:
+        written = run(detector, dataset, output, metadata=metadata, progress=advance, **given)
+    if rank > 0:  # one process prints for all
+        return
+    _report(dataset, output, written, as_json=json)
+    if not json:
+        if match.describe():
+            print_note(match.describe())
+        _print_next(model, data, dataset, output)
 
 
-def predict_onnx(
-    model: ModelArgument,
-    data: DataOption,
-    output: OutputOption,
-    images: ImageFolderOption = None,
-    dtype: DtypeOption = "float16",
-    batch: BatchOption = None,
-    class_names: NamesOption = None,
-    like: LikeOption = None,
-    size: SizeOption = None,
-    resize: ResizeOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    max_value: MaxValueOption = None,
-    channels: ChannelsOption = None,
-    pad_value: PadValueOption = None,
-    background: BackgroundOption = Background.none,
-    activation: ActivationOption = None,
-    tensor: Annotated[list[str] | None, typer.Option(help="The logits' name, where the search finds several.")] = None,
-    anchors: Annotated[
-        Path | None, typer.Option(help="Anchors of an SSD: .npy, a row of cx, cy, w, h from 0 to 1 for each box.")
-    ] = None,
-    provider: Annotated[str, typer.Option(help="Where to run, by onnxruntime's name.")] = "CPUExecutionProvider",
-    show_progress: ProgressOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Run a detector in an ONNX file once and keep what it says of every box."""
+def _open(
+    model: str,
+    like: str | None,
+    size: tuple[int, int] | None,
+    class_names: Path | None,
+    hints: dict[str, Any],
+    *,
+    trust: bool,
+    device: str,
+) -> Any:
+    """Open a detector with what the user says about it, on its device."""
+    from logn.classes.names import read_class_names
+    from logn.evaluate.models.open import choose_device, detector, move_to
+
+    if model.lower().endswith(".onnx"):
+        return _open_onnx(Path(model), like, size, class_names, hints)
+    for name, value in {"like": like, **hints}.items():
+        if value is not None:
+            raise InputError(f"Expected `--{name}` only with an ONNX file, but got `{model}`.")
+    opened: Any = detector(model, trust=trust, **({} if size is None else {"image_size": max(size)}))
+    if class_names is not None:
+        if getattr(opened, "class_names", None) is not None:
+            raise InputError(f"Expected no `--class-names` for `{model}`, which names its classes itself.")
+        opened.class_names = read_class_names(class_names, opened.num_classes)
+    chosen = choose_device(device)
+    own = chosen.type == "cuda" and ":" not in device
+    return move_to(opened, f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if own else str(chosen))
+
+
+def _open_onnx(
+    model: Path, like: str | None, size: tuple[int, int] | None, class_names: Path | None, hints: dict[str, Any]
+) -> Any:
     from logn.evaluate.models.onnx import OnnxDetector
-    from logn.labels.dataset import DetectionDataset
     from logn.logits.onnx.file import read_onnx
     from logn.logits.onnx.images import settle
 
-    at_least_one(batch=batch)
-    dataset = DetectionDataset(_annotations(data), images)
-    given = given_preprocessing(size, resize, mean, std, max_value, channels, pad_value)
-    said = any(value is not None for value in given.values())
-    settled, description = settle(read_onnx(model), like, **given)
-    detector = OnnxDetector(
-        model,
-        like=like,
-        preprocessing=settled if said else None,
-        class_names=class_names,
-        activation=activation.value if activation else None,
-        background=BACKGROUND_INDEX[background],
-        tensor=tensor or None,
-        anchors=anchors,
-        provider=provider,
-    )
-    how_much = {"dtype": dtype, "batch": batch}
-    if store_predictions(detector, model, dataset, output, how_much, show_progress, json):
-        for sentence in assumptions(model, given, settled, description, size_found=False):
-            print_note(f"Warning: {sentence}")
-        words = ("logn", "collect", model, "--images", "train/", "-o", _STATISTICS)
-        _print_next(detector, dataset, output, command(*words, keep=how_it_runs(model)))
-
-
-def _training_data(dataset: DetectionDataset) -> str:
-    found = find_labels(dataset.annotation_file)
-    return "train.json" if found.form == "json" else f"{found.path}:train" if found.has_splits else "train"
-
-
-def _print_next(detector: Any, dataset: DetectionDataset, output: Path, collect: str) -> None:
-    from logn.evaluate.store.predict import match_detector
-
-    missing = ["--allow-missing"] if match_detector(detector, dataset.class_names).only_in_labels else []
-    compare = command("logn", "compare", output, "-s", _STATISTICS, "-a", dataset.annotation_file, *missing)
-    print_note(f"The statistics of training images, if they are not there yet: {collect}")
-    print_note(f"To compare methods on these proposals: {compare}")
-
-
-DETECTOR = Kind("Detector", "a detector", predict_detector)
-ONNX = Kind("ONNX detector", "a detector in an ONNX file", predict_onnx)
-
-
-@verb_of(DETECTOR, ONNX, common="Any model")
-def predict(model: ModelArgument) -> Kind:
-    """Run a trained model once and keep its logits; any method can be scored on them afterwards.
-
-    **Detectors**: what the model says of every proposal, or of every anchor or query; of any framework that
-    LogN knows. How these make detections of it is kept, and done by `logn evaluate` and `logn compare`. Annotations are
-    read for the list of images and classes only. A run that was stopped, killed or run out of disk goes on where it
-    was. Under torchrun every process writes its own part; the folder is read as one.
-
-    **Detectors in ONNX files**: the same of every box, with the images prepared as --like or the file itself says.
-    Classes are matched with those of the annotations by name.
-
-    **Examples**
-
-        logn predict best.pt --trust --data data.yaml -o predictions
-
-        logn predict my_models:build --data val.json --images val -o predictions
-
-        logn predict yolox_nano.onnx --like yolox --class-names coco.txt --data val.json -o predictions
-
-        torchrun --nproc-per-node 8 -m logn predict my_models:build -d lvis_v1_val.json --images coco -o lvis
-    """
-    if model.suffix.lower() == ".onnx":
-        return ONNX
-    return DETECTOR
+    settled, _ = settle(read_onnx(model), like, size=size)
+    preprocessing = None if size is None else settled
+    return OnnxDetector(model, like=like, preprocessing=preprocessing, class_names=class_names, **hints)
 
 
 def _annotations(data: Path) -> Path:
     if (data / "test.json").is_file():
         return data / "test.json"
-    found = find_labels(data)
-    if found.path.is_dir() and found.form == "json":
+    labels = find_labels(data)
+    if labels.path.is_dir() and labels.form == "json":
         raise InputError(
             f"Expected `{data}` to be annotations or to hold `test.json`, a `data.yaml` or folders of Pascal VOC, but "
             "it does not."
         )
-    return found.path if found.form == "json" else with_split(data, "val")
+    return labels.path if labels.form == "json" else with_split(data, "val")
+
+
+def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: bool) -> None:
+    from logn.evaluate.store.store import PredictionStore
+
+    store = PredictionStore(output)
+    missing = store.missing(dataset.image_ids).tolist()
+    size = sum(file.stat().st_size for file in output.glob("part-*/*.bin"))
+    if as_json:
+        counts = {"images": len(store), "of": len(dataset), "run_now": written, "missing": missing}
+        values = {"proposals": store.num_proposals, "columns": store.num_columns, "bytes": size}
+        print_json({"predictions": output, **counts, **values})
+        return
+    echo(
+        f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
+        f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
+    )
+    if missing:
+        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        print_note(f"Missing: {count_of(len(missing), 'image')} ({shown}). The same command completes them.")
+
+
+def _print_next(model: str, data: Path, dataset: DetectionDataset, output: Path) -> None:
+    labels = find_labels(dataset.annotation_file)
+    train = "train.json" if labels.form == "json" else f"{labels.path}:train" if labels.has_splits else "train"
+    where = ("--images",)
+    words = ("logn", "collect", model, "--data", train, "-o", STATISTICS)
+    print_note(f"Statistics of training images, unless you have them: {command(*words, keep=(*HOW_IT_RUNS, *where))}")
+    compare = command("logn", "compare", output, "-d", dataset.annotation_file, "-s", STATISTICS)
+    print_note(f"To compare methods on these predictions: {compare}")

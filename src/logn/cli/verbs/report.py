@@ -7,47 +7,27 @@ from typing import Annotated
 
 import typer
 
-from logn.cli.console import JsonOption, echo, print_json, print_note
-from logn.cli.paths import OverwriteOption, check_output
+from logn.cli import options
+from logn.cli.console import echo, print_json, print_note
 from logn.errors import InputError
-
-RunArgument = Annotated[Path, typer.Argument(help="Folder of the run: what `logn compare -o` or `logn demo` wrote.")]
-MethodOption = Annotated[
-    str | None, typer.Option("--method", "-m", help="The method to look at; by default the first of the comparison.")
-]
-PredictionsOption = Annotated[
-    Path | None, typer.Option("--predictions", "-p", help="Where they are, if not in the run.")
-]
-StatisticsOption = Annotated[Path | None, typer.Option("--statistics", "-s", help="Where they are, if not in the run.")]
-AnnotationsOption = Annotated[Path | None, typer.Option("--annotations", "-a", help="Ground truth of the predictions.")]
-CountsOption = Annotated[Path | None, typer.Option(help="Training annotations, or class counts.")]
-ImagesOption = Annotated[
-    Path | None, typer.Option(help="Folder that the paths of the images start from; by default as it was compared.")
-]
 
 
 def report(
-    run: RunArgument,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; by default in the run.")] = None,
-    method: MethodOption = None,
-    images: ImagesOption = None,
-    overwrite: OverwriteOption = False,
-    predictions: Annotated[Path | None, typer.Option("--predictions", "-p", hidden=True)] = None,
-    statistics: Annotated[Path | None, typer.Option("--statistics", "-s", hidden=True)] = None,
-    annotations: Annotated[Path | None, typer.Option("--annotations", "-a", hidden=True)] = None,
-    counts: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    json: JsonOption = False,
+    run: Annotated[Path, typer.Argument(metavar="COMPARISON", help="Folder that logn compare -o wrote.")],
+    output: options.OptionalOutput = None,
+    method: options.Method = None,
+    images: options.Images = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
 ) -> None:
-    """Write one HTML file that needs no network: verdict, tables, charts, error types, thresholds, images.
+    """Write one page that shows whether, where and why a correction helped.
 
-    Everything but the pictures comes from what `logn compare -o` wrote, of a detector or of a classifier; nothing is
-    fitted or decoded again. A section that lacks its input says what it needs.
+    The page is one HTML file that needs no network; by default it is report.html in the folder.
+    --method names the method to look at, by default the first one of the comparison.
 
-    **Examples**
-
-    `logn report runs/demo/standard/seed-0 -o report.html`
-
-    `logn report run -m recommended --images coco`
+    Examples:
+      logn report comparison
+      logn report comparison --method logn --images coco -o report.html
     """
     from logn.report.page import write_report
     from logn.report.run_folder import open_run
@@ -57,24 +37,13 @@ def report(
     target = output if output is not None else run / "report.html"
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"Expected `{target}` to end in .html, but it does not.")
-    places = {"predictions": predictions, "statistics": statistics, "annotations": annotations, "counts": counts}
-    opened = open_run(run, images=images, places=places)
-    check_output(target, overwrite=overwrite or _is_page(target))
-    for option in ("predictions", "statistics", "counts"):
-        if places[option] is not None:
-            print_note(f"`--{option}` is not needed any more: the comparison holds what the page shows.")
+    opened = open_run(run, images=images)
+    options.check_output(target, overwrite=overwrite or _is_page(target))
     summary = write_report(opened, target, method=method)
     size = target.stat().st_size
     if json:
-        print_json(
-            {
-                "report": target,
-                "bytes": size,
-                "method": summary.method,
-                "verdict": summary.verdict,
-                "missing": summary.missing,
-            }
-        )
+        values = {"method": summary.method, "verdict": summary.verdict, "missing": summary.missing}
+        print_json({"report": target, "bytes": size, **values})
         return
     for title, reason in summary.missing.items():
         print_note(f"Not shown: {title}. {reason}")

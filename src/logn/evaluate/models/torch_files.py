@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -169,7 +170,8 @@ def _prepared_model(made: Any, name: str, opening: Opening, rest: dict[str, Any]
     def run(images: Images) -> None:
         network(torch.stack([torch.from_numpy(preparing.apply(image)).float() for image in images]).to(opening.device))
 
-    layer = locate_logits(network)
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    layer = locate_logits(network, inputs=torch.from_numpy(preparing.apply(noise)).float()[None].to(opening.device))
     traits = Traits(_framework_of(network), preprocessing_in_words(preparing), ".safetensors")
     return TorchModel(network=network, layer=layer, run=run, class_names=None, traits=traits, **rest)
 

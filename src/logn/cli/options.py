@@ -1,0 +1,334 @@
+"""The options that verbs share, each declared once, and what their values are turned into.
+
+The same flag has the same help and the same meaning in every verb; a test compares them.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from logn.cli.console import command
+from logn.errors import InputError, LogNWarning
+from logn.files import WRITERS, check_new, format_of, require_place
+
+if TYPE_CHECKING:
+    from logn.classes.counts import ClassCounts
+    from logn.evaluate.models.correct import ImageSource
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Complete the last method of a list, for the shell.
+
+    Example:
+        >>> complete_methods("nor"), complete_methods("loga,p")
+        (['norcal'], ['loga,p2p'])
+    """
+    from logn.calibrators.methods import METHODS
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in METHODS if name.startswith(last)]
+
+
+def complete_presets(incomplete: str) -> list[str]:
+    """Complete the name of a preset, for the shell.
+
+    Example:
+        >>> complete_presets("yolo")
+        ['yolov5', 'yolox']
+    """
+    from logn.logits.images import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def option(*names: str, help: str, metavar: str | None = None, **more: Any) -> Any:
+    """A `typer.Option` with a short word for its value, so that its help fits one line."""
+    return typer.Option(*names, help=help, metavar=metavar, **more)
+
+
+def _at_least(least: float, most: float = float("inf")) -> Any:
+    """A check of a number; Typer's own ranges fill half of the help page."""
+
+    def check(value: float | None) -> float | None:
+        if value is not None and not least <= value <= most:
+            upper = "" if most == float("inf") else f" and at most {most:g}"
+            raise typer.BadParameter(f"expected at least {least:g}{upper}, but got {value:g}")
+        return value
+
+    return check
+
+
+OUTPUT = option("--output", "-o", metavar="PATH", help="Where to write.")
+DATA = option("--data", "-d", "-a", metavar="PATH", help="LVIS or COCO .json, YOLO data.yaml[:split] or VOC folder.")
+
+Output = Annotated[Path, OUTPUT]
+OptionalOutput = Annotated[Path | None, OUTPUT]
+Overwrite = Annotated[bool, option("--overwrite", help="Replace the output if it exists.")]
+Json = Annotated[bool, option("--json", help="Print the result as one JSON object.")]
+Verbose = Annotated[bool, option("--verbose", "-v", help="Print all details.")]
+
+Images = Annotated[
+    Path | None, option("--images", metavar="DIR", help="Folder of images, or where the image paths of --data start.")
+]
+Data = Annotated[Path, DATA]
+OptionalData = Annotated[Path | None, DATA]
+Labels = Annotated[
+    Path | None, option("--labels", metavar="FILE", help="Classifiers: class of each row (.npy, .json, .csv, .txt).")
+]
+TrainLogits = Annotated[
+    Path | None, option("--train-logits", metavar="FILE", help="Classifiers: training logits, instead of statistics.")
+]
+Key = Annotated[str | None, option("--key", metavar="NAME", help="Name of the array in .npz and .safetensors files.")]
+ClassNames = Annotated[
+    Path | None, option("--class-names", metavar="FILE", help="Class names, if the model has none: .txt or .json.")
+]
+Counts = Annotated[
+    Path | None, option("--counts", metavar="FILE", help="Training counts: annotations, .csv, .tsv, .npy or .json.")
+]
+Statistics = Annotated[
+    Path | None, option("--statistics", "-s", metavar="FILE", help="Statistics of training images (logn collect).")
+]
+
+Method = Annotated[
+    str | None,
+    option(
+        "--method",
+        "-m",
+        metavar="NAME",
+        help="Such as logn or norcal:gamma=0.6; or a file of logn fit.",
+        autocompletion=complete_methods,
+    ),
+]
+Methods = Annotated[
+    str | None,
+    option(
+        "--methods",
+        metavar="LIST",
+        help="Such as logn:margin=0,norcal; or files of logn fit.",
+        autocompletion=complete_methods,
+    ),
+]
+Target = Annotated[
+    str | None, option("--target", metavar="FILE", help="Class mix to aim at: shares, or uniform or training.")
+]
+Strength = Annotated[
+    float | None, option("--strength", metavar="N", help="Exponent on the statistic: 0 for nothing, 1 for all of it.")
+]
+Thresholds = Annotated[
+    str,
+    option(
+        "--thresholds",
+        metavar="AIM",
+        help="Aim: f1, precision=0.9, recall=0.9 or fppi=1.",
+    ),
+]
+At = Annotated[float, option("--at", metavar="N", help="Your score threshold.", callback=_at_least(0, 1))]
+Bootstrap = Annotated[
+    int, option("--bootstrap", metavar="N", help="Draws for the intervals; 0 for none.", callback=_at_least(0))
+]
+
+Like = Annotated[
+    str | None,
+    option(
+        "--like",
+        metavar="NAME",
+        help="How images are prepared: yolox, detr, … or a .json file.",
+        autocompletion=complete_presets,
+    ),
+]
+Size = Annotated[str | None, option("--size", metavar="HxW", help="Input size: 480x640, or 640; default: the model's.")]
+Background = Literal["first", "last", "none"]
+BackgroundOption = Annotated[
+    Background | None,
+    option("--background", metavar="PLACE", help="first, last or none; default: as the model has it."),
+]
+Activation = Literal["softmax", "sigmoid"]
+ActivationOption = Annotated[
+    Activation | None,
+    option("--activation", metavar="NAME", help="softmax or sigmoid, if the model does not tell."),
+]
+Tensor = Annotated[
+    list[str] | None, option("--tensor", metavar="NAME", help="ONNX: the logits, if they are not found; repeatable.")
+]
+MaxImages = Annotated[
+    int | None,
+    option("--max-images", metavar="N", help="At most so many images, spread evenly.", callback=_at_least(1)),
+]
+Batch = Annotated[int | None, option("--batch", metavar="N", help="Images per forward pass.", callback=_at_least(1))]
+Device = Annotated[str, option("--device", metavar="NAME", help="auto, cpu or cuda.")]
+Trust = Annotated[bool, option("--trust", help="Open a .pt file: a pickle, which can run any code.")]
+
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="An .onnx, Ultralytics .pt, Hugging Face folder, or module:function."),
+]
+Predictions = Annotated[
+    Path, typer.Argument(metavar="PREDICTIONS", help="Folder of logn predict; or a file of test logits.")
+]
+
+_MODEL_FILES = (".pt", ".pth", ".onnx", ".engine", ".plan", ".tflite", ".torchscript")
+
+
+def background_index(place: Background | None) -> int | None:
+    """The column of the background.
+
+    Example:
+        >>> background_index("first"), background_index("last"), background_index(None)
+        (0, -1, None)
+    """
+    return None if place is None else {"first": 0, "last": -1, "none": None}[place]
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Height and width.
+
+    Example:
+        >>> parse_size("480x640"), parse_size("640")
+        ((480, 640), (640, 640))
+    """
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise InputError(f"Expected `--size` to be like 480x640 or 640, but got {text!r}.")
+    return int(sides[0]), int(sides[-1])
+
+
+def split_methods(text: str) -> list[str]:
+    """Split a list of methods at its commas; a piece with `=` and no `:` is an option of the method before it.
+
+    Example:
+        >>> split_methods("none,logn:margin=0,use_std=false,loga")
+        ['none', 'logn:margin=0,use_std=false', 'loga']
+    """
+    specs: list[str] = []
+    for piece in (part.strip() for part in text.split(",")):
+        if not piece:
+            raise InputError(f"Expected `--methods` to have a method between commas, but got {text!r}.")
+        if "=" not in piece or ":" in piece.partition("=")[0]:
+            specs.append(piece)
+        elif specs:
+            specs[-1] += ("," if ":" in specs[-1] else ":") + piece
+        else:
+            raise InputError(f"Expected `--methods` to begin with a method, but got {piece!r}.")
+    return specs
+
+
+def method_spec(method: str | None, strength: float | None = None) -> str:
+    """The specification of one method, with the strength as one of its options.
+
+    Example:
+        >>> method_spec(None), method_spec("logn:margin=0", 0.5)
+        ('recommended', 'logn:margin=0,strength=0.5')
+    """
+    spec = method or "recommended"
+    return spec if strength is None else f"{spec}{',' if ':' in spec else ':'}strength={strength!r}"
+
+
+def read_method(spec: str) -> Any:
+    """A specification as it is; the correction, where it names a file of `logn fit`."""
+    from logn.calibrators.affine import ClassAffine
+
+    return ClassAffine.load(spec) if spec.endswith(".safetensors") else spec
+
+
+def read_counts(path: Path | None) -> ClassCounts | None:
+    """Training counts; a class without a training image counts as one, since 0 has no logarithm."""
+    from logn.classes.counts import ClassCounts
+
+    return None if path is None else ClassCounts.load(path).at_least(1)
+
+
+def read_target(text: str | None) -> Any:
+    """The class mix that a word or a file stands for."""
+    from logn.calibrators import methods
+
+    return None if text is None else methods.read_target(text)
+
+
+def training_images(images: Path | None, data: Path | None) -> ImageSource:
+    """The folder of images, or the images that annotations list; their labels are not used."""
+    if data is None:
+        if images is None:
+            raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
+        return images
+    from logn.labels.dataset import DetectionDataset
+    from logn.labels.training_annotations import find_annotations
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)  # of boxes, which are not used
+        return DetectionDataset(find_annotations(data), images).image_paths()
+
+
+def looks_like_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a path has the suffix of a model file."""
+    return Path(path).suffix.lower() in _MODEL_FILES
+
+
+def refuse_model(path: Path, *wanted: str) -> None:
+    """Refuse a model where something made from it is expected.
+
+    Args:
+        path: What the user named.
+        wanted: What is expected, and the command that makes it from the model.
+    """
+    if looks_like_model(path):
+        trust = ["--trust"] if path.suffix.lower() in (".pt", ".pth") else []
+        what, *words = wanted
+        line = command("logn", words[0], path, *words[1:], *trust)
+        raise InputError(f"Expected {what}, but `{path}` is a model; make them by `{line}`.")
+
+
+def check_output(
+    path: Path, *inputs: str | os.PathLike[str] | None, holds: str | None = None, overwrite: bool = False
+) -> None:
+    """Refuse, before any work, a path that cannot be written or that holds another file.
+
+    A file of the format to write is what an earlier call of the same command wrote, and is replaced. Any other file is
+    kept, unless `overwrite`. An input is never replaced.
+
+    Args:
+        path: Where to write.
+        inputs: The files that are read.
+        holds: The format of the file to write, such as "logn.affine".
+        overwrite: Whether the user wants an existing file to be replaced.
+
+    Example:
+        >>> check_output(Path("no-such-folder/stats.safetensors"))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected the folder of `no-such-folder/stats.safetensors` to exist, but `no-such-folder`
+        does not.
+    """
+    require_place(path)
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"Expected the folder `{path.parent}` to be writable, but it is not.")
+    if path.exists() and any(_same_file(path, source) for source in inputs):
+        raise InputError(f"Expected `--output` to be another file than the inputs, but `{path}` is one of them.")
+    if holds is None:
+        check_new(path, overwrite=overwrite)
+    elif path.exists() and format_of(path) != holds and not overwrite:
+        raise InputError(
+            f"Expected `{path}` to be new or written by {WRITERS[holds]}, but it is another file: choose another name."
+        )
+
+
+def _same_file(path: Path, source: str | os.PathLike[str] | None) -> bool:
+    return source is not None and Path(source).exists() and path.samefile(source)
+
+
+def listed(paths: Sequence[str | os.PathLike[str]], shown: int = 3) -> str:
+    """Some names in words, for a message.
+
+    Example:
+        >>> listed([Path("a.png"), Path("b.png"), Path("c.png")], shown=1)
+        '`a.png` and 2 more'
+    """
+    named = ", ".join(f"`{path}`" for path in paths[:shown])
+    return named if len(paths) <= shown else f"{named} and {len(paths) - shown:,} more"

@@ -1,0 +1,265 @@
+"""`logn compare` of detectors and classifiers: what it prints, what it writes, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from logn.calibrators.affine import ClassAffine
+from logn.classes.counts import ClassCounts
+from logn.errors import LogNWarning
+from logn.evaluate.comparison.compare import compare as compare_in_python
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.store.store import PredictionWriter, StoreHeader
+from logn.labels.annotation_columns import fingerprint_images
+from logn.logits.proposals import Proposals
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
+
+COUNTS = [500, 40, 3]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Twelve images with two boxes each; the store, the annotations, statistics and counts."""
+    rng = np.random.default_rng(0)
+    images, annotations = [], []
+    metadata = StatisticsMetadata(background=-1, activation="softmax")
+    moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
+    with PredictionWriter(tmp_path / "store", StoreHeader(num_columns=4, background=-1)) as writer:
+        for image in range(1, 13):
+            labels = rng.integers(0, 3, 2)
+            boxes = np.array([[0, 0, 20, 20], [40, 40, 80, 70]])[rng.integers(0, 2, 8)] + rng.normal(0, 1, (8, 4))
+            logits = rng.normal(0, 1, (8, 4)) + np.log([*COUNTS, 100])
+            moments.update(logits)
+            writer.append(image, Proposals(boxes.astype(np.float32), logits.astype(np.float32), 100, 100))
+            images.append({"id": image, "neg_category_ids": [1, 2, 3], "not_exhaustive_category_ids": []})
+            for label, box in zip(labels.tolist(), [[0, 0, 20, 20], [40, 40, 40, 30]], strict=True):
+                annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1}
+                annotations.append(annotation | {"bbox": box, "area": box[2] * box[3]})
+    categories = [{"id": n + 1, "name": f"c{n}", "frequency": "fcr"[n]} for n in range(3)]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (tmp_path / "gt.json").write_text(json.dumps(content))
+    (tmp_path / "counts.json").write_text(json.dumps(COUNTS))
+    moments.save(tmp_path / "stats.safetensors")
+    np.save(tmp_path / "test.npy", np.zeros((3, 2)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def change_annotations(change):
+    with open("gt.json") as file:
+        content = json.load(file)
+    change(content)
+    with open("gt.json", "w") as file:
+        json.dump(content, file)
+
+
+def words(*more):
+    return ("compare", "store", "-d", "gt.json", "-s", "stats.safetensors", "--bootstrap", "20", *more)
+
+
+def test_ten_lines_of_80_columns_and_one_verdict(files, run):
+    printed = run(*words("-o", "result"))
+    assert printed.code == 0
+    lines = (printed.out + printed.err).splitlines()
+    assert len(lines) <= 10
+    table = lines[:5]
+    assert [line.split()[0] for line in table] == ["method", table[1], "none", "recommended", "logn"]
+    assert max(map(len, table)) <= 80
+    assert sum("raises" in line or "lowers" in line or "changes" in line for line in lines) <= 1
+    assert lines[-1].endswith("logn report result")
+
+
+def test_verbose_prints_the_protocol_and_every_verdict(files, run):
+    methods = ("--methods", "none,logn,logn:margin=0,use_std=false,loga", "--counts", "counts.json", "--verbose")
+    printed = run(*words(*methods)).out
+    for name in ("none", "logn", "logn:margin=0,use_std=false", "loga"):
+        assert f"\n{name} " in printed
+    assert "federated, at most 300 detections per image, score threshold 0, NMS 0.5" in printed
+    assert "20 paired draws of images" in printed
+
+
+def test_the_uncorrected_model_alone(files, run):
+    """Without methods and statistics there is nothing to compare: this is an evaluation."""
+    alone = run("compare", "store", "-d", "gt.json", "--json").json
+    assert [method["method"] for method in alone["methods"]] == ["none"]
+    assert alone["methods"][0]["metrics"] == run(*words("--json")).json["methods"][0]["metrics"]
+    printed = run("compare", "store", "-a", "gt.json")
+    assert printed.out.splitlines()[0].split()[:2] == ["method", "AP"]
+    assert printed.err == ""
+
+
+def test_json_and_files_agree(files, run):
+    content = run(*words("--json", "-o", "result")).json
+    assert [method["method"] for method in content["methods"]] == ["none", "recommended", "logn"]
+    saved = json.loads((files / "result" / "comparison.json").read_text())
+    assert saved["methods"][1]["metrics"] == content["methods"][1]["metrics"]
+
+
+def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run, refused):
+    def save(background, activation):
+        source = StatisticsMetadata(background=background, activation=activation)
+        shift = [0.0, 1.0, 2.0]
+        ClassAffine.over_foreground(np.ones(3), shift, background, method="mine", source=source).save(
+            "mine.safetensors"
+        )
+        return words("--methods", "logn,mine.safetensors")
+
+    result = run(*save(-1, "softmax"), "--json").json
+    assert [method["method"] for method in result["methods"]] == ["none", "logn", "mine.safetensors"]
+    assert "to be of a softmax, the activation of the predictions, but got" in refused(*save(-1, "sigmoid"))
+    assert "background at -1 (last), its place in the predictions, but got 0" in refused(*save(0, "softmax"))
+
+
+def test_counts_say_the_groups_where_the_annotations_do_not(files, run):
+    change_annotations(lambda gt: [category.pop("frequency") for category in gt["categories"]])
+    content = run("compare", "store", "-d", "gt.json", "--counts", "counts.json", "--json").json
+    assert content["protocol"]["groups"] == "training counts up to 10, up to 100, above"
+    assert [known["group"] for known in content["classes"]] == ["f", "c", "r"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda gt: gt["categories"][1].pop("frequency"), "category 2 has none; give training counts"),
+        (
+            lambda gt: gt["categories"].append({"id": 9, "name": "x", "frequency": "r"}),
+            "the 3 classes of the predictions",
+        ),
+        (lambda gt: gt["images"].pop(), "image 12 for one, are not annotated"),
+    ],
+)
+def test_annotations_that_do_not_fit_are_refused_in_one_sentence(files, refused, change, sentence):
+    change_annotations(change)
+    assert sentence in refused(*words())
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("compare store", "Expected `--data`, the annotations, for `store`, but got none."),
+        ("compare test.npy", "Expected `--labels`, the class of each row, for `test.npy`, but got none."),
+        ("compare store -d gt.json --labels x.npy", "Expected `--labels` only with the predictions of a classifier"),
+        ("compare test.npy --labels x.npy -d gt.json", "Expected `--data` only with the predictions of a detector"),
+        (
+            "compare . -d gt.json",
+            "Expected `.` to be a folder of `logn predict`, or a file of logits, but it is neither",
+        ),
+        ("compare stor -d gt.json", "but there is none; `logn predict MODEL --data val.json -o predictions` makes"),
+        ("compare best.pt -d gt.json", "`logn predict best.pt --data val.json -o predictions --trust`"),
+        ("compare stats.safetensors -d gt.json", "holds statistics: give them by `-s stats.safetensors`"),
+        ("compare store -d gt.json --methods norcl", "to be one of none, recommended, logn"),
+        ("compare store -d gt.json --methods use_std=false", "`--methods` to begin with a method"),
+        ("compare store -d gt.json --methods loga", "for the method `loga`"),
+        ("compare store -d gt.json --methods logn", "for the method `logn`"),
+        ("compare store -d gt.json -o gt.json", "Expected `gt.json` to be a folder, but it is a file."),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(files, refused, line, sentence):
+    assert sentence in refused(*line.split())
+
+
+def test_another_split_with_the_same_ids_is_noticed(files, run):
+    """Ids count from 1 in many a split, so they alone do not tell whose annotations these are."""
+    names = [(image, (f"test/{image}.jpg",)) for image in range(1, 13)]
+    header = files / "store" / "part-00000" / "header.json"
+    content = json.loads(header.read_text()) | {"metadata": {"images": fingerprint_images(names), "data": "test.json"}}
+    header.write_text(json.dumps(content))
+
+    def name_images(split):
+        change_annotations(lambda gt: [image.update(file_name=f"{split}/{image['id']}.jpg") for image in gt["images"]])
+
+    name_images("test")
+    assert run("compare", "store", "-d", "gt.json", "--json").json["notes"] == []
+    name_images("dev")
+    with pytest.warns(LogNWarning, match="other file names"):
+        [note] = run("compare", "store", "-d", "gt.json", "--json").json["notes"]
+    assert note.endswith("(the predictions were made from `test.json`): check that it is the same split.")
+
+
+TRAINED = [400, 90, 20, 4]
+METHODS = "none,logn,recommended,loga:tau=0.5"
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """Logits of training and test rows of a classifier with their labels, and counts."""
+    rng = np.random.default_rng(0)
+    for name, per_class in (("train", TRAINED), ("test", [40] * 4)):
+        labels = np.repeat(np.arange(4), per_class)
+        logits = 2 * np.eye(4)[labels] + rng.normal(size=(len(labels), 4)) + 0.7 * np.log(TRAINED)
+        np.save(tmp_path / f"{name}.npy", logits.astype(np.float32))
+        np.save(tmp_path / f"{name}_labels.npy", labels)
+    lines = [f"{name},{count}" for name, count in zip("abcd", TRAINED, strict=True)]
+    (tmp_path / "classes.csv").write_text("\n".join(["name,image_count", *lines]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+CLASSIFIER = ("compare", "test.npy", "--labels", "test_labels.npy", "--bootstrap", "50")
+
+
+def test_the_numbers_of_a_classifier_are_those_of_the_python_api(rows, run):
+    printed = run(*CLASSIFIER, "--train-logits", "train.npy", "--counts", "classes.csv", "--methods", METHODS, "--json")
+    expected = compare_in_python(
+        np.load("test.npy"),
+        np.load("test_labels.npy"),
+        METHODS.split(",")[1:],
+        train_logits=np.load("train.npy"),
+        counts=ClassCounts(TRAINED, names=list("abcd")),
+        settings=CompareSettings(num_bootstrap=50),
+    )
+    for one, row in zip(printed.json["methods"], expected.rows, strict=True):
+        assert (one["method"], one["metrics"]) == (row.name, pytest.approx(dict(row.values), nan_ok=True))
+
+
+def test_statistics_that_were_collected_give_the_same_as_the_training_logits(rows, run):
+    assert run("collect", "train.npy", "--activation", "softmax", "-o", "stats.safetensors").code == 0
+    collected = run(*CLASSIFIER, "-s", "stats.safetensors", "--json").json
+    direct = run(*CLASSIFIER, "--train-logits", "train.npy", "--json").json
+    for one, other in zip(collected["methods"], direct["methods"], strict=True):
+        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-9)
+
+
+def test_the_table_of_a_classifier(rows, run):
+    printed = run(*CLASSIFIER, "--train-logits", "train.npy", "--counts", "classes.csv", "-o", "result")
+    lines = (printed.out + printed.err).splitlines()
+    assert len(lines) <= 10
+    assert lines[0].split() == ["method", "top-1", "change", "many", "medium", "few", "ECE"]
+    assert (rows / "result" / "comparison.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("test.npy --methods logn", "for the method"),
+        ("test.npy --labels bad.txt", "bad.txt`: Expected line 2 to end in the number of a class, but got 'b.jpg x'."),
+        ("test.npy --labels far.txt", "far.txt`: Expected `labels` to be from 0 to 3, but row 1 has class 9."),
+        ("test.npy --labels short.txt", "one for each of the 160 rows"),
+        ("nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
+        ("none.npy", "none.npy` to be a file, but there is none."),
+        ("test.npy --train-logits nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
+        ("test.npy --methods loga --counts zero.csv", "but class 2 (c) has no training sample"),
+        ("test.npy --methods loga --counts few.json", "to be of the 4 classes of the logits, got 2."),
+        ("test.npy --class-names two.txt", "to name 4 classes, but it names 2"),
+    ],
+)
+def test_bad_input_of_a_classifier_gets_one_sentence(rows, refused, words, sentence):
+    broken = np.load("test.npy")
+    broken[5, 2] = np.nan
+    np.save("nan.npy", broken)
+    texts = {"bad.txt": "a.jpg 0\nb.jpg x\n", "far.txt": "a.jpg 0\nb.jpg 9\n", "short.txt": "0\n1\n"}
+    texts |= {"zero.csv": "name,image_count\na,9\nb,9\nc,0\nd,9\n", "few.json": "[5, 5]", "two.txt": "a\nb\n"}
+    for name, text in texts.items():
+        (rows / name).write_text(text)
+    words = words.split()
+    given = () if "--labels" in words else ("--labels", "test_labels.npy")
+    assert sentence in refused("compare", *words, *given)
+
+
+def test_a_name_that_utf8_cannot_hold_does_not_cost_the_result(rows, run):
+    """A cut-off emoji in JSON is half of a pair of surrogates; the comparison was made, and then lost."""
+    (rows / "names.json").write_text(json.dumps(dict(zip(["a\ud83d", "b", "c", "d"], TRAINED, strict=True))))
+    assert run(*CLASSIFIER, "--methods", "loga", "--counts", "names.json", "-o", "out", "--json").code == 0
+    assert r"a\ud83d" in (rows / "out" / "per_class.csv").read_text(encoding="utf-8")
+    assert r"a\ud83d" in (rows / "out" / "comparison.json").read_text(encoding="utf-8").replace("\\\\", "\\")
