@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import logn
@@ -38,7 +39,7 @@ def test_points_and_their_map_are_written(split, tmp_path, capsys, monkeypatch):
     words = ["--thresholds", "fppi=1", "--method", "recommended", "-s", split.folder / "statistics.safetensors"]
     assert run(split, *words, "-o", points, "--affine", affine, "--at", "0.5") == 0
     printed = capsys.readouterr().out
-    assert "with 0.5 for all classes -> with these, for fppi=1" in printed
+    assert "with 0.5 for all classes -> with these thresholds." in printed
     assert "One threshold, 0.5, acts exactly as the thresholds per class." in printed
     saved = logn.OperatingPoints.load(points)
     assert saved.affine(0.5) == logn.ClassAffine.load(affine)
@@ -106,3 +107,78 @@ def test_a_results_file_of_any_tool(tmp_path, capsys):
     assert "36 -> 40" in printed.out
     assert "logn thresholds" in printed.err
     assert execute([*map(str, words), "--method", "recommended"]) == 2
+
+
+@pytest.fixture
+def sigmoid_file(tmp_path):
+    """An ONNX file of a linear layer with a sigmoid behind it, and its class names."""
+    onnx = pytest.importorskip("onnx")
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 8] x) => (float[N, 3] y) '
+        "{ z = Gemm(x, w, b) y = Sigmoid(z) }"
+    )
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, array in (("w", rng.normal(size=(8, 3))), ("b", rng.normal(size=3))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    onnx.save_model(model, str(tmp_path / "best.onnx"))
+    (tmp_path / "names.txt").write_text("car\nperson\nbus\n")
+    return tmp_path / "best.onnx"
+
+
+def fold(model, thresholds, *words):
+    names = ["--class-names", model.parent / "names.txt", "-o", model.parent / "out.onnx"]
+    return execute([*map(str, ["fold", model, "--thresholds", thresholds, *names, *words])])
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "csv", "points"])
+def test_thresholds_that_exist_go_into_a_model(sigmoid_file, kind, capsys, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    given = {"bus": 0.6, "car": 0.1}
+    source = json.dumps(given)
+    if kind == "json":
+        (tmp_path / "given.json").write_text(source)
+    elif kind == "csv":
+        (tmp_path / "given.csv").write_text("class,threshold\nbus,0.6\ncar,0.1\n")
+    elif kind == "points":
+        logn.OperatingPoints.from_thresholds(given, 0.3, ("car", "person", "bus")).save(tmp_path / "given.points.json")
+    source = source if kind == "text" else next(tmp_path.glob(f"given*.{'csv' if kind == 'csv' else 'json'}"))
+    assert fold(sigmoid_file, source, "--at", "0.3") == 0
+    assert "Keep using 0.3: it now acts as your per-class thresholds." in capsys.readouterr().out
+    inputs = {"x": np.random.default_rng(1).normal(size=(500, 8)).astype(np.float32)}
+    plain, folded = (
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, inputs)[0]
+        for path in (sigmoid_file, tmp_path / "out.onnx")
+    )
+    np.testing.assert_array_equal(folded >= 0.3, plain >= [0.1, 0.3, 0.6])
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "words", "sentence"),
+    [
+        ('{"car": 0}', (), "threshold of `car` to lie between 0 and 1, both excluded, but got 0."),
+        ('{"car": 1.0}', (), "both excluded, but got 1.0."),
+        ('{"car": NaN}', (), "both excluded, but got nan."),
+        ('{"cat": 0.5}', (), "no class `cat`; did you mean `car`?"),
+        ('{"car": 0.5, "car": 0.4}', (), "the key 'car' comes twice"),
+        ('{"car": 0.5', (), "to be JSON such as"),
+        ('{"car": 0.5}', ("affine.safetensors",), "Expected a correction or `--thresholds`, but got both."),
+        ('{"car": 0.5}', ("--at", "1"), "`at` to lie between 0 and 1"),
+        ("nowhere.json", (), "nowhere.json"),
+    ],
+)
+def test_thresholds_that_are_wrong_are_one_sentence(sigmoid_file, thresholds, words, sentence, capsys, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    assert fold(sigmoid_file, thresholds, *words) == 2
+    error = capsys.readouterr().err.strip()
+    assert sentence in error
+    assert error.count("\n") == 0
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_model_that_holds_thresholds_already_is_refused(sigmoid_file, capsys, tmp_path):
+    assert fold(sigmoid_file, '{"car": 0.5}') == 0
+    (tmp_path / "out.onnx").rename(tmp_path / "once.onnx")
+    capsys.readouterr()
+    assert fold(tmp_path / "once.onnx", '{"car": 0.5}') == 2
+    assert "to have no map folded into it, but it has one (thresholds)" in capsys.readouterr().err

@@ -283,7 +283,7 @@ class TestOfADetector:
         (tmp_path / "results.json").write_text(json.dumps(results))
         of_file = logn.operating_points(tmp_path / "results.json", sigmoid_split.annotations, num_bootstrap=20)
         np.testing.assert_allclose(of_file.thresholds, self.points(sigmoid_split).thresholds, atol=1e-6)
-        assert of_file.affine().num_classes == 10
+        assert of_file.affine().num_columns == 10
         with pytest.raises(logn.InputError, match="prediction store for thresholds after a correction"):
             logn.operating_points(tmp_path / "results.json", sigmoid_split.annotations, affine=ClassAffine.identity(10))
 
@@ -317,19 +317,19 @@ class TestOfADetector:
         points = logn.operating_points(sigmoid_split.store, content, style="coco", num_bootstrap=20)
         assert (points.points[2].reason, points.points[4].reason) == ("no objects", "too few objects")
         text = " ".join(str(points).split())
-        assert f"1 class with no objects in these images keeps {points.common:.3f}: thing 2." in text
+        assert f"1 with no objects in these images, which keep the common {points.common:.3f}: thing 2." in text
 
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
             ({"goal": "precision"}, "Expected `goal` to be f1, "),
             ({"goal": "f-beta=2"}, "Expected `goal` to be f1, "),
-            ({"goal": "fppi=0"}, "a number above 0"),
+            ({"goal": "fppi=0"}, "fppi to be above 0, but got 0"),
             ({"goal": "recall=2"}, "above 0 and at most 1"),
             ({"at": 1.0}, "`at` to lie between 0 and 1"),
             ({"iou": 0}, "Expected `iou` to be above 0"),
             ({"num_bootstrap": -1}, "Expected `num_bootstrap` to be at least 0"),
-            ({"affine": ClassAffine.identity(3)}, "Expected `affine` to have 10 classes"),
+            ({"affine": ClassAffine.identity(3)}, "Expected `affine` to have 10 columns"),
         ],
     )
     def test_wrong_arguments(self, sigmoid_split, options, sentence):

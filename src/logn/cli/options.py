@@ -120,14 +120,9 @@ Target = Annotated[
 Strength = Annotated[
     float | None, option("--strength", metavar="N", help="Exponent on the statistic: 0 for nothing, 1 for all of it.")
 ]
-Thresholds = Annotated[
-    str,
-    option(
-        "--thresholds",
-        metavar="AIM",
-        help="Aim: f1, precision=0.9, recall=0.9 or fppi=1.",
-    ),
-]
+THRESHOLDS = option("--thresholds", metavar="AIM", help="f1, precision=0.9, recall=0.9, fppi=1; or JSON or a file.")
+Thresholds = Annotated[str, THRESHOLDS]
+OptionalThresholds = Annotated[str | None, THRESHOLDS]
 At = Annotated[float, option("--at", metavar="N", help="Your score threshold.", callback=_at_least(0, 1))]
 Bootstrap = Annotated[
     int, option("--bootstrap", metavar="N", help="Draws for the intervals; 0 for none.", callback=_at_least(0))

@@ -17,26 +17,43 @@ if TYPE_CHECKING:
 
 
 def fold(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file; it does not change.")],
-    correction: Annotated[Path, typer.Argument(metavar="CORRECTION", help="What logn fit wrote.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx, .pt or Hugging Face model; it stays.")],
     output: options.Output,
+    correction: Annotated[
+        Path | None, typer.Argument(metavar="[CORRECTION]", show_default=False, help="What logn fit wrote.")
+    ] = None,
+    thresholds: options.OptionalThresholds = None,
+    at: options.At = 0.25,
+    class_names: options.ClassNames = None,
     tensor: options.Tensor = None,
     activation: options.ActivationOption = None,
     size: options.Size = None,
+    trust: options.Trust = False,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Write a correction into an ONNX file: same inputs, same outputs, same speed.
+    """Write a correction, or a threshold per class, into a model: same inputs, outputs and speed.
 
-    Both files run in onnxruntime, on random images of --size where the model leaves it open. The
-    new file is written only if its logits are the corrected ones of the old file.
+    A correction goes into ONNX files. Thresholds by class name go into .onnx, Ultralytics .pt and
+    Hugging Face models with sigmoid scores, so that the one threshold --at acts as all of them.
+    The new file is written only after it ran on noise and its logits were proven.
 
     Examples:
       logn fold model.onnx affine.safetensors -o corrected.onnx
-      logn fold detr.onnx affine.safetensors -o corrected.onnx --activation softmax --size 800
+      logn fold best.onnx --thresholds '{"car": 0.5, "person": 0.2}' --at 0.25 -o shipped.onnx
+      logn fold best.pt --trust --thresholds thresholds.json -o shipped.pt
     """
     from logn.calibrators.affine import ClassAffine
 
+    if thresholds is not None:
+        options.check_output(output, model, overwrite=overwrite)
+        hints = {"trust": trust} if model.suffix.lower() != ".onnx" else {}
+        if correction is not None:
+            raise InputError("Expected a correction or `--thresholds`, but got both.")
+        _fold_thresholds(model, thresholds, output, at, json, class_names=class_names, tensor=tensor, **hints)
+        return
+    if correction is None:
+        raise InputError("Expected a correction (a file of `logn fit`) or `--thresholds`, but got neither.")
     _check_kind(model)
     options.check_output(output, model, correction, overwrite=overwrite)
     affine = ClassAffine.load(correction)
@@ -56,6 +73,27 @@ def fold(
         return
     _print(report)
     print_note(f"Use it in the place of {model}; its scores are on another scale, so choose thresholds anew.")
+
+
+def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_json: bool, **given: Any) -> None:
+    from logn.evaluate.models.thresholds import fold_thresholds
+
+    done = fold_thresholds(model, thresholds, output, at=at, overwrite=True, **given)
+    if as_json:
+        numbers = {"largest_difference": done.largest_difference, "rows": done.rows, "notes": done.notes}
+        named = dict(zip(done.points.class_names, done.points.thresholds.tolist(), strict=True))
+        print_json({"output": output, "at": done.points.at, "thresholds": named, "layer": done.layer, **numbers})
+        return
+    echo(
+        f"{output}: a threshold per class is in {options.listed(done.layer.split(', '), 1)}, proven on "
+        f"{count_of(done.rows, 'row')} of logits (largest difference {done.largest_difference:.2g})."
+    )
+    for note in done.notes:
+        echo(note)
+    echo(f"Keep using {done.points.at:g}: it now acts as your per-class thresholds.")
+    print_note(
+        "Class-agnostic NMS and a cap per image compare classes, whose scores have moved: check them if you use them."
+    )
 
 
 def _check_kind(model: Path) -> None:

@@ -19,7 +19,7 @@ from logn.evaluate.comparison.verdict import describe_calibration, describe_chan
 from logn.evaluate.detection.class_groups import Groups
 from logn.evaluate.detection.ground_truth import GroundTruth
 from logn.evaluate.detection.protocol import EvaluationProtocol
-from logn.evaluate.thresholds.curve import describe_threshold
+from logn.evaluate.detection.threshold_curve import describe_threshold
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import plain_values

@@ -13,8 +13,8 @@ from logn.evaluate.comparison.report_details import ReportDetails
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.metrics import DetectionMetrics
 from logn.evaluate.detection.recall_at_count import RecallAtCount
+from logn.evaluate.detection.threshold_curve import ThresholdCurve
 from logn.evaluate.detection.tide import ErrorTypes
-from logn.evaluate.thresholds.curve import ThresholdCurve
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,8 @@ from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.metrics import DetectionMetrics
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.recall_at_count import RecallAtCount
+from logn.evaluate.detection.threshold_curve import ThresholdCurve
 from logn.evaluate.detection.tide import ErrorTypes
-from logn.evaluate.thresholds.curve import ThresholdCurve
 from logn.strict_json import number_or_nan, numbers_or_nan
 
 # The metrics of boxes that one evaluation gives; all others are measured separately.

@@ -22,8 +22,8 @@ from logn.evaluate.detection.matching import MatchedDetections, match_detections
 from logn.evaluate.detection.metrics import calibration_error, evaluate_detections, rows_within_limits
 from logn.evaluate.detection.protocol import EvaluationProtocol
 from logn.evaluate.detection.recall_at_count import NONE_UNVERIFIED, UnverifiedScores, counts_above, recall_at_count
+from logn.evaluate.detection.threshold_curve import ThresholdCurve
 from logn.evaluate.detection.tide import error_types
-from logn.evaluate.thresholds.curve import ThresholdCurve
 from logn.evaluate.thresholds.points import DEFAULT_AT
 
 # Matched detections by the suffix of the metrics they give: "" for boxes, "-mask" for masks; and the right ones among

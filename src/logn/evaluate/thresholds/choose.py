@@ -7,6 +7,8 @@ better than the common one on held-out folds of the images.
 from __future__ import annotations
 
 import itertools
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,17 +62,13 @@ class Goal:
     @classmethod
     def parse(cls, text: str) -> Goal:
         """Read a goal such as "recall=0.8"."""
-        kind, equals, number = str(text).strip().partition("=")
-        try:
-            value = float(number) if equals else 1.0
-        except ValueError:
-            value = float("nan")
-        if kind not in (F1, PRECISION, RECALL, FALSE_ALARMS) or bool(equals) == (kind == F1) or np.isnan(value):
+        match = re.fullmatch(r"(f1)|(precision|recall|fppi)=(\d*\.?\d+)", str(text).strip())
+        if match is None:
             raise InputError(f"Expected `goal` to be {GOALS}, but got {text!r}.")
-        if kind == FALSE_ALARMS and not 0 < value < float("inf"):
-            raise InputError(f"Expected `goal` fppi to be a number above 0, but got {value:g}.")
-        if kind != FALSE_ALARMS and not 0 < value <= 1:
-            raise InputError(f"Expected `goal` {kind} to be above 0 and at most 1, but got {value:g}.")
+        kind, value = match[1] or match[2], float(match[3] or 1)
+        if not 0 < value <= (np.inf if kind == FALSE_ALARMS else 1):
+            limit = "" if kind == FALSE_ALARMS else " and at most 1"
+            raise InputError(f"Expected `goal` {kind} to be above 0{limit}, but got {value:g}.")
         return cls(kind, value)
 
     def __str__(self) -> str:
@@ -117,7 +115,9 @@ def choose_thresholds(
     once = Draws.once(detections)
     common, own = choose(once, goal)
     drawn = [choose(draws, goal)[1] for draws in Draws.bootstrap(detections, num_bootstrap, seed)]
-    spread = _variance(logit(np.concatenate(drawn, axis=1))) if drawn else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a class without a threshold in any draw
+        spread = np.nanvar(logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
     hits = np.array([scores.right.sum() for scores in detections.by_class])
     weights = _weights(common, own, spread, hits)[:, 0]
     better = _better_on_held_out(detections, goal, spread, hits, seed)
@@ -259,15 +259,6 @@ def _reasons(objects: Ints, own: FloatArray, hits: Ints, weights: FloatArray) ->
     """Why each class has the common threshold; empty where it has its own."""
     conditions: Sequence[Bools] = [weights > 0, objects == 0, hits < FEWEST, np.isnan(own)]
     return tuple(np.select(conditions, ["", NO_OBJECTS, TOO_FEW, UNREACHED], NO_BETTER).tolist())
-
-
-def _variance(values: FloatArray) -> FloatArray:
-    """`(F,)` variance of each row without its NaN; NaN for fewer than two numbers."""
-    finite = np.isfinite(values)
-    count = np.maximum(finite.sum(axis=1), 1)
-    mean = np.where(finite, values, 0.0).sum(axis=1) / count
-    spread = np.where(finite, (values - mean[:, None]) ** 2, 0.0).sum(axis=1) / count
-    return np.where(finite.sum(axis=1) > 1, spread, np.nan)
 
 
 def _weights(common: FloatArray, own: FloatArray, spread: FloatArray | None, hits: Ints) -> FloatArray:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 Bools = npt.NDArray[np.bool_]
 METHOD = "thresholds"
-# Of the detections that thresholds per class keep, one threshold must keep this share.
-LEAST_KEPT = 0.95
 # Settings of the decoder that the points depend on.
 DECODED = ("nms", "nms_iou", "multi_label", "max_detections", "min_box_size")
 MOST_SWEEPS = 12
@@ -65,13 +63,9 @@ class FoldedPoints:
         else:
             text = f"One threshold, {self.at:g}, keeps {100 * self.kept:.1f} % of what the thresholds per class keep"
         if math.isnan(self.capped):
-            return (
-                f"{text}. Class-agnostic NMS and a cap per image compare scores of different classes: they may differ."
-            )
-        return (
-            f"{text}. With the cap per image {100 * self.capped:.1f} % stays, with class-agnostic NMS "
-            f"{100 * self.agnostic:.1f} %."
-        )
+            return f"{text}. Class-agnostic NMS and a cap per image compare classes, so they may choose differently."
+        shares = f"{100 * self.capped:.1f} % stays, with class-agnostic NMS {100 * self.agnostic:.1f} %"
+        return f"{text}. With the cap per image {shares}."
 
 
 def fold_points(points: OperatingPoints, at: float, predictions: Any, at_least: float) -> FoldedPoints:
@@ -85,9 +79,7 @@ def fold_points(points: OperatingPoints, at: float, predictions: Any, at_least: 
     reason = why_inexact(points)
     if reason:
         if store is None:
-            raise InputError(
-                f"Expected `predictions` (a prediction store) to solve the shifts for {reason} on, but got none."
-            )
+            raise InputError(f"Expected `predictions` (a store) to solve the shifts for {reason} on, but got none.")
         shifts = _solved(points, store, level, thresholds, shifts)
     affine = _whole_map(points, shifts, at)
     if store is None:
@@ -159,25 +151,21 @@ def _rows_to_solve(
 ) -> FoldRows:
     """The rows near a threshold, now or after the first shifts; of very many rows, those of some images."""
     only_best = not points.settings.get("multi_label", True)
-    parts: list[FoldRows] = []
+    parts: list[tuple[FloatArray, FloatArray]] = []
     size = 0
     for index in np.random.default_rng(0).permutation(len(store)).tolist():
         proposals = store[index]
         logits = np.asarray(proposals.logits, np.float64)
         logits = logits if points.correction is None else points.correction(logits)
-        objectness = None if proposals.objectness is None else sigmoid(proposals.objectness)
+        objectness = np.ones(len(logits)) if proposals.objectness is None else sigmoid(proposals.objectness)
         rows = FoldRows(logits, points.activation, _columns(points), objectness, only_best)
         near = (rows.scores() >= _NEAR * thresholds).any(axis=1) | (rows.scores(start) >= _NEAR * at).any(axis=1)
-        parts.append(replace(rows, logits=logits[near], objectness=None if objectness is None else objectness[near]))
-        size += parts[-1].logits.size
+        parts.append((logits[near], objectness[near]))
+        size += parts[-1][0].size
         if size > MOST_NUMBERS:
             break
-    presence = [part.objectness for part in parts if part.objectness is not None]
-    return replace(
-        parts[0],
-        logits=np.concatenate([part.logits for part in parts]),
-        objectness=np.concatenate(presence) if presence else None,
-    )
+    logits, objectness = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return FoldRows(logits, points.activation, _columns(points), objectness, only_best)
 
 
 def _measured(points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float) -> FoldedPoints:
@@ -217,14 +205,14 @@ class FoldRows:
         logits: `(R, C)` with the background, where there is one.
         activation: "softmax" or "sigmoid".
         columns: `(F,)` the column of each class.
-        objectness: `(R,)` a factor of all scores of a row, from 0 to 1; None for none.
+        objectness: `(R,)` or a number, the factor of all scores of a row, from 0 to 1.
         only_best: Whether only the best class of a row counts.
     """
 
     logits: FloatArray
     activation: str
     columns: list[int]
-    objectness: FloatArray | None = None
+    objectness: FloatArray | float = 1.0
     only_best: bool = False
 
     def scores(self, shifts: FloatArray | float = 0.0) -> FloatArray:
@@ -232,8 +220,7 @@ class FoldRows:
         moved = self.logits.copy()
         moved[:, self.columns] += shifts
         scores = (softmax if self.activation == "softmax" else sigmoid)(moved)[:, self.columns]
-        if self.objectness is not None:
-            scores = scores * self.objectness[:, None]
+        scores = scores * np.reshape(self.objectness, (-1, 1))
         if self.only_best:
             best = scores.argmax(axis=1)[:, None] == np.arange(scores.shape[1])
             scores = np.where(best, scores, 0.0)
@@ -241,7 +228,7 @@ class FoldRows:
 
     def row_levels(self, at: float) -> FloatArray:
         """`(R,)` the logit that the score must reach before the objectness; infinite where it cannot."""
-        share = np.full(len(self.logits), at) if self.objectness is None else at / np.maximum(self.objectness, 1e-12)
+        share = np.broadcast_to(at / np.maximum(self.objectness, 1e-12), len(self.logits))
         with np.errstate(divide="ignore"):
             reachable: FloatArray = np.log(share) - np.log1p(-np.minimum(share, 1.0))
         return np.where(share < 1, reachable, np.inf)

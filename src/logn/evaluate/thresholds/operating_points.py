@@ -91,8 +91,26 @@ def operating_points(
     if num_bootstrap < 0:
         raise InputError(f"Expected `num_bootstrap` to be at least 0, but got {num_bootstrap}.")
     read = read_detections(predictions, labels, affine, **reading)
-    chosen = choose_thresholds(read.scored, wanted, num_bootstrap=num_bootstrap, seed=seed)
-    return _points(read, chosen, wanted, affine, at, num_bootstrap, seed)
+    scored, truth = read.scored, read.truth
+    chosen = choose_thresholds(scored, wanted, num_bootstrap=num_bootstrap, seed=seed)
+    single, per_class, note = _held_out(scored, chosen, wanted, num_bootstrap, seed)
+    levels = {f"{at:g} for all classes": np.full(len(single), at), BEST_SINGLE: single, PER_CLASS: per_class}
+    kept = {name: scored.scores >= thresholds for name, thresholds in levels.items()}
+    counts = [counts_per_class(scored, mask) for mask in (kept[PER_CLASS], next(iter(kept.values())))]
+    columns = (chosen.thresholds, scored.objects_per_class, *counts[0], *counts[1])
+    rows = zip(scored.class_names, *(column.tolist() for column in columns), chosen.reasons, strict=True)
+    federated = "False alarms count only in images where the labels say whether the class is there."
+    return OperatingPoints(
+        points=tuple(ClassPoint(*row) for row in rows),
+        at=at,
+        goal=str(wanted),
+        common=chosen.common,
+        correction=affine,
+        source=read.source,
+        summary={name: _summary(scored, mask, num_bootstrap, seed) for name, mask in kept.items()},
+        settings={**read.settings, "labels": truth.style, "images": truth.num_images},
+        notes=tuple(filter(None, (note, truth.class_note, federated if truth.style == "lvis" else ""))),
+    )
 
 
 def read_detections(
@@ -145,38 +163,6 @@ def read_detections(
         "num_columns": header.num_columns,
     }
     return ReadDetections(ScoredDetections.of(matched, truth, limits.score_threshold), truth, source, settings)
-
-
-def _points(
-    read: ReadDetections,
-    chosen: ChosenThresholds,
-    goal: Goal,
-    affine: ClassAffine | None,
-    at: float,
-    num_bootstrap: int,
-    seed: int,
-) -> OperatingPoints:
-    scored, truth = read.scored, read.truth
-    single, per_class, note = _held_out(scored, chosen, goal, num_bootstrap, seed)
-    levels = {f"{at:g} for all classes": np.full(len(single), at), BEST_SINGLE: single, PER_CLASS: per_class}
-    kept = {name: scored.scores >= thresholds for name, thresholds in levels.items()}
-    counts = [counts_per_class(scored, mask) for mask in (kept[PER_CLASS], next(iter(kept.values())))]
-    columns = (chosen.thresholds, scored.objects_per_class, *counts[0], *counts[1])
-    rows = zip(scored.class_names, *(column.tolist() for column in columns), chosen.reasons, strict=True)
-    notes = [note, truth.class_note]
-    if truth.style == "lvis":
-        notes.append("False alarms count only in images where the labels say whether the class is there.")
-    return OperatingPoints(
-        points=tuple(ClassPoint(*row) for row in rows),
-        at=at,
-        goal=str(goal),
-        common=chosen.common,
-        correction=affine,
-        source=read.source,
-        summary={name: _summary(scored, mask, num_bootstrap, seed) for name, mask in kept.items()},
-        settings={**read.settings, "labels": truth.style, "images": truth.num_images},
-        notes=tuple(filter(None, notes)),
-    )
 
 
 def _held_out(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
@@ -32,9 +33,14 @@ FILE_SCHEMA = 2
 # The threshold that a model is used with, unless the user gives another one.
 DEFAULT_AT = 0.25
 DEFAULT_KEY = "default"
+# Of the detections that thresholds per class keep, one threshold must keep this share.
+LEAST_KEPT = 0.95
 # More classes than this are shown by those whose threshold moved farthest.
 MOST_ROWS = 20
 _NAMED = 5
+PathLike = str | os.PathLike[str]
+Names = Sequence[str] | None
+IntArray = npt.NDArray[np.int64]
 _WHY = {
     NO_OBJECTS: "no objects in these images",
     TOO_FEW: "fewer than 5 right detections",
@@ -106,7 +112,7 @@ class OperatingPoints:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_threshold("at", self.at)
+        check_threshold("threshold `at`", self.at)
         for point in self.points:
             check_threshold(f"threshold of `{point.name}`", point.threshold)
 
@@ -115,7 +121,7 @@ class OperatingPoints:
         cls,
         thresholds: Mapping[str, float],
         at: float = DEFAULT_AT,
-        class_names: Sequence[str] | None = None,
+        class_names: Names = None,
         default: float | None = None,
     ) -> OperatingPoints:
         """Take thresholds that exist already.
@@ -163,29 +169,27 @@ mean `car`?
         """`(F,)` names."""
         return tuple(point.name for point in self.points)
 
-    def affine(self, at: float | None = None, predictions: Any = None, *, at_least: float | None = None) -> ClassAffine:
+    def affine(self, at: float | None = None, predictions: Any = None, *, at_least: float = LEAST_KEPT) -> ClassAffine:
         """The map after which the one threshold `at` keeps what the thresholds per class keep, the correction included.
 
         Args:
             at: The threshold that the model will be used with; by default that of the points.
             predictions: A prediction store. Plain sigmoids need none: their map is exact. For a softmax, for sigmoids
                 with an objectness and where a box has one class only, the map is solved on it.
-            at_least: Refuse a map that keeps a smaller share of the detections; 0.95 by default.
+            at_least: Refuse a map that keeps a smaller share of the detections.
         """
         return self.fold(at, predictions, at_least=at_least).affine
 
-    def fold(self, at: float | None = None, predictions: Any = None, *, at_least: float | None = None) -> FoldedPoints:
+    def fold(self, at: float | None = None, predictions: Any = None, *, at_least: float = LEAST_KEPT) -> FoldedPoints:
         """What `affine` gives, with the shares of detections that stay."""
-        from logn.evaluate.thresholds.fold import LEAST_KEPT, fold_points
+        from logn.evaluate.thresholds.fold import fold_points
 
-        return fold_points(
-            self, self.at if at is None else at, predictions, LEAST_KEPT if at_least is None else at_least
-        )
+        return fold_points(self, self.at if at is None else at, predictions, at_least)
 
     def __str__(self) -> str:
         return write_points(self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write the points in one atomic step: everything as .json, classes and thresholds as .csv."""
         if Path(path).suffix.lower() == ".csv":
             text = io.StringIO()
@@ -197,12 +201,7 @@ mean `car`?
         write_text(path, json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
     @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        at: float | None = None,
-        class_names: Sequence[str] | None = None,
-    ) -> OperatingPoints:
+    def load(cls, path: PathLike, at: float | None = None, class_names: Names = None) -> OperatingPoints:
         """Read points that `save` or `logn thresholds -o` wrote, or thresholds by class name as JSON or CSV.
 
         Args:
@@ -213,10 +212,8 @@ mean `car`?
         content = _content(path)
         if content.get("format") != FILE_FORMAT:
             return cls.from_thresholds(content, DEFAULT_AT if at is None else at, class_names)
-        if content.get("schema") != FILE_SCHEMA:
-            raise InputError(
-                f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {content.get('schema')!r}; choose again."
-            )
+        if (schema := content.get("schema")) != FILE_SCHEMA:
+            raise InputError(f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {schema!r}; choose again.")
         try:
             points = cls.from_dict(content)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -225,28 +222,17 @@ mean `car`?
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        content = {item.name: getattr(self, item.name) for item in fields(self)}
-        content |= {
-            "points": [asdict(point) for point in self.points],
-            "correction": None if self.correction is None else _map_values(self.correction),
-            "source": None if self.source is None else asdict(self.source),
-        }
-        plain: dict[str, Any] = plain_values({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **content})
+        plain: dict[str, Any] = plain_values({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)})
         return plain
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> OperatingPoints:
         """Read what `to_dict` gave."""
         values = {item.name: content[item.name] for item in fields(cls)}
-        correction = values["correction"]
-        values |= {
-            "points": tuple(ClassPoint(**point) for point in values["points"]),
-            "correction": None
-            if correction is None
-            else ClassAffine(**{**correction, "source": _metadata(correction["source"])}),
-            "source": _metadata(values["source"]),
-            "notes": tuple(values["notes"]),
-        }
+        values["points"] = tuple(ClassPoint(**point) for point in values["points"])
+        values["source"], values["notes"] = _metadata(values["source"]), tuple(values["notes"])
+        if (first := values["correction"]) is not None:
+            values["correction"] = ClassAffine(**{**first, "source": _metadata(first["source"])})
         return cls(**values)
 
 
@@ -264,7 +250,7 @@ def check_threshold(what: str, value: Any) -> float:
     return float(value)
 
 
-def _content(path: str | os.PathLike[str]) -> dict[str, Any]:
+def _content(path: PathLike) -> dict[str, Any]:
     """The JSON object of a file or text, or the thresholds of a CSV file by class name."""
     text: str | bytes = os.fspath(path)
     if not str(text).lstrip().startswith("{"):
@@ -281,7 +267,7 @@ def _content(path: str | os.PathLike[str]) -> dict[str, Any]:
     return content
 
 
-def _csv_thresholds(path: str | os.PathLike[str]) -> dict[str, Any]:
+def _csv_thresholds(path: PathLike) -> dict[str, Any]:
     thresholds: dict[str, Any] = {}
     with open(path, encoding="utf-8-sig", newline="") as file:
         rows = [row for row in csv.reader(file) if row]
@@ -298,11 +284,6 @@ def _csv_thresholds(path: str | os.PathLike[str]) -> dict[str, Any]:
     return thresholds
 
 
-def _map_values(affine: ClassAffine) -> dict[str, Any]:
-    values = {item.name: getattr(affine, item.name) for item in fields(affine)}
-    return {**values, "source": None if affine.source is None else asdict(affine.source)}
-
-
 def _metadata(values: Mapping[str, Any] | None) -> StatisticsMetadata | None:
     return None if values is None else StatisticsMetadata.from_values(values)
 
@@ -312,31 +293,26 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def write_points(points: OperatingPoints, style: TextStyle = USUAL) -> str:
-    """The classes with their thresholds, what they find on held-out images, and the notes, as text."""
+def write_points(points: OperatingPoints, style: TextStyle = USUAL, uncorrected: IntArray | None = None) -> str:
+    """The classes with their thresholds, what they find on held-out images, and the notes, as text.
+
+    Args:
+        points: The thresholds.
+        style: What the text must fit.
+        uncorrected: Objects found and false alarms `(2, F)` of the model before its correction, to show too.
+    """
     rows = points.points
     order = np.argsort(-np.abs(points.thresholds - (points.common or points.at)), kind="stable")
-    shown = [rows[place] for place in sorted(order[:MOST_ROWS].tolist())]
+    shown = sorted(order[:MOST_ROWS].tolist())
     if points.goal == "given":
-        return write_table(["class", "threshold"], [[point.name, f"{point.threshold:.3g}"] for point in shown], style)
-    header = ["class", "objects", "threshold", "found", "false alarms"]
-    table = [
-        [
-            point.name,
-            str(point.objects),
-            f"{point.threshold:.3f}" + ("" if not point.reason else " *"),
-            f"{point.found_before} -> {point.found}",
-            f"{point.false_alarms_before} -> {point.false_alarms}",
-        ]
-        for point in shown
-    ]
-    pairs = ("found_before", "found"), ("false_alarms_before", "false_alarms")
-    sums = [" -> ".join(str(sum(getattr(point, name) for point in rows)) for name in pair) for pair in pairs]
-    table.append(["all classes", str(sum(point.objects for point in rows)), "", *sums])
+        given = [[rows[place].name, f"{rows[place].threshold:.3g}"] for place in shown]
+        return write_table(["class", "threshold"], given, style)
+    before = "" if uncorrected is None else f"as it was with {points.at:g} -> corrected "
     parts = [
-        style.wrap(f"Found and false alarms: with {points.at:g} for all classes -> with these, for {points.goal}."),
-        write_table(header, table, style),
+        style.wrap(f"Found and false alarms: {before}with {points.at:g} for all classes -> with these thresholds.")
     ]
+    table = [_row(points, [place], uncorrected) for place in shown] + [_row(points, [*range(len(rows))], uncorrected)]
+    parts.append(write_table(["class", "objects", "threshold", "found", "false alarms"], table, style))
     if len(shown) < len(rows):
         parts.append(style.wrap(f"{len(rows) - len(shown)} more classes have thresholds near {points.common:.3f}."))
     parts += [style.wrap(f"* {sentence}") for sentence in _common_classes(points)]
@@ -344,6 +320,19 @@ def write_points(points: OperatingPoints, style: TextStyle = USUAL) -> str:
     names = points.summary[states[0]]
     metrics = [[name, *(_in_words(*points.summary[state][name]) for state in states)] for name in names]
     return "\n".join([*parts, "", write_table(["", *states], metrics, style), *map(style.wrap, points.notes)])
+
+
+def _row(points: OperatingPoints, places: Sequence[int], uncorrected: IntArray | None) -> list[str]:
+    """A row of the table for one class, or for several together."""
+    rows = [points.points[place] for place in places]
+    first = [] if uncorrected is None else uncorrected[:, list(places)].sum(axis=1).tolist()
+    cells = []
+    for side, name in enumerate(("found", "false_alarms")):
+        counts = first[side : side + 1] + [sum(getattr(row, each) for row in rows) for each in (f"{name}_before", name)]
+        cells.append(" -> ".join(map(str, counts)))
+    threshold = f"{rows[0].threshold:.3f}{' *' if rows[0].reason else ''}" if len(rows) == 1 else ""
+    name = rows[0].name if len(rows) == 1 else "all classes"
+    return [name, str(sum(row.objects for row in rows)), threshold, *cells]
 
 
 def _in_words(value: float | None, *ends: float) -> str:
@@ -359,12 +348,9 @@ def _in_words(value: float | None, *ends: float) -> str:
 
 def _common_classes(points: OperatingPoints) -> list[str]:
     """The classes that have the common threshold, by reason."""
-    sentences = []
-    for reason, words in _WHY.items():
-        names = [point.name for point in points.points if point.reason == reason]
-        if names:
-            count = f"{len(names)} class{'es' if len(names) > 1 else ''}"
-            sentences.append(
-                f"{count} with {words} keep{'' if len(names) > 1 else 's'} {points.common:.3f}: {_listed(names)}."
-            )
-    return sentences
+    groups = {why: [point.name for point in points.points if point.reason == why] for why in _WHY}
+    return [
+        f"{len(names)} with {_WHY[why]}, which keep the common {points.common:.3f}: {_listed(names)}."
+        for why, names in groups.items()
+        if names
+    ]
