@@ -32,7 +32,12 @@ def test_the_hook_collects_attaches_and_lets_the_framework_evaluate(config, chec
     plain = Runner.from_cfg(tested).test()
 
     tested.custom_hooks = [
-        {"type": "logn.deploy.mmdetection.LogNHook", "margin": "min", "save_to": str(tmp_path / "map.safetensors")}
+        {
+            "type": "logn.deploy.mmdetection.LogNHook",
+            "method": "logn",
+            "margin": "min",
+            "save_to": str(tmp_path / "map.safetensors"),
+        }
     ]
     runner = Runner.from_cfg(tested)
     layer = locate_logits(runner.model)
@@ -61,12 +66,15 @@ def test_the_example_tests_with_a_saved_map_as_with_a_collected_one(config, chec
     config.dump(path)
     example = str(ROOT / "examples" / "mmdetection/test.py")
     results = []
-    for extra in (["--save-to", str(tmp_path / "map.safetensors")], ["--maps", str(tmp_path / "map.safetensors")]):
+    saved, official = str(tmp_path / "map.safetensors"), str(tmp_path / "official.safetensors")
+    runs = (["--save-to", saved], ["--maps", saved], ["--official", "--method", "logn", "--save-to", official])
+    for extra in runs:
         arguments = [example, str(path), checkpoint, "--work-dir", str(tmp_path / "work"), *extra]
         monkeypatch.setattr(sys, "argv", arguments)
         runpy.run_path(example, run_name="__main__")
         results.append(json.loads(capsys.readouterr().out.strip().splitlines()[-1]))
     assert results[0] == results[1]
+    assert ClassAffine.load(official).scale != pytest.approx(ClassAffine.load(saved).scale)
     assert all(np.isfinite(value) for value in results[0].values())
     assert Path(checkpoint).name == "epoch_2.pth"
 

@@ -27,6 +27,8 @@ TEST_IMAGES = 480
 SIDE = 128
 _SEED = 0
 _SPLITS = ("train", "test")
+# As in LVIS, a class is verified absent in a few images only; the others say nothing about it.
+_FEWEST_NEGATIVES, _MOST_NEGATIVES = 8, 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +121,8 @@ def draw_problem(
 ) -> Path:
     """Draw the first images of both splits and write their labels.
 
-    Writes `images/train` and `images/test`, `train.json` and `test.json` (LVIS's form; every class is verified in every
-    image) and `counts.csv`, the training images of each class. Images that are there already are kept.
+    Writes `images/train` and `images/test`, `train.json` and `test.json` (as LVIS: each class is verified absent in a
+    few images only) and `counts.csv`, the training images of each class. Images that are there already are kept.
 
     Args:
         folder: Where to write.
@@ -169,6 +171,19 @@ def _box(mask: BoolArray) -> list[int]:
     return [columns[0], rows[0], columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1]
 
 
+def _verified_absent(split: str, objects: Sequence[Sequence[tuple[int, list[int]]]]) -> list[list[int]]:
+    """The category ids that are verified absent in each image: each class in some images that do not show it."""
+    generator = np.random.default_rng((_SEED, 3 + _SPLITS.index(split)))
+    present = [{label for label, _ in drawn} for drawn in objects]
+    absent: list[list[int]] = [[] for _ in objects]
+    for label in range(len(alphabet().names)):
+        number = int(generator.integers(_FEWEST_NEGATIVES, _MOST_NEGATIVES + 1))
+        free = [image for image, classes in enumerate(present) if label not in classes]
+        for image in generator.permutation(free)[:number].astype(int).tolist():
+            absent[image].append(label + 1)
+    return absent
+
+
 def _annotations(split: str, objects: Sequence[Sequence[tuple[int, list[int]]]]) -> dict[str, Any]:
     counts = training_counts().tolist()
     categories = [
@@ -177,8 +192,8 @@ def _annotations(split: str, objects: Sequence[Sequence[tuple[int, list[int]]]])
     ]
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for number, drawn in enumerate(objects):
-        absent = sorted({*range(1, len(categories) + 1)} - {label + 1 for label, _ in drawn})
+    absent_classes = _verified_absent(split, objects)
+    for number, (drawn, absent) in enumerate(zip(objects, absent_classes, strict=True)):
         file_name = _file_name(split, number)
         entry = {"id": number + 1, "file_name": file_name, "coco_url": file_name, "height": SIDE, "width": SIDE}
         images.append(entry | {"neg_category_ids": absent, "not_exhaustive_category_ids": []})
