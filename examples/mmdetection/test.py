@@ -44,7 +44,8 @@ def official_maps(runner: Runner, parts: dict[str, object], path: str) -> list[s
     layer = logn.locate_logits(runner.model)
     method = str(parts.pop("method"))
     stages = official_statistics(runner.model, loader, layer)
-    return [str(file) for file in save_maps([fit(method, moments=moments, **parts) for moments in stages], path)]
+    maps = [fit(method, moments=moments, **parts) for moments in stages]
+    return [str(file) for file in save_maps(maps if len(maps) > 1 else maps[0], path)]
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:

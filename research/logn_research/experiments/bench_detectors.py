@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from logn.errors import InputError
 from logn_research.datasets.glyphs.settings import GlyphSettings
-from logn_research.experiments.demo import QUICK as QUICK_DEMO
 from logn_research.experiments.detector_spec import ITERATIONS, DetectionProblem, DetectorSpec
 from logn_research.losses.loss_factory import DEFAULT_LOSS
 
@@ -126,4 +125,4 @@ class BenchLength:
 
 BENCHMARK = BenchLength()
 #: In minutes: does everything run? Too short to learn rare classes.
-QUICK = BenchLength("quick", QUICK_DEMO.glyphs, QUICK_DEMO.iterations)
+QUICK = BenchLength("quick", GlyphSettings(classes=40, train=600, dev=1, test=160), 250)

@@ -34,7 +34,7 @@ RESEARCH = "Data, training and the paper's tables"
 
 # In the order of a user's day. A new verb is one line here and a function in a file of its own.
 VERBS = (
-    Verb("demo", None, "See the whole story on a detector that is trained here, in minutes.", START),
+    Verb("demo", "demo:demo", "Correct a detector that comes with LogN, and see what it gains.", START),
     Verb("correct", "correct:correct", "Correct a model by one pass over unlabelled training images.", START),
     Verb("predict", "predict:predict", "Run a trained model once and keep its boxes and logits.", BELIEVE),
     Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", BELIEVE),

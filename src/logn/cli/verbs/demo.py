@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli.console import JsonOption, command, echo, print_json, print_note, progress
+from logn.cli import options
+from logn.cli.console import command, echo, print_json, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,21 +28,18 @@ AT = 0.25
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where everything goes.")] = Path("runs/demo"),
     train: Annotated[
-        bool,
-        typer.Option("--train", help="Train the detector here instead (research package, some 15 minutes)."),
+        bool, typer.Option("--train", help="Train the detector first (needs the research package).")
     ] = False,
-    json: JsonOption = False,
+    json: options.Json = False,
 ) -> None:
     """Correct a detector that comes with LogN and measure it, by the commands that you would type.
 
-    Draws scenes with 100 classes, from frequent to rare, runs `logn correct` on an ONNX detector that was trained on
-    them, and compares the model before and after. It needs no torch and takes about half a minute.
+    Draws scenes with 100 classes, from frequent to rare, runs `logn correct` on an ONNX detector
+    that was trained on them, and compares it before and after. No torch, about half a minute.
 
-    **Examples**
-
-    `logn demo`
-
-    `logn demo /tmp/demo --json`
+    Examples:
+      logn demo
+      logn demo my-folder --json
     """
     from logn.demo.problem import draw_problem, training_counts
     from logn.evaluate.comparison.comparison import Comparison
