@@ -13,8 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from jinja2 import UndefinedError
-from logn_research.cli.demo import write_page
-from logn_research.experiments.demo import DemoResult
 
 from logn.calibrators.fracal import fracal
 from logn.cli.main import execute
@@ -391,15 +389,6 @@ def test_compare_ends_with_the_command_that_writes_the_page(run_folder, tmp_path
     assert execute(arguments) == 0
     assert "Not shown" not in capsys.readouterr().err
     assert (tmp_path / "a folder" / "report.html").exists()
-
-
-def test_the_demonstration_writes_its_page(run_folder, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(run_folder, folder)
-    result = DemoResult(None, folder, 0.9, exhaustive=None)
-    page = write_page(result)
-    assert page == folder / "report.html"
-    assert "<title>LogN report: recommended, " in page.read_text()
 
 
 @pytest.mark.parametrize(

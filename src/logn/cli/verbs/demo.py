@@ -18,7 +18,8 @@ from logn.cli.console import command, echo, print_json, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.evaluate.comparison.comparison import Comparison, MethodResult
+    from logn.evaluate.comparison.comparison import Comparison
+    from logn.evaluate.comparison.method_result import MethodResult
 
 METHODS = ("recommended", "logn", "norcal")
 TRAINING_IMAGES, TEST_IMAGES = 600, 240
@@ -27,9 +28,7 @@ AT = 0.25
 
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where everything goes.")] = Path("runs/demo"),
-    train: Annotated[
-        bool, typer.Option("--train", help="Train the detector first (needs the research package).")
-    ] = False,
+    train: Annotated[bool, options.option("--train", help="Train the detector first (research package).")] = False,
     json: options.Json = False,
 ) -> None:
     """Correct a detector that comes with LogN and measure it, by the commands that you would type.
