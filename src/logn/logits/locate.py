@@ -194,14 +194,17 @@ def _random_run(model: nn.Module) -> Callable[[], Any] | None:
 
 
 def _trial_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    """Shapes of a few random inputs: images for the first convolution, rows for the first Linear."""
+    """Shapes of a few random inputs: images for the first convolution, rows for the first Linear, else images."""
     modules: list[Any] = [module for module in model.modules() if is_torch_tensor(getattr(module, "weight", None))]
     if any(module.weight.device.type == "meta" for module in modules):
         return
-    for module in [item for item in modules if isinstance(getattr(item, "in_channels", None), int)][:1]:
+    convolutions = [module for module in modules if isinstance(getattr(module, "in_channels", None), int)]
+    for module in convolutions[:1]:
         yield from ((4, module.in_channels, *[side] * (module.weight.dim() - 2)) for side in TRIAL_SIDES)
-    for module in [item for item in modules if isinstance(getattr(item, "in_features", None), int)][:1]:
+    for module in [module for module in modules if isinstance(getattr(module, "in_features", None), int)][:1]:
         yield 8, module.in_features
+    if not convolutions:
+        yield from ((4, 3, side, side) for side in TRIAL_SIDES)
 
 
 def _not_found(model: nn.Module, num_classes: int | None) -> str:

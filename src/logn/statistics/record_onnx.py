@@ -21,15 +21,13 @@ from logn.logits.onnx.file import (
     Arrays,
     InputSpec,
     OnnxFile,
-    OnnxGraph,
     OnnxSession,
     exposing,
-    model_inputs,
     onnx_digest,
     read_onnx,
 )
 from logn.logits.onnx.images import completed, image_input, other_inputs, settle, size_for_images
-from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, wanted_of
+from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
 from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
 
 # How many of the images that were left out a warning names.
@@ -81,7 +79,7 @@ class ImageBatches:
 
 
 def record_onnx(
-    model_path: str | os.PathLike[str],
+    model_path: str | os.PathLike[str] | OnnxFile,
     images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     preprocessing: Preprocessing | None = None,
     *,
@@ -109,7 +107,7 @@ def record_onnx(
     objectness multiplies their probabilities (YOLOX, YOLOv5), it is recorded too.
 
     Args:
-        model_path: The ONNX file.
+        model_path: The ONNX file, or one that was read.
         images: Folder of images, or a list of image files.
         preprocessing: How they become inputs; size, layout and type are taken from the model where it states them. By
             default what `like` says, else what the file says of itself: Ultralytics' metadata, or a
@@ -151,7 +149,7 @@ def record_onnx(
         preprocessing = size_for_images(file, settled, paths)
         if preprocessing != settled:
             warnings.warn(_names_size(file.path, preprocessing), LogNWarning, stacklevel=2)
-    batches = plan_batches(model_inputs(file.model), preprocessing, batch_size)
+    batches = plan_batches(file.inputs, preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)
     unreadable: dict[Path, str] | None = {} if skip_unreadable else None
@@ -217,13 +215,8 @@ def _objectness_output(file: OnnxFile, logits: OnnxLogits, inputs: Arrays) -> Bo
     """The output that holds an objectness before the scores, unless it stands before the logits already."""
     if logits.start == BOX_AND_OBJECTNESS:
         return None
-    try:
-        values = OnnxSession(exposing(file.model, logits.tensors), str(file.path)).run(inputs)
-    except InputError:  # what follows the logits does not run here: an operator of another runtime
-        return None
-    if any(values[tensor].ndim < 3 for tensor in logits.tensors):
-        return None  # of a classifier
-    return find_objectness(OnnxGraph(file.model), logits, values)
+    values = trial_values(file, logits, inputs)
+    return None if values is None else find_objectness(file.graph, logits, values)
 
 
 def _levels(values: Arrays, logits: OnnxLogits, boxes: BoxLayout | None) -> list[npt.NDArray[Any]]:

@@ -20,7 +20,6 @@ from logn.logits.onnx.file import (
     SUPPRESSION,
     Arrays,
     OnnxFile,
-    OnnxGraph,
     OnnxSession,
     exposing,
     model_inputs,
@@ -30,7 +29,7 @@ from logn.logits.onnx.file import (
     read_onnx,
 )
 from logn.logits.onnx.images import at_size, completed, image_input, nearest_size, other_inputs, settle
-from logn.logits.onnx.locate import locate_onnx_logits, wanted_of
+from logn.logits.onnx.locate import locate_onnx_logits, trial_values, wanted_of
 from logn.logits.proposals import Postprocessing, Proposals
 
 # Detectors that say nothing of their size are mostly made for this one.
@@ -99,7 +98,7 @@ class OnnxDetector:
         names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
         wanted = wanted_of(description, num_classes, names, activation, has_background=background is not None)
         trial = random_inputs(at_size(specs, self._image, self._size, self.preprocessing.layout or "NCHW"))
-        graph = OnnxGraph(file.model)
+        graph = file.graph
         try:
             self._logits, _ = locate_onnx_logits(file, wanted, trial)
         except InputError as error:
@@ -109,7 +108,7 @@ class OnnxDetector:
         self.name, self.fingerprint = Path(path).name, onnx_digest(file)
         self._anchors = _read_anchors(anchors)
         exposed = exposing(file.model, self._logits.tensors)
-        values = OnnxSession(exposed, str(path)).run(trial)
+        values = trial_values(file, self._logits, trial) or OnnxSession(exposed, str(path)).run(trial)
         self._boxes = find_boxes(graph, self._logits, values, name=self.name, has_anchors=self._anchors is not None)
         decode_boxes(self._boxes, self._boxes.rows(values), self._size, self._anchors, name=self.name)
         self._session = OnnxSession(exposed, str(path), provider=provider)
@@ -152,7 +151,7 @@ class OnnxDetector:
 
     def _batches(self, prepared: Sequence[Prepared]) -> Iterator[list[Prepared]]:
         """As many images at once as the model takes; the last ones are filled up by repeating one."""
-        fixed = self._image.shape[0] if len(self._image.shape) == 4 else 1
+        fixed = 1 if self._boxes.one_image or len(self._image.shape) < 4 else self._image.shape[0]
         step = fixed if isinstance(fixed, int) else max(1, len(prepared))
         for start in range(0, len(prepared), step):
             part = list(prepared[start : start + step])

@@ -14,7 +14,7 @@ from logn.deploy.onnx_fold import TOLERANCE, Proof, fold_onnx, refuse_folded_fil
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, preprocessing_in_words
 from logn.logits.images import PRESETS, Preprocessing
-from logn.logits.onnx.file import model_inputs, read_onnx
+from logn.logits.onnx.file import OnnxFile, read_onnx
 from logn.logits.onnx.images import Description, settle, size_for_images
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import plan_batches, record_onnx
@@ -50,7 +50,7 @@ class OnnxModel:
     """An ONNX file, run by onnxruntime.
 
     Args:
-        path: The file.
+        file: The file, read once.
         like: The name of a preset, where the user gives one.
         preprocessing: How images become inputs.
         description: What is known of the model beside its graph.
@@ -59,7 +59,7 @@ class OnnxModel:
         tensors: Where its logits were found, once it has run.
     """
 
-    path: Path
+    file: OnnxFile
     like: str | None
     preprocessing: Preprocessing
     description: Description
@@ -69,7 +69,7 @@ class OnnxModel:
 
     def check(self) -> None:
         """Refuse a file that holds a correction already."""
-        refuse_folded_file(read_onnx(self.path).model, self.path)
+        refuse_folded_file(self.file.model, self.file.path)
 
     def collect(
         self,
@@ -81,14 +81,14 @@ class OnnxModel:
     ) -> tuple[ClassMoments, ...]:
         """Run it over the images once."""
         hints, left_out = self.hints, list[Path]()
-        preprocessing = size_for_images(read_onnx(self.path), self.preprocessing, images.paths)
+        preprocessing = size_for_images(self.file, self.preprocessing, images.paths)
         if preprocessing != self.preprocessing:
             self.preprocessing = preprocessing
             self.traits = replace(self.traits, preprocessing=preprocessing_in_words(preprocessing))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* could not be read", category=LogNWarning)
             moments = record_onnx(
-                self.path,
+                self.file,
                 images.paths,
                 self.preprocessing,
                 like=self.like,
@@ -110,10 +110,10 @@ class OnnxModel:
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Fold the map into the file and run both files on the images."""
         (affine,) = maps
-        batches = plan_batches(model_inputs(read_onnx(self.path).model), self.preprocessing, 1)
+        batches = plan_batches(self.file.inputs, self.preprocessing, 1)
         runs = [inputs for inputs, _ in islice(batches.read(images.paths, None), len(images.paths))]
         report = fold_onnx(
-            self.path,
+            self.file,
             affine,
             output,
             tensor=self.tensors,
@@ -137,4 +137,4 @@ def open_onnx(path: Path, like: str | None, given: Mapping[str, Any], hints: Log
     said = f" ({description.source})" if description.source else ""
     producer = f", {file.model.producer_name}" if file.model.producer_name else ""
     traits = Traits(f"ONNX{producer}", preprocessing_in_words(preprocessing) + said, ".onnx")
-    return OnnxModel(path, like, preprocessing, description, hints, traits)
+    return OnnxModel(file, like, preprocessing, description, hints, traits)

@@ -51,6 +51,7 @@ class BoxLayout:
         objectness: Its column, or None.
         raw_objectness: Whether that is a logit.
         middle: Where in its place a box of bins is measured from: 0.5 for the middle.
+        one_image: Whether the outputs have no axis for images: a run takes one image.
         order: The order of the levels of class logits in which rows agree with boxes.
     """
 
@@ -62,6 +63,7 @@ class BoxLayout:
     objectness: int | None = None
     raw_objectness: bool = False
     middle: float = 0.5
+    one_image: bool = False
     order: tuple[int, ...] = (0,)
 
     def rows(self, values: Mapping[str, Array]) -> Array:
@@ -82,10 +84,13 @@ class BoxLayout:
 
 def class_rows(logits: OnnxLogits, values: Mapping[str, Array], order: Sequence[int]) -> Array:
     """The class logits `(images, rows, classes)`, level after level."""
-    levels = [logits.rows(values[tensor]) for tensor in logits.tensors]
-    return np.concatenate(
-        [levels[place].reshape(len(levels[place]), -1, logits.num_classes) for place in order], axis=1
-    )
+    levels = [_of_images(logits.rows(values[tensor])) for tensor in logits.tensors]
+    return np.concatenate([levels[place] for place in order], axis=1)
+
+
+def _of_images(rows: Array) -> Array:
+    """Rows of class logits as `(images, rows, classes)`; without an axis for images they are those of one image."""
+    return rows[None] if rows.ndim == 2 else rows.reshape(len(rows), -1, rows.shape[-1])
 
 
 def find_boxes(
@@ -105,7 +110,8 @@ def find_boxes(
     for order, scores in _ordered_scores(logits, values):
         found = _joint(graph, logits, values, scores) or _beside(graph, logits, values, scores)
         if found is not None:
-            return replace(_with_kind(graph, found, values, has_anchors, logits), order=order)
+            one_image = any(values[name].ndim == 2 for name in (*found.outputs, *logits.tensors))
+            return replace(_with_kind(graph, found, values, has_anchors, logits), one_image=one_image, order=order)
     raise chosen_inside(graph, name)
 
 
@@ -163,7 +169,9 @@ def _sigmoid(values: Array) -> Array:
 
 
 def _as_rows(array: Array, transposed: bool) -> Array:
-    """`(images, rows, columns)`; a map `(images, columns, height, width)` becomes rows too."""
+    """`(images, rows, columns)`; a map becomes rows too, and `(rows, columns)` are those of one image."""
+    if array.ndim == 2:
+        array = array[None]
     if array.ndim > 3 and transposed:
         array = array.reshape(*array.shape[:2], -1)
     elif array.ndim > 3:
@@ -174,7 +182,7 @@ def _as_rows(array: Array, transposed: bool) -> Array:
 def _joint(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], scores: Array) -> BoxLayout | None:
     """An output that holds the boxes before the scores, or a distribution behind them."""
     for output, transposed in itertools.product(graph.outputs, (False, True)):
-        rows = _as_rows(values[output], transposed) if values[output].ndim >= 3 else np.zeros((1, 0, 0))
+        rows = _as_rows(values[output], transposed) if values[output].ndim >= 2 else np.zeros((1, 0, 0))
         extra = rows.shape[2] - scores.shape[2]
         if rows.shape[1] != scores.shape[1] or extra < 4:
             continue
@@ -188,8 +196,7 @@ def _joint(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], sc
 
 def _beside(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], scores: Array) -> BoxLayout | None:
     """Outputs of boxes beside those of scores: one for all rows, or one per level, as long as the levels."""
-    levels = [logits.rows(values[tensor]) for tensor in logits.tensors]
-    counts = [level.size // logits.num_classes // len(level) for level in levels]
+    counts = [_of_images(logits.rows(values[tensor])).shape[1] for tensor in logits.tensors]
     for transposed, single in itertools.product((False, True), (True, False)):
         parts = [scores] if single else np.split(scores, np.cumsum(counts)[:-1], axis=1)
         found = _outputs_of(graph, values, parts, transposed)
@@ -203,7 +210,7 @@ def _outputs_of(
     graph: OnnxGraph, values: Mapping[str, Array], parts: Sequence[Array], transposed: bool
 ) -> tuple[str, ...] | None:
     """For each part of the scores the output of its boxes; None where there is not exactly one."""
-    rows = {output: _as_rows(values[output], transposed) for output in graph.outputs if values[output].ndim >= 3}
+    rows = {output: _as_rows(values[output], transposed) for output in graph.outputs if values[output].ndim >= 2}
     found = []
     for scores in parts:
         fitting = [

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError
-from logn.logits.onnx.file import Arrays, OnnxGraph, attribute
-from logn.logits.onnx.layers import ARITHMETIC, LAYERS, MOVES, LinearLayer, Origin, find_layers
+from logn.logits.onnx.file import Arrays, OnnxFile, OnnxGraph, attribute
+from logn.logits.onnx.layers import ARITHMETIC, LAYERS, MOVES, Origin, find_layers
 from logn.logits.onnx.layout import Layout, layout_of, measure_channels
 
 ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
@@ -139,8 +139,7 @@ class Group:
 
 
 def choose(
-    model: Any,
-    path: Path,
+    file: OnnxFile,
     fitting: Sequence[Candidate],
     values: Arrays,
     inputs: Arrays,
@@ -152,8 +151,7 @@ def choose(
     """The candidates that are the class logits.
 
     Args:
-        model: An `onnx.ModelProto`.
-        path: What error messages call it.
+        file: The model.
         fitting: The candidates that may be.
         values: What each of them held in a run.
         inputs: What that run was on.
@@ -161,14 +159,15 @@ def choose(
         has_background: Whether one column is the background, which speaks for a softmax where the choice is open.
         parameters: Names of the weights and biases of the layer that is meant, as torch has them; empty when unknown.
     """
-    graph = OnnxGraph(model)
+    graph = file.graph
     fitting = [item for item in fitting if item.is_of(parameters)] or fitting
     behind = {item.tensor: graph.ancestors([item.tensor], values_only=True) for item in fitting}
     last = [item for item in fitting if not _is_upstream(graph, item, fitting, behind, values)]
     known = [item for item in last if item.origin.layers] or last
-    widths = _widths(model, known, inputs) if len(known) > 1 else {}
+    widths = _widths(file, known, inputs) if len(known) > 1 else {}
     groups = _groups(known, widths, values)
-    for wrong in _rules(graph, values, num_classes, has_background):
+    images = max([1, *(array.shape[0] for array in inputs.values() if array.ndim == 4)])
+    for wrong in _rules(graph, values, images, num_classes, has_background):
         groups = [group for group in groups if not wrong(group, groups)] or groups
     if len(groups) > 1:
         listed = ", ".join(
@@ -176,14 +175,18 @@ def choose(
             for group in groups
             for item in group.members
         )
-        raise InputError(f"Expected one set of class logits in `{path}`, but several fit: {listed}; name its `tensor`.")
+        raise InputError(
+            f"Expected one set of class logits in `{file.path}`, but several fit: {listed}; name its `tensor`."
+        )
     return list(groups[0].members)
 
 
 Rule = Callable[[Group, Sequence[Group]], bool]
 
 
-def _rules(graph: OnnxGraph, values: Arrays, num_classes: int | None, has_background: bool) -> Iterable[Rule]:
+def _rules(
+    graph: OnnxGraph, values: Arrays, images: int, num_classes: int | None, has_background: bool
+) -> Iterable[Rule]:
     """Why a group is not the class logits where there are others; from what is certain to what is only likely."""
     if num_classes is not None:
         yield lambda group, groups: group.width not in (None, num_classes)
@@ -193,7 +196,7 @@ def _rules(graph: OnnxGraph, values: Arrays, num_classes: int | None, has_backgr
     yield lambda group, groups: _proposes_regions(graph, group, groups)
     yield lambda group, groups: group.width == BOX_WIDTH and _is_called_box(graph, group)
     yield _is_rest_of_layer
-    yield lambda group, groups: _stands_beside_scores(group, groups, values)
+    yield lambda group, groups: _stands_beside_scores(group, groups, values, images)
     if has_background:
         yield lambda group, groups: group.activation != "softmax"
 
@@ -262,12 +265,13 @@ def _is_rest_of_layer(group: Group, groups: Sequence[Group]) -> bool:
     )
 
 
-def _stands_beside_scores(group: Group, groups: Sequence[Group], values: Arrays) -> bool:
+def _stands_beside_scores(group: Group, groups: Sequence[Group], values: Arrays, images: int) -> bool:
     """Whether this is a detector's raw output, and another set of tensors, too wide for boxes, has an activation.
 
     A row of a classifier's outputs is an image: a raw output beside a softmax may be the other's coarse classes.
     """
-    several_rows = all(values[item.tensor].ndim > 2 for item in group.members)
+    shapes = [values[item.tensor].shape for item in group.members]
+    several_rows = all(len(shape) > 2 or shape[:1] > (images,) for shape in shapes)
     return (
         several_rows
         and group.activation is None
@@ -275,14 +279,15 @@ def _stands_beside_scores(group: Group, groups: Sequence[Group], values: Arrays)
     )
 
 
-def _widths(model: Any, candidates: Sequence[Candidate], inputs: Arrays) -> dict[str, int]:
+def _widths(file: OnnxFile, candidates: Sequence[Candidate], inputs: Arrays) -> dict[str, int]:
     """The length of each candidate's class axis, by its tensor, where it can be measured; 1 for an objectness."""
     sound = [item for item in candidates if not item.origin.stops and item.origin.layers]
     sound = [item for item in sound if all(layer.reason is None for layer in item.origin.layers)]
-    layers = _in_order(model, sound)
+    by_node = {layer.node: layer for item in sound for layer in item.origin.layers}
+    layers = sorted(by_node.values(), key=lambda layer: file.graph.order[layer.node])
     if not layers:
         return {}
-    numbers = measure_channels(model, layers, [item.tensor for item in sound], inputs)
+    numbers = measure_channels(file.model, layers, [item.tensor for item in sound], inputs)
     widths = {}
     for item in sound:
         measured = numbers[item.tensor]
@@ -292,12 +297,6 @@ def _widths(model: Any, candidates: Sequence[Candidate], inputs: Arrays) -> dict
         elif measured is not None and 1 in measured.shape[1:]:
             widths[item.tensor] = 1
     return widths
-
-
-def _in_order(model: Any, candidates: Iterable[Candidate]) -> list[LinearLayer]:
-    order = OnnxGraph(model).order
-    found = {layer.node: layer for item in candidates for layer in item.origin.layers}
-    return sorted(found.values(), key=lambda layer: order[layer.node])
 
 
 def _groups(candidates: Sequence[Candidate], widths: dict[str, int], values: Arrays) -> list[Group]:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +17,8 @@ import numpy.typing as npt
 from logn.errors import InputError, MissingExtraError
 from logn.files import require_file
 
-# What can stand between an initialiser and the layer that reads it without computing anything.
-_CONSTANT_STEPS = ("Identity", "Transpose", "Cast")
-# Choices by comparing values: what follows depends on which samples were chosen, not smoothly on the values.
-_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
-SELECTIONS = frozenset(("TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "NonZero", "Shape", "Size", *_COMPARISONS))
-# What only detectors have that choose among their boxes.
-SUPPRESSION = "NonMaxSuppression"
-# Their other inputs say where to take values from, and are no values themselves.
-PLACED = frozenset(
-    ("Gather", "GatherND", "GatherElements", "Slice", "Split", "Reshape", "Expand", "Tile", "Pad", "Resize", "RoiAlign")
-)
-
 Arrays = dict[str, npt.NDArray[Any]]
 
-# Image sizes to try, one after the other, where a model leaves its own open.
-OPEN_SIZES = (64, 224, 640, 320, 416, 512, 300)
-# Errors come back as exceptions; onnxruntime would print them as well.
-_FATAL_ONLY = 4
 # Files that engines make from a model.
 _ENGINES = {
     ".engine": "an engine of TensorRT",
@@ -45,9 +29,25 @@ _ENGINES = {
     ".tflite": "a LiteRT (TFLite) file",
     ".xml": "a model of OpenVINO",
 }
+# What can stand between an initialiser and the layer that reads it without computing anything.
+_CONSTANT_STEPS = ("Identity", "Transpose", "Cast")
+# Choices by comparing values: what follows depends on which samples were chosen, not smoothly on the values.
+_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
+_LENGTHS = ("Shape", "Size")
+SELECTIONS = frozenset(("TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "NonZero", *_LENGTHS, *_COMPARISONS))
+# What only detectors have that choose among their boxes.
+SUPPRESSION = "NonMaxSuppression"
+# Their other inputs say where to take values from, and are no values themselves.
+PLACED = frozenset(
+    ("Gather", "GatherND", "GatherElements", "Slice", "Split", "Reshape", "Expand", "Tile", "Pad", "Resize", "RoiAlign")
+)
+# Image sizes to try, one after the other, where a model leaves its own open.
+OPEN_SIZES = (64, 224, 640, 320, 416, 512, 300)
+# Errors come back as exceptions; onnxruntime would print them as well.
+_FATAL_ONLY = 4
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class OnnxFile:
     """A model in memory and where it came from.
 
@@ -56,25 +56,31 @@ class OnnxFile:
         model: The `onnx.ModelProto`, all weights inside.
         data_files: Files next to it that held weights, relative to its folder; empty for a model in one file.
         external: Names of the weights that they held.
+        located: The class logits that were found in it, and what a run to find them gave; None before that.
     """
 
     path: Path
     model: Any
     data_files: tuple[str, ...] = ()
     external: frozenset[str] = frozenset()
+    located: Any = field(default=None, repr=False)
+
+    @functools.cached_property
+    def graph(self) -> OnnxGraph:
+        """An index over the model, which must not be changed through it."""
+        return OnnxGraph(self.model)
+
+    @functools.cached_property
+    def inputs(self) -> list[InputSpec]:
+        """What the model says about its inputs."""
+        return model_inputs(self.model)
 
 
-def import_onnx() -> Any:
-    """The `onnx` package, or an error that says what to install."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingExtraError("onnx", extra="onnx") from error
-    return onnx
-
-
-def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
+def read_onnx(path: str | os.PathLike[str] | OnnxFile) -> OnnxFile:
     """Read a model with all its weights; a file that is missing, truncated or no model is refused.
+
+    Args:
+        path: The file; one that was read already is returned as it is.
 
     Example:
         >>> read_onnx("no-such-model.onnx")
@@ -82,13 +88,18 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
         ...
         logn.errors.InputError: Expected `no-such-model.onnx` to be a file, but there is none.
     """
-    onnx = import_onnx()
+    if isinstance(path, OnnxFile):
+        return path
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingExtraError("onnx", extra="onnx") from error
     path = Path(path)
     require_file(path)
     try:
         model = onnx.load(str(path), load_external_data=False)
-        places = _external_places(model)
-        if places:
+        data_files = _external_data(model)
+        if data_files:
             onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # protobuf, onnx and the system each have errors of their own for a damaged file
         reason = str(error).strip().rstrip(".") or type(error).__name__
@@ -99,7 +110,18 @@ def read_onnx(path: str | os.PathLike[str]) -> OnnxFile:
         import onnx.inliner
 
         model = onnx.inliner.inline_local_functions(model)
-    return OnnxFile(path, model, tuple(sorted(set(places.values()))), frozenset(places))
+    return OnnxFile(path, model, tuple(sorted(set(data_files.values()))), frozenset(data_files))
+
+
+def _external_data(model: Any) -> dict[str, str]:
+    """The data file of each initialiser that has one."""
+    from onnx import TensorProto
+
+    return {
+        tensor.name: next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        for tensor in model.graph.initializer
+        if tensor.data_location == TensorProto.EXTERNAL
+    }
 
 
 def engine_file(path: str | os.PathLike[str]) -> str | None:
@@ -118,25 +140,14 @@ def engine_file(path: str | os.PathLike[str]) -> str | None:
 def onnx_digest(file: OnnxFile) -> str:
     """SHA-256 of the file's bytes, and of its data files' where it has any, behind "onnx:".
 
-    The kind is named since the digest of a torch model (`logn.logits.layer`) can never equal it, even where the
-    file was exported from that model. Older statistics lack it, and are then not compared with an ONNX file.
+    The kind is named since the digest of a torch model (`logn.logits.layer.fingerprint`) can never equal it, even where
+    the file was exported from that model.
     """
     digest = hashlib.sha256()
     for path in (file.path, *(file.path.parent / name for name in file.data_files)):
         with path.open("rb") as stream:
             hashlib.file_digest(stream, lambda: digest)
     return f"onnx:{digest.hexdigest()}"
-
-
-def _external_places(model: Any) -> dict[str, str]:
-    """The data file of each initialiser that has one."""
-    from onnx import TensorProto
-
-    return {
-        tensor.name: next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-        for tensor in model.graph.initializer
-        if tensor.data_location == TensorProto.EXTERNAL
-    }
 
 
 class OnnxGraph:
@@ -152,15 +163,14 @@ class OnnxGraph:
 
     def refresh(self) -> None:
         """Read the graph again, after a change of its nodes."""
-        model = self.model
-        for cached in ("readers", "input_names"):
-            self.__dict__.pop(cached, None)
-        self.nodes = list(model.graph.node)
-        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.__dict__.pop("readers", None)
+        graph = self.model.graph
+        self.nodes = list(graph.node)
+        self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.producers = {name: node for node in self.nodes for name in node.output if name}
         self.order = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
-        self.inputs = [value for value in model.graph.input if value.name not in self.initializers]
-        self.outputs = [value.name for value in model.graph.output]
+        self.input_names = {value.name for value in graph.input} - self.initializers.keys()
+        self.outputs = [value.name for value in graph.output]
 
     @functools.cached_property
     def readers(self) -> dict[str, list[tuple[Any, int]]]:
@@ -173,7 +183,7 @@ class OnnxGraph:
                 readers.setdefault(name, []).append((node, -1))
         return readers
 
-    @functools.cached_property
+    @property
     def opset(self) -> int:
         """Version of the standard operators."""
         versions = [entry.version for entry in self.model.opset_import if entry.domain in ("", "ai.onnx")]
@@ -184,21 +194,16 @@ class OnnxGraph:
         from onnx import numpy_helper
 
         steps: list[Any] = []
-        while name not in self.initializers:
-            node = self.producers.get(name)
-            if node is None or node.domain not in ("", "ai.onnx"):
-                return None
-            if node.op_type == "Constant":
-                value = constant_of_node(node)
-                break
-            if node.op_type not in _CONSTANT_STEPS:
-                return None
+        while (node := self.producers.get(name)) is not None and node.op_type in _CONSTANT_STEPS:
             steps.append(node)
             name = node.input[0]
-        else:
+        value: npt.NDArray[Any] | None = None
+        if name in self.initializers:
             value = np.asarray(numpy_helper.to_array(self.initializers[name]))
-        for node in reversed(steps):
-            value = None if value is None else _constant_step(node, value)
+        elif node is not None and node.op_type == "Constant":
+            value = _constant_of_node(node)
+        for step in reversed(steps):
+            value = None if value is None else _constant_step(step, value)
         return value
 
     def scalar(self, name: str) -> float | None:
@@ -217,21 +222,7 @@ class OnnxGraph:
 
     def depends_on_values(self, name: str) -> bool:
         """Whether a tensor depends on the values of an input, and not only on the shape of it."""
-        found, waiting = {name}, [name]
-        while waiting:
-            place = waiting.pop()
-            if place in self.input_names:
-                return True
-            node = self.producers.get(place)
-            if node is not None and node.op_type not in ("Shape", "Size"):
-                waiting.extend(new for new in _all_inputs(node) if new and new not in found)
-                found.update(_all_inputs(node))
-        return False
-
-    @functools.cached_property
-    def input_names(self) -> set[str]:
-        """Names of the model's inputs."""
-        return {value.name for value in self.inputs}
+        return bool(self.input_names & self._walk_back([name], lambda node: () if node.op_type in _LENGTHS else None))
 
     def ancestors(self, names: Iterable[str], *, values_only: bool = False) -> set[str]:
         """All tensors that `names` are computed from, themselves included.
@@ -240,39 +231,35 @@ class OnnxGraph:
             names: Where to start.
             values_only: Leave out what only decides where values are taken from: indices, shapes, boxes.
         """
-        found, waiting = set(names), list(names)
+        return self._walk_back(names, _value_inputs if values_only else lambda node: None)
+
+    def _walk_back(self, names: Iterable[str], inputs_of: Any) -> set[str]:
+        """Follow the inputs that `inputs_of` gives for a node, all of them where it gives None."""
+        seen, waiting = set(names), list(names)
         while waiting:
-            node = self.producers.get(waiting.pop())
-            for name in () if node is None else _value_inputs(node) if values_only else _all_inputs(node):
-                if name and name not in found:
-                    found.add(name)
+            node: Any = self.producers.get(waiting.pop())
+            inputs = () if node is None else inputs_of(node)
+            for name in (*node.input, *captured_names(node)) if inputs is None else inputs:
+                if name and name not in seen:
+                    seen.add(name)
                     waiting.append(name)
-        return found
+        return seen
 
 
-def _all_inputs(node: Any) -> Iterator[str]:
-    yield from node.input
-    yield from captured_names(node)
-
-
-def _value_inputs(node: Any) -> Iterator[str]:
+def _value_inputs(node: Any) -> Sequence[str] | None:
     if node.op_type in PLACED:
-        yield node.input[0]
-    elif node.op_type not in SELECTIONS:
-        yield from _all_inputs(node)
+        return [node.input[0]]
+    return () if node.op_type in SELECTIONS else None
 
 
 def attribute(node: Any, name: str, default: Any) -> Any:
     """The value of a node's attribute, or `default` when it is not there."""
     from onnx import helper
 
-    for item in node.attribute:
-        if item.name == name:
-            return helper.get_attribute_value(item)
-    return default
+    return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), default)
 
 
-def constant_of_node(node: Any) -> npt.NDArray[Any] | None:
+def _constant_of_node(node: Any) -> npt.NDArray[Any] | None:
     """The array of a Constant node; None for kinds that are no numbers."""
     from onnx import numpy_helper
 
@@ -282,29 +269,6 @@ def constant_of_node(node: Any) -> npt.NDArray[Any] | None:
         if item.name in ("value_float", "value_floats", "value_int", "value_ints"):
             return np.asarray(attribute(node, item.name, None))
     return None
-
-
-def subgraphs(node: Any) -> Iterator[Any]:
-    """The graphs inside of a node: the branches of an If, the body of a Loop or Scan."""
-    for item in node.attribute:
-        yield from (item.g, *item.graphs) if item.HasField("g") or item.graphs else ()
-
-
-def captured_names(node: Any) -> Iterator[str]:
-    """Names that the subgraphs of a node (If, Loop, Scan) read from outside or inside of them."""
-    for graph in subgraphs(node):
-        yield from (value.name for value in graph.output)
-        for inner in graph.node:
-            yield from inner.input
-            yield from captured_names(inner)
-
-
-def operators(nodes: Iterable[Any]) -> Iterator[str]:
-    """The operators of nodes, and of all that is inside of them."""
-    for node in nodes:
-        yield node.op_type
-        for graph in subgraphs(node):
-            yield from operators(graph.node)
 
 
 def _constant_step(node: Any, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -317,13 +281,27 @@ def _constant_step(node: Any, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return value
 
 
-def import_onnxruntime() -> Any:
-    """The `onnxruntime` package, or an error that says what to install."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", extra="onnx") from error
-    return onnxruntime
+def _subgraphs(node: Any) -> Iterator[Any]:
+    """The graphs inside of a node: the branches of an If, the body of a Loop or Scan."""
+    for item in node.attribute:
+        yield from (item.g, *item.graphs) if item.HasField("g") or item.graphs else ()
+
+
+def captured_names(node: Any) -> Iterator[str]:
+    """Names that the subgraphs of a node (If, Loop, Scan) read from outside or inside of them."""
+    for graph in _subgraphs(node):
+        yield from (value.name for value in graph.output)
+        for inner in graph.node:
+            yield from inner.input
+            yield from captured_names(inner)
+
+
+def operators(nodes: Iterable[Any]) -> Iterator[str]:
+    """The operators of nodes, and of all that is inside of them."""
+    for node in nodes:
+        yield node.op_type
+        for graph in _subgraphs(node):
+            yield from operators(graph.node)
 
 
 @dataclass(frozen=True)
@@ -350,8 +328,8 @@ def model_inputs(model: Any) -> list[InputSpec]:
     """The inputs of an `onnx.ModelProto`."""
     from onnx import helper
 
-    specs = []
-    for value in OnnxGraph(model).inputs:
+    stored, specs = {tensor.name for tensor in model.graph.initializer}, []
+    for value in (value for value in model.graph.input if value.name not in stored):
         if not value.type.HasField("tensor_type"):
             raise InputError(f"Expected the input `{value.name}` to be a tensor, but it is of another kind.")
         kind = value.type.tensor_type
@@ -379,7 +357,7 @@ class OnnxSession:
     """A model loaded into onnxruntime; one above the 2 GiB of a protobuf message goes through a file.
 
     Args:
-        model: An `onnx.ModelProto`, or the path of a file.
+        model: An `onnx.ModelProto`.
         name: What error messages call it.
         provider: Where it runs, by onnxruntime's name.
         optimised: Whether to optimise the graph first, which takes longer than a single run.
@@ -388,7 +366,10 @@ class OnnxSession:
     def __init__(
         self, model: Any, name: str, *, provider: str = "CPUExecutionProvider", optimised: bool = True
     ) -> None:
-        runtime = import_onnxruntime()
+        try:
+            import onnxruntime as runtime
+        except ImportError as error:
+            raise MissingExtraError("onnxruntime", extra="onnx") from error
         known = runtime.get_available_providers()
         if provider not in known:
             raise InputError(f"Expected `provider` to be one of {', '.join(known)}, but got {provider!r}.")
@@ -402,13 +383,14 @@ class OnnxSession:
         except Exception as error:  # onnxruntime's errors have no common class of their own
             raise InputError(f"Expected `{name}` to load in onnxruntime, but it does not: {_reason(error)}.") from error
         self.inputs = self._session.get_inputs()
-        self.output_values = self._session.get_outputs()
-        self.outputs = [value.name for value in self.output_values]
+        self.outputs = self._session.get_outputs()
+        overridable = self._session.get_overridable_initializers()
+        self._names = {value.name for value in (*self.inputs, *overridable)}
 
     def run(self, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None) -> Arrays:
         """Run once; inputs that the model does not have are left out."""
-        wanted = list(outputs) if outputs is not None else self.outputs
-        feed = {value.name: inputs[value.name] for value in self.inputs if value.name in inputs}
+        wanted = list(outputs) if outputs is not None else [value.name for value in self.outputs]
+        feed = {name: array for name, array in inputs.items() if name in self._names}
         try:
             results = self._session.run(wanted, feed)
         except Exception as error:
@@ -420,8 +402,6 @@ class OnnxSession:
 
 
 def _start(runtime: Any, model: Any, options: Any, providers: list[str]) -> Any:
-    if isinstance(model, str | Path):
-        return runtime.InferenceSession(str(model), options, providers=providers)
     message = _message(model)
     if message is not None:
         return runtime.InferenceSession(message, options, providers=providers)
@@ -464,10 +444,10 @@ def exposing(model: Any, tensors: Sequence[str], *, only: bool = False) -> Any:
     import onnx
 
     copy = onnx.ModelProto()
-    if not only:
-        copy.CopyFrom(model)
-    else:
+    if only:
         _copy_needed(model, tensors, copy)
+    else:
+        copy.CopyFrom(model)
     present = {value.name for value in copy.graph.output}
     # The type is left out: onnxruntime finds it, and the exporters do not always write it down.
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(tensors) if name not in present)
@@ -475,10 +455,9 @@ def exposing(model: Any, tensors: Sequence[str], *, only: bool = False) -> Any:
 
 
 def _copy_needed(model: Any, tensors: Sequence[str], copy: Any) -> None:
-    needed = OnnxGraph(model).ancestors(tensors)
+    needed, graph = OnnxGraph(model).ancestors(tensors), model.graph
     copy.ir_version = model.ir_version
     copy.opset_import.extend(model.opset_import)
-    graph = model.graph
     copy.graph.name = graph.name
     copy.graph.node.extend(node for node in graph.node if needed.intersection(node.output))
     copy.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in needed)
@@ -521,9 +500,7 @@ def _closed_shape(shape: Sequence[int | str | None], size: int) -> tuple[int, ..
     return tuple(length if isinstance(length, int) else guess[axis] for axis, length in enumerate(shape))
 
 
-def run_somehow(
-    session: OnnxSession, specs: Sequence[InputSpec], given: Mapping[str, npt.NDArray[Any]] | None
-) -> tuple[Arrays, Arrays]:
+def run_somehow(session: OnnxSession, specs: Sequence[InputSpec], given: Arrays | None) -> tuple[Arrays, Arrays]:
     """Run on `given` inputs, or on random ones of the first size that the model accepts; both are returned."""
     if given is not None:
         absent = [spec.name for spec in specs if spec.name not in given]
@@ -531,7 +508,7 @@ def run_somehow(
             raise InputError(
                 f"Expected `inputs` to hold every input of `{session.name}`, but `{absent[0]}` is missing."
             )
-        return dict(given), session.run(given)
+        return given, session.run(given)
     failure: InputError | None = None
     for size in OPEN_SIZES if any(spec.is_open for spec in specs) else OPEN_SIZES[:1]:
         inputs = random_inputs(specs, size=size)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from logn.logits.onnx.file import (
     OnnxSession,
     attribute,
     exposing,
-    model_inputs,
     run_somehow,
 )
 from logn.logits.onnx.images import Description
@@ -206,104 +205,202 @@ def wanted_of(
     return Wanted(num_classes, tensors, activation, axis, has_background, preset.start)
 
 
+class Located(NamedTuple):
+    """What a search found, and what its run gave."""
+
+    logits: OnnxLogits
+    inputs: Arrays
+    values: Arrays
+
+    def serves(self, wanted: Wanted) -> bool:
+        """Whether these are the wanted tensors."""
+        same = {*wanted.tensors} == {*self.logits.tensors}
+        return same and wanted.num_classes in (None, self.logits.num_classes)
+
+
 def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = None) -> tuple[OnnxLogits, Arrays]:
     """Find the class logits; what was run to find them is returned too.
+
+    A file in which the wanted tensors were found before is not searched again.
 
     Args:
         file: The model.
         wanted: What is known about the logits.
         inputs: What to run the model on; by default random values.
     """
-    graph = OnnxGraph(file.model)
-    _refuse_unsuited(graph, file.path)
-    named = named_candidates(graph, wanted.tensors, file.path)
-    candidates = named or find_candidates(graph, wanted.activation)
-    values, inputs = _run(file, candidates, inputs)
-    if not wanted.tensors and not any(item.origin.layers for item in _fitting(candidates, values, wanted)):
+    known: Located | None = file.located
+    if known is not None and known.serves(wanted):
+        return known.logits, known.inputs if inputs is None else inputs
+    _refuse_unsuited(file.graph, file.path)
+    candidates = named_candidates(file.graph, wanted.tensors, file.path) or find_candidates(
+        file.graph, wanted.activation
+    )
+    search = _Search(file, wanted, *_run(file, candidates, inputs))
+    if not wanted.tensors and not any(item.origin.layers for item in search.fitting(candidates)):
         # No layer of this width: perhaps an output is a sum of several layers' outputs.
-        more = candidates + loose_outputs(graph)
-        values, inputs = _run(file, more, inputs)
-        found = _attempts(file, more, values, wanted, inputs)
+        loose = loose_outputs(file.graph)
+        search = _Search(file, wanted, *_run(file, [*candidates, *loose], search.inputs))
+        logits = search.attempt([*candidates, *loose])
     else:
-        found = _attempts(file, candidates, values, wanted, inputs)
-    if found is None:
-        raise _nothing_found(file.path, candidates, values, wanted)
-    return found, inputs
+        logits = search.attempt(candidates)
+    if logits is None:
+        raise _nothing_found(file.path, candidates, search.values, wanted)
+    file.located = Located(logits, search.inputs, search.values)
+    return logits, search.inputs
 
 
-def _attempts(
-    file: OnnxFile, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted, inputs: Arrays
-) -> OnnxLogits | None:
-    """The logits with as few columns before the classes as can be; those whose layout is measured come first.
+def trial_values(file: OnnxFile, logits: OnnxLogits, inputs: Arrays) -> Arrays | None:
+    """The outputs of the model and the tensors of its logits on `inputs`; None where it does not run to its end here.
 
-    Some other axis may be as long as the map; then no channel belongs to one class.
+    What the search has run already is not run again.
     """
-    found: list[OnnxLogits] = []
-    failures: list[InputError] = []
-    for extra in _extras(wanted):
-        fitting = [item for item in candidates if _fits(item, values[item.tensor].shape, wanted, extra)]
-        if not fitting:
-            continue
-        width = None if wanted.num_classes is None else wanted.num_classes + extra
-        try:
-            located = _locate_in(file, fitting, values, wanted, width, inputs)
-        except InputError as error:
-            failures.append(error)
-            continue
-        if located.layout is not None:
-            return located
-        found.append(located)
-    if failures and not found:
-        raise failures[0]
-    return found[0] if found else None
-
-
-def _locate_in(
-    file: OnnxFile,
-    fitting: Sequence[Candidate],
-    values: Arrays,
-    wanted: Wanted,
-    width: int | None,
-    inputs: Arrays,
-) -> OnnxLogits:
-    """The logits among the candidates whose class axis is `width` long."""
-    chosen = fitting
-    if not wanted.tensors:
-        chosen = choose(
-            file.model,
-            file.path,
-            fitting,
-            values,
-            inputs,
-            num_classes=width,
-            has_background=wanted.has_background,
-            parameters=wanted.parameters,
-        )
-    return _describe(file, chosen, [values[item.tensor] for item in chosen], wanted, width, inputs)
+    wanted = [*dict.fromkeys((*file.graph.outputs, *logits.tensors))]
+    known: Located | None = file.located
+    if known is not None and known.inputs is inputs and known.values.keys() >= {*wanted}:
+        return {name: known.values[name] for name in wanted}
+    try:
+        return OnnxSession(exposing(file.model, logits.tensors), str(file.path), optimised=False).run(inputs, wanted)
+    except InputError:  # an operator of another runtime
+        return None
 
 
 def _run(file: OnnxFile, candidates: Sequence[Candidate], inputs: Arrays | None) -> tuple[Arrays, Arrays]:
-    """Run the model to see what the candidates hold; also what it ran on."""
+    """Run the model to see what the candidates hold; only up to them where the rest does not run here."""
     names = [candidate.tensor for candidate in candidates]
-    session = OnnxSession(exposing(file.model, names, only=bool(names)), str(file.path), optimised=False)
-    inputs, values = run_somehow(session, model_inputs(file.model), inputs)
-    return values, inputs
+    try:
+        session = OnnxSession(exposing(file.model, names), str(file.path), optimised=False)
+        return run_somehow(session, file.inputs, inputs)
+    except InputError:
+        if not names:
+            raise
+        session = OnnxSession(exposing(file.model, names, only=True), str(file.path), optimised=False)
+        return run_somehow(session, file.inputs, inputs)
 
 
-def _fitting(candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> list[Candidate]:
-    """The candidates that have an axis of the right length, or one that has box and objectness before the classes."""
-    for extra in _extras(wanted):
-        found = [item for item in candidates if _fits(item, values[item.tensor].shape, wanted, extra)]
-        if found:
-            return found
-    return []
+@dataclass(frozen=True)
+class _Search:
+    """A search in one file: what is wanted, what the model ran on, and what its candidates held then."""
 
+    file: OnnxFile
+    wanted: Wanted
+    inputs: Arrays
+    values: Arrays
 
-def _extras(wanted: Wanted) -> tuple[int, ...]:
-    """How many columns may stand before the classes."""
-    if wanted.start is not None:
-        return (wanted.start, 0)
-    return (0, BOX_AND_OBJECTNESS, OBJECTNESS) if wanted.num_classes is not None else (0,)
+    @property
+    def extras(self) -> tuple[int, ...]:
+        """How many columns may stand before the classes."""
+        if self.wanted.start is not None:
+            return (self.wanted.start, 0)
+        return (0, BOX_AND_OBJECTNESS, OBJECTNESS) if self.wanted.num_classes is not None else (0,)
+
+    def fitting(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates that have an axis of the right length, with as few columns before the classes as can be."""
+        options = ([item for item in candidates if self.fits(item, extra)] for extra in self.extras)
+        return next(filter(None, options), [])
+
+    def fits(self, item: Candidate, extra: int) -> bool:
+        """Whether a candidate has an axis for the classes and `extra` columns before them."""
+        shape = self.values[item.tensor].shape
+        # Box and objectness may stand before the classes: not in a softmax, and unsaid only before a sigmoid.
+        kinds = ("sigmoid",) if self.wanted.start is None else ("sigmoid", None)
+        if not shape or (extra and (item.activation not in kinds or not item.origin.layers)):
+            return False
+        lengths = shape if item.axis is None else [shape[item.axis]]
+        if self.wanted.num_classes is not None:
+            return self.wanted.num_classes + extra in lengths
+        # When the number of classes is not given, only a layer can tell logits from attention.
+        return max(lengths) > 1 and bool(item.origin.layers or self.wanted.tensors)
+
+    def attempt(self, candidates: Sequence[Candidate]) -> OnnxLogits | None:
+        """The logits with as few columns before the classes as can be; those whose layout is measured come first.
+
+        Some other axis may be as long as the map; then no channel belongs to one class.
+        """
+        unmeasured: list[OnnxLogits] = []
+        failures: list[InputError] = []
+        for extra in self.extras:
+            fitting = [item for item in candidates if self.fits(item, extra)]
+            if not fitting:
+                continue
+            width = None if self.wanted.num_classes is None else self.wanted.num_classes + extra
+            try:
+                logits = self.describe(self.choose(fitting, width), width)
+            except InputError as error:
+                failures.append(error)
+                continue
+            if logits.layout is not None:
+                return logits
+            unmeasured.append(logits)
+        if failures and not unmeasured:
+            raise failures[0]
+        return unmeasured[0] if unmeasured else None
+
+    def choose(self, fitting: Sequence[Candidate], width: int | None) -> Sequence[Candidate]:
+        """The candidates that are the class logits; those that the user named are."""
+        if self.wanted.tensors:
+            return fitting
+        return choose(
+            self.file,
+            fitting,
+            self.values,
+            self.inputs,
+            num_classes=width,
+            has_background=self.wanted.has_background,
+            parameters=self.wanted.parameters,
+        )
+
+    def describe(self, chosen: Sequence[Candidate], width: int | None) -> OnnxLogits:
+        """Where the classes are in the chosen tensors, and which channel of which layer each is."""
+        arrays, tensors = [self.values[item.tensor] for item in chosen], tuple(item.tensor for item in chosen)
+        by_node = {layer.node: layer for item in chosen for layer in item.origin.layers}
+        layers = tuple(sorted(by_node.values(), key=lambda layer: self.file.graph.order[layer.node]))
+        axis = self.known_axis(chosen[0], arrays[0].ndim)
+        layout: Layout | str | None = _why_not(chosen, layers)
+        if layout is None:
+            partial = not any(item.origin.chosen for item in chosen)
+            layout = measure_layout(self.file.model, layers, tensors, self.inputs, axis, width, partial=partial)
+        reason = layout if isinstance(layout, str) else None
+        measured = layout if isinstance(layout, Layout) else None
+        if measured is not None:
+            axis, layers = measured.axis, tuple(layer for layer in layers if layer.node in measured.classes)
+        elif axis is None:
+            axis = _likely_axis([array.shape for array in arrays], width, self.file.path)
+        _refuse_probabilities(chosen, arrays, axis, self.file.path)
+        width, start = arrays[0].shape[axis], self.start(chosen, axis, measured)
+        if width - start < 2:
+            raise _one_logit(self.file.path)
+        kind = chosen[0].activation
+        return OnnxLogits(tensors, axis, width - start, arrays[0].dtype, kind, layers, measured, reason, start, width)
+
+    def known_axis(self, first: Candidate, rank: int) -> int | None:
+        """The class axis, counted from the end, if the user or the activation says which it is."""
+        axis = self.wanted.axis if self.wanted.axis is not None else first.axis
+        if axis is not None and not -rank <= axis < rank:
+            shape = self.values[first.tensor].shape
+            raise InputError(f"Expected `axis` to be an axis of logits of shape {shape}, but got {axis}.")
+        return axis if axis is None or axis < 0 else axis - rank
+
+    def start(self, chosen: Sequence[Candidate], axis: int, layout: Layout | None) -> int:
+        """How many columns stand before the classes; the graph has to confirm them where the user does not say it."""
+        shapes, wanted = [self.values[item.tensor].shape for item in chosen], self.wanted
+        width, kind = shapes[0][axis], chosen[0].activation
+        if width == wanted.num_classes:
+            return 0
+        said = wanted.start if kind is None and wanted.num_classes in (None, width - (wanted.start or 0)) else None
+        if said is not None and width > said:
+            return said
+        graph = self.file.graph
+        start = max(first_class_column(graph, item, axis, shape) for item, shape in zip(chosen, shapes, strict=True))
+        if start == UNUSED and wanted.has_background:
+            start = 0  # the user counts that column
+        if not start and kind == "sigmoid" and layout is not None and follows_a_box(layout):
+            start = _behind_a_box(self.file.path, layout, width, wanted)
+        if wanted.num_classes is not None and width - start != wanted.num_classes:
+            raise InputError(
+                f"Expected `{self.file.path}` to have class logits, {_sought(wanted)}, but `{chosen[0].tensor}` has "
+                f"{width - start}."
+            )
+        return start
 
 
 def _refuse_unsuited(graph: OnnxGraph, path: Path) -> None:
@@ -321,12 +418,6 @@ def _refuse_unsuited(graph: OnnxGraph, path: Path) -> None:
             )
 
 
-def _may_have_box(candidate: Candidate, wanted: Wanted) -> bool:
-    """Whether box and objectness may stand before the classes: not in a softmax, and unsaid only before a sigmoid."""
-    kinds = ("sigmoid",) if wanted.start is None else ("sigmoid", None)
-    return candidate.activation in kinds and bool(candidate.origin.layers)
-
-
 def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
     lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
     if lengths == {1} and wanted.num_classes is None:
@@ -341,78 +432,6 @@ def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, 
     listed = ", ".join(map(str, sorted(lengths)))
     found = f"the last axes of what could be logits are {listed} long" if listed else "nothing in it could be logits"
     return InputError(f"Expected `{path}` to have class logits, {_sought(wanted)}, but {found}.")
-
-
-def _fits(candidate: Candidate, shape: tuple[int, ...], wanted: Wanted, extra: int) -> bool:
-    if not shape or (extra and not _may_have_box(candidate, wanted)):
-        return False
-    axes = range(len(shape)) if candidate.axis is None else [candidate.axis]
-    lengths = [shape[axis] for axis in axes]
-    if wanted.num_classes is not None:
-        return wanted.num_classes + extra in lengths
-    # When the number of classes is not given, only a layer can tell logits from attention.
-    return max(lengths) > 1 and bool(candidate.origin.layers or wanted.tensors)
-
-
-def _describe(
-    file: OnnxFile,
-    chosen: Sequence[Candidate],
-    values: Sequence[Any],
-    wanted: Wanted,
-    width: int | None,
-    inputs: Arrays,
-) -> OnnxLogits:
-    shapes = [array.shape for array in values]
-    order = OnnxGraph(file.model).order
-    found = {layer.node: layer for item in chosen for layer in item.origin.layers}
-    layers = tuple(sorted(found.values(), key=lambda layer: order[layer.node]))
-    tensors = tuple(item.tensor for item in chosen)
-    axis = _known_axis(chosen, shapes, wanted)
-    layout: Layout | str | None = _why_not(chosen, layers)
-    if layout is None:
-        partial = not any(item.origin.chosen for item in chosen)
-        layout = measure_layout(file.model, layers, tensors, inputs, axis, width, partial=partial)
-    reason = layout if isinstance(layout, str) else None
-    measured = layout if isinstance(layout, Layout) else None
-    if measured is not None:
-        axis, layers = measured.axis, tuple(layer for layer in layers if layer.node in measured.classes)
-    elif axis is None:
-        axis = _likely_axis(shapes, width, file.path)
-    _refuse_probabilities(chosen, values, axis, file.path)
-    width, start = shapes[0][axis], _start(file, chosen, shapes, axis, measured, wanted)
-    if width - start < 2:
-        raise _one_logit(file.path)
-    kind = chosen[0].activation
-    return OnnxLogits(tensors, axis, width - start, values[0].dtype, kind, layers, measured, reason, start, width)
-
-
-def _start(
-    file: OnnxFile,
-    chosen: Sequence[Candidate],
-    shapes: Sequence[tuple[int, ...]],
-    axis: int,
-    layout: Layout | None,
-    wanted: Wanted,
-) -> int:
-    """How many columns stand before the classes, which the graph has to confirm where the user does not say it."""
-    width = shapes[0][axis]
-    if width == wanted.num_classes:
-        return 0
-    raw = chosen[0].activation is None and wanted.start is not None and width > wanted.start
-    if raw and wanted.start is not None and wanted.num_classes in (None, width - wanted.start):
-        return wanted.start
-    graph = OnnxGraph(file.model)
-    start = max(first_class_column(graph, item, axis, shape) for item, shape in zip(chosen, shapes, strict=True))
-    if start == UNUSED and wanted.has_background:
-        start = 0  # the user counts that column
-    if not start and chosen[0].activation == "sigmoid" and layout is not None and follows_a_box(layout):
-        start = _behind_a_box(file.path, layout, width, wanted)
-    if wanted.num_classes is not None and width - start != wanted.num_classes:
-        raise InputError(
-            f"Expected `{file.path}` to have class logits, {_sought(wanted)}, but `{chosen[0].tensor}` has "
-            f"{width - start}."
-        )
-    return start
 
 
 def _behind_a_box(path: Path, layout: Layout, width: int, wanted: Wanted) -> int:
@@ -460,17 +479,6 @@ def _why_not(chosen: Sequence[Candidate], layers: Sequence[LinearLayer]) -> str 
             if kinds.setdefault(layer.node, (layer.factor, layer.offset)) != (layer.factor, layer.offset):
                 return "one layer gives logits on two scales"
     return reasons[0] if reasons else (None if layers else "no layer was found behind the logits")
-
-
-def _known_axis(chosen: Sequence[Candidate], shapes: Sequence[tuple[int, ...]], wanted: Wanted) -> int | None:
-    """The class axis, counted from the end, if the user or the activation says which it is."""
-    axis = wanted.axis if wanted.axis is not None else chosen[0].axis
-    if axis is None:
-        return None
-    rank = len(shapes[0])
-    if not -rank <= axis < rank:
-        raise InputError(f"Expected `axis` to be an axis of logits of shape {shapes[0]}, but got {axis}.")
-    return axis if axis < 0 else axis - rank
 
 
 def _likely_axis(shapes: Sequence[tuple[int, ...]], width: int | None, path: Path) -> int:
