@@ -15,8 +15,8 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.cli.main import VERBS, execute
-from logn.commands import HOW_IT_RUNS, command, values_of
 from logn.evaluate.store.store import PredictionStore
+from logn.report.commands import HOW_IT_RUNS, command, values_of
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

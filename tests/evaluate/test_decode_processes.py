@@ -94,11 +94,11 @@ decode_many(store, [None], processes=2, progress=lambda number: os.kill(os.getpi
 def test_maps_of_the_caller_and_systems_without_processes_stay_in_this_one(store, monkeypatch):
     started: list[int] = []
 
-    def refuse(number, **options):
+    def refuse(number, prepare):
         started.append(number)
         raise OSError("no semaphores here")
 
-    monkeypatch.setattr(decoder, "fresh_processes", refuse)
+    monkeypatch.setattr(decoder, "FreshPool", refuse)
     for method, tried in ((lambda logits: logits + 1, []), (None, [2])):
         assert_same(decode_many(store, [method], processes=2)[0], decode_many(store, [method], threads=1)[0])
         assert started == tried

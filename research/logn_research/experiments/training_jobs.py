@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from logn.processes import FreshContext
 from logn_research.experiments.model_spec import Folders, ModelSpec
+from logn_research.processes import FreshContext
 
 Job = tuple[ModelSpec[Any], Folders]
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -17,9 +17,9 @@ from logn.errors import InputError
 from logn.labels.dataset import DetectionDataset
 from logn.labels.image_file import ImageArray, import_pillow
 from logn.labels.sample import Sample
-from logn.processes import keyboard_to_this_process
 from logn_research.datasets.labelled_images import LabelledImages
 from logn_research.datasets.samplers import ImageSampler
+from logn_research.processes import keyboard_to_this_process
 from logn_research.training.augmentation import Augmentation, fitted_size, to_tensors
 
 IntArray = npt.NDArray[np.int64]

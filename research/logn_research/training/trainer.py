@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from logn.errors import InputError
 from logn.evaluate.models.open import choose_device
 from logn.files import remove_leftovers, write_text
-from logn.processes import FreshContext
+from logn_research.processes import FreshContext
 from logn_research.training.batches import TrainingBatches
 from logn_research.training.checkpoint import FILE_NAME, Checkpoint, read_checkpoint
 from logn_research.training.recipes import Schedule, TrainingConfig

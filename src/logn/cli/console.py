@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from logn.commands import COMMAND_LINE as COMMAND_LINE
-from logn.commands import command as command
+from logn.report.commands import COMMAND_LINE as COMMAND_LINE
+from logn.report.commands import command as command
 from logn.strict_json import plain_values
 from logn.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from logn.commands import command
 from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison
 from logn.evaluate.comparison.method_result import MethodResult
+from logn.report.commands import command
 from logn.report.run_folder import Run
 from logn.report.task_words import words_of
 

@@ -14,9 +14,9 @@ import numpy as np
 from logn.errors import InputError
 from logn.files import write_text
 from logn.labels.image_file import import_pillow
-from logn.processes import fresh_processes
 from logn_research.datasets.glyphs.alphabet import Alphabet, font_folder
 from logn_research.datasets.glyphs.settings import SPLITS
+from logn_research.processes import fresh_processes
 
 SETTINGS_FILE = "settings.json"
 _IMAGES = 32  # that a process draws at a time

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from logn.cli import options
 from logn.cli.console import COMMAND_LINE, command, count_of, echo, print_json, print_note, progress, text_style
-from logn.commands import HOW_IT_RUNS, corrected_name
+from logn.report.commands import HOW_IT_RUNS, corrected_name
 
 if TYPE_CHECKING:
     from logn.evaluate.models.correct import Correction

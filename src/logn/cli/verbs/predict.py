@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from logn.cli import options
 from logn.cli.console import command, count_of, echo, print_json, print_note, progress
-from logn.commands import HOW_IT_RUNS, kept_words
 from logn.errors import InputError
 from logn.labels.sources import find_labels, with_split
+from logn.report.commands import HOW_IT_RUNS, kept_words
 
 if TYPE_CHECKING:
     from logn.labels.dataset import DetectionDataset

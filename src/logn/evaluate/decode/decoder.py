@@ -28,9 +28,9 @@ from logn.errors import InputError, LogNWarning
 from logn.evaluate.decode.detections import DecodeSettings as DecodeSettings
 from logn.evaluate.decode.detections import Detections, Skipped
 from logn.evaluate.decode.image_decoder import Decoded, ImageDecoder, ImageTask, Method
+from logn.evaluate.decode.processes import FreshPool
 from logn.evaluate.decode.scores import Float32
 from logn.evaluate.store.store import PredictionStore
-from logn.processes import fresh_processes
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]
@@ -316,7 +316,7 @@ def started_processes(stack: contextlib.ExitStack, number: int, prepare: Callabl
     if multiprocessing.current_process().daemon:
         return None
     try:
-        pool = stack.enter_context(fresh_processes(number, prepare=prepare, finish=False, import_main=False))
+        pool = stack.enter_context(FreshPool(number, prepare))
         pool.submit(os.getpid).result()
     except (BrokenProcessPool, OSError, ImportError, NotImplementedError):
         return None  # a system that cannot start them: one process does the same

@@ -8,8 +8,7 @@ import sys
 import time
 
 import pytest
-
-from logn.processes import FreshContext, fresh_processes, keyboard_to_this_process
+from logn_research.processes import FreshContext, fresh_processes, keyboard_to_this_process
 
 # A module of its own, since fresh processes must find it by its name.
 WORK = """
@@ -132,7 +131,7 @@ def test_a_pool_notes_its_processes_before_an_interruption_is_heard():
     """Else nobody would end the one that had just been started, and this process would wait for it forever."""
     code = (
         "import os, signal, sys\n"
-        "from logn.processes import FreshProcess, fresh_processes\n"
+        "from logn_research.processes import FreshProcess, fresh_processes\n"
         "plain_start = FreshProcess.start\n"
         "def start(process):\n"
         "    plain_start(process)\n"
