@@ -159,7 +159,7 @@ def test_an_onnx_file_takes_its_own_map_only(tmp_path, recwarn):
     logn.fold_onnx(mine, affine, output)
     assert not recwarn.list
     output.unlink()
-    with pytest.raises(InputError, match=r"the weights of `.*other\.onnx` \(onnx:.*exported anew.*`--allow-mismatch`"):
+    with pytest.raises(InputError, match=r"the weights of `.*other\.onnx` \(onnx:.*exported anew.*allow_mismatch=True"):
         logn.fold_onnx(other, affine, output)
     assert not output.exists()
     with pytest.warns(LogNWarning, match="the weights of"):

@@ -133,7 +133,7 @@ class TestHuggingFace:
     def test_a_dry_run_writes_nothing(self, folder, images, tmp_path, capsys):
         source = folder("rt_detr_v2")
         before = sorted(path for path in tmp_path.rglob("*"))
-        assert execute(["correct", str(source), "--images", str(images), "--dry-run", "--json"]) == 0
+        assert execute(["correct", str(source), "--images", str(images), "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert (told["method"], told["output"], told["files"], told["dry_run"]) == ("recommended", None, [], True)
         assert told["proof"]["largest_difference"] <= told["proof"]["tolerance"]

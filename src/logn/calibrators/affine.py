@@ -54,7 +54,7 @@ class LogitFacts:
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected `affine` to be of a softmax, the activation of `head`, but got a sigmoid; \
-pass allow_mismatch=True (`--allow-mismatch`) if it is meant for this model.
+pass allow_mismatch=True if it is meant for this model.
     """
 
     name: str
@@ -84,7 +84,7 @@ pass allow_mismatch=True (`--allow-mismatch`) if it is meant for this model.
         for sentence in self.mismatches(what, source):
             if not allow_mismatch:
                 raise InputError(
-                    f"{sentence}; pass allow_mismatch=True (`--allow-mismatch`) if it is meant for this model."
+                    f"{sentence}; pass allow_mismatch=True if it is meant for this model."
                 )
             warnings.warn(f"{sentence}.", LogNWarning, stacklevel=3)
 

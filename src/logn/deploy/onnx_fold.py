@@ -201,7 +201,7 @@ class _Recorded:
         if self.in_file and {*logits.tensors} != {*self.layer.split(", ")}:
             raise InputError(
                 f"Expected `affine` to be recorded at the logits of `{path}`, `{found}`, but it was recorded at "
-                f"`{self.layer}`; collect the statistics there, or pass allow_mismatch=True (`--allow-mismatch`)."
+                f"`{self.layer}`; collect the statistics there, or pass allow_mismatch=True."
             )
         weights = {name for layer in logits.layers for name in (layer.weight, layer.bias)}
         if self.parameters and weights.isdisjoint(self.parameters):
@@ -517,7 +517,7 @@ def check_outputs(
         if not _is_same(after[name], expected[name] if ways else before[name], tolerance):
             raise InputError(
                 f"Expected only the class scores to change, but the output `{name}` would change as well, since it "
-                "reads the class layer too; insert=True (`--insert`) puts the map behind the logits alone."
+                "reads the class layer too; insert=True puts the map behind the logits alone."
             )
         if ways and name not in scores and BOX.search(name) and not _is_same(after[name], before[name], tolerance):
             raise InputError(
@@ -574,5 +574,5 @@ def refuse_folded_file(model: Any, path: Path) -> None:
         method = folds[-1].get("method") or "a map"
         raise InputError(
             f"Expected `{path}` to have no map folded into it, but it has one ({method}); fold the model that it was "
-            "made from, or pass allow_refold=True (`--again`) to put another map on top."
+            "made from, or pass allow_refold=True to put another map on top."
         )

@@ -511,7 +511,7 @@ class ClassMoments:
         if joins and seen and (mine is None) != (other is None):
             warnings.warn(
                 "One of the statistics to merge holds no mean probability of the classes, so their sum holds none; "
-                "collect it with mean_probability=True (`--prior`).",
+                "collect it with mean_probability=True.",
                 LogNWarning,
                 stacklevel=4,
             )

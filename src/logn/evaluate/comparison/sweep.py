@@ -40,15 +40,15 @@ class Sweep:
         """Read `parameter=start:stop:step`, with `method:` before it where the parameter does not tell."""
         match = _SWEEP.fullmatch(text.strip())
         if match is None:
-            raise InputError(f"Expected `--sweep` to be like margin=-12:4:1, but got {text!r}.")
+            raise InputError(f"Expected `sweep` to be like margin=-12:4:1, but got {text!r}.")
         method, option = _swept(match["method"], match["parameter"], text)
         try:
             start, stop, step = (float(match[name]) for name in ("start", "stop", "step"))
         except ValueError:
-            raise InputError(f"Expected `--sweep` to have three numbers, but got {text!r}.") from None
+            raise InputError(f"Expected `sweep` to have three numbers, but got {text!r}.") from None
         count = (stop - start) / step + 1 if step else 0
         if not 1 <= count <= MOST_VALUES:
-            raise InputError(f"Expected `--sweep` to have 1 to {MOST_VALUES} values, but {text!r} has {count:.0f}.")
+            raise InputError(f"Expected `sweep` to have 1 to {MOST_VALUES} values, but {text!r} has {count:.0f}.")
         values = start + step * np.arange(int(count + 1e-9))
         return cls(method, option, tuple(float(f"{value:.10g}") for value in values))
 
@@ -64,11 +64,11 @@ def _swept(method: str | None, parameter: str, text: str) -> tuple[str, str]:
         for name in METHODS:
             if parameter in number_options(name):
                 return name, parameter
-        raise InputError(f"Expected `--sweep` to be over a number of a method, as gamma is, but got {text!r}.")
+        raise InputError(f"Expected `sweep` to be over a number of a method, as gamma is, but got {text!r}.")
     numbers = number_options(method)
     if parameter not in numbers:
         raise InputError(
-            f"Expected `--sweep` over a number of `{method}`, of which it has {', '.join(numbers) or 'none'}, but got "
+            f"Expected `sweep` over a number of `{method}`, of which it has {', '.join(numbers) or 'none'}, but got "
             f"`{parameter}`."
         )
     return method, parameter

@@ -41,7 +41,7 @@ def groups_of_classes(
         lacking = next(item["id"] for item in truth.dataset["categories"] if item.get("frequency") not in GROUPS)
         raise InputError(
             f"Expected the categories of `{truth.source}` to have `frequency` (r, c or f) for the LVIS protocol, but "
-            f"category {lacking} has none; give training counts (`--counts`), or evaluate as COCO (`--coco`)."
+            f"category {lacking} has none; give training counts (`--counts`), or evaluate as COCO (style='coco')."
         )
     if truth.frequency is None:
         return None, None

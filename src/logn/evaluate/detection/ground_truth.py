@@ -187,7 +187,7 @@ def load_ground_truth(
         >>> load_ground_truth(toy, style="lvis")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (`--coco`) if every class is annotated in every image.
+        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (style='coco') if every class is annotated in every image.
     """  # noqa: E501 - an error message is one line
     if style not in ("auto", "lvis", "coco"):
         raise InputError(f'Expected `style` to be "auto", "lvis" or "coco", but got {style!r}.')
@@ -259,7 +259,7 @@ def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str)
         if lacking is not None:
             raise InputError(
                 f"Expected the images of `{name}` to have `{field}` for the LVIS protocol, but image {lacking} "
-                f"has none; evaluate as COCO (`--coco`) if every class is annotated in every image."
+                f"has none; evaluate as COCO (style='coco') if every class is annotated in every image."
             )
 
 
@@ -313,7 +313,7 @@ def _matching_images(
     if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
         return [by_id[image] for image in predicted]
     hint = (
-        "; evaluate only the predicted images (`--only-predicted`) to leave the others out"
+        "; evaluate only the predicted images to leave the others out"
         if set(predicted) < by_id.keys()
         else ""
     )

@@ -68,7 +68,7 @@ def _refuse(source: str, match: ClassMatch, labels: npt.NDArray[np.int64]) -> No
     raise InputError(
         f"Expected the classes of `{source}` to be classes of the model, but the model has no "
         f"{listed(names)}, of which there are {len(labels)} objects; to leave them out, allow missing classes "
-        "(`--allow-missing`)."
+        "(allow_missing_classes=True)."
     )
 
 

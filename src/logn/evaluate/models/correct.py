@@ -187,7 +187,7 @@ def correct(
         checked_share("threshold", threshold)
     if method is not None:
         if affine is not None:
-            raise InputError("Expected `method` or a map (`affine`, `--operating-points`), but got both.")
+            raise InputError("Expected `method` or a map (`affine`), but got both.")
         parse(method)
     if target is None and not dry_run:
         raise InputError("Expected `output`, where to write the corrected model, but got none.")
