@@ -229,7 +229,7 @@ class TestUltralytics:
         arguments = ["correct", str(source), "--images", str(images), "-o", str(tmp_path / "out.pt")]
         assert execute(arguments) == 2
         told = capsys.readouterr().err
-        assert told.startswith("Error: Expected `--trust` with `")
+        assert told.startswith("Error: Expected `trust` with `")
         assert "which is a pickle" in told
         assert told.count("\n") == 1
         assert not (tmp_path / "out.pt").exists()

@@ -83,9 +83,7 @@ pass allow_mismatch=True if it is meant for this model.
         """Refuse other classes, another activation and other weights, or only warn where that is allowed."""
         for sentence in self.mismatches(what, source):
             if not allow_mismatch:
-                raise InputError(
-                    f"{sentence}; pass allow_mismatch=True if it is meant for this model."
-                )
+                raise InputError(f"{sentence}; pass allow_mismatch=True if it is meant for this model.")
             warnings.warn(f"{sentence}.", LogNWarning, stacklevel=3)
 
     def mismatches(self, what: str, source: StatisticsMetadata) -> Iterator[str]:

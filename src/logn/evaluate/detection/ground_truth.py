@@ -312,11 +312,7 @@ def _matching_images(
     predicted = [int(image) for image in image_ids]
     if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
         return [by_id[image] for image in predicted]
-    hint = (
-        "; evaluate only the predicted images to leave the others out"
-        if set(predicted) < by_id.keys()
-        else ""
-    )
+    hint = "; evaluate only the predicted images to leave the others out" if set(predicted) < by_id.keys() else ""
     raise InputError(
         f"Expected the images of `{name}` to be those of the predictions, "
         f"but {_difference(predicted, list(by_id), 'image')}{hint}."
