@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import logn
-from logn.classes.dimensions import fractal_dimension
+from logn.classes.counts import fractal_dimension
 from logn.logits.arrays import softmax
 from logn.statistics.moments import StatisticsMetadata
 

@@ -10,7 +10,6 @@ from hypothesis.extra import numpy as hnp
 
 import logn
 from logn.calibrators.methods import fit
-from logn.classes.shares import ClassShares, read_shares
 from logn.logits.arrays import softmax
 from logn.statistics.moments import StatisticsMetadata
 
@@ -110,7 +109,7 @@ def test_a_target_of_named_shares_is_put_in_the_order_of_the_statistics(moments,
     turned.write_text(json.dumps({"names": ["unicycle", "car", "bus"], "shares": [0.1, 0.6, 0.3]}))
     straight = logn.logit_normalization(moments, target=[0.6, 0.3, 0.1])
     assert fit(f"logn:target={turned}", moments=moments) == straight
-    assert fit("logn", moments=moments, target=read_shares(turned)) == straight
+    assert fit("logn", moments=moments, target=logn.ClassCounts.load(turned)) == straight
 
 
 @pytest.mark.parametrize(
@@ -138,8 +137,8 @@ def test_shares_that_do_not_fit_are_refused(moments, tmp_path):
         logn.logit_normalization(moments, target=[1, 2])
     with pytest.raises(logn.InputError, match="`target` to be above 0 and finite, but got nan for class 1"):
         logn.methods.norcal(COUNTS, target=[1, np.nan, 1])
-    with pytest.raises(logn.InputError, match="a share for the class 'unicycle', but it has none"):
-        fit("p2p", moments=moments, target=ClassShares([1.0, 1.0, 1.0], ("car", "bus", "tram")))
+    with pytest.raises(logn.InputError, match="name the class 'unicycle', but they do not"):
+        fit("p2p", moments=moments, target=logn.ClassCounts([1.0, 1.0, 1.0], names=("car", "bus", "tram")))
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(logn.InputError, match="no classes"):
         fit(f"p2p:target={tmp_path / 'empty.csv'}", moments=moments)

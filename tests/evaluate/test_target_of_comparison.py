@@ -3,7 +3,6 @@
 import numpy as np
 
 import logn
-from logn.classes.shares import ClassShares
 from logn.evaluate.comparison.settings import CompareSettings
 
 
@@ -12,7 +11,7 @@ def maps_of(found):
 
 
 def test_a_target_reaches_all_methods_that_can_aim(softmax_split):
-    mix = ClassShares(np.arange(1.0, 11.0), tuple(f"thing {number}" for number in reversed(range(10))))
+    mix = logn.ClassCounts(np.arange(1.0, 11.0), names=tuple(f"thing {number}" for number in reversed(range(10))))
     settings = CompareSettings(num_bootstrap=0)
     found = maps_of(
         logn.compare(

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.labels.conftest import NAMES, SIZES, THINGS, Thing, coco_content, write_voc, write_yolo
 
-from logn.classes.counts import ClassCounts
-from logn.classes.dimensions import read_dimensions
+from logn.classes.counts import ClassCounts, read_dimensions
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.metrics import evaluate_detections

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import logn
-from logn.classes.dimensions import fractal_dimension
+from logn.classes.counts import fractal_dimension
 from logn.logits.arrays import softmax
 
 T = np.array([1.0, 0.8, 0.2, 1.5])

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from logn.classes.dimensions import read_dimensions
+from logn.classes.counts import read_dimensions
 from logn.errors import InputError
 
 # The worked example of the method's reference: nine spread centres, four in a corner, two alone.
@@ -56,7 +56,7 @@ def test_other_files(tmp_path):
     ("name", "content", "sentence"),
     [
         ("x.csv", "name,count\ncup,1\n", "`fractal_dimension`"),
-        ("x.json", '{"categories": []}', "not complete"),
+        ("x.json", '{"categories": []}', "to list `categories`"),
         ("x.json", "[[1]]", "one number per class"),
         ("x.csv", None, "there is none"),
     ],

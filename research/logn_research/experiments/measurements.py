@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from logn.calibrators.methods import needs, parse
-from logn.classes.dimensions import read_dimensions
+from logn.classes.counts import read_dimensions
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.method_fitting import fit_for_store

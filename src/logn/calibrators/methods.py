@@ -24,7 +24,6 @@ from logn.calibrators.normalization import logit_normalization, mean_probability
 from logn.calibrators.recommend import recommended
 from logn.calibrators.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
 from logn.classes.counts import ClassCounts
-from logn.classes.shares import ClassShares, read_shares
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
@@ -55,7 +54,7 @@ def fit(
     dimensions: npt.ArrayLike | None = None,
     weight: Any = None,
     bias: Any = None,
-    target: ClassShares | npt.ArrayLike | str | None = None,
+    target: ClassCounts | npt.ArrayLike | str | None = None,
     background: int | str | None = "recorded",
     activation: str | None = "recorded",
     num_columns: int | None = None,
@@ -189,7 +188,7 @@ target, background, activation, num_columns, but got `count`.
     return {name: value for name, value in inputs.items() if value is not None or name in ("background", "activation")}
 
 
-def read_target(target: str) -> ClassShares | str:
+def read_target(target: str) -> ClassCounts | str:
     """The shares in a file; "uniform" and "training" stay as they are.
 
     Example:
@@ -200,7 +199,7 @@ def read_target(target: str) -> ClassShares | str:
         return target
     if not Path(target).suffix and not Path(target).exists():
         raise InputError(f"Expected `target` to be {UNIFORM}, {TRAINING} or a file of shares, but got {target!r}.")
-    return read_shares(target)
+    return ClassCounts.load(target)
 
 
 def _add(chosen: dict[str, Any], key: str, value: Any, name: str, known: list[str]) -> None:
@@ -273,9 +272,9 @@ def _target_shares(
         target = read_target(os.fspath(target))
     if target is None or (isinstance(target, str) and target == UNIFORM):
         return None
-    if isinstance(target, ClassShares):
+    if isinstance(target, ClassCounts):
         names = foreground_names(head)
-        return target.aligned_to(names if names is not None or counts is None else counts.names)
+        return target.aligned_to(names if names is not None or counts is None else counts.names).instance_counts
     if not isinstance(target, str):
         return np.asarray(target, np.float64)
     if counts is not None:

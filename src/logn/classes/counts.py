@@ -1,4 +1,4 @@
-"""ClassCounts: how often each class occurs in the training set, read from the files in which people keep it."""
+"""ClassCounts: how often each class occurs in training, or where a model is used; and where its boxes lie (FRACAL)."""
 
 from __future__ import annotations
 
@@ -11,39 +11,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.classes.matching import warn_of_position
-from logn.classes.tables import (
-    column_of,
-    names_of,
-    naming,
-    numbers,
-    place_of,
-    read_json,
-    read_table,
-    read_vector,
-)
-from logn.classes.tables import read_column as read_column
+from logn.classes.matching import places_of, warn_of_position
+from logn.classes.tables import column_of, names_of, naming, numbers, read_json, read_table, read_vector
 from logn.errors import InputError
-from logn.labels.annotations import read_annotations
+from logn.labels.annotations import Annotations, read_annotations
 from logn.labels.sources import are_labels, with_split
 from logn.logits.arrays import FloatArray
 
-IntArray = npt.NDArray[np.int64]
-
 # Names under which tables keep the same thing; the first is ours.
-_IMAGE_COLUMNS = ("image_count", "image_counts", "images", "count", "counts")
-_INSTANCE_COLUMNS = ("instance_count", "instance_counts", "instances", "count", "counts")
+_COMMON = ("count", "counts", "share", "shares")
+_IMAGE_COLUMNS = ("image_count", "image_counts", "images", *_COMMON)
+_INSTANCE_COLUMNS = ("instance_count", "instance_counts", "instances", *_COMMON)
+DIMENSION = "fractal_dimension"
+MAX_GRID = 64
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """Training counts per foreground class, in the order of the model's foreground columns.
+    """Counts per foreground class, in the order of the model's foreground columns; shares of a class mix serve too.
 
     Attributes:
         image_counts: Images that hold the class, float64 (F,).
-        instance_counts: Objects of the class; equal to `image_counts` where a file knows only one count.
+        instance_counts: Objects of the class; equal to `image_counts` where a file has only one count.
         names: Class names, if the file has them.
-        num_images: Images of the training set, if the file knows.
+        num_images: Images of the training set, if the file says.
 
     Example:
         >>> counts = ClassCounts(image_counts=[60, 20, 1], names=["cup", "spoon", "saucer"])
@@ -86,7 +77,7 @@ class ClassCounts:
             warn_of_position("counts", self.names)
         if names is None or self.names is None or self.names == tuple(names):
             return self
-        order = place_of(names, self.names)
+        order = places_of(names, self.names)
         return ClassCounts(self.image_counts[order], self.instance_counts[order], tuple(names), self.num_images)
 
     def fitting(self, names: Sequence[str] | None, num_classes: int, background: int | None) -> ClassCounts:
@@ -101,7 +92,7 @@ class ClassCounts:
         )
 
     def at_least(self, minimum: float = 1.0) -> ClassCounts:
-        """Raise smaller counts to `minimum`: a class without a training sample has no logarithm.
+        """Raise smaller counts to `minimum`: 0 has no logarithm.
 
         Example:
             >>> ClassCounts(np.array([5.0, 0.0])).at_least(1).image_counts.tolist()
@@ -112,10 +103,18 @@ class ClassCounts:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
-        """Read annotations, a table, an array or a list; see `docs/command-line.md` for the forms."""
+        r"""Read annotations (of YOLO and VOC those of training), a table, an array or a list.
+
+        Example:
+            >>> import tempfile
+            >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
+            >>> _ = path.write_text("name,count\ncup,60\nspoon,20\n")
+            >>> ClassCounts.load(path).image_counts.tolist()
+            [60.0, 20.0]
+        """
         path = Path(path)
         if are_labels(path):
-            return _count_labels(path)
+            return _count(read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None))
         readers = {".json": _read_json, ".csv": _read_table, ".tsv": _read_table, ".npy": _read_npy}
         if path.suffix not in readers:
             raise InputError(f"Expected `{path}` to be class counts as {', '.join(readers)}, but it is not.")
@@ -150,107 +149,176 @@ def _read_npy(path: Path) -> ClassCounts:
     return ClassCounts(read_vector("counts", path))
 
 
+def _read_table(path: Path) -> ClassCounts:
+    rows = read_table(path)
+    images = column_of(rows, _IMAGE_COLUMNS + _INSTANCE_COLUMNS)
+    has_instances = any(column in rows[0] for column in _INSTANCE_COLUMNS)
+    return ClassCounts(images, column_of(rows, _INSTANCE_COLUMNS) if has_instances else images, names_of(rows))
+
+
 def _read_json(path: Path) -> ClassCounts:
-    streamed = _stream_annotations(path)
-    if streamed is not None:
-        return _count_annotations(*streamed)
+    annotations = _read_annotations(path, boxes=False)
+    if annotations is not None:
+        return _count(annotations)
     content = read_json(path)
     if isinstance(content, list):
         return ClassCounts(numbers("counts", content))
     if not isinstance(content, dict) or not content:
         raise InputError("Expected a list of counts, a name-to-count object or COCO annotations, but got neither.")
-    if "categories" in content:
-        return _count_annotations(content)
-    if "image_counts" in content or "instance_counts" in content:
-        images = numbers("image_counts", content.get("image_counts", content.get("instance_counts")))
-        instances = numbers("instance_counts", content.get("instance_counts", images))
-        names = content.get("names")
-        if names is not None and not isinstance(names, list):  # a text would be taken letter by letter
-            raise InputError(f"Expected `names` to be a list of names, but got {names!r}.")
-        return ClassCounts(images, instances, None if names is None else tuple(names), content.get("num_images"))
-    return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
+    listed = {key: content[key] for key in ("image_counts", "instance_counts", "shares") if key in content}
+    if not listed:
+        return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
+    images = numbers(*next(iter(listed.items())))
+    names = content.get("names")
+    if names is not None and not isinstance(names, list):  # a text would be taken letter by letter
+        raise InputError(f"Expected `names` to be a list of names, but got {names!r}.")
+    instances = numbers("instance_counts", listed.get("instance_counts", images))
+    return ClassCounts(images, instances, None if names is None else tuple(names), content.get("num_images"))
 
 
-def _count_labels(path: Path) -> ClassCounts:
-    """Count YOLO or VOC labels, those of training where the path names no split."""
-    found = read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None)
-    objects = ~found.crowd
-    pairs = np.stack([found.category_ids[objects], found.image_ids[objects]], axis=1)
-    if not len(pairs):
-        raise InputError(f"Expected `{found.source}` to have objects to count, but it has none.")
-    return _count_annotations({"categories": found.categories, "images": found.images}, pairs)
-
-
-def _stream_annotations(path: Path) -> tuple[Mapping[str, Any], IntArray] | None:
-    """Read annotations one by one: what `_count_annotations` needs of them, or None where they must be read whole.
-
-    LVIS's training annotations are a gigabyte, nearly all of it outlines; here 16 bytes of each object stay. None
-    stands for files of another form, which are small, and for those with a fault, which then gets its sentence.
-    """
+def _read_annotations(path: Path, *, boxes: bool) -> Annotations | None:
+    """The annotations in a JSON file, read entry by entry (LVIS's are a gigabyte); None for another form of file."""
+    failure = None
     try:
-        found = read_annotations(path, boxes=False, image=lambda entry: None)
-    except InputError:
-        return None  # not told from here: the words would differ, and of two faults the first in the file would win
-    if not found.categories or not len(found):  # such a section may be there and be no list
+        annotations = read_annotations(path, boxes=boxes, image=_size_of if boxes else lambda entry: None)
+        if annotations.categories and len(annotations):
+            return annotations
+    except InputError as error:
+        failure = error
+    content = read_json(path)  # a file without objects is small
+    if not isinstance(content, dict) or "categories" not in content:
         return None
-    objects = ~found.crowd
-    pairs = np.stack([found.category_ids[objects], found.image_ids[objects]], axis=1)
-    return {"categories": found.categories, "images": found.images}, pairs
+    if failure is not None:
+        raise failure
+    if not isinstance(content.get("annotations", []), list):
+        raise InputError(f"Expected `annotations` in `{path}` to be a list, but it is not.")
+    return annotations
 
 
-def _count_annotations(content: Mapping[str, Any], pairs: IntArray | None = None) -> ClassCounts:
-    """Count LVIS or COCO annotations; classes in the order of their ids, groups of objects (`iscrowd`) left out.
+def _classes(annotations: Annotations) -> tuple[list[dict[str, Any]], tuple[str, ...], npt.NDArray[np.int64]]:
+    """The classes in the order of their ids, their names, and the class of each object that is not a group."""
+    annotations.require("categories")
+    categories = sorted(annotations.categories, key=lambda category: int(category["id"]))
+    if any("name" not in category for category in categories):
+        raise InputError(f"Expected every category of `{annotations.source}` to have a `name`, but one has none.")
+    labels = annotations.positions("category", [category["id"] for category in categories], of=~annotations.crowd)
+    return categories, tuple(str(category["name"]) for category in categories), labels
 
-    `pairs` holds the category and the image of each object `(N, 2)`; None takes them from the content.
+
+def _count(annotations: Annotations) -> ClassCounts:
+    """Count annotations; groups of objects (`iscrowd`) are left out."""
+    categories, names, labels = _classes(annotations)
+    num_images, width = len(annotations.images) or None, len(names)
+    if len(labels):
+        image = np.unique(annotations.image_ids[~annotations.crowd], return_inverse=True)[1]
+        images = np.bincount(np.unique(image * width + labels) % width, minlength=width).astype(np.float64)
+        instances = np.bincount(labels, minlength=width).astype(np.float64)
+        return ClassCounts(images, instances, names, num_images)
+    if not all("image_count" in category for category in categories):  # LVIS writes counts with each category
+        raise InputError(f"Expected `{annotations.source}` to have objects to count, but it has none.")
+    listed = [category["image_count"] for category in categories]
+    objects = [category.get("instance_count", category["image_count"]) for category in categories]
+    return ClassCounts(numbers("image_count", listed), numbers("instance_count", objects), names, num_images)
+
+
+def fractal_dimension(centres: npt.ArrayLike, labels: npt.ArrayLike, num_classes: int) -> FloatArray:
+    """Least-squares slope of `ln(occupied cells)` against `ln(G)` over grids of G x G cells, G up to 64.
+
+    Only grids with at most as many cells as the class has boxes count (`G² <= n`). A class with fewer than four boxes,
+    or with a slope below 1, gets dimension 1.
+
+    Args:
+        centres: Box centres (N, 2) as shares of the image's width and height. A centre of exactly 1 lies in no cell.
+        labels: Foreground class of each box, 0..F-1.
+        num_classes: Number of foreground classes.
+
+    Example:
+        >>> spread = [(0.1, 0.1), (0.9, 0.1), (0.1, 0.9), (0.9, 0.9)]
+        >>> corner = [(0.10, 0.10), (0.12, 0.12), (0.14, 0.10), (0.60, 0.12)]
+        >>> fractal_dimension(spread + corner, [0] * 4 + [1] * 4, num_classes=3)
+        array([2., 1., 1.])
     """
-    try:
-        categories = sorted(content["categories"], key=lambda category: category["id"])
-        names = tuple(str(category["name"]) for category in categories)
-        ids = _whole_numbers([category["id"] for category in categories])
-        if pairs is None:
-            objects = [item for item in content.get("annotations") or () if not item.get("iscrowd")]
-            found = [(item["category_id"], item["image_id"]) for item in objects]
-            pairs = _whole_numbers(found).reshape(-1, 2)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"Expected COCO or LVIS annotations, but an entry is not complete ({error}).") from error
-    if (np.diff(ids) == 0).any():
-        twice = int(ids[:-1][np.diff(ids) == 0][0])
-        raise InputError(f"Expected every category to have an id of its own, but two have {twice}.")
-    num_images = len(content["images"]) if content.get("images") else None
-    if not len(pairs):
-        return _counts_of_categories(categories, names, num_images)
-    labels = np.searchsorted(ids, pairs[:, 0])
-    if (labels == len(ids)).any() or (ids[np.minimum(labels, len(ids) - 1)] != pairs[:, 0]).any():
-        raise InputError("Expected every annotation to be of a listed category, but one has another `category_id`.")
-    width, image = len(ids), np.unique(pairs[:, 1], return_inverse=True)[1]
-    class_of_pair = np.unique(image * width + labels) % width
-    images, instances = np.bincount(class_of_pair, minlength=width), np.bincount(labels, minlength=width)
-    return ClassCounts(images.astype(np.float64), instances.astype(np.float64), names, num_images)
+    points = np.asarray(centres, dtype=np.float64).reshape(-1, 2)
+    classes = np.asarray(labels, dtype=np.int64)
+    if classes.shape != (len(points),):
+        raise InputError(f"Expected `labels` to have one label per centre ({len(points)}), but got {classes.shape}.")
+    if len(classes) and (classes.min() < 0 or classes.max() >= num_classes):
+        raise InputError(
+            f"Expected `labels` to be in 0..{num_classes - 1}, but got {classes.min()} to {classes.max()}."
+        )
+    if not ((points >= 0) & (points <= 1)).all():
+        raise InputError("Expected `centres` to be shares of the image between 0 and 1, but got some outside.")
+    counts = np.bincount(classes, minlength=num_classes)
+    grids = np.arange(1, MAX_GRID + 1)
+    occupied = np.stack([_occupied_cells(points, classes, num_classes, int(grid)) for grid in grids])
+    dimensions = np.ones(num_classes)
+    for label in np.flatnonzero(counts >= 4):
+        # All cells are empty where every centre is exactly 1; such grids say nothing.
+        use = (grids**2 <= counts[label]) & (occupied[:, label] > 0)
+        if use.sum() >= 2:
+            slope = np.polyfit(np.log(grids[use]), np.log(occupied[use, label]), 1)[0]
+            dimensions[label] = max(1.0, float(slope))
+    return dimensions
 
 
-def _whole_numbers(ids: Sequence[Any]) -> IntArray:
-    """Ids as int64; one with a fraction would be counted as another id."""
-    whole = np.array(ids, dtype=np.int64)
-    given = np.array(ids)
-    if given.dtype.kind == "f" and (given != whole).any():
-        raise ValueError(f"the id {given[given != whole][0]:g} is no whole number")
-    return whole
+def _occupied_cells(
+    points: FloatArray, classes: npt.NDArray[np.int64], num_classes: int, grid: int
+) -> npt.NDArray[np.int64]:
+    """How many of the grid's cells hold a box centre, per class."""
+    cells = np.floor(points * grid).astype(np.int64)
+    keys = (classes * grid + cells[:, 0]) * grid + cells[:, 1]
+    occupied = np.unique(keys[(points < 1).all(axis=1)])
+    return np.bincount(occupied // (grid * grid), minlength=num_classes)
 
 
-def _counts_of_categories(
-    categories: Sequence[Mapping[str, Any]], names: tuple[str, ...], num_images: int | None
-) -> ClassCounts:
-    """Take the counts that LVIS writes with each category, for a file without its annotations."""
-    if not categories or not all("image_count" in category for category in categories):
-        raise InputError("Expected annotations, or an `image_count` in each category, but got neither.")
-    images = [category["image_count"] for category in categories]
-    instances = [category.get("instance_count", category["image_count"]) for category in categories]
-    return ClassCounts(numbers("image_count", images), numbers("instance_count", instances), names, num_images)
+def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | None = None) -> FloatArray:
+    r"""Read one fractal dimension per foreground class, or compute it from the boxes of annotations.
+
+    Args:
+        path: Annotations (of YOLO and VOC those of training), a list (`.json`), a table with a column
+            `fractal_dimension`, or a `.npy` array.
+        class_names: Names of the foreground classes; where the file has names too, its classes are put in that order.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
+        >>> _ = path.write_text("name,fractal_dimension\ncup,1.8\nspoon,1.2\n")
+        >>> read_dimensions(path, ["spoon", "cup"]).tolist()
+        [1.2, 1.8]
+    """
+    path = Path(path)
+    names: Sequence[str] | None = None
+    if are_labels(path):
+        names, dimensions = _dimensions(read_annotations(with_split(path, "train"), image=_size_of))
+    else:
+        with naming(path):
+            annotations = _read_annotations(path, boxes=True) if path.suffix == ".json" else None
+            if annotations is not None:
+                names, dimensions = _dimensions(annotations)
+            elif path.suffix == ".json":
+                dimensions = numbers(DIMENSION, read_json(path))
+            elif path.suffix == ".npy":
+                dimensions = read_vector(DIMENSION, path)
+            else:
+                rows = read_table(path)
+                names, dimensions = names_of(rows), column_of(rows, (DIMENSION,))
+    if names is None or class_names is None:
+        return dimensions
+    return dimensions[places_of(class_names, names)]
 
 
-def _read_table(path: Path) -> ClassCounts:
-    rows = read_table(path)
-    images = column_of(rows, _IMAGE_COLUMNS + _INSTANCE_COLUMNS)
-    has_instances = any(column in rows[0] for column in _INSTANCE_COLUMNS)
-    instances = column_of(rows, _INSTANCE_COLUMNS) if has_instances else images
-    return ClassCounts(images, instances, names_of(rows))
+def _size_of(image: Mapping[str, Any]) -> tuple[int, Any, Any]:
+    return image["id"], image.get("width"), image.get("height")
+
+
+def _dimensions(annotations: Annotations) -> tuple[tuple[str, ...], FloatArray]:
+    """Names and dimensions of the classes; groups of objects (`iscrowd`) are left out."""
+    _, names, labels = _classes(annotations)
+    objects = ~annotations.crowd
+    image = annotations.positions("image", [number for number, *_ in annotations.images], of=objects)
+    sizes = np.array([size for _, *size in annotations.images], dtype=np.float64).reshape(-1, 2)[image]
+    if not (sizes > 0).all():
+        raise InputError(f"Expected every image of `{annotations.source}` to have a `width` and a `height`.")
+    boxes = annotations.boxes[objects]
+    centres = np.clip((boxes[:, :2] + boxes[:, 2:] / 2) / sizes, 0.0, 1.0)
+    return names, fractal_dimension(centres, labels, len(names))

@@ -1,4 +1,4 @@
-"""Which class of the labels is which class of the model: by name, never by place."""
+"""Which class of the labels, or of counts, is which class of the model: by name, never by place."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class ClassMatch:
         """
         parts = []
         if left_out := self.only_in_model:
-            found = len(self.model_names) - len(left_out)
+            measured = len(self.model_names) - len(left_out)
             parts.append(
-                f"{found} of the {len(self.model_names)} classes of the model are in the labels and measured; "
-                f"{_is_or_are(len(left_out))} not ({listed(left_out)})."
+                f"{measured} of the {len(self.model_names)} classes of the model are in the labels and measured; "
+                f"{len(left_out)} {'is' if len(left_out) == 1 else 'are'} not ({listed(left_out)})."
             )
         if unknown := self.only_in_labels:
             count = len(unknown)
@@ -78,14 +78,15 @@ class ClassMatch:
         return " ".join(parts)
 
 
-def match_classes(model_names: Sequence[str], label_names: Sequence[str]) -> ClassMatch:
-    """Match classes by name: by the very same name first, then whatever the case, spaces, hyphens and underscores.
+def match_classes(model_names: Sequence[str], label_names: Sequence[str], what: str = "labels") -> ClassMatch:
+    """Match classes by name: by the same name first, then ignoring case, spaces, hyphens and underscores.
 
-    What could be two classes is refused, and so are names that have nothing in common.
+    A name that could be two classes is refused, and so are names that have nothing in common.
 
     Args:
         model_names: Foreground classes of the model, in the order of its columns.
         label_names: Classes of the labels.
+        what: What to call the labels in messages.
 
     Example:
         >>> match_classes(["person", "traffic light", "cow"], ["Traffic_Light", "person"]).label_of_model.tolist()
@@ -99,24 +100,40 @@ has cat, the labels have helmet, vest.
     model, labels = tuple(map(str, model_names)), tuple(map(str, label_names))
     if model == labels:
         return ClassMatch(model, labels, np.arange(len(model)))
-    _refuse_twins("labels", labels, model)
+    _refuse_twins(what, labels, model)
     _refuse_twins("model", model, labels)
-    exact = {name: place for place, name in enumerate(labels)}
-    found = np.array([exact.get(name, -1) for name in model], np.int64)
-    taken = set(found.tolist())
-    open_labels = [place for place in range(len(labels)) if place not in taken]
-    loose = _by_key(labels, open_labels)
-    wanted = _by_key(model, np.flatnonzero(found < 0).tolist())
+    exact = {name: index for index, name in enumerate(labels)}
+    matched = np.array([exact.get(name, -1) for name in model], np.int64)
+    loose = _by_key(labels, {*range(len(labels))} - {*matched.tolist()})
+    wanted = _by_key(model, np.flatnonzero(matched < 0).tolist())
     for key in wanted.keys() & loose.keys():
-        _refuse_ambiguous("model", model, wanted[key])
-        _refuse_ambiguous("labels", labels, loose[key])
-        found[wanted[key][0]] = loose[key][0]
-    if (found < 0).all():
+        for side, names, places in (("model", model, wanted[key]), (what, labels, loose[key])):
+            if len(places) > 1:
+                first, second = (names[index] for index in places[:2])
+                raise InputError(
+                    f"Expected each class of the {side} to have a name of its own, but {first!r} and {second!r} differ "
+                    "only in case, spaces, hyphens or underscores."
+                )
+        matched[wanted[key][0]] = loose[key][0]
+    if (matched < 0).all():
         raise InputError(
-            "Expected the labels to have classes of the model, but they share no name: the model has "
-            f"{listed(model)}, the labels have {listed(labels)}."
+            f"Expected the {what} to have classes of the model, but they share no name: the model has {listed(model)}, "
+            f"the {what} have {listed(labels)}."
         )
-    return ClassMatch(model, labels, found)
+    return ClassMatch(model, labels, matched)
+
+
+def places_of(names: Sequence[str], available: Sequence[str], what: str = "counts") -> npt.NDArray[np.int64]:
+    """Where each of `names` is among `available`; one that is missing is refused.
+
+    Example:
+        >>> places_of(["dog", "Cat"], ["cat", "dog", "cow"]).tolist()
+        [1, 0]
+    """
+    match = match_classes(names, available, what)
+    if missing := match.only_in_model:
+        raise InputError(f"Expected the {what} to name the class {missing[0]!r}, but they do not.")
+    return match.label_of_model
 
 
 def warn_of_position(what: str, names: Sequence[str]) -> None:
@@ -141,19 +158,15 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _is_or_are(count: int) -> str:
-    return f"{count} {'is' if count == 1 else 'are'}"
-
-
 def _key(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name).strip().casefold()
 
 
 def _by_key(names: Sequence[str], places: Iterable[int]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for place in places:
-        found.setdefault(_key(names[place]), []).append(place)
-    return found
+    by_key: dict[str, list[int]] = {}
+    for index in sorted(places):
+        by_key.setdefault(_key(names[index]), []).append(index)
+    return by_key
 
 
 def _refuse_twins(side: str, names: Sequence[str], other: Sequence[str]) -> None:
@@ -164,13 +177,4 @@ def _refuse_twins(side: str, names: Sequence[str], other: Sequence[str]) -> None
         raise InputError(
             f"Expected each class of the {side} to have a name of its own, but {names.count(twice)} are called "
             f"{twice!r}."
-        )
-
-
-def _refuse_ambiguous(side: str, names: Sequence[str], places: Sequence[int]) -> None:
-    if len(places) > 1:
-        first, second = (names[place] for place in places[:2])
-        raise InputError(
-            f"Expected each class of the {side} to have a name of its own, but {first!r} and {second!r} differ only in"
-            " case, spaces, hyphens or underscores."
         )

@@ -1,4 +1,4 @@
-"""Reading one number per class from tables, arrays and lists, with errors that name the file."""
+"""Reading numbers and names of classes from tables, arrays and lists, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from logn.classes.matching import match_classes
 from logn.errors import InputError
 from logn.files import require_file
 from logn.logits.arrays import FloatArray
-from logn.strict_json import parse_json, without_twins
+from logn.strict_json import parse_json
 
 # Names under which tables keep the class names; the first is ours.
 _NAME_COLUMNS = ("name", "class_name", "class", "category")
@@ -41,35 +40,9 @@ def naming(path: Path) -> Iterator[None]:
         raise InputError(f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {error}.") from error
 
 
-def read_column(path: str | os.PathLike[str], column: str) -> FloatArray:
-    r"""Read one number per class: a 1-D `.npy` array, a JSON list, or the named column of a table.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
-        >>> _ = path.write_text("name,fractal_dimension\ncup,1.8\nspoon,1.2\n")
-        >>> read_column(path, "fractal_dimension").tolist()
-        [1.8, 1.2]
-    """
-    path = Path(path)
-    with naming(path):
-        if path.suffix == ".npy":
-            return read_vector(column, path)
-        if path.suffix == ".json":
-            return numbers(column, read_json(path))
-        return column_of(read_table(path), (column,))
-
-
 def read_json(path: Path) -> Any:
-    """Parse a JSON file, without the outlines that are nearly all of an annotation file and of its memory."""
-    return parse_json(path.read_bytes(), object_pairs_hook=_without_outline)
-
-
-def _without_outline(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entry = without_twins(pairs)
-    if isinstance(entry.get("segmentation"), list | dict):  # a class may have that name, with a count
-        del entry["segmentation"]
-    return entry
+    """Parse a JSON file."""
+    return parse_json(path.read_bytes())
 
 
 def numbers(field: str, values: Any) -> FloatArray:
@@ -151,25 +124,34 @@ def names_of(rows: Rows) -> tuple[str, ...] | None:
     return tuple(row[column] for row in rows) if column else None
 
 
-def place_of(names: Sequence[str], known: Sequence[str]) -> list[int]:
-    """Where each of `names` is in `known`."""
-    position = {name: index for index, name in enumerate(known)}
-    missing = [name for name in names if name not in position]
-    if missing:
-        return _loose_places(names, known, missing[0])
-    twice = next((name for name in names if known.count(name) > 1), None) if len(position) < len(known) else None
-    if twice is not None:
-        raise InputError(f"Expected the counts to name each class once, but {twice!r} is there twice.")
-    return [position[name] for name in names]
+def read_class_names(path: str | os.PathLike[str], num_columns: int, background: int | None = None) -> tuple[str, ...]:
+    r"""Read a text file with a name per line, or a JSON list; the background gets its name if the file leaves it out.
 
+    Args:
+        path: The file.
+        num_columns: Columns of the logits, the background included.
+        background: Index of the background column: None, 0 or -1.
 
-def _loose_places(names: Sequence[str], known: Sequence[str], missing: str) -> list[int]:
-    """The places of names that are written in another way, as labels and models are matched."""
-    try:
-        places = match_classes(names, known).label_of_model
-    except InputError:
-        places = np.full(len(names), -1)
-    if (places < 0).any():
-        lacking = names[int(np.argmin(places))] if (places >= 0).any() else missing
-        raise InputError(f"Expected the counts to name the class {lacking!r}, but they do not.")
-    return [int(place) for place in places]
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "names.txt"
+        >>> _ = path.write_text("cup\nspoon\n")
+        >>> read_class_names(path, 3, background=-1)
+        ('cup', 'spoon', 'background')
+    """
+    path = Path(path)
+    if path.suffix in (".csv", ".tsv"):  # its lines would become names, the header among them
+        raise InputError(f"Expected `{path}` to be a text file with a name per line or a JSON list, but it is a table.")
+    with naming(path):
+        text = path.read_text(encoding="utf-8-sig")  # the mark that some editors write is no part of the first name
+        content = parse_json(text) if path.suffix == ".json" else text.rstrip().split("\n")
+    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
+        raise InputError(f"Expected `{path}` to be a list of class names, but it holds something else.")
+    names = [name.strip() for name in content if content != [""]]
+    if "" in names:  # to leave it out would give its column the name of the next class
+        raise InputError(f"Expected `{path}` to name every class, but name {names.index('') + 1} is empty.")
+    if background is not None and len(names) == num_columns - 1:
+        names = ["background", *names] if background == 0 else [*names, "background"]
+    if len(names) != num_columns:
+        raise InputError(f"Expected `{path}` to name {num_columns} classes, but it names {len(names)}.")
+    return tuple(names)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.classes.names import read_class_names
+from logn.classes.tables import read_class_names
 from logn.errors import InputError, LogNWarning
 from logn.logits.images import Preprocessing, read_prepared, select_images
 from logn.logits.onnx.boxes import BoxLayout, class_rows, find_objectness

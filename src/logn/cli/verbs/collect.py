@@ -131,7 +131,7 @@ def _read_files(
     """Read files of logits in bounded memory, by several threads; the progress is in OUTPUT.partial until the end."""
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from logn.classes.names import read_class_names
+    from logn.classes.tables import read_class_names
     from logn.logits.dumped import find_shards, open_shards
     from logn.statistics.collect import collect_shards
     from logn.statistics.moments import ClassMoments, StatisticsMetadata

@@ -152,7 +152,7 @@ def _classifier_inputs(
     logits: Path, statistics: Path | None, counts: Path | None, train_logits: Path | None, class_names: Path | None
 ) -> dict[str, Any]:
     from logn.classes.counts import ClassCounts
-    from logn.classes.names import read_class_names
+    from logn.classes.tables import read_class_names
     from logn.logits.dumped import locate_array
 
     files = {"moments": statistics, "train_logits": train_logits}

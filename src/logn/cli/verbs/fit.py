@@ -125,7 +125,7 @@ def _read_counts(path: Path | None) -> tuple[ClassCounts | None, list[str]]:
 
 
 def _read_dimensions(path: Path | None, moments: ClassMoments | None, place: Any) -> Any:
-    from logn.classes.dimensions import read_dimensions
+    from logn.classes.counts import read_dimensions
     from logn.logits.arrays import check_background, foreground_columns
 
     if path is None:

@@ -84,7 +84,7 @@ def _open(
     device: str,
 ) -> Any:
     """Open a detector with what the user says about it, on its device."""
-    from logn.classes.names import read_class_names
+    from logn.classes.tables import read_class_names
     from logn.evaluate.models.open import choose_device, detector, move_to
 
     if model.lower().endswith(".onnx"):

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.counts import ClassCounts
-from logn.classes.tables import column_of, names_of, naming, place_of, read_json, read_table
+from logn.classes.matching import places_of
+from logn.classes.tables import column_of, names_of, naming, read_json, read_table
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, is_torch_tensor
 
@@ -63,7 +64,7 @@ def read_families(path: str | os.PathLike[str], class_names: Sequence[str] | Non
         if "family" not in rows[0]:
             raise InputError(f"Expected a column `family`, but the columns are: {', '.join(rows[0])}.")
         known = names_of(rows)
-        order = place_of(class_names, known) if class_names is not None and known else range(len(rows))
+        order = places_of(class_names, known) if class_names is not None and known else range(len(rows))
         return [rows[place]["family"] for place in order]
 
 

@@ -15,7 +15,6 @@ from logn.calibrators.fracal import FracalSigmoid
 from logn.calibrators.methods import checked_inputs, fit, needs, parse
 from logn.calibrators.recommend import RECOMMENDED
 from logn.classes.counts import ClassCounts
-from logn.classes.shares import ClassShares
 from logn.errors import InputError
 from logn.evaluate.store.store import StoreHeader
 from logn.logits.arrays import FloatArray, foreground_columns
@@ -124,8 +123,8 @@ def fit_for_store(spec: str, header: StoreHeader, *, allow_mismatch: bool = Fals
         return _fit_for_labelled_columns(spec, header, counts=table, **inputs)
     if name == "fracal" and header.activation == "sigmoid" and table is not None:
         return ScoresAsLogits(FracalSigmoid.fit(table, dimensions=inputs.get("dimensions"), **options), increasing=True)
-    if isinstance(inputs.get("target"), ClassShares):
-        inputs["target"] = inputs["target"].aligned_to(header.class_names)
+    if isinstance(inputs.get("target"), ClassCounts):
+        inputs["target"] = inputs["target"].aligned_to(header.class_names).instance_counts
     recorded = {"background": header.background, "activation": header.activation, "num_columns": header.num_columns}
     return fit(
         spec,

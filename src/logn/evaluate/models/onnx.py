@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logn.classes.names import read_class_names
+from logn.classes.tables import read_class_names
 from logn.errors import InputError, LogNWarning
 from logn.logits.arrays import is_torch_tensor
 from logn.logits.images import PRESETS, Placement, Preprocessing

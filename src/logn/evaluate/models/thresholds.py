@@ -100,7 +100,7 @@ def _fold_onnx(
     tensors: tuple[str, ...],
     options: dict[str, bool],
 ) -> FoldedModel:
-    from logn.classes.names import read_class_names
+    from logn.classes.tables import read_class_names
     from logn.deploy.onnx_fold import fold_onnx, refuse_folded_file
     from logn.logits.onnx.boxes import find_objectness
     from logn.logits.onnx.file import OnnxGraph, OnnxSession, exposing, read_onnx
