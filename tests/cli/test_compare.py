@@ -118,6 +118,12 @@ def test_counts_say_the_groups_where_the_annotations_do_not(files, run):
     assert [known["group"] for known in content["classes"]] == ["f", "c", "r"]
 
 
+def test_images_without_predictions_are_left_out_with_a_note(files, run):
+    change_annotations(lambda gt: gt["images"].append({**gt["images"][0], "id": 99}))
+    printed = run("compare", "store", "-d", "gt.json")
+    assert printed.err == "Note: 1 of 13 annotated images have no predictions and are left out.\n"
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

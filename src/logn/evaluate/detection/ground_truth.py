@@ -40,7 +40,7 @@ class GroundTruth:
             have was nowhere; None where all were.
         not_exhaustive: `(I, F)` whether objects of a class may lack a box in an image; None where never.
         dataset: The annotations as parsed, for the evaluator.
-        class_note: What of the classes of model and labels is left out, in one line; empty for nothing.
+        note: Which classes of model and labels, and which images, are left out, in one line; empty for none.
     """
 
     source: str
@@ -56,7 +56,7 @@ class GroundTruth:
     verified: npt.NDArray[np.bool_] | None
     not_exhaustive: npt.NDArray[np.bool_] | None
     dataset: Mapping[str, Any]
-    class_note: str = ""
+    note: str = ""
 
     @property
     def num_images(self) -> int:
@@ -231,7 +231,7 @@ def load_ground_truth(
             "categories": categories,
             "annotations": list(compress(found.entries, kept)),
         },
-        class_note="" if match is None else match.describe(),
+        note=" ".join(filter(None, ("" if match is None else match.describe(), _left_out(found.images, images)))),
     )
 
 
@@ -317,6 +317,11 @@ def _matching_images(
         f"Expected the images of `{name}` to be those of the predictions, "
         f"but {_difference(predicted, list(by_id), 'image')}{hint}."
     )
+
+
+def _left_out(annotated: Sequence[Any], images: Sequence[Any]) -> str:
+    count = len(annotated) - len(images)
+    return f"{count:,} of {len(annotated):,} annotated images have no predictions and are left out." if count else ""
 
 
 def _difference(expected: Sequence[int], found: Sequence[int], noun: str) -> str:

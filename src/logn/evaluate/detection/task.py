@@ -229,7 +229,7 @@ class DetectionTask:
 
     def notes(self, specs: Sequence[Any]) -> tuple[str, ...]:
         """What to know before reading the numbers."""
-        notes = [*self.first_notes, *filter(None, [self.truth.class_note])]
+        notes = [*self.first_notes, *filter(None, [self.truth.note])]
         if not self.store.is_complete:
             notes.append(f"The store holds {len(self.store):,} of {self.store.header.num_images:,} images.")
         if self.truth.style == "coco":

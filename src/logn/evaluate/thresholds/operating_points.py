@@ -109,7 +109,7 @@ def operating_points(
         source=read.source,
         summary={name: _summary(scored, mask, num_bootstrap, seed) for name, mask in kept.items()},
         settings={**read.settings, "labels": truth.style, "images": truth.num_images},
-        notes=tuple(filter(None, (note, truth.class_note, federated if truth.style == "lvis" else ""))),
+        notes=tuple(filter(None, (note, truth.note, federated if truth.style == "lvis" else ""))),
     )
 
 
