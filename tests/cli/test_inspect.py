@@ -47,7 +47,6 @@ def test_what_programs_read(run, stats, tmp_path):
     assert result["dead"] == ["class[3]"]
     assert result["groups"][0] == "f"
     assert result["correlation_with_log_count"]["mean"]["spearman"] > 0.9
-    assert set(result["margins"]) == {"min", "mean", "max", "background"}
     assert result["metadata"]["background"] == -1
     assert (tmp_path / "p.png").exists()
 

@@ -37,26 +37,23 @@ def test_rank_correlation_shares_ranks_between_equal_values():
     assert np.isnan(pearson([1.0], [2.0]))
 
 
-def test_the_background_is_left_out_and_gives_a_margin():
+def test_the_background_is_left_out():
     diagnosis = diagnose(_moments([9.0, -1.0, -3.0], 1.0, background=0, class_names=("bg", "cup", "spoon")))
     assert diagnosis.names == ("cup", "spoon")
-    assert diagnosis.margins["min"] == pytest.approx(-3, abs=0.2)
-    assert diagnosis.margins["max"] == pytest.approx(-1, abs=0.2)
-    assert diagnosis.margins["background"] == diagnosis.background_mean == pytest.approx(9, abs=0.2)
+    assert diagnosis.mean == pytest.approx([-1, -3], abs=0.2)
+    assert diagnosis.background_mean == pytest.approx(9, abs=0.2)
     assert "give the counts" in diagnosis.conclusion
 
 
-def test_dead_classes_set_no_margin_and_no_correlation():
+def test_dead_classes_do_not_enter_the_correlation():
     diagnosis = diagnose(_moments([0.0, -50.0, -1.0, -2.0], [1.0, 0.0, 1.0, 1.0]), [1000, 500, 100, 10])
     assert diagnosis.dead == ("class 1",)
-    assert diagnosis.margins["min"] == pytest.approx(-2, abs=0.2)
     assert diagnosis.mean_with_count.spearman == pytest.approx(1.0)
 
 
 def test_a_file_of_nothing_has_only_dead_classes():
     diagnosis = diagnose(ClassMoments(3), [5, 5, 5])
     assert diagnosis.dead == ("class 0", "class 1", "class 2")
-    assert diagnosis.margins == {}
     assert np.isnan(diagnosis.mean_with_count.pearson)
     assert "little" in diagnosis.conclusion
 

@@ -132,7 +132,7 @@ def calibrate(
     _check_ready(model, layer, fold=fold)
     _rehearse(model, layer, method, options)
     stages = collect_moments(model, layer, _with_progress(batches, progress), run, check_output=check_output)
-    for sentence in background_checks(stages[0]):
+    for sentence in background_checks(stages[0], background=stages[0].metadata.background):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     maps = tuple(_correction(moments, method, options) for moments in stages)
     affine: Maps = maps if layer.stages else maps[0]

@@ -83,7 +83,6 @@ class Diagnosis:
         mean: Mean logit.
         std: Standard deviation; NaN where fewer than two values were seen.
         alive: Whether the class was seen and varies; only such classes enter what follows.
-        margins: The margins that LogN offers, as numbers: min, mean, max, and background where there is one.
         background_mean: Mean logit of the background column, if there is one.
         skipped: Values that were not finite, over all classes.
         image_counts: Training images per class, if known.
@@ -98,7 +97,6 @@ class Diagnosis:
     mean: FloatArray
     std: FloatArray
     alive: npt.NDArray[np.bool_]
-    margins: dict[str, float]
     background_mean: float | None
     skipped: int
     image_counts: FloatArray | None
@@ -147,7 +145,6 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
         mean=mean,
         std=std,
         alive=alive,
-        margins=_margins(mean[alive], background_mean),
         background_mean=background_mean,
         skipped=int(moments.skipped.sum()),
         image_counts=image_counts,
@@ -213,13 +210,6 @@ def _with_log_count(values: FloatArray, image_counts: FloatArray, alive: npt.NDA
     return Correlation(pearson(values[use], logarithms), spearman(values[use], logarithms))
 
 
-def _margins(means: FloatArray, background_mean: float | None) -> dict[str, float]:
-    margins = {}
-    if len(means):
-        margins = {"min": float(means.min()), "mean": float(means.mean()), "max": float(means.max())}
-    return margins if background_mean is None else margins | {"background": background_mean}
-
-
 def _conclusion(mean_link: Correlation | None, std_link: Correlation | None, num_alive: int) -> str:
     if mean_link is None or std_link is None:
         return "Without the training counts it is unknown whether mean and spread follow them: give the counts."
@@ -265,21 +255,37 @@ def sanity_checks(moments: ClassMoments, *, background: int | str | None = "reco
     )
 
 
-def value_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+def value_checks(moments: ClassMoments, *, background: int | None) -> tuple[str, ...]:
     """Warnings about values that are not logits, and about a single logit without another class to compare it with."""
-    place = check_background(moments.metadata.background if background == "recorded" else background)
-    if moments.num_columns == 1 and place is None:
+    if moments.num_columns == 1 and background is None:
         return (ONE_LOGIT,)
-    sentence = _probabilities(moments)
-    return (sentence,) if sentence else ()
+    kind = _kind(moments)
+    if kind is None:
+        return ()
+    sums, activation = (" and each row sums to 1", "softmax") if kind == "softmax" else ("", "softmax or sigmoid")
+    return (
+        f"All sampled values lie between 0 and 1{sums}, as probabilities do: LogN needs the logits, before the "
+        f"{activation}.",
+    )
 
 
-def background_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
-    """A warning about a column that behaves like a background but is not declared as one."""
-    place = check_background(moments.metadata.background if background == "recorded" else background)
-    rows = moments.sample.astype(np.float64)
-    sentence = _other_background(rows, moments, place) if len(rows) >= FEWEST_ROWS else ""
-    return (sentence,) if sentence else ()
+def background_checks(moments: ClassMoments, *, background: int | None) -> tuple[str, ...]:
+    """A warning about a first or last column that behaves like a background but is not declared as one."""
+    rows, metadata = moments.sample, moments.metadata
+    is_classifier = metadata.activation == "sigmoid" or metadata.population == "images"  # they have no background
+    if is_classifier or len(rows) < FEWEST_ROWS or rows.shape[1] < FEWEST_COLUMNS:
+        return ()
+    winners = rows.argmax(axis=1)
+    share = {place: float((winners == place % rows.shape[1]).mean()) for place in _PLACES}
+    place = max((place for place in _PLACES if place != background), key=lambda place: share[place])
+    distance = moments.mean[place] - np.nanmax(np.delete(moments.mean, place))
+    if share[place] < BACKGROUND_SHARE or not distance > BACKGROUND_DISTANCE * float(np.nanmedian(moments.std)):
+        return ()
+    named = "" if background is None else f", the named background in {100 * share[background]:.0f} %"
+    return (
+        f"The {_PLACES[place]} column scores highest in {100 * share[place]:.0f} % of the sampled rows{named}, as a "
+        f"background does: if it is one, say so (`--background {_PLACES[place]}`, in Python `background={place}`).",
+    )
 
 
 def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
@@ -367,38 +373,3 @@ def _moments_of_probabilities(moments: ClassMoments) -> bool:
         return False
     most = mean * (1 - mean) * count / (count - 1)
     return bool(abs(mean.sum() - 1) < MEAN_SUM_TOLERANCE and (moments.variance <= most + MEAN_SUM_TOLERANCE).all())
-
-
-def _probabilities(moments: ClassMoments) -> str:
-    kind = _kind(moments)
-    if kind is None:
-        return ""
-    sums = " and each row sums to 1" if kind == "softmax" else ""
-    activation = "softmax" if kind == "softmax" else "softmax or sigmoid"
-    return (
-        f"All sampled values lie between 0 and 1{sums}, as probabilities do: LogN needs the logits, before the "
-        f"{activation}."
-    )
-
-
-def _other_background(rows: FloatArray, moments: ClassMoments, background: int | None) -> str:
-    """A warning about a first or last column that behaves like a background but is not declared as one."""
-    metadata = moments.metadata
-    if rows.shape[1] < FEWEST_COLUMNS or metadata.activation == "sigmoid" or metadata.population == "images":
-        return ""  # a classifier of images has no background
-    winners = rows.argmax(axis=1)
-    share = {place: float((winners == place % rows.shape[1]).mean()) for place in _PLACES}
-    place = max((place for place in _PLACES if place != background), key=lambda place: share[place])
-    if share[place] < BACKGROUND_SHARE or not _stands_out(moments, place % rows.shape[1]):
-        return ""
-    named = "" if background is None else f", the named background in {100 * share[background]:.0f} %"
-    return (
-        f"The {_PLACES[place]} column scores highest in {100 * share[place]:.0f} % of the sampled rows{named}, as a "
-        f"background does: if it is one, say so (`--background {_PLACES[place]}`, in Python `background={place}`)."
-    )
-
-
-def _stands_out(moments: ClassMoments, column: int) -> bool:
-    others = np.delete(moments.mean, column)
-    typical = float(np.nanmedian(moments.std))
-    return bool(moments.mean[column] - np.nanmax(others) > BACKGROUND_DISTANCE * typical)

@@ -101,7 +101,7 @@ def _print_recommendation(
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:
     links = {"mean": diagnosis.mean_with_count, "std": diagnosis.std_with_count}
-    fields = ("seen", "mean", "std", "dead", "margins", "skipped", "image_counts", "groups", "conclusion")
+    fields = ("seen", "mean", "std", "dead", "skipped", "image_counts", "groups", "conclusion")
     return {
         "metadata": {name: getattr(metadata, name) for name in METADATA_FIELDS},
         "classes": diagnosis.names,
@@ -139,8 +139,6 @@ def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
     recorded["background"] = {0: "first", -1: "last", None: "none"}[metadata.background]
     known = ", ".join(f"{name} {value}" for name, value in recorded.items() if value is not None)
     print_text(f"\nRecorded: {known}.")
-    margins = ", ".join(f"{name} {value:.3f}" for name, value in diagnosis.margins.items())
-    print_text(f"Margins of LogN would be: {margins or 'none, since no class is alive'}.")
     if dead := diagnosis.dead:
         names = ", ".join(dead[:5]) + (" …" if len(dead) > 5 else "")
         print_text(f"Dead: {len(dead)} of {len(diagnosis.names)} classes, never seen or without spread ({names}).")

@@ -213,7 +213,7 @@ def correct(
         unreadable=tuple(files.unreadable),
         moments=moments,
         recommendation=recommendation,
-        doubts=tuple(dict.fromkeys((*sanity_checks(moments[0]), *row_checks(moments[0])))),
+        doubts=(*sanity_checks(moments[0]), *row_checks(moments[0])),
     )
     maps: tuple[ClassAffine, ...]
     if affine is not None:
