@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
+from logn.files import require_file
 from logn.logits.proposals import Postprocessing
+from logn.strict_json import parse_json
 
 Item = TypeVar("Item")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
@@ -306,8 +308,8 @@ PRESETS = {
 }
 
 
-def preset_named(name: str) -> Preset:
-    """The preset of a name.
+def preset_named(like: str | os.PathLike[str]) -> Preset:
+    """The preset of a name, or the preprocessing of a `.json` file, which says nothing of what follows the model.
 
     Example:
         >>> preset_named("yolox").preprocessing.channels
@@ -316,8 +318,59 @@ def preset_named(name: str) -> Preset:
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected `like` to be one of yolov5, yolox, ultralytics, nanodet, detr, rtdetr,
-        imagenet, ssd, but got 'yolo'.
+        imagenet, ssd or a .json file, but got 'yolo'.
     """
-    if name not in PRESETS:
-        raise InputError(f"Expected `like` to be one of {', '.join(PRESETS)}, but got {name!r}.")
-    return PRESETS[name]
+    if like in PRESETS:
+        return PRESETS[str(like)]
+    if Path(like).suffix.lower() != ".json":
+        raise InputError(f"Expected `like` to be one of {', '.join(PRESETS)} or a .json file, but got {str(like)!r}.")
+    return Preset(read_preprocessing(like), Postprocessing(), activation=None)
+
+
+def read_preprocessing(name_or_path: str | os.PathLike[str]) -> Preprocessing:
+    """The preprocessing of a preset, or of a `.json` file that holds fields of `Preprocessing`.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.json"
+        >>> _ = path.write_text('{"size": [320, 480], "resize": "letterbox", "mean": [0.5]}')
+        >>> read_preprocessing(path).size
+        (320, 480)
+        >>> read_preprocessing("ssd").size
+        (300, 300)
+    """
+    if name_or_path in PRESETS:
+        return PRESETS[str(name_or_path)].preprocessing
+    path = Path(name_or_path)
+    require_file(path)
+    return parse_preprocessing(path.read_bytes(), f"`{path}`")
+
+
+def parse_preprocessing(text: str | bytes, name: str) -> Preprocessing:
+    """The preprocessing that a JSON object describes; `name` is what messages call it.
+
+    Example:
+        >>> parse_preprocessing('{"size": 640, "padding": 3}', "`mine.json`")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Expected `mine.json` to hold fields of Preprocessing (size, resize, mean, std,
+        max_value, layout, dtype, channels, pad_value, corner), but got `padding`.
+    """
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise InputError(f"Expected {name} to be JSON, but it cannot be read: {error}.") from error
+    allowed = [item.name for item in fields(Preprocessing)]
+    unknown = [key for key in content if key not in allowed] if isinstance(content, dict) else [type(content).__name__]
+    if unknown:
+        raise InputError(
+            f"Expected {name} to hold fields of Preprocessing ({', '.join(allowed)}), but got `{unknown[0]}`."
+        )
+    for key, count in (("size", 2), ("mean", 1), ("std", 1)):
+        if key in content and content[key] is not None:
+            value = content[key]
+            content[key] = tuple(value) if isinstance(value, list) else (value,) * count
+    try:
+        return Preprocessing(**content)
+    except TypeError as error:
+        raise InputError(f"Expected {name} to hold fields of Preprocessing, but got {content}: {error}.") from error

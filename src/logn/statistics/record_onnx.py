@@ -160,7 +160,9 @@ def record_onnx(
     logits, _ = locate_onnx_logits(file, wanted, first)
     followed_by, background = description.reading(logits.activation or activation, background)
     metadata = StatisticsMetadata(
-        class_names=_names(class_names or description.names_of(logits.num_classes), logits.num_classes, background),
+        class_names=_names(
+            class_names or description.names_of(logits.num_classes, background), logits.num_classes, background
+        ),
         background=background,
         activation=followed_by,
         layer=", ".join(logits.tensors),

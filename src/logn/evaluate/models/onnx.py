@@ -117,7 +117,9 @@ class OnnxDetector:
         self.activation = _known(found, path)
         self.num_classes = self._logits.num_classes - (self.background is not None)
         columns = self._logits.num_classes
-        self.class_names = _foreground_names(class_names, description.names_of(columns), columns, self.background)
+        self.class_names = _foreground_names(
+            class_names, description.names_of(columns, self.background), columns, self.background
+        )
         self.postprocessing = Postprocessing() if preset is None else preset.postprocessing
 
     def _settle_size(self, file: OnnxFile) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
-from logn.logits.images import PRESETS, Preprocessing, Preset, preset_named, read_rgb
+from logn.logits.images import PRESETS, Preprocessing, Preset, parse_preprocessing, preset_named, read_rgb
 from logn.logits.onnx.file import Arrays, InputSpec, OnnxFile, OnnxSession, model_inputs, random_inputs, with_shapes
 from logn.logits.proposals import Postprocessing
+from logn.strict_json import parse_json
 
 # What Hugging Face writes beside a model.
 PROCESSOR_FILE = "preprocessor_config.json"
 # Sides that models are commonly made for.
 COMMON_SIZES = (224, 256, 320, 416, 512, 640)
+_BACKGROUNDS = {"first": 0, "last": -1, "none": None}
 # Image processors of transformers, by how their names begin, and the preset of the models that they go with.
 _PROCESSORS = {
     "Detr": "detr",
@@ -64,9 +67,17 @@ class Description:
     source: str = ""
     class_names: tuple[str, ...] | None = None
 
-    def names_of(self, num_classes: int) -> tuple[str, ...] | None:
-        """The class names, if there are so many classes."""
-        return self.class_names if self.class_names is not None and len(self.class_names) == num_classes else None
+    def names_of(self, columns: int, background: int | None = None) -> tuple[str, ...] | None:
+        """The name of each of so many columns; None where the file names other classes.
+
+        Example:
+            >>> Description(class_names=("cat", "dog")).names_of(3, background=0)
+            ('background', 'cat', 'dog')
+        """
+        names = self.class_names
+        if names is not None and background is not None and len(names) == columns - 1:
+            names = ("background", *names) if background == 0 else (*names, "background")
+        return names if names is not None and len(names) == columns else None
 
     def reading(self, activation: str | None, background: int | None) -> tuple[str | None, int | None]:
         """What follows the logits, and where the background is: as it is known, else as the preset has it.
@@ -92,20 +103,32 @@ class Description:
 def describe(file: OnnxFile, like: str | None = None) -> Description:
     """What the user, the metadata of the file or a file beside it say; in this order.
 
+    Metadata are those of Ultralytics, or these keys: `class_names` or `names` (a list, or numbers to names),
+    `preprocessing` (an object of the fields of `Preprocessing`), `imgsz` or `size`, `activation` ("softmax" or
+    "sigmoid") and `background` ("first", "last" or "none").
+
     Args:
         file: The model.
-        like: The name of a preset.
+        like: The name of a preset, or a `.json` file of preprocessing.
     """
     metadata = {entry.key: entry.value for entry in file.model.metadata_props}
-    names = _names(metadata.get("names"))
-    if like is not None:
-        return Description(preset_named(like), f"like={like}", names)
-    if names is not None and {"stride", "task"} <= set(metadata):  # Ultralytics writes these three
-        return Description(_of_ultralytics(metadata), "its metadata", names)
+    names = _names(_literal(metadata.get("names", metadata.get("class_names", ""))))
     beside = file.path.parent / PROCESSOR_FILE
-    if beside.is_file():
-        return Description(_of_processor(beside), f"`{beside}`", names)
-    return Description(class_names=names)
+    if like is not None:
+        preset, source = preset_named(like), f"like={like}"
+    elif names is not None and {"stride", "task"} <= set(metadata):  # Ultralytics writes these three
+        kind = f"{metadata.get('head', '')} {metadata.get('description', '')}".lower()
+        preset, source = PRESETS["rtdetr" if "rtdetr" in kind else "ultralytics"], "its metadata"
+    elif "preprocessing" in metadata:
+        preset, source = _of_metadata(metadata, file.path), "its metadata"
+    elif beside.is_file():
+        preset, source = _of_processor(beside), f"`{beside}`"
+    else:
+        return Description(class_names=names)
+    size = _sides(_literal(metadata.get("imgsz", metadata.get("size", ""))))
+    if size is not None:
+        preset = replace(preset, preprocessing=replace(preset.preprocessing, size=size))
+    return Description(preset, source, names)
 
 
 def settle(file: OnnxFile, like: str | None = None, **given: Any) -> tuple[Preprocessing, Description]:
@@ -189,33 +212,41 @@ def _image_axes(layout: str) -> tuple[int, int]:
     return (-2, -1) if layout.endswith("CHW") else (-3, -2)
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
-    """The class names of Ultralytics' metadata: a dictionary from 0 on, or a list, written as Python does."""
-    try:
-        found = ast.literal_eval(text) if text else None
-    except (ValueError, SyntaxError):
+def _literal(text: str) -> Any:
+    """A value of the metadata, written as JSON or as Python does; None for any other text."""
+    for read in (parse_json, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return read(text)
+    return None
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    """Class names: a list, or a dictionary from 0 on."""
+    if isinstance(value, dict):
+        by_column = {str(key): name for key, name in value.items()}
+        value = [by_column.get(str(column)) for column in range(len(by_column))]
+    if not isinstance(value, list) or not value or None in value:
         return None
-    if isinstance(found, dict) and sorted(found) == list(range(len(found))):
-        found = [found[place] for place in range(len(found))]
-    return tuple(map(str, found)) if isinstance(found, list) and found else None
+    return tuple(map(str, value))
 
 
-def _of_ultralytics(metadata: dict[str, str]) -> Preset:
-    told = f"{metadata.get('head', '')} {metadata.get('description', '')}".lower()
-    preset = PRESETS["rtdetr" if "rtdetr" in told else "ultralytics"]
-    try:
-        size = ast.literal_eval(metadata.get("imgsz", ""))
-    except (ValueError, SyntaxError):
-        return preset
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    return replace(preset, preprocessing=replace(preset.preprocessing, size=sides))
+def _of_metadata(metadata: dict[str, str], path: Path) -> Preset:
+    """What generic keys say."""
+    preprocessing = parse_preprocessing(metadata["preprocessing"], f"`preprocessing` in the metadata of `{path}`")
+    activation, background = metadata.get("activation"), metadata.get("background", "none")
+    if activation not in (None, "softmax", "sigmoid") or background not in _BACKGROUNDS:
+        raise InputError(
+            f"Expected the metadata of `{path}` to hold an `activation` of softmax or sigmoid and a `background` of "
+            f"first, last or none, but got {activation!r} and {background!r}."
+        )
+    return Preset(preprocessing, Postprocessing(), activation=activation, background=_BACKGROUNDS[background])
 
 
 def _of_processor(path: Path) -> Preset:
     """The image processor of transformers, as far as it can be followed: a size to stretch to, and a normalisation."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        sides = _sides(content.get("size") or {})
+        sides = _sides(content.get("size"))
         rescaled = content.get("do_rescale", True)
         white = round(255 * float(content.get("rescale_factor", 1 / 255)), 6) if rescaled else 255.0
         normalised = content.get("do_normalize", False)
@@ -238,12 +269,12 @@ def _of_processor(path: Path) -> Preset:
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
-    """Height and width; a square where only the shorter edge is said, and None where other limits are."""
-    if not isinstance(size, dict):  # as older files have it
-        return int(size), int(size)
-    shortest = size.get("shortest_edge")
-    height, width = size.get("height", shortest), size.get("width", shortest)
-    return None if height is None or width is None else (int(height), int(width))
+    """Height and width; a square where one number is said, and None where nothing or other limits are."""
+    if isinstance(size, dict):
+        shortest = size.get("shortest_edge")
+        size = [size.get("height", shortest), size.get("width", shortest)]
+    sides = size if isinstance(size, list | tuple) else [size, size]
+    return (int(sides[0]), int(sides[1])) if len(sides) == 2 and None not in sides else None
 
 
 def _takes_images(spec: InputSpec) -> bool:

@@ -197,12 +197,12 @@ def wanted_of(
     has_background: bool = False,
 ) -> Wanted:
     """What the user says of the logits, and what is known of the model where the user says nothing."""
-    if num_classes is None and not tensors and description.class_names is not None:
-        num_classes = len(description.class_names)
     preset = description.preset
-    if preset is None:
-        return Wanted(num_classes, tensors, activation, axis, has_background)
-    return Wanted(num_classes, tensors, activation, axis, has_background, preset.start)
+    with_background = preset is not None and preset.background is not None
+    if num_classes is None and not tensors and description.class_names is not None and not with_background:
+        num_classes = len(description.class_names)
+    start = None if preset is None else preset.start
+    return Wanted(num_classes, tensors, activation, axis, has_background, start)
 
 
 class Located(NamedTuple):
