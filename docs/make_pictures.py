@@ -1,6 +1,6 @@
 """Make the pictures of the documentation from a run: `python docs/make_pictures.py runs/demo/standard/seed-0`.
 
-Figures and the picture of the problem need matplotlib; the screenshots need selenium, Chromium and its driver.
+The picture of the problem needs matplotlib; the screenshots need selenium, Chromium and its driver.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from logn_research.figures.figure_style import BLUE, GREY, PAGE, paper_style
-from logn_research.figures.figures import FIGURES, FigureOptions, draw_figure
+from logn_research.figures.draw import BLUE, GREY, PAGE, paper_style
 from PIL import Image
 
 from logn.evaluate.comparison.comparison import Comparison
@@ -25,7 +24,6 @@ from logn.report.run_folder import Run, open_run
 from logn.report.statistics_plot import GROUP_STYLES
 
 IMAGES = Path(__file__).parent / "images"
-FIGURE_IMAGES = Path(__file__).parents[1] / "research" / "docs" / "images"
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
@@ -39,8 +37,6 @@ SHOTS = (
     ("report-phone", 380, "dark", "header", "header"),
 )
 MOST_BYTES = 200_000
-# The figure that needs a second run, of a model that was trained with LogN.
-FROM_OTHER_RUNS = "online"
 
 
 def save_small(picture: Image.Image, path: Path, most_bytes: int = MOST_BYTES) -> None:
@@ -56,17 +52,6 @@ def save_small(picture: Image.Image, path: Path, most_bytes: int = MOST_BYTES) -
             break
     path.write_bytes(buffer.getvalue())
     print(f"{path}: {size[0]} x {size[1]}, {buffer.tell() / 1000:.0f} kB")
-
-
-def draw_figures(run: Run, method: str) -> None:
-    """Every figure of the paper but the one on training with LogN: research/docs/figures.md has its commands."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name in FIGURES:
-            if name == FROM_OTHER_RUNS:
-                continue
-            path = Path(folder) / "figure.png"
-            draw_figure(name, run, path, FigureOptions(method, rfs_threshold=0.04))
-            save_small(Image.open(path), FIGURE_IMAGES / f"figure-{name}.png")
 
 
 def draw_problem(run: Run, method: str) -> None:
@@ -164,11 +149,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run, as `logn demo` makes it")
     parser.add_argument("--method", default="recommended", help="the method to look at")
-    parser.add_argument("--only", choices=["figures", "problem", "screenshots"], help="one kind of picture only")
+    parser.add_argument("--only", choices=["problem", "screenshots"], help="one kind of picture only")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
     IMAGES.mkdir(exist_ok=True)
-    for name, make in (("problem", draw_problem), ("figures", draw_figures), ("screenshots", take_screenshots)):
+    for name, make in (("problem", draw_problem), ("screenshots", take_screenshots)):
         if arguments.only in (None, name):
             make(run, arguments.method)
 

@@ -7,8 +7,10 @@ else is written by hand.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,170 @@ from logn.files import write_text
 from logn_research.evidence import deployment_prior, operating_points
 
 ROOT = Path(__file__).parents[1]
+Rows = Sequence[Sequence[str]]
+
+METRICS = {
+    **{f"box {name}": name for name in ("AP", "APr", "APc", "APf")},
+    **{f"mask {name}": f"{name}-mask" for name in ("AP", "APr", "APc", "APf")},
+}
+ERROR_KINDS = ("Cls", "Miss", "FP", "FN")
+PAPER_COLUMNS = {"box AP": "box_ap", "mask AP": "ap", "mask APr": "rare", "mask APc": "common", "mask APf": "frequent"}
+SHOT_COLUMNS = {"many": "many", "medium": "medium", "few": "few", "overall": "top-1"}
+
+
+def spread(values: Iterable[float | None], *, digits: int = 1) -> str:
+    """Write a number, or the mean and the range of several.
+
+    Example:
+        >>> spread([25.43]), spread([25.0, 26.0]), spread([None])
+        ('25.4', '25.5 (25.0 to 26.0)', '-')
+    """
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    if not known:
+        return "-"
+    mean = f"{sum(known) / len(known):.{digits}f}"
+    return mean if len(known) == 1 else f"{mean} ({min(known):.{digits}f} to {max(known):.{digits}f})"
+
+
+def interval(values: Sequence[float], *, sign: bool = False) -> str:
+    """Write a mean with its 95 % interval.
+
+    Example:
+        >>> interval([60.0, 61.0, 62.0]), interval([1.0], sign=True), interval([])
+        ('61.0 ± 2.5', '+1.0', '-')
+    """
+    from logn_research.experiments.measure import half_width
+
+    if not values:
+        return "-"
+    mean, width = f"{statistics.fmean(values):{'+' if sign else ''}.1f}", half_width(values)
+    return mean if math.isnan(width) else f"{mean} ± {width:.1f}"
+
+
+def markdown(header: Sequence[str], rows: Rows) -> str:
+    """A table in Markdown, in columns of one width: the first to the left, the others to the right."""
+    widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
+    lines = [f"|:{'-' * (widths[0] + 1)}|" + "".join(f"{'-' * (width + 1)}:|" for width in widths[1:])]
+    for line in (header, *rows):
+        cells = [
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([lines[1], lines[0], *lines[2:]])
+
+
+def bench_table(content: Mapping[str, Any]) -> str:
+    """The part of a page that a table of the bench makes: its sections, then the paper's rows."""
+    parts = [
+        f"## {title}\n\n{markdown(header, rows)}\n\n{caption}" for title, header, rows, caption in _tables(content)
+    ]
+    if isinstance(content["paper"], list) and content["paper"]:
+        header = ("method", "detector", "sampler", "epochs", *PAPER_COLUMNS)
+        names = ("method", "framework", "sampler", "epochs")
+        rows = [(*(row[name] for name in names), *_paper_cells(row)) for row in content["paper"]]
+        caption = f"{content['paper_title']}, on {content['paper'][0]['data']}."
+        parts.append(f"## The paper's rows, on {content['paper'][0]['data']}\n\n{markdown(header, rows)}\n\n{caption}")
+    return "\n\n".join(parts) + "\n"
+
+
+def table_text(content: Mapping[str, Any]) -> str:
+    """The same for a terminal."""
+    return "\n\n".join(f"{caption}\n\n{markdown(header, rows)}" for _, header, rows, caption in _tables(content))
+
+
+def _tables(content: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Rows, str]]:
+    """Title, header, rows and caption of each section."""
+    for section in content["sections"]:
+        make = _accuracies if "classifier" in section["rows"][0] else _precisions
+        header, rows, caption = make(content, section)
+        yield section["title"], header, rows, f"{section['title']}. {caption}"
+
+
+def _precisions(content: Mapping[str, Any], section: Mapping[str, Any]) -> tuple[list[str], Rows, str]:
+    """Sections of detectors: what we measured, then the paper's numbers where any row has some."""
+    rows = section["rows"]
+    has = {name: any(row.get(name) for row in rows) for name in ("errors", "margin", "relative_cost", "paper")}
+    has["margin"] = has["margin"] and content["table"] == "margins"
+    has["errors"] = all(row.get("errors") for row in rows if row["metrics"]) and has["errors"]
+    header = ["method", *METRICS]
+    header += ["margin"] if has["margin"] else []
+    header += [f"{kind} error" for kind in ERROR_KINDS] if has["errors"] else []
+    header += ["training s", "with its start s", "inference"] if has["relative_cost"] else []
+    header += [f"LVIS: {name}" for name in PAPER_COLUMNS] if has["paper"] else []
+    cells = [_precision_cells(row, has) for row in rows]
+    framework = next((row["paper"]["framework"] for row in rows if row["paper"]), "")
+    paper = f"; the last columns: the paper's {framework} on LVIS v1" if has["paper"] else ""
+    seeds = len(content["settings"]["seeds"])
+    over = "" if seeds == 1 else f", mean of {seeds} seeds (lowest to highest)"
+    return header, cells, f"Points on {content['data']}{over}{paper}."
+
+
+def _precision_cells(row: Mapping[str, Any], has: Mapping[str, bool]) -> list[str]:
+    cells = [row["method"]]
+    if row["metrics"]:
+        of_seeds = row["metrics"].values()
+        cells += [spread(_points(metrics.get(name) for metrics in of_seeds)) for name in METRICS.values()]
+    else:
+        cells += ["not measured", *[""] * (len(METRICS) - 1)]
+    if has["margin"]:
+        cells.append(spread(row["margin"].values(), digits=2))
+    if has["errors"]:
+        cells += [spread(_points(gains[kind] for gains in row["errors"].values())) for kind in ERROR_KINDS]
+    if has["relative_cost"]:
+        # A correction is folded into the last layer: it costs neither training nor inference.
+        is_folded = row["correction"] != "none"
+        own = "0" if is_folded else spread(row["training_seconds"].values(), digits=0)
+        cost = "folds, none" if is_folded else spread(row["relative_cost"].values(), digits=2)
+        cells += [own, spread(row["total_seconds"].values(), digits=0), cost]
+    return cells + (_paper_cells(row["paper"]) if has["paper"] else [])
+
+
+def _points(values: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else 100 * value for value in values]
+
+
+def _paper_cells(row: Mapping[str, Any] | None) -> list[str]:
+    numbers = ["" if row is None else row[name] for name in PAPER_COLUMNS.values()]
+    return ["-" if number is None else f"{number:.1f}" if number != "" else "" for number in numbers]
+
+
+def _accuracies(content: Mapping[str, Any], section: Mapping[str, Any]) -> tuple[list[str], Rows, str]:
+    """Sections of classifiers: accuracies, the change against the baseline, calibration, the paper's accuracies."""
+    rows = {row["method"]: row for row in section["rows"]}
+    has_paper = any(row["paper"] for row in rows.values())
+    data = content["paper"]["data"]
+    header = ["method", *SHOT_COLUMNS, "change", "ECE"]
+    header += [f"{data}: {name}" for name in SHOT_COLUMNS] if has_paper else []
+    baselines = list(dict.fromkeys(row["baseline"] for row in rows.values()))
+    against = baselines[0] if len(baselines) == 1 else "the uncorrected classifier of its kind"
+    count = len(content.get("seeds") or content["settings"]["seeds"])
+    seeds = f", mean of {count} seeds ± 95 % interval of the mean" if count > 1 else ""
+    paper = f"; last columns: the paper's {content['paper']['model']} on {data}" if has_paper else ""
+    caption = (
+        f"Accuracy in percent on {content['data']}{seeds}; change: of overall accuracy against {against}, seed by "
+        f"seed{paper}."
+    )
+    return header, [_accuracy_cells(row, rows[row["baseline"]], has_paper) for row in rows.values()], caption
+
+
+def _accuracy_cells(row: Mapping[str, Any], before: Mapping[str, Any], has_paper: bool) -> list[str]:
+    paper = ["" if not row["paper"] else f"{row['paper'][name]:.1f}" for name in SHOT_COLUMNS] if has_paper else []
+    if not row["metrics"]:
+        return [row["method"], "not measured", *[""] * (len(SHOT_COLUMNS) + 1), *paper]
+
+    def values(metric: str, of: Mapping[str, Any] = row) -> dict[str, float]:
+        return {
+            seed: 100 * numbers[metric] for seed, numbers in of["metrics"].items() if numbers.get(metric) is not None
+        }
+
+    cells = [interval(list(values(metric).values())) for metric in SHOT_COLUMNS.values()]
+    old = values("top-1", before)
+    changes = [value - old[seed] for seed, value in values("top-1").items() if seed in old]
+    change = "" if row is before else interval(changes, sign=True)
+    return [row["method"], *cells, change, interval(list(values("ECE").values())), *paper]
+
+
 #: From the content of a JSON file to Markdown, by the name of the file.
 TABLES: dict[str, Callable[[Any], str]] = {
     "deployment-prior": deployment_prior.results,
@@ -34,7 +200,8 @@ def filled(text: str, results: Path = ROOT / "results") -> str:
 
     def block(match: re.Match[str]) -> str:
         content = json.loads((results / f"{match[2]}.json").read_text(encoding="utf-8"))
-        return f"{match[1]}{TABLES[match[2]](content)}{match[3]}"
+        make: Callable[[Any], str] = TABLES.get(match[2], bench_table)
+        return f"{match[1]}{make(content)}{match[3]}"
 
     return _BLOCK.sub(block, text)
 

@@ -2,296 +2,160 @@
 
 from __future__ import annotations
 
+import json as json_module
 import shlex
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.cli import options
-from logn.cli.console import echo, print_json, print_note, text_style
+from logn.cli.console import echo, print_json, print_note
 from logn.errors import InputError
-from logn_research.cli.shared import Progress, step_reporter, verb_group
+from logn.files import write_text
+from logn_research.cli.shared import Device, Images, Json, Progress, step_reporter
 
 if TYPE_CHECKING:
-    from logn_research.experiments.bench_detectors import BenchLength
-    from logn_research.experiments.classifier_spec import ClassifierProblem
-
-bench = verb_group(
-    "Run the paper's tables on detectors that are trained here; what is there already is not done again."
-)
-
-#: Tables of detectors by name: each is a module of `logn_research.experiments` with an `EXPERIMENT`.
-TABLES = {
-    "table1": "Every rival, with and without repeat factor sampling (the paper's table 1).",
-    "components": "Mean, standard deviation and margin of LogN, alone and together (the paper's table 2).",
-    "margins": "The margin of the foreground against the background (the paper's table 3).",
-    "online": "LogN during training or after it (the paper's figure on online LogN).",
-    "samplers": "Corrections after random, repeat factor and class-balanced sampling.",
-}
-#: The module of each table in `logn_research.experiments`.
-MODULES = {name: name for name in TABLES} | {"online": "online_table", "samplers": "sampler_table"}
-EXAMPLES = """
-
-Prints the table and writes it, with the paper's numbers beside ours, as Markdown and JSON. Trained models, statistics,
-predictions and measurements stay in the folder of `--root`; a second call goes on where the first one stopped.
-
-Examples:
-  logn bench {name} --quick
-  logn bench {name} --jobs 2 -o docs/results
-  logn bench {name} --seeds 3 --jobs 8
-  logn bench {name} --data lvis_v1_train.json --test lvis_v1_val.json --images coco -m mask-rcnn-r101
-"""
-
-RootOption = Annotated[Path, typer.Option(help="Folder where trained models and all else is kept.")]
-QuickOption = Annotated[
-    bool, typer.Option("--quick", help="40 classes and 250 iterations: does everything run? Not for numbers.")
-]
-SeedsOption = Annotated[int, typer.Option(help="How many seeds; the table then has mean and range.")]
-JobsOption = Annotated[int, typer.Option(help="Detectors to train side by side, each with one thread.")]
-IterationsOption = Annotated[
-    int | None,
-    typer.Option(help="Iterations of a whole training, by default 800; a second stage has a quarter of them."),
-]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as Markdown and JSON.")]
-TrainOption = Annotated[
-    bool, typer.Option("--train/--measure-only", help="Train what is missing, or report those rows as not trained.")
-]
-
-DataOption = Annotated[
-    Path | None, typer.Option(help="LVIS or COCO annotations to train on, in place of glyph scenes; with --test.")
-]
-TestOption = Annotated[Path | None, typer.Option(help="Annotations to test on, with --data.")]
-ImagesOption = Annotated[Path | None, typer.Option(help="Folder that the image paths start from, with --data.")]
-ModelOption = Annotated[str, typer.Option("--model", "-m", help="As `logn train --model`.")]
-WeightsOption = Annotated[Path | None, typer.Option(help="Weights of the backbone, with --data.")]
-EpochsOption = Annotated[
-    float | None,
-    typer.Option(help="Epochs of a whole training, with --data; default: the preset's. A second stage has a quarter."),
-]
-
-GLYPHS, IMAGENET_LT = "glyphs", "imagenet-lt"
-EQL_IMAGENET_LT = "eql-softmax:threshold=0.00043"
-QUICK_EPOCHS = 3
+    from logn_research.experiments.specs import Problem
 
 
-def table_command(name: str) -> Callable[..., None]:
-    """The command that runs the table of this name."""
+class Name(StrEnum):
+    """The tables."""
 
-    def command(
-        root: RootOption = Path("runs/bench"),
-        output: OutputOption = Path("bench-results"),
-        quick: QuickOption = False,
-        seeds: SeedsOption = 1,
-        jobs: JobsOption = 2,
-        iterations: IterationsOption = None,
-        data: DataOption = None,
-        test: TestOption = None,
-        images: ImagesOption = None,
-        model: ModelOption = "small",
-        weights: WeightsOption = None,
-        epochs: EpochsOption = None,
-        device: options.Device = "auto",
-        train: TrainOption = True,
-        show_progress: Progress = None,
-        json: options.Json = False,
-    ) -> None:
-        from logn_research.experiments.artifact_cache import ArtifactCache
-        from logn_research.experiments.bench_pages import to_dict, to_text, write_pages
-        from logn_research.experiments.run_experiment import run_experiment
-
-        if seeds < 1:
-            raise InputError(f"Expected `--seeds` to be at least 1, but got {seeds}.")
-        files: dict[str, Any] = {
-            "--data": data,
-            "--test": test,
-            "--images": images,
-            "--weights": weights,
-            "--epochs": epochs,
-        }
-        length = replace(_length(files, iterations, quick=quick), model=model, device=device)
-        experiment = import_module(f"logn_research.experiments.{MODULES[name]}").EXPERIMENT
-        cache = ArtifactCache(root, jobs=jobs, step=step_reporter(show_progress))
-        result = run_experiment(experiment, cache, length=length, seeds=range(seeds), train=train)
-        words = ["logn bench", name, *(["--quick"] if quick else []), "--seeds", str(seeds)]
-        words += [] if model == "small" else ["--model", model]
-        words += [] if data is None or test is None else ["--data", data.name, "--test", test.name]
-        words += [] if iterations is None else ["--iterations", str(iterations)]
-        text = " ".join([*words, *output_words(output)])
-        show_table(
-            to_text(result, text_style()),
-            to_dict(result, text),
-            write_pages(result, output, text),
-            failures=result.failures,
-            folder=root,
-            measured=any(section.measured() for section in result.sections),
-            as_json=json,
-        )
-
-    command.__doc__ = TABLES[name] + EXAMPLES.format(name=name)
-    return command
+    table1 = "table1"
+    components = "components"
+    margins = "margins"
+    online = "online"
+    samplers = "samplers"
+    imagenet_lt = "imagenet-lt"
 
 
-def _length(files: Mapping[str, Any], iterations: int | None, *, quick: bool) -> BenchLength:
-    """Size of the problem and length of the training: drawn scenes, or data that is read."""
-    from logn_research.experiments.bench_detectors import BENCHMARK, QUICK, BenchLength
-    from logn_research.experiments.detector_spec import DetectionProblem
-
-    data, test = files["--data"], files["--test"]
-    if data is None:
-        extra = next((option for option, value in files.items() if value is not None), None)
-        if extra is not None:
-            raise InputError(f"Expected `{extra}` only with `--data`, but got no `--data`.")
-        length = QUICK if quick else BENCHMARK
-        return length if iterations is None else replace(length, iterations=iterations)
-    if test is None:
-        raise InputError("Expected `--test` to name the annotations to test on, with `--data`, but got none.")
-    if quick:
-        raise InputError("Expected `--quick` only without `--data`, but got both; shorten it with `--epochs`.")
-    if iterations is not None and files["--epochs"] is not None:
-        raise InputError("Expected one of `--iterations` and `--epochs`, but got both.")
-    for path in (data, test):
-        if not path.is_file():
-            raise InputError(f"Expected `{path}` to be an annotation file, but there is none.")
-    names = ("--images", "--weights", "--epochs")
-    problem = DetectionProblem(data, test, *(files[name] for name in names))
-    return BenchLength(iterations=iterations, problem=problem)
-
-
-def imagenet_lt(
-    dataset: Annotated[str, typer.Option(help="`glyphs`, which are drawn, or `imagenet-lt`, with --data.")] = GLYPHS,
-    data: Annotated[Path | None, typer.Option(help="`ImageNet_LT_train.txt`, the other lists beside it.")] = None,
-    images: Annotated[Path | None, typer.Option(help="Folder that the paths of the lists start from.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Network; by default `small` for glyphs and `resnext50` for ImageNet-LT.")
+def bench(
+    table: Annotated[
+        Name,
+        typer.Argument(
+            help="table1: every rival, with and without repeat factor sampling. components (table 2): mean, std and "
+            "margin of LogN. margins (table 3). online: LogN during training or after it. samplers: corrections after "
+            "random, repeat factor and class-balanced sampling. imagenet-lt: classifiers."
+        ),
+    ],
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Annotations, or ImageNet_LT_train.txt, in place of glyphs.")
     ] = None,
-    root: Annotated[Path, typer.Option(help="Folder where data, classifiers and logits are kept.")] = Path(
-        "runs/bench"
+    test: Annotated[Path | None, typer.Option(help="Annotations to test detectors on, with --data.")] = None,
+    images: Images = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="As `logn train --model`.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights of the backbone, with --data.")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Of a whole training of a detector, default 800; second stages: a quarter.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Of a whole training; default: the preset's.")] = None,
+    precision: Annotated[str, typer.Option(help="Of the training: auto, full or mixed.")] = "auto",
+    threshold: Annotated[float, typer.Option(help="Detections need a higher score; LVIS's usual one is 1e-4.")] = 0.0,
+    population: Annotated[
+        str, typer.Option(help="What LogN's statistics are of: proposals, or sampled regions, as the official code.")
+    ] = "proposals",
+    estimator: Annotated[
+        str, typer.Option(help="exact, moving-average (as the official code) or moving-average-debiased.")
+    ] = "exact",
+    stages: Annotated[
+        str, typer.Option(help="Of a cascade: correct each stage by its own statistics, or the average.")
+    ] = "each",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the table then has mean and range.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes: does everything run? Not for numbers.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train/--measure-only", help="Train what is missing, or report those rows as not trained.")
+    ] = True,
+    jobs: Annotated[int, typer.Option(min=1, help="Models to train side by side, each with one thread.")] = 2,
+    root: Annotated[Path, typer.Option(help="Folder where trained models and all else is kept.")] = Path("runs/bench"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as JSON.")] = Path(
+        "bench-results"
     ),
-    output: OutputOption = Path("bench-results"),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="20 classes and 3 epochs: does everything run? Not for numbers.")
-    ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the table has mean and interval.")] = 3,
-    jobs: Annotated[int, typer.Option(min=1, help="Classifiers to train side by side, each with one thread.")] = 2,
-    epochs: Annotated[
-        float | None, typer.Option(help="Epochs of a whole training; by default 24 for glyphs, 90 for ImageNet-LT.")
-    ] = None,
-    device: options.Device = "auto",
-    train: TrainOption = True,
-    show_progress: Progress = None,
-    as_json: options.Json = False,
+    device: Device = "auto",
+    progress: Progress = None,
+    json: Json = False,
 ) -> None:
-    """Every row of the paper's ImageNet-LT table and of its components, with the paper's numbers beside ours.
+    """Run a table of the paper on models that are trained here, with the paper's numbers beside ours.
 
-    Prints the tables and writes them as Markdown and JSON. Data, trained classifiers, logits and measurements stay in
-    the folder of `--root`; a second call goes on where the first one stopped.
+    Prints the table and writes it as JSON. Trained models, statistics, predictions and measurements stay in the folder
+    of `--root`; a second call goes on where the first one stopped.
 
-    Examples:
-      logn bench imagenet-lt --quick
-      logn bench imagenet-lt --dataset glyphs --jobs 2 -o docs/results
-      logn bench imagenet-lt --dataset imagenet-lt --data ImageNet_LT_train.txt --images imagenet --seeds 1
+    Examples: `logn bench table1 --quick`; `logn bench margins --seeds 2 --jobs 2 -o research/results`;
+    `logn bench table1 -d lvis_v1_train.json --test lvis_v1_val.json --images coco -m mask-rcnn-r101 --weights
+    resnet101.pth --device cuda --jobs 1`.
     """
-    from logn_research.experiments.artifact_cache import ArtifactCache
-    from logn_research.experiments.classifier_measurements import describe_data, run_sections
-    from logn_research.experiments.classifier_pages import ClassifierBench, to_dict, to_text, write_pages
-    from logn_research.experiments.classifier_spec import ClassifierSpec
+    from logn_research.experiments.cache import ArtifactCache
+    from logn_research.experiments.measure import Protocol, run_table
+    from logn_research.pages import table_text
 
-    problem = replace(_problem(dataset, data, images, model, epochs, quick=quick), device=device)
-    length = "quick" if quick else "classification"
-    folder = root / (f"{dataset}-{length}" if epochs is None else f"{dataset}-{length}-{epochs:g}-epochs")
-    cache = ArtifactCache(folder, jobs=jobs, step=step_reporter(show_progress))
-    cache.draw(ClassifierSpec(seed=seed, problem=problem) for seed in range(seeds))
-    found = run_sections(cache, problem, range(seeds), train=train)
-    bench = ClassifierBench(problem, tuple(range(seeds)), found, describe_data(cache, problem, 0))
-    command = _command(dataset, quick, seeds, epochs, output)
-    show_table(
-        to_text(bench, text_style()),
-        to_dict(bench, command),
-        write_pages(bench, output, command),
-        failures=bench.failures,
-        folder=folder,
-        measured=bench.measured,
-        as_json=as_json,
+    is_detection = table != Name.imagenet_lt
+    problem = choose_problem(is_detection, data, test, quick=quick)
+    given: dict[str, Any] = {"images": images, "weights": weights, "model": model, "epochs": epochs}
+    given |= {"iterations": iterations} if is_detection else {}
+    if data is None and (images is not None or weights is not None):
+        raise InputError("Expected `--images` and `--weights` only with `--data`, but got one of them.")
+    if iterations is not None and epochs is not None:
+        raise InputError("Expected one of `--iterations` and `--epochs`, but got both.")
+    problem = replace(problem, **{name: value for name, value in given.items() if value is not None})
+    if epochs is not None:
+        problem = replace(problem, iterations=None)
+    problem = replace(problem, device=device, precision=precision)
+    folder = root if is_detection else root / f"classification{'' if epochs is None else f'-{epochs:g}-epochs'}"
+    cache = ArtifactCache(folder / "quick" if quick else folder, jobs=jobs, step=step_reporter(progress))
+    told = {"--seeds": seeds, "--model": model, "--iterations": iterations, "--epochs": epochs, "--data": data}
+    told |= {"--threshold": threshold or None, "--population": population, "--estimator": estimator, "--stages": stages}
+    usual = ("proposals", "exact", "each", None)
+    words = [f"{option} {_word(value)}" for option, value in told.items() if value not in usual]
+    command = " ".join(["logn bench", table, *(["--quick"] if quick else []), *words])
+    content = run_table(
+        table,
+        cache,
+        problem,
+        range(seeds),
+        protocol=Protocol(threshold, population, estimator, stages),
+        train=train,
+        command=command,
     )
-
-
-def _problem(
-    dataset: str, data: Path | None, images: Path | None, model: str | None, epochs: float | None, *, quick: bool
-) -> ClassifierProblem:
-    from logn_research.datasets.glyphs.settings import GlyphClassSettings
-    from logn_research.experiments.classifier_spec import GLYPH_CLASSES, ClassifierProblem
-
-    if dataset == GLYPHS:
-        if data is not None or images is not None:
-            raise InputError("Expected `--data` and `--images` with `--dataset imagenet-lt` only, but got one of them.")
-        problem = replace(GLYPH_CLASSES, model=model or "small", epochs=epochs)
-        if not quick:
-            return problem
-        glyphs = GlyphClassSettings(20, 120, 3, dev=5, test=10)
-        return replace(problem, glyphs=glyphs, epochs=epochs or QUICK_EPOCHS, stage_epochs=2)
-    if dataset != IMAGENET_LT:
-        raise InputError(f"Expected `--dataset` to be one of ('{GLYPHS}', '{IMAGENET_LT}'), but got {dataset!r}.")
-    if data is None:
-        raise InputError("Expected `--data` to name ImageNet-LT's training list, but got none.")
-    return ClassifierProblem(
-        "ImageNet-LT", data=data, images=images, model=model or "resnext50", epochs=epochs, eql=EQL_IMAGENET_LT
-    )
-
-
-def _command(dataset: str, quick: bool, seeds: int, epochs: float | None, output: Path) -> str:
-    """The command that makes the page, without paths that mean something on this machine only."""
-    words = ["logn bench imagenet-lt", "--dataset", dataset, *(["--quick"] if quick else []), "--seeds", str(seeds)]
-    words += [] if epochs is None else ["--epochs", f"{epochs:g}"]
-    return " ".join([*words, *output_words(output)])
-
-
-def output_words(output: Path) -> list[str]:
-    """The option for the folder, as a page tells it, where the path means the same on other machines.
-
-    Example:
-        >>> output_words(Path("docs/results")), output_words(Path("/home/me/results"))
-        (['-o', 'docs/results'], [])
-    """
-    return [] if output.is_absolute() else ["-o", shlex.quote(output.as_posix())]
-
-
-def show_table(
-    text: str,
-    result: Mapping[str, Any],
-    files: Mapping[str, Any],
-    *,
-    failures: Sequence[str],
-    folder: Path,
-    measured: bool,
-    as_json: bool,
-) -> None:
-    """Print a table, and leave with an error where nothing of it was measured.
-
-    Args:
-        text: The table.
-        result: The same as plain values.
-        files: The pages that were written, by their form.
-        failures: What could not be trained, in sentences.
-        folder: Where everything else is.
-        measured: Whether any row has numbers.
-        as_json: Print `result` in place of `text`.
-    """
-    for sentence in failures:
-        print_note(f"Failed: {sentence}")
-    if as_json:
-        print_json({**result, "files": files})
+    output.mkdir(parents=True, exist_ok=True)
+    file = output / f"{table}.json"
+    write_text(file, json_module.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    rows = [row for section in content["sections"] for row in section["rows"]]
+    for reason in dict.fromkeys(failure for row in rows for failure in row["failures"].values()):
+        print_note(f"Failed: {reason}")
+    if json:
+        print_json({**content, "file": file})
     else:
-        echo(text)
-        echo(f"\nWritten to {files['markdown']} and {files['json']}; everything else is in {folder}.")
-    if not measured:
+        echo(table_text(content))
+        echo(f"\nWritten to {file}; everything else is in {root}.")
+    if not any(row["metrics"] for row in rows):
         raise typer.Exit(1)
 
 
-for _name, _help in TABLES.items():
-    bench.command(_name, short_help=_help)(table_command(_name))
-_help = "Every row of the paper's ImageNet-LT table, and its components of LogN."
-bench.command("imagenet-lt", short_help=_help)(imagenet_lt)
+def _word(value: Any) -> str:
+    """A value as a command has it, without folders that mean something on this machine only."""
+    return (
+        shlex.quote(value.name) if isinstance(value, Path) else f"{value:g}" if isinstance(value, float) else str(value)
+    )
+
+
+def choose_problem(is_detection: bool, data: Path | None, test: Path | None, *, quick: bool) -> Problem:
+    """What is learnt: drawn scenes or classes, or data that is read."""
+    from logn_research.experiments.specs import CLASSES, QUICK_CLASSES, QUICK_SCENES, SCENES, Problem
+
+    if data is None:
+        if test is not None:
+            raise InputError("Expected `--test` only with `--data`, but got no `--data`.")
+        if is_detection:
+            return QUICK_SCENES if quick else SCENES
+        return QUICK_CLASSES if quick else CLASSES
+    if quick:
+        raise InputError("Expected `--quick` only without `--data`, but got both; shorten it with `--epochs`.")
+    if is_detection and test is None:
+        raise InputError("Expected `--test` to name the annotations to test on, with `--data`, but got none.")
+    for path in (data, test):
+        if path is not None and not path.is_file():
+            raise InputError(f"Expected `{path}` to be a file, but there is none.")
+    if is_detection:
+        return Problem(data.stem, train=data, test=test, model="small")
+    return Problem("ImageNet-LT", train=data, model="resnext50", eql="eql-softmax:threshold=0.00043")

@@ -1,15 +1,17 @@
-"""`logn figure`: the figures of the paper, from one's own run."""
+"""`logn figure`: the figures of the paper, from one's own run or table."""
 
 from __future__ import annotations
 
+import json as json_module
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from logn.cli import options
-from logn.cli.console import echo, print_json
+from logn.cli.console import echo, print_json, progress
+from logn.errors import InputError
+from logn_research.cli.shared import Images, Json, Overwrite, Progress, check_output
 
 
 class Name(StrEnum):
@@ -25,54 +27,100 @@ class Name(StrEnum):
     margin_effect = "margin-effect"
 
 
+FROM_TABLES = (Name.online, Name.tide, Name.tide_components)
+
+
 def figure(
     name: Annotated[Name, typer.Argument(help="Which figure.")],
-    run: Annotated[Path, typer.Argument(help="Folder of the run: what `logn compare -o` or `logn demo` wrote.")],
+    source: Annotated[
+        Path, typer.Argument(help="Run of `logn train`; for online, tide and tide-components the JSON of `logn bench`.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="A .svg, .png or .pdf file.")],
-    method: options.Method = None,
-    overwrite: options.Overwrite = False,
-    online: Annotated[
-        list[Path] | None,
-        typer.Option("--online", help="online: run folder of a model trained with LogN; twice for two margins."),
-    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", "-d", help="The training annotations of the run.")] = None,
+    images: Images = None,
     resampled: Annotated[
-        Path | None,
-        typer.Option(help="logit-statistics: run folder of the same model trained with repeat factor sampling."),
+        Path | None, typer.Option(help="logit-statistics: run of the same model trained with repeat factor sampling.")
     ] = None,
-    repeat_threshold: Annotated[
-        float,
-        typer.Option(help="label-shift, logit-statistics: of repeat factor sampling."),
-    ] = 0.001,
-    predictions: Annotated[
-        Path | None, typer.Option("--predictions", "-p", help="Where they are, if not in the run.")
+    repeat_threshold: Annotated[float, typer.Option(help="Of repeat factor sampling; glyph scenes: 0.04.")] = 0.001,
+    section: Annotated[
+        str | None, typer.Option(help="Title of the section of a table; by default the paper's.")
     ] = None,
-    statistics: options.Statistics = None,
-    data: options.OptionalData = None,
-    counts: options.Counts = None,
-    json: options.Json = False,
+    max_images: Annotated[int | None, typer.Option(min=1, help="Training images to look at, drawn at random.")] = 600,
+    overwrite: Overwrite = False,
+    shown: Progress = None,
+    json: Json = False,
 ) -> None:
-    """Draw a figure of the paper from your own run, ready for a paper: vector or bitmap, colour-blind safe.
+    """Draw a figure of the paper, of the paper's LogN: vector or bitmap, colour-blind safe.
 
-    `label-shift` (Fig. 1a) and `background-ratio` (1b): what samplers and the background do to the labels.
-    `logit-statistics` (2) and `positive-statistics` (6): mean and variance per class, over all or positive samples.
-    `online` (3): training with LogN beside LogN afterwards. `tide` (4), `tide-components` (5): kinds of error.
-    `margin-effect` (appendix): how a negative margin raises the weight of the background.
+    From a run and its training images: label-shift (Fig. 1a) and background-ratio (1b), what samplers and background do
+    to the labels; logit-statistics (2) and positive-statistics (6), mean and variance per class of all or positive
+    proposals; margin-effect (appendix). From a table: online (3), tide (4) and tide-components (5), kinds of error.
 
-    Examples:
-      logn figure logit-statistics runs/demo/standard/seed-0 -o statistics.pdf
-      logn figure tide run -m recommended -o tide.svg
-      logn figure positive-statistics run -p store -a lvis_v1_val.json --counts lvis_v1_train.json -o positives.png
+    Examples: `logn figure label-shift runs/glyphs -d glyphs/train.json --repeat-threshold 0.04 -o shift.svg`;
+    `logn figure tide bench-results/components.json -o tide.svg`.
     """
-    from logn.report.run_folder import open_run
-    from logn_research.figures.figure_style import check_format
-    from logn_research.figures.figures import FigureOptions, draw_figure
+    from logn_research.figures import data as figure_data
+    from logn_research.figures import draw
 
-    check_format(output)
-    options.check_output(output, overwrite=overwrite)
-    places = {"predictions": predictions, "statistics": statistics, "annotations": data, "counts": counts}
-    chosen = FigureOptions(method, online or None, repeat_threshold, resampled)
-    draw_figure(name.value, open_run(run, places=places), output, chosen)
+    draw.check_format(output)
+    check_output(output, overwrite=overwrite)
+    with draw.paper_style() as make:
+        if name in FROM_TABLES:
+            made = _from_table(name, source, section, make)
+        else:
+            training, seen = _training_pass(source, data, images, max_images, shown)
+            if name is Name.label_shift:
+                made = draw.draw_label_shift(figure_data.label_shift(training, seen, threshold=repeat_threshold), make)
+            elif name is Name.background_ratio:
+                made = draw.draw_background_ratio(figure_data.background_ratio(seen), make)
+            elif name is Name.margin_effect:
+                background = seen.moments.metadata.background
+                means = [mean for column, mean in enumerate(seen.moments.mean) if column != background]
+                made = draw.draw_margin_effect(figure_data.margin_effect(own=float(min(means))), make)
+            else:
+                of_positives = name is Name.positive_statistics
+                moments = seen.positives if of_positives else seen.moments
+                statistics = figure_data.logit_statistics(moments, training.instance_counts)
+                other = None
+                if resampled is not None:
+                    _, again = _training_pass(resampled, data, images, max_images, shown)
+                    shares = figure_data.resampled_shares(training, repeat_threshold)
+                    other = figure_data.logit_statistics(again.moments, training.instance_counts, shares)
+                samples = "positive samples only" if of_positives else "all samples"
+                made = draw.draw_logit_statistics(statistics, make, samples, other)
+        draw.save_figure(made, output)
     if json:
         print_json({"figure": output, "name": name.value, "bytes": output.stat().st_size})
     else:
         echo(f"{name.value}: {output}")
+
+
+def _from_table(name: Name, source: Path, section: str | None, make: Any) -> Any:
+    from logn_research.figures import data as figure_data
+    from logn_research.figures import draw
+
+    if source.suffix != ".json" or not source.is_file():
+        raise InputError(f"Expected `{source}` to be the JSON file of `logn bench`, but it is not.")
+    table = json_module.loads(source.read_text(encoding="utf-8"))
+    if name is Name.online:
+        return draw.draw_online(figure_data.online_comparison(table, section), make)
+    labels = list(figure_data.ERROR_ROWS)
+    chosen = [labels[0], labels[-1]] if name is Name.tide else labels
+    return draw.draw_errors(figure_data.error_panels(table, chosen, section), make)
+
+
+def _training_pass(
+    run: Path, data: Path | None, images: Path | None, max_images: int | None, shown: bool | None
+) -> tuple[Any, Any]:
+    """The training images, and what the detector of a run says of them."""
+    from logn.labels.dataset import DetectionDataset
+    from logn.labels.training_annotations import find_annotations
+    from logn_research.figures.data import training_pass
+    from logn_research.training.train import load_detector
+
+    if data is None:
+        raise InputError("Expected `--data` to name the training annotations, from whose images the figure is drawn.")
+    training = DetectionDataset(find_annotations(data), images)
+    detector = load_detector(run, num_classes=training.num_classes)
+    with progress("Training images", total=min(max_images or len(training), len(training)), shown=shown) as advance:
+        return training, training_pass(detector, training, max_images=max_images, progress=advance)

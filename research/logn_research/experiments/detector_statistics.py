@@ -1,20 +1,23 @@
-"""Statistics of a detector's logits that experiments compare: of kept proposals, of positives, of sampled regions."""
+"""Statistics of a detector's logits that tables compare: of proposals, positives, sampled regions, single stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from logn.calibrators.affine import ClassAffine
+from logn.deploy.attach import attach
 from logn.errors import InputError
-from logn.evaluate.detection.assignment import columns_of
 from logn.evaluate.models.collect import as_tensor
-from logn.evaluate.models.proposal_statistics import class_columns, start_statistics
-from logn.evaluate.store.predict import match_detector
 from logn.labels.dataset import DetectionDataset
-from logn.statistics.moments import ClassMoments
+from logn.logits.layer import fingerprint
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.record import default_sample_rows, record
+from logn_research.assignment import columns_of
 from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler
 from logn_research.estimators import Statistics, add_batch
 from logn_research.training.augmentation import Augmentation
@@ -28,7 +31,6 @@ def collect_detector_statistics(
     max_images: int | None = None,
     batch: int = 8,
     seed: int = 0,
-    sample_rows: int | None = None,
     estimator: Callable[..., Statistics] = ClassMoments,
     progress: Callable[[int], object] = lambda count: None,
 ) -> ClassMoments:
@@ -43,31 +45,22 @@ def collect_detector_statistics(
         max_images: How many of them at most, drawn at random without repetition; all by default.
         batch: Images per forward pass.
         seed: Of the draw.
-        sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
         estimator: `ClassMoments`, or an estimator of `logn_research.estimators`, such as
             `partial(MovingAverage, momentum=0.1)`. Every image is a batch of a moving average. A positive is a proposal
             that overlaps an object by half; it counts for the class of the object that it overlaps most.
         progress: Called with the number of images whenever some are done.
     """
-    _check_counts(max_images, batch)
-    match = match_detector(detector, dataset.class_names)
-    statistics: Statistics | None = None
-    order = np.random.default_rng(seed).permutation(len(dataset))[:max_images]
+    order = _drawn(detector, dataset, max_images, seed)
+    statistics = _start(detector, dataset, estimator)
     for start in range(0, len(order), batch):
-        chosen = [int(index) for index in order[start : start + batch]]
-        found = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
-        for index, proposals in zip(chosen, found, strict=True):
-            if statistics is None:
-                columns = class_columns(detector, proposals.num_columns)
-                exact = start_statistics(detector, match.model_names, proposals.num_columns, sample_rows)
-                statistics = _like(exact, estimator)
+        chosen = order[start : start + batch]
+        proposed = detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
+        for index, proposals in zip(chosen, proposed, strict=True):
             # Every image is a batch, as in the paper's code.
-            labels = columns_of(proposals, dataset, index, columns, match.model_of_label)
+            labels = columns_of(proposals, dataset, index, detector.background)
             add_batch(statistics, proposals.logits, labels)
         progress(len(chosen))
-    if statistics is None:
-        raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
-    return statistics if isinstance(statistics, ClassMoments) else statistics.moments()
+    return _finished(statistics)
 
 
 def collect_sampled_statistics(
@@ -79,7 +72,6 @@ def collect_sampled_statistics(
     repeat_threshold: float = PAPER_THRESHOLD,
     max_images: int | None = None,
     seed: int = 0,
-    sample_rows: int | None = None,
     estimator: Callable[..., Statistics] = ClassMoments,
     progress: Callable[[int], object] = lambda count: None,
 ) -> tuple[ClassMoments, ...]:
@@ -97,45 +89,107 @@ def collect_sampled_statistics(
         repeat_threshold: Of the repeat-factor samplers.
         max_images: How many images at most, repeats included; an epoch by default.
         seed: Of their order, the augmentation and the sampled regions.
-        sample_rows: Rows to keep for matching thresholds; by default 4096, or what fits into 4 MiB.
         estimator: As in `collect_detector_statistics`.
         progress: Called with the number of images whenever some are done.
     """
-    _check_counts(max_images, 1)
-    names = match_detector(detector, dataset.class_names).model_names
-    if not hasattr(detector, "sample_logits"):
-        raise InputError("Expected a detector that samples regions in training, but got one that has every point.")
     order = make_sampler(sampler, dataset, threshold=repeat_threshold)
     images = min(max_images or np.iinfo(np.int64).max, len(order.indices(0, seed)))
     read = SampleCache(dataset, masks=False).__getitem__
     batches = DetectorBatches(ImageStream(order, 1, seed), read, augmentation, masks=False)
-    stages = tuple[Statistics, ...]()
+    paths = detector.logit_layer_paths
+    stages = [_start(detector, dataset, estimator) for _ in paths]
     with torch.random.fork_rng(devices=[]):
         for iteration in range(images):
             torch.manual_seed(int(np.random.SeedSequence((seed, iteration)).generate_state(1)[0]))
             batch = batches[iteration]
-            found = detector.sample_logits(batch.images, batch.targets)
-            if not stages:
-                exact = start_statistics(detector, names, found[0].logits.shape[1], sample_rows)
-                stages = tuple(_like(exact, estimator) for _ in found)
-            for statistics, sampled in zip(stages, found, strict=True):
+            for statistics, sampled in zip(stages, detector.sample_logits(batch.images, batch.targets), strict=True):
                 add_batch(statistics, sampled.logits, sampled.columns)
             progress(1)
-    if not stages:
-        raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
-    paths = detector.logit_layer_paths if len(stages) > 1 else (detector.logit_layer.name,)
-    moments = tuple(part if isinstance(part, ClassMoments) else part.moments() for part in stages)
+    moments = tuple(_finished(statistics) for statistics in stages)
     for part, path in zip(moments, paths, strict=True):
         part.metadata = part.metadata.with_changes(layer=path, population=f"sampled regions, {sampler} images")
     return moments
 
 
-def _like(exact: ClassMoments, estimator: Callable[..., Statistics]) -> Statistics:
-    """Empty statistics of an estimator, for the same logits."""
-    return estimator(exact.num_columns, sample_rows=exact.sample_rows, metadata=exact.metadata)
+def collect_stage_statistics(
+    detector: Any,
+    dataset: DetectionDataset,
+    *,
+    max_images: int | None = None,
+    batch: int = 8,
+    seed: int = 0,
+    progress: Callable[[int], object] = lambda count: None,
+) -> tuple[ClassMoments, ...]:
+    """Statistics of what the class layer of each stage of a cascade says of the proposals, exact.
+
+    Args:
+        detector: A cascade.
+        dataset: The training images.
+        max_images: How many of them at most, drawn at random without repetition; all by default.
+        batch: Images per forward pass.
+        seed: Of the draw.
+        progress: Called with the number of images whenever some are done.
+    """
+    order = _drawn(detector, dataset, max_images, seed)
+    with record(detector, detector.logit_layer, check_output=False) as moments:
+        for start in range(0, len(order), batch):
+            chosen = order[start : start + batch]
+            detector.propose([as_tensor(dataset.read_image(index)) for index in chosen])
+            progress(len(chosen))
+    return tuple(moments)
 
 
-def _check_counts(max_images: int | None, batch: int) -> None:
-    for name, count in (("max_images", max_images), ("batch", batch)):
-        if count is not None and count < 1:
-            raise InputError(f"Expected `{name}` to be at least 1, but got {count}.")
+def correct_stages(detector: Any, maps: Sequence[ClassAffine]) -> str:
+    """Attach a map to each stage of a cascade; `propose` then averages corrected logits, as the official code does.
+
+    Args:
+        detector: A cascade.
+        maps: One for each stage, in their order.
+
+    Returns:
+        The fingerprint of the corrected detector: its logits are others than those of the weights alone, so that
+        neither statistics nor maps of these are taken for its own.
+    """
+    layer = detector.logit_layer
+    if not layer.stages:
+        raise InputError(f"Expected a cascade to correct stage by stage, but `{layer.name}` is the only class layer.")
+    digest = hashlib.sha256(fingerprint(detector).encode())
+    attach(detector, layer, list(maps))  # refuses another number of maps, and those of other weights
+    for affine in maps:
+        digest.update(affine.scale.tobytes() + affine.shift.tobytes())
+    return f"stages:{digest.hexdigest()}"
+
+
+def _drawn(detector: Any, dataset: DetectionDataset, max_images: int | None, seed: int) -> list[int]:
+    """Images in a random order, without repetition; images of other classes than the detector's are refused."""
+    if max_images is not None and max_images < 1:
+        raise InputError(f"Expected `max_images` to be at least 1, but got {max_images}.")
+    if detector.num_classes != dataset.num_classes:
+        raise InputError(
+            f"Expected `{dataset.annotation_file}` to have the {detector.num_classes} classes of the detector, but it "
+            f"has {dataset.num_classes}."
+        )
+    if not len(dataset):
+        raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
+    order: list[int] = np.random.default_rng(seed).permutation(len(dataset))[:max_images].tolist()
+    return order
+
+
+def _start(detector: Any, dataset: DetectionDataset, estimator: Callable[..., Statistics]) -> Statistics:
+    """Statistics that have seen nothing yet, and know what they are of."""
+    layer, names = detector.logit_layer, dataset.class_names
+    has_background = detector.background is not None
+    metadata = StatisticsMetadata(
+        class_names=("background", *names) if has_background else names,
+        background=detector.background,
+        activation=detector.activation,
+        layer=layer.name,
+        population=detector.population,
+        fingerprint=fingerprint(detector),
+    )
+    columns = len(names) + has_background
+    return estimator(columns, sample_rows=default_sample_rows(columns), metadata=metadata)
+
+
+def _finished(statistics: Statistics) -> ClassMoments:
+    return statistics if isinstance(statistics, ClassMoments) else statistics.moments()

@@ -1,49 +1,92 @@
-"""The paper's figures from one's own run. Each takes what a data function computed and only draws."""
+"""The look of the paper's figures, and how each is drawn from what `logn_research.figures.data` computed."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from logn.errors import InputError
-from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
-from logn.report.run_folder import Run, open_run
-from logn_research.figures.assigned_proposals import assigned_proposals
-from logn_research.figures.error_data import error_components, error_pair
-from logn_research.figures.figure_data import (
+from logn.errors import InputError, MissingExtraError
+from logn.files import atomic_path
+from logn_research.figures.data import (
+    ERROR_TYPES,
+    SPECIAL_ERRORS,
     BackgroundRatio,
     LabelShift,
     LogitStatistics,
     MarginEffect,
     OnlineComparison,
-    background_ratio,
-    label_shift,
-    margin_effect,
-    margin_of_run,
-    online_comparison,
-    positive_statistics,
-    resampled_statistics,
-    statistics_of_run,
 )
-from logn_research.figures.figure_style import (
-    BLUE,
-    COLUMN,
-    ERROR_COLOURS,
-    GREEN,
-    GREY,
-    ORANGE,
-    PAGE,
-    PURPLE,
-    SERIES,
-    check_format,
-    paper_style,
-    save_figure,
+
+FORMATS = (".svg", ".png", ".pdf")
+# Inches: one column and the whole width of a two-column page.
+COLUMN, PAGE = 3.4, 7.0
+# Okabe and Ito's colours, told apart with any colour vision.
+BLUE, SKY, GREEN, YELLOW, ORANGE, VERMILION, PURPLE, GREY = (
+    *("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#E69F00", "#D55E00", "#CC79A7", "#7A7F87"),
 )
+SERIES = (GREY, BLUE, ORANGE, GREEN, VERMILION, PURPLE)
+ERROR_COLOURS = {"Cls": BLUE, "Loc": SKY, "Both": GREEN, "Dupe": YELLOW, "Bkg": ORANGE, "Miss": VERMILION}
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "grid.color": "#E0E0E0",
+    "grid.linewidth": 0.5,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "logn",
+}
+
+
+def check_format(path: str | os.PathLike[str]) -> None:
+    """Refuse a file whose suffix names no format that we draw.
+
+    Example:
+        >>> check_format("figure.svg")
+    """
+    if Path(path).suffix.lower() not in FORMATS:
+        raise InputError(f"Expected `{path}` to end in one of {', '.join(FORMATS)}, but it does not.")
+
+
+@contextlib.contextmanager
+def paper_style() -> Iterator[Callable[..., Any]]:
+    """Draw in the look of the figures; yields what makes an empty figure of a size in inches."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("matplotlib", extra="report") from error
+
+    def make(width: float, height: float) -> Any:
+        return Figure(figsize=(width, height), layout="constrained")
+
+    with mpl.rc_context(STYLE):
+        yield make
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write a figure in one step; the same figure gives the same bytes."""
+    check_format(path)
+    dateless = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(Path(path).suffix.lower())
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=200, metadata=dateless)
+
+
+CLASSES_BY_COUNT = "Classes, from the most frequent to the rarest"
 
 
 def draw_errors(panels: Mapping[str, Mapping[str, float]], make: Callable[..., Any]) -> Any:
@@ -74,36 +117,6 @@ def draw_errors(panels: Mapping[str, Mapping[str, float]], make: Callable[..., A
         bars.set_xlim(0, 1.22 * largest)
         bars.set_xlabel("ΔAP50")
     return figure
-
-
-CLASSES_BY_COUNT = "Classes, from the most frequent to the rarest"
-
-
-@dataclass(frozen=True)
-class FigureOptions:
-    """Choices of single figures.
-
-    Args:
-        method: The method of `tide` and `online`; by default the first of the comparison.
-        online: Run folder of a model that was trained with LogN, for `online`, or several.
-        rfs_threshold: Of repeat factor sampling, for `label-shift` and `logit-statistics`.
-        resampled: Run folder of the same model trained with repeat factor sampling, for `logit-statistics`.
-    """
-
-    method: str | None = None
-    online: Path | Sequence[Path] | None = None
-    rfs_threshold: float = 0.001
-    resampled: Path | None = None
-
-
-def draw_figure(name: str, run: Run, path: str | os.PathLike[str], options: FigureOptions | None = None) -> None:
-    """Compute a figure of the paper from a run and write it as .svg, .png or .pdf."""
-    if name not in FIGURES:
-        raise InputError(f"Expected `figure` to be one of {', '.join(FIGURES)}, but got {name!r}.")
-    check_format(path)
-    with paper_style() as make:
-        figure = FIGURES[name](run, options or FigureOptions(), make)
-        save_figure(figure, path)
 
 
 def draw_label_shift(shift: LabelShift, make: Callable[..., Any]) -> Any:
@@ -220,52 +233,3 @@ def draw_margin_effect(effect: MarginEffect, make: Callable[..., Any]) -> Any:
         axes.set_xlim(0, 1)
     left.legend(handlelength=2.4)
     return figure
-
-
-def _online(run: Run, options: FigureOptions, make: Callable[..., Any]) -> Any:
-    folders = [options.online] if isinstance(options.online, Path) else list(options.online or ())
-    if not folders:
-        raise InputError(
-            "Expected `--online` to be the run folder of a model that was trained with LogN (with its own "
-            "`comparison.json` from the same images), but got none."
-        )
-    if len(folders) == 1:
-        return draw_online(online_comparison(run.comparison, open_run(folders[0]).comparison, options.method), make)
-    # The paper's figure has two, with the margins 0 and min; the folders tell which is which.
-    others = {f"Online ({folder.name})": open_run(folder).comparison for folder in folders}
-    if len(others) < len(folders):
-        raise InputError("Expected the folders of `--online` to have different names, but some have the same.")
-    return draw_online(online_comparison(run.comparison, others, options.method), make)
-
-
-def _statistics(run: Run, options: FigureOptions, make: Callable[..., Any]) -> Any:
-    if options.resampled is None:
-        return draw_logit_statistics(statistics_of_run(run), make, "all samples")
-    other = resampled_statistics(open_run(options.resampled), threshold=options.rfs_threshold)
-    mine = statistics_of_run(run)
-    if len(other.order) != len(mine.order):
-        raise InputError(
-            f"Expected the run of `--resampled` to have the {len(mine.order)} classes of this one, but it has "
-            f"{len(other.order)}."
-        )
-    return draw_logit_statistics(mine, make, "all samples", other)
-
-
-def _positive_statistics(run: Run, make: Callable[..., Any]) -> Any:
-    statistics = positive_statistics(run, assigned_proposals(run))
-    return draw_logit_statistics(statistics, make, "positive samples only")
-
-
-Draw = Callable[[Run, FigureOptions, Callable[..., Any]], Any]
-FIGURES: Mapping[str, Draw] = {
-    "label-shift": lambda run, options, make: draw_label_shift(label_shift(run, threshold=options.rfs_threshold), make),
-    "background-ratio": lambda run, options, make: draw_background_ratio(
-        background_ratio(assigned_proposals(run)), make
-    ),
-    "logit-statistics": lambda run, options, make: _statistics(run, options, make),
-    "online": _online,
-    "tide": lambda run, options, make: draw_errors(error_pair(run, options.method), make),
-    "tide-components": lambda run, options, make: draw_errors(error_components(run), make),
-    "positive-statistics": lambda run, options, make: _positive_statistics(run, make),
-    "margin-effect": lambda run, options, make: draw_margin_effect(margin_effect(own=margin_of_run(run)), make),
-}

@@ -1,0 +1,513 @@
+"""Run a table: train what is missing, measure what is missing, and put the rows together as plain values."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logn.calibrators.methods import fit, needs, parse
+from logn.classes.counts import ClassCounts
+from logn.classes.dimensions import read_dimensions
+from logn.errors import InputError
+from logn.evaluate.classification.truth import SHOTS, shot_groups
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.method_fitting import fit_for_store
+from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.decode.decoder import DecodeSettings
+from logn.evaluate.store.predict import predict
+from logn.evaluate.store.store import PredictionStore
+from logn.files import atomic_path
+from logn.labels.dataset import DetectionDataset
+from logn.logits.layer import find_modules, fingerprint
+from logn.statistics.moments import ClassMoments
+from logn.strict_json import plain_values
+from logn_research.datasets.glyphs.settings import GlyphSettings
+from logn_research.estimators import MovingAverage, PositiveMoments, Statistics
+from logn_research.experiments.cache import EXPECTED_ERRORS, ArtifactCache
+from logn_research.experiments.detector_statistics import (
+    collect_detector_statistics,
+    collect_sampled_statistics,
+    collect_stage_statistics,
+    correct_stages,
+)
+from logn_research.experiments.mask_maker import mask_maker
+from logn_research.experiments.paper import CLASSIFIER_DATA, CLASSIFIER_MODEL
+from logn_research.experiments.specs import ModelSpec, Problem
+from logn_research.experiments.tables import POSITIVES, RECOGNISED, TABLES, TAU_NORM, Row
+from logn_research.training.classifiers import logits_and_statistics
+from logn_research.training.recipes import DetectorTrainingConfig
+
+#: How many training images of drawn scenes the statistics are of; of data that is read, all.
+STATISTICS_IMAGES = 600
+ESTIMATORS: Mapping[str, Callable[..., Statistics]] = {
+    "exact": ClassMoments,
+    "moving-average": MovingAverage,
+    "moving-average-debiased": partial(MovingAverage, bias_correction=True),
+}
+_OF_LABELS: Mapping[str, Callable[..., Statistics]] = {
+    POSITIVES: PositiveMoments,
+    RECOGNISED: partial(PositiveMoments, require_correct=True),
+}
+NOT_TRAINED = "The model is not trained yet, and training was not asked for."
+CLASSIFIER_METRICS = (
+    *("top-1", "many", "medium", "few", "many-OLTR", "medium-OLTR", "few-OLTR"),
+    *("ECE", "confidence", "within-family"),
+)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How detectors are corrected and measured.
+
+    Args:
+        threshold: Detections need a higher score; the authors measure at 0, LVIS's usual one is 1e-4.
+        population: `proposals` of the test mode, which are what is corrected, or `sampled`: the regions that training
+            samples, with its augmentation and sampler, as the official code takes them.
+        estimator: `exact`, `moving-average` as in the official code, or `moving-average-debiased`, without its start.
+        stages: Of a cascade: `each` is normalised by its own statistics before they are averaged, as in the paper, or
+            the `average` of all.
+
+    Example:
+        >>> Protocol().suffix, Protocol(threshold=1e-4, population="sampled").suffix
+        ('', ', threshold 0.0001, sampled')
+    """
+
+    threshold: float = 0.0
+    population: str = "proposals"
+    estimator: str = "exact"
+    stages: str = "each"
+
+    def __post_init__(self) -> None:
+        choices = {
+            "population": ("proposals", "sampled"),
+            "estimator": tuple(ESTIMATORS),
+            "stages": ("each", "average"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"Expected `{name}` to be one of {allowed}, but got {getattr(self, name)!r}.")
+
+    @property
+    def suffix(self) -> str:
+        """What names of measurements have behind them, where this is not the usual protocol."""
+        words = [f"threshold {self.threshold:g}"] if self.threshold else []
+        words += [word for word in (self.population, self.estimator) if word not in ("proposals", "exact")]
+        words += ["average of stages"] if self.stages == "average" else []
+        return "".join(f", {word}" for word in words)
+
+
+def run_table(
+    name: str,
+    cache: ArtifactCache,
+    problem: Problem,
+    seeds: Sequence[int],
+    *,
+    protocol: Protocol | None = None,
+    train: bool = True,
+    command: str = "",
+) -> dict[str, Any]:
+    """Run a table; what is there already is not done again, and a row that fails does not hold up the others.
+
+    Args:
+        name: One of `TABLES`.
+        cache: Where everything is kept.
+        problem: The data and the length of the training.
+        seeds: Of data and training.
+        protocol: How detectors are corrected and measured.
+        train: Whether to train what is missing; otherwise those rows are reported as not trained.
+        command: The command that makes the table, for the record.
+
+    Returns:
+        The table as plain values: metrics lie between 0 and 1, the paper's are in points.
+    """
+    table, protocol = TABLES[name], protocol or Protocol()
+    plans = {seed: table.sections(problem, seed) for seed in seeds}
+    rows = [row for plan in plans.values() for section in plan.values() for row in section]
+    models = {row.model.name: row.model for row in rows}
+    failures = cache.train(list(models.values())) if train else {}
+    records: dict[str, dict[str, Any]] = {}
+    for model, spec in models.items():
+        if model in failures or not cache.is_trained(spec):
+            failures.setdefault(model, NOT_TRAINED)
+            continue
+        wanted = list({row.key: row for row in rows if row.model == spec}.values())
+        try:
+            if problem.is_detection:
+                records[model] = _measure_detector(cache, spec, wanted, protocol, errors=table.errors)
+            else:
+                records[model] = _measure_classifier(cache, spec, wanted)
+        except EXPECTED_ERRORS as error:
+            failures[model] = str(error)
+    row_dict = _detector_row if problem.is_detection else _classifier_row
+    sections = [
+        {
+            "title": title,
+            "rows": [
+                row_dict(cache, _over_seeds(plans, title, line), records, failures) for line in range(len(section))
+            ],
+        }
+        for title, section in plans[seeds[0]].items()
+    ]
+    content = {
+        "table": name,
+        "command": command,
+        "data": "glyph scenes" if isinstance(problem.glyphs, GlyphSettings) else problem.name,
+        "settings": _settings(cache, problem, seeds, protocol),
+        "sections": _with_changes(sections) if not problem.is_detection else sections,
+        "paper": table.paper_rows() or {"data": CLASSIFIER_DATA, "model": CLASSIFIER_MODEL},
+        "paper_title": table.paper_title,
+    }
+    plain: dict[str, Any] = plain_values(content)
+    return plain
+
+
+def _over_seeds(plans: Mapping[int, Mapping[str, list[Row]]], title: str, line: int) -> dict[int, Row]:
+    return {seed: plan[title][line] for seed, plan in plans.items()}
+
+
+def _settings(cache: ArtifactCache, problem: Problem, seeds: Sequence[int], protocol: Protocol) -> dict[str, Any]:
+    """What the models were trained on and how they were measured, for the record."""
+    known: dict[str, Any] = {"seeds": list(seeds), "model": problem.model}
+    if problem.is_detection:
+        known |= {"iterations": problem.iterations, "epochs": problem.epochs, **vars(protocol)}
+        if isinstance(problem.glyphs, GlyphSettings):
+            return known | {name: getattr(problem.glyphs, name) for name in ("classes", "train", "test")}
+        files = {"train": problem.train, "test": problem.test}
+        return known | {split: path.name for split, path in files.items() if path}
+    spec = ModelSpec(problem, seed=seeds[0])
+    training, test = (cache.dataset(spec, split) for split in ("train", "test"))
+    shots = shot_groups(training.image_counts)
+    return known | {
+        "classes": training.num_classes,
+        "train": len(training),
+        "most": int(training.image_counts.max()),
+        "fewest": int(training.image_counts.min()),
+        "test": len(test),
+        "groups": {shot: int((shots == shot).sum()) for shot in SHOTS},
+        "epochs": problem.epochs or cache.config(spec).recipe.epochs,
+    }
+
+
+def _detector_row(
+    cache: ArtifactCache,
+    by_seed: Mapping[int, Row],
+    records: Mapping[str, Mapping[str, Any]],
+    failures: Mapping[str, str],
+) -> dict[str, Any]:
+    first = next(iter(by_seed.values()))
+    known = {seed: records.get(row.model.name, {}).get(row.key, {}) for seed, row in by_seed.items()}
+    measured = {seed: record for seed, record in known.items() if "metrics" in record}
+    return {
+        "method": first.label,
+        "detector": first.model.name,
+        "correction": first.key,
+        "metrics": {seed: record["metrics"] for seed, record in measured.items()},
+        "failures": {
+            seed: known[seed].get("failure") or failures.get(row.model.name, "It was not measured.")
+            for seed, row in by_seed.items()
+            if seed not in measured
+        },
+        "errors": {seed: record["errors"] for seed, record in measured.items() if record["errors"]},
+        "margin": {seed: record["margin"] for seed, record in measured.items() if record["margin"] is not None},
+        "logged_seconds": {seed: _seconds(cache, by_seed[seed].model) for seed in measured},
+        "paper": first.paper,
+    }
+
+
+def _classifier_row(
+    cache: ArtifactCache,
+    by_seed: Mapping[int, Row],
+    records: Mapping[str, Mapping[str, Any]],
+    failures: Mapping[str, str],
+) -> dict[str, Any]:
+    first = next(iter(by_seed.values()))
+    known = {seed: records[row.model.name][row.key] for seed, row in by_seed.items() if row.model.name in records}
+    return {
+        "method": first.label,
+        "classifier": first.model.name,
+        "correction": first.key,
+        "chosen": {seed: record["chosen"] for seed, record in known.items() if "chosen" in record},
+        "metrics": {seed: record["metrics"] for seed, record in known.items()},
+        "baseline": first.baseline,
+        "training_seconds": {seed: _seconds(cache, by_seed[seed].model) for seed in known},
+        "training_loss": {seed: cache.last_log_line(by_seed[seed].model).get("loss") for seed in known},
+        "failures": {seed: failures[row.model.name] for seed, row in by_seed.items() if row.model.name in failures},
+        "paper": first.paper,
+    }
+
+
+def _seconds(cache: ArtifactCache, spec: ModelSpec) -> float:
+    """Time of a training as its log has it, with the one that it starts from."""
+    before = _seconds(cache, spec.start) if spec.start else 0.0
+    return before + float(cache.last_log_line(spec).get("seconds", math.nan))
+
+
+def _with_changes(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sections of classifiers, each row with its change of accuracy against its baseline, seed by seed."""
+    for section in sections:
+        rows = {row["method"]: row["metrics"] for row in section["rows"]}
+        for row in section["rows"]:
+            before = rows[row["baseline"]]
+            shared = [seed for seed in row["metrics"] if seed in before]
+            changes = [100 * (row["metrics"][seed]["top-1"] - before[seed]["top-1"]) for seed in shared]
+            mean = {"mean": statistics.fmean(changes), "half_width": half_width(changes)} if changes else None
+            row["change_of_top_1"] = mean
+    return sections
+
+
+#: Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
+_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean of up to ten independent values; NaN for fewer than two.
+
+    Example:
+        >>> round(half_width([60.0, 61.0, 62.0]), 2)
+        2.48
+    """
+    if not 2 <= len(values) <= len(_QUANTILES) + 1:
+        return math.nan
+    return _QUANTILES[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def training_counts(training: DetectionDataset) -> ClassCounts:
+    """Images and objects of each class; a class without any counts as one, since logarithms are taken."""
+    images, objects = (values.astype(np.float64) for values in (training.image_counts, training.instance_counts))
+    return ClassCounts(images, objects, training.class_names, len(training)).at_least(1.0)
+
+
+def predictions(cache: ArtifactCache, spec: ModelSpec, split: str) -> Path:
+    """The store of a detector's proposals on a split; one of other weights is refused."""
+    store = cache.run(spec) / f"predictions-{split}"
+    data, detector = cache.dataset(spec, split), cache.model(spec)
+    with cache.step(f"Predicting {split} of {spec.name}", len(data)) as progress:
+        predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, progress=progress)
+    return store
+
+
+def detector_statistics(
+    cache: ArtifactCache, spec: ModelSpec, protocol: Protocol | None = None, of_labels: str = ""
+) -> tuple[ClassMoments, ...]:
+    """Statistics of a detector's logits over training images, kept in its run; those of other weights don't count.
+
+    Args:
+        cache: Where the run is.
+        spec: The detector.
+        protocol: The population and the estimator; of a cascade with `stages="each"` there is a result for each stage.
+        of_labels: Statistics of positives, of proposals.
+    """
+    protocol = protocol or Protocol()
+    detector = cache.model(spec)
+    by_stage = protocol.stages == "each" and len(detector.logit_layer_paths) > 1 and not of_labels
+    name = "".join(f"-{part}" for part in (of_labels.replace(" ", "-"), protocol.suffix[2:].replace(", ", "-")) if part)
+    stages = range(len(detector.logit_layer_paths)) if by_stage else range(1)
+    files = [cache.run(spec) / f"statistics{name}{f'.{stage}' if by_stage else ''}.safetensors" for stage in stages]
+    if not all(
+        file.exists() and ClassMoments.load(file).metadata.fingerprint == fingerprint(detector) for file in files
+    ):
+        training = cache.dataset(spec, "train")
+        images = len(training) if spec.problem.train else min(STATISTICS_IMAGES, len(training))
+        with cache.step(f"Statistics of {spec.name}", images) as progress:
+            collected = _collected(cache, spec, detector, training, protocol, of_labels, images, by_stage, progress)
+        for file, moments in zip(files, collected, strict=True):
+            moments.save(file)
+    return tuple(ClassMoments.load(file) for file in files)
+
+
+def _collected(
+    cache: ArtifactCache,
+    spec: ModelSpec,
+    detector: Any,
+    training: DetectionDataset,
+    protocol: Protocol,
+    of_labels: str,
+    images: int,
+    by_stage: bool,
+    progress: Callable[[int], object],
+) -> tuple[ClassMoments, ...]:
+    known: dict[str, Any] = {"max_images": images, "progress": progress}
+    estimator = _OF_LABELS[of_labels] if of_labels else ESTIMATORS[protocol.estimator]
+    if protocol.population == "sampled" and not of_labels:
+        if len(detector.logit_layer_paths) > 1 and not by_stage:
+            raise InputError("Expected `stages` to be each for sampled regions, which differ from stage to stage.")
+        config: Any = cache.config(spec)
+        assert isinstance(config, DetectorTrainingConfig)  # noqa: S101 - those of detectors are
+        sampler: dict[str, Any] = {"sampler": config.sampler, "repeat_threshold": config.repeat_threshold}
+        return collect_sampled_statistics(
+            detector, training, config.augmentation, estimator=estimator, **sampler, **known
+        )
+    if by_stage:
+        if protocol.estimator != "exact":
+            raise InputError("Expected `population` to be sampled for a moving average over the stages of a cascade.")
+        return collect_stage_statistics(detector, training, **known)
+    return (collect_detector_statistics(detector, training, estimator=estimator, **known),)
+
+
+def _measure_detector(
+    cache: ArtifactCache, spec: ModelSpec, rows: Sequence[Row], protocol: Protocol, *, errors: bool
+) -> dict[str, Any]:
+    """Measure corrections of one trained detector, boxes and masks; what is in its file is not measured again."""
+    known = cache.records(spec)
+    names = {row.key: row.key + protocol.suffix for row in rows}
+    missing = [
+        row for row in rows if names[row.key] not in known or (errors and known[names[row.key]]["errors"] is None)
+    ]
+    failures: dict[str, Any] = {}
+    if missing:
+        store = PredictionStore(predictions(cache, spec, "test"))
+        maps: dict[str, Any] = {}
+        by_stage: dict[str, Path] = {}
+        for row in missing:
+            try:
+                fitted = _fitted(cache, spec, row, protocol, store)
+                if isinstance(fitted, list):
+                    by_stage[row.key] = _stage_store(cache, spec, row.key + protocol.suffix, fitted)
+                else:
+                    maps[row.key] = fitted
+            except (InputError, OSError) as error:
+                failures[row.key] = {"failure": str(error)}
+        fresh = _compared(cache, spec, store, maps, protocol, errors) if maps else {}
+        for key, corrected in by_stage.items():
+            fresh[key] = _compared(cache, spec, PredictionStore(corrected), {"none": None}, protocol, errors)["none"]
+        known = cache.add_records(spec, {names[key]: record for key, record in fresh.items()})
+    return failures | {key: known[name] for key, name in names.items() if name in known}
+
+
+def _compared(
+    cache: ArtifactCache,
+    spec: ModelSpec,
+    store: PredictionStore,
+    maps: Mapping[str, Any],
+    protocol: Protocol,
+    errors: bool,
+) -> dict[str, Any]:
+    detector, test = cache.model(spec), cache.dataset(spec, "test")
+    with cache.step(f"Measuring {len(maps)} rows of {spec.name}", len(test)) as progress:
+        comparison = compare(
+            store,
+            test.annotation_file,
+            {key: fitted for key, fitted in maps.items() if key != "none"},  # which is always measured
+            settings=CompareSettings(
+                num_bootstrap=0, errors=errors, decode=DecodeSettings(score_threshold=protocol.threshold)
+            ),
+            mask_maker=mask_maker(detector, test, store, progress=progress) if test.has_masks else None,
+        )
+    return {
+        row.name: {
+            "metrics": {name: row[name] for name in row.values if name.startswith("AP") and "Pool" not in name},
+            "errors": dict(row.errors.gains) if row.errors else None,
+            "margin": row.settings.get("margin_value"),
+        }
+        for row in comparison.rows
+        if row.name in maps
+    }
+
+
+def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol, store: PredictionStore) -> Any:
+    """The map of a row; None for none, and a list of maps for the stages of a cascade."""
+    name, inputs = parse(row.method.replace("{min}", "0"))[0], dict[str, Any]()
+    if name == "none":
+        return None
+    training = cache.dataset(spec, "train") if {"counts", "dimensions"} & {*needs(name)} or name == "fracal" else None
+    if training is not None:
+        inputs["counts"] = training_counts(training)
+    if name == "fracal" and training is not None:
+        inputs["dimensions"] = read_dimensions(training.annotation_file, store.header.class_names)
+    if "weight" in needs(name):
+        detector = cache.model(spec)
+        layer: Any = find_modules(detector, detector.logit_layer)[0]
+        inputs |= {part: getattr(layer, part).detach().cpu().numpy() for part in ("weight", "bias")}
+    if "moments" not in needs(name):
+        return fit_for_store(row.method, store.header, **inputs)
+
+    def fitted(moments: ClassMoments) -> Any:
+        method = row.method
+        if "{min}" in method:
+            paper = fit_for_store("logn", store.header, moments=moments)
+            method = method.format(min=paper.settings["margin_value"])
+        return fit_for_store(method, store.header, moments=moments, **inputs)
+
+    maps = [fitted(moments) for moments in detector_statistics(cache, spec, protocol, row.statistics)]
+    return maps if len(maps) > 1 else maps[0]
+
+
+def _stage_store(cache: ArtifactCache, spec: ModelSpec, name: str, maps: Sequence[Any]) -> Path:
+    """The proposals of a cascade whose stages are corrected one by one."""
+    detector, test = cache.model(spec), cache.dataset(spec, "test")
+    digest = correct_stages(detector, maps)
+    folder = cache.run(spec) / f"predictions-test-{name.replace(':', '-').replace(', ', '-').replace(' ', '-')}"
+    with cache.step(f"Predicting test of {spec.name} with {name}", len(test)) as progress:
+        predict(detector, test, folder, metadata={"fingerprint": digest}, progress=progress)
+    return folder
+
+
+def _measure_classifier(cache: ArtifactCache, spec: ModelSpec, rows: Sequence[Row]) -> dict[str, Any]:
+    """Measure corrections of one trained classifier; what is in its file is not measured again."""
+    known = cache.records(spec)
+    missing = [row for row in rows if row.key not in known]
+    if missing:
+        test, training = cache.dataset(spec, "test"), cache.dataset(spec, "train")
+        maps = {row.key: _fitted_classifier(cache, spec, row.method) for row in missing}
+        comparison = compare(
+            np.load(classifier_logits_file(cache, spec, "test")),
+            test.labels,
+            {key: fitted for key, (fitted, _) in maps.items() if key != "none"},
+            settings=CompareSettings(num_bootstrap=0),
+            counts=training.image_counts,
+            families=test.families,
+        )
+        fresh = {
+            row.name: {"metrics": {name: row.values[name] for name in CLASSIFIER_METRICS if name in row.values}}
+            | ({"chosen": maps[row.name][1]} if maps[row.name][1] else {})
+            for row in comparison.rows
+            if row.name in maps
+        }
+        known = cache.add_records(spec, fresh)
+    return {row.key: known[row.key] for row in rows}
+
+
+def classifier_logits_file(cache: ArtifactCache, spec: ModelSpec, split: str) -> Path:
+    """The file of a classifier's logits on a split, with `.safetensors` statistics beside those of `train`."""
+    path = cache.run(spec) / f"logits-{split}.npy"
+    checkpoint = cache.run(spec) / "checkpoint.safetensors"
+    if not path.is_file() or path.stat().st_mtime_ns < checkpoint.stat().st_mtime_ns:
+        images = cache.dataset(spec, split)
+        with cache.step(f"Logits of {spec.name} on {split}", len(images)) as progress:
+            logits, moments = logits_and_statistics(cache.model(spec), images, progress=progress)
+        if split == "train":
+            moments.save(cache.run(spec) / "statistics.safetensors")
+        with atomic_path(path) as temporary:
+            np.save(temporary, logits)
+    return path
+
+
+def _fitted_classifier(cache: ArtifactCache, spec: ModelSpec, method: str) -> tuple[Any, str]:
+    """The map of a method for a classifier, and what was chosen on dev, if anything was."""
+    if method == "none":
+        return None, ""
+    training = cache.dataset(spec, "train")
+    if method != TAU_NORM:
+        moments = None
+        if "moments" in needs(parse(method)[0]):
+            classifier_logits_file(cache, spec, "train")
+            moments = ClassMoments.load(cache.run(spec) / "statistics.safetensors")
+        return fit(method, moments, training.image_counts), ""
+    layer = dict(cache.model(spec).cls_score.named_parameters())
+    weight, bias = (layer[name].detach().cpu().numpy() for name in ("weight", "bias"))
+    rows = np.load(classifier_logits_file(cache, spec, "dev")).astype(np.float64)
+    labels = cache.dataset(spec, "dev").labels
+    best: tuple[float, str, Any] = (-1.0, "", None)
+    for step in range(21):
+        name = f"tau-norm:tau={step / 20:g}"
+        affine = fit(name, weight=weight, bias=bias, background=None, activation="softmax")
+        accuracy = float((affine(rows).argmax(axis=1) == labels).mean())
+        best = max(best, (accuracy, name, affine), key=lambda choice: choice[0])
+    return best[2], best[1]
