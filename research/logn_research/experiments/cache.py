@@ -16,9 +16,9 @@ import torch
 from logn.errors import InputError
 from logn.evaluate.models.open import choose_device
 from logn.files import write_text
-from logn.processes import FreshContext
 from logn.strict_json import plain_values
 from logn_research.experiments.specs import ModelSpec, Step
+from logn_research.processes import FreshContext
 from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
 from logn_research.training.recipes import TrainingConfig
 from logn_research.training.train import load_classifier, load_detector, train_classifier, train_detector
