@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from logn.classes.dimensions import read_dimensions
 
 from logn.calibrators.methods import fit, needs, parse
-from logn.classes.counts import ClassCounts
+from logn.classes.counts import ClassCounts, read_dimensions
 from logn.errors import InputError
 from logn.evaluate.classification.truth import SHOTS, shot_groups
 from logn.evaluate.comparison.compare import compare
