@@ -215,7 +215,9 @@ def test_a_class_with_few_objects_keeps_the_common_threshold(rare, goal):
     if rare < 5 or goal == "f1":
         assert chosen.weights[2] == 0
         assert chosen.thresholds[2] == pytest.approx(chosen.common)
-        assert chosen.reasons[2] == ("too few objects" if rare < 5 else "no better")
+        assert chosen.reasons[2] == (
+            "fewer than 5 right detections" if rare < 5 else "no better threshold on held-out images"
+        )
 
 
 @given(st.integers(0, 10_000), st.integers(2, 5), st.integers(2, 40), st.sampled_from([0, 10]))
@@ -315,7 +317,10 @@ class TestOfADetector:
             if item["category_id"] == 5:
                 item["bbox"] = [0, 0, 1, 1]  # where nothing was proposed
         points = logn.operating_points(sigmoid_split.store, content, style="coco", num_bootstrap=20)
-        assert (points.points[2].reason, points.points[4].reason) == ("no objects", "too few objects")
+        assert (points.points[2].reason, points.points[4].reason) == (
+            "no objects in these images",
+            "fewer than 5 right detections",
+        )
         text = " ".join(str(points).split())
         assert f"1 with no objects in these images, which keep the common {points.common:.3f}: thing 2." in text
 
@@ -393,7 +398,7 @@ class TestGiven:
         ("name", "content", "sentence"),
         [
             ("a.json", "no json", "to be JSON such as"),
-            ("a.json", "[]", "but it is a list"),
+            ("a.json", "[]", "another kind of JSON"),
             ("a.json", '{"car": 0.5, "car": 0.4}', "'car' comes twice"),
             ("a.json", '{"format": "logn.operating_points", "schema": 9}', "to have schema 2, but it has 9"),
             ("a.json", '{"format": "logn.operating_points", "schema": 2}', "damaged"),

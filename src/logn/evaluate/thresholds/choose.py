@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +28,8 @@ FOLDS = 5
 # The images are divided into folds this often: one partition of few images is noisy.
 REPEATS = 4
 # Why a class has the common threshold.
-NO_OBJECTS, UNREACHED, TOO_FEW, NO_BETTER = "no objects", "goal not reached", "too few objects", "no better"
+NO_OBJECTS, TOO_FEW = "no objects in these images", f"fewer than {FEWEST} right detections"
+UNREACHED, NO_BETTER = "no threshold that reaches the goal", "no better threshold on held-out images"
 # What a false alarm may cost in objects found, in logarithms; beyond it nothing changes any more.
 _PRICES = (-16.0, 16.0)
 _HALVINGS = 26
@@ -124,8 +124,6 @@ def choose_thresholds(
     weights = np.where(better, weights, 0.0)
     thresholds = shrunk(common, own, weights[:, None], once, goal)[:, 0]
     reasons = _reasons(detections.objects_per_class, own[:, 0], hits, weights)
-    if not weights.any():
-        thresholds = np.full(detections.num_classes, common[0])
     return ChosenThresholds(thresholds, float(common[0]), own[:, 0], weights, reasons)
 
 
@@ -257,7 +255,7 @@ def _score(goal: Goal, hits: FloatArray, alarms: FloatArray, objects: Ints) -> F
 
 def _reasons(objects: Ints, own: FloatArray, hits: Ints, weights: FloatArray) -> tuple[str, ...]:
     """Why each class has the common threshold; empty where it has its own."""
-    conditions: Sequence[Bools] = [weights > 0, objects == 0, hits < FEWEST, np.isnan(own)]
+    conditions = [weights > 0, objects == 0, hits < FEWEST, np.isnan(own)]
     return tuple(np.select(conditions, ["", NO_OBJECTS, TOO_FEW, UNREACHED], NO_BETTER).tolist())
 
 

@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.thresholds.points import OperatingPoints, check_threshold
 from logn.logits.arrays import FloatArray, sigmoid, softmax
 from logn.statistics.moments import StatisticsMetadata
 
-if TYPE_CHECKING:
-    from logn.evaluate.decode.decoder import DecodeSettings
-    from logn.evaluate.store.store import PredictionStore
-
 Bools = npt.NDArray[np.bool_]
-METHOD = "thresholds"
 # Settings of the decoder that the points depend on.
 DECODED = ("nms", "nms_iou", "multi_label", "max_detections", "min_box_size")
 MOST_SWEEPS = 12
@@ -80,7 +77,11 @@ def fold_points(points: OperatingPoints, at: float, predictions: Any, at_least: 
     if reason:
         if store is None:
             raise InputError(f"Expected `predictions` (a store) to solve the shifts for {reason} on, but got none.")
-        shifts = _solved(points, store, level, thresholds, shifts)
+        rows = _rows_to_solve(points, store, level, thresholds, shifts)
+        wanted = rows.scores() >= thresholds
+        # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
+        solved = [solve_shifts(rows, wanted, level, start) for start in (shifts, np.zeros_like(shifts))]
+        shifts = max(solved, key=lambda each: agreement(wanted, rows.scores(each) >= level))
     affine = _whole_map(points, shifts, at)
     if store is None:
         return FoldedPoints(affine, at, is_exact=True)
@@ -113,8 +114,6 @@ def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore | None
     """The store, whose classes must be those of the points."""
     if predictions is None:
         return None
-    from logn.evaluate.store.store import PredictionStore
-
     store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
     names = store.header.class_names
     if store.num_classes != len(points.points) or (names is not None and names != points.class_names):
@@ -132,27 +131,16 @@ def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassA
     whole[_columns(points)] = shifts
     source = points.source or StatisticsMetadata(points.class_names, activation=points.activation)
     settings = {"goal": points.goal, "at": at}
-    after = ClassAffine(np.ones(len(whole)), whole, source.background, METHOD, settings, source)
+    after = ClassAffine(np.ones(len(whole)), whole, source.background, "thresholds", settings, source)
     return after if points.correction is None else points.correction.then(after)
-
-
-def _solved(
-    points: OperatingPoints, store: PredictionStore, at: float, thresholds: FloatArray, start: FloatArray
-) -> FloatArray:
-    rows = _rows_to_solve(points, store, at, thresholds, start)
-    wanted = rows.scores() >= thresholds
-    # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
-    solved = [solve_shifts(rows, wanted, at, begin) for begin in (start, np.zeros_like(start))]
-    return max(solved, key=lambda shifts: agreement(wanted, rows.scores(shifts) >= at))
 
 
 def _rows_to_solve(
     points: OperatingPoints, store: PredictionStore, at: float, thresholds: FloatArray, start: FloatArray
 ) -> FoldRows:
     """The rows near a threshold, now or after the first shifts; of very many rows, those of some images."""
-    only_best = not points.settings.get("multi_label", True)
+    only_best, size = not points.settings.get("multi_label", True), 0
     parts: list[tuple[FloatArray, FloatArray]] = []
-    size = 0
     for index in np.random.default_rng(0).permutation(len(store)).tolist():
         proposals = store[index]
         logits = np.asarray(proposals.logits, np.float64)
@@ -169,8 +157,6 @@ def _rows_to_solve(
 
 
 def _measured(points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float) -> FoldedPoints:
-    from logn.evaluate.decode.decoder import DecodeSettings
-
     settings = DecodeSettings(**{name: points.settings[name] for name in DECODED if name in points.settings})
     uncapped = replace(settings, max_detections=None)
     ways = (uncapped, settings, replace(uncapped, nms="class-agnostic"))
@@ -182,19 +168,15 @@ def _share(
     points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float, settings: DecodeSettings
 ) -> float:
     """Of the detections that either way keeps, those that both keep."""
-    from logn.evaluate.decode.decoder import decode
-
     floor = float(points.thresholds.min()) * (1 - 1e-6)
     plain = decode(store, points.correction, replace(settings, score_threshold=floor))
     plain = plain.take(plain.scores.astype(np.float64) >= points.thresholds[plain.labels])
     folded = decode(store, affine, replace(settings, score_threshold=at))
     left, right = (
-        (kept.image_index.astype(np.int64) * (1 << 24) + kept.proposal) * store.num_classes + kept.labels
+        set(zip(kept.image_index.tolist(), kept.proposal.tolist(), kept.labels.tolist(), strict=True))
         for kept in (plain, folded)
     )
-    shared = len(np.intersect1d(left, right))
-    either = len(left) + len(right) - shared
-    return shared / either if either else 1.0
+    return len(left & right) / len(left | right) if left or right else 1.0
 
 
 @dataclass(frozen=True, eq=False)

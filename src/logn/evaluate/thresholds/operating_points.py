@@ -139,11 +139,11 @@ def read_detections(
         scored = ScoredDetections.of(match_detections(detections, truth, thresholds=overlap), truth, floor)
         return ReadDetections(scored, truth, None, {})
     store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
-    header = store.header
     if not len(store):
         raise InputError(f"Expected `{store.path}` to hold the predictions of some images, but it holds none.")
-    kinds |= {"image_ids": store.image_ids.tolist(), "category_ids": header.category_ids}
-    kinds |= {"class_names": header.class_names, "num_classes": store.num_classes, "only_predicted": only_predicted}
+    header = store.header
+    of_model = {name: getattr(header, name) for name in ("category_ids", "class_names", "num_classes")}
+    kinds |= {"image_ids": store.image_ids.tolist(), "only_predicted": only_predicted, **of_model}
     truth = refuse_without_objects(load_ground_truth(labels, **kinds))
     # A model may know more classes than the labels: then the names of its columns are unknown.
     names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError
-from logn.evaluate.thresholds.choose import NO_BETTER, NO_OBJECTS, TOO_FEW, UNREACHED
 from logn.files import require_file, write_text
 from logn.logits.arrays import FloatArray
 from logn.statistics.moments import StatisticsMetadata
@@ -41,12 +40,6 @@ _NAMED = 5
 PathLike = str | os.PathLike[str]
 Names = Sequence[str] | None
 IntArray = npt.NDArray[np.int64]
-_WHY = {
-    NO_OBJECTS: "no objects in these images",
-    TOO_FEW: "fewer than 5 right detections",
-    UNREACHED: "no threshold that reaches the goal",
-    NO_BETTER: "no better threshold on held-out images",
-}
 
 
 @dataclass(frozen=True)
@@ -191,14 +184,13 @@ mean `car`?
 
     def save(self, path: PathLike) -> None:
         """Write the points in one atomic step: everything as .json, classes and thresholds as .csv."""
+        text = io.StringIO()
         if Path(path).suffix.lower() == ".csv":
-            text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(["class", "threshold"])
-            writer.writerows((point.name, repr(point.threshold)) for point in self.points)
-            write_text(path, text.getvalue())
-            return
-        write_text(path, json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+            rows = [("class", "threshold"), *((point.name, repr(point.threshold)) for point in self.points)]
+            csv.writer(text, lineterminator="\n").writerows(rows)
+        else:
+            text.write(json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        write_text(path, text.getvalue())
 
     @classmethod
     def load(cls, path: PathLike, at: float | None = None, class_names: Names = None) -> OperatingPoints:
@@ -263,7 +255,7 @@ def _content(path: PathLike) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f'Expected `{path}` to be JSON such as {{"car": 0.5}}, but {error}.') from error
     if not isinstance(content, dict):
-        raise InputError(f'Expected `{path}` to be JSON such as {{"car": 0.5}}, but it is a {type(content).__name__}.')
+        raise InputError(f'Expected `{path}` to be JSON such as {{"car": 0.5}}, but it is another kind of JSON.')
     return content
 
 
@@ -348,9 +340,7 @@ def _in_words(value: float | None, *ends: float) -> str:
 
 def _common_classes(points: OperatingPoints) -> list[str]:
     """The classes that have the common threshold, by reason."""
-    groups = {why: [point.name for point in points.points if point.reason == why] for why in _WHY}
-    return [
-        f"{len(names)} with {_WHY[why]}, which keep the common {points.common:.3f}: {_listed(names)}."
-        for why, names in groups.items()
-        if names
-    ]
+    reasons = sorted({point.reason for point in points.points} - {""})
+    groups = {why: [point.name for point in points.points if point.reason == why] for why in reasons}
+    keep = f"which keep the common {points.common:.3f}"
+    return [f"{len(names)} with {why}, {keep}: {_listed(names)}." for why, names in groups.items()]

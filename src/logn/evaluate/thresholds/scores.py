@@ -41,16 +41,6 @@ def logit(probability: npt.ArrayLike) -> FloatArray:
     return odds.clip(-LARGEST_LOGIT, LARGEST_LOGIT)
 
 
-def above(scores: FloatArray, thresholds: npt.ArrayLike) -> npt.NDArray[np.intp]:
-    """How many of descending scores are at or above each threshold.
-
-    Example:
-        >>> above(np.array([0.9, 0.5, 0.1]), [0.5, 1.0]).tolist()
-        [2, 0]
-    """
-    return np.searchsorted(-scores, -np.asarray(thresholds, np.float64), side="right")
-
-
 @dataclass(frozen=True, eq=False)
 class ClassScores:
     """The detections of one class, highest score first.
@@ -80,8 +70,6 @@ class ClassScores:
     @cached_property
     def levels(self) -> npt.NDArray[np.intp]:
         """`(K,)` how many detections each threshold worth trying keeps: none, or all down to a right one."""
-        if not len(self.scores):
-            return np.zeros(1, np.intp)
         ends = np.append(np.flatnonzero(-np.diff(logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
         runs = np.unique(np.searchsorted(ends, np.flatnonzero(self.right)))
         return np.concatenate([[0], ends[runs] + 1])
@@ -89,9 +77,7 @@ class ClassScores:
     @cached_property
     def thresholds(self) -> FloatArray:
         """`(K,)` the threshold of each level, midway in logits between what it keeps and what it drops."""
-        if not len(self.scores):
-            return np.array([float(sigmoid(LARGEST_LOGIT))])
-        logits = logit(self.scores)
+        logits = logit(self.scores) if len(self.scores) else np.array([LARGEST_LOGIT])
         lowest = max(float(logits[-1]) - 2.0, min(float(logit(self.floor)), float(logits[-1])))
         bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
         return sigmoid(np.minimum((bounds[self.levels] + bounds[self.levels + 1]) / 2, LARGEST_LOGIT))
@@ -218,7 +204,8 @@ class ClassSums:
 
     def at(self, thresholds: FloatArray) -> tuple[Array, Array]:
         """Hits and false alarms `(B,)` of each draw at its own threshold."""
-        kept, draws = above(self.scores.scores, thresholds), np.arange(self.hits.shape[1])
+        kept = np.searchsorted(-self.scores.scores, -thresholds, side="right")
+        draws = np.arange(self.hits.shape[1])
         return self.hits[kept, draws], self.alarms[kept, draws]
 
 
@@ -267,8 +254,7 @@ class Draws:
     @property
     def images(self) -> Array:
         """`(B,)` images of each draw, repetitions counted."""
-        total: Array = self.weights.sum(axis=0)
-        return total
+        return np.asarray(self.weights.sum(axis=0))
 
     @property
     def objects(self) -> Array:
