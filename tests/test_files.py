@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from logn.errors import InputError
-from logn.files import atomic_path, read_safetensors, remove_leftovers, write_safetensors
+from logn.files import atomic_path, read_safetensors, write_safetensors
 
 
 def test_an_error_names_the_file_and_leaves_nothing(tmp_path):
@@ -35,17 +35,6 @@ def test_the_same_content_gives_the_same_bytes(tmp_path):
     stored, text = read_safetensors(path, expected_format="logn.affine", schema=1)
     assert text == metadata
     assert all(np.array_equal(stored[name], arrays[name]) for name in arrays)
-
-
-def test_only_what_dead_writers_left_is_removed(tmp_path):
-    """Two collections into one output: the one that ends first must not take the other's file away."""
-    target = tmp_path / "a.txt"
-    living = tmp_path / f".a.{os.getppid()}.partial.txt"
-    dead = [tmp_path / f".a.{name}.partial.txt" for name in (2**22 + 1, 10**30, "x", os.getpid())]
-    for file in (living, *dead, target):
-        file.touch()
-    remove_leftovers(target)
-    assert set(tmp_path.iterdir()) == {living, target}
 
 
 def test_what_is_no_file_is_not_replaced_by_one(tmp_path):

@@ -74,30 +74,6 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
 
 
-def remove_leftovers(path: str | os.PathLike[str]) -> None:
-    """Delete the temporary files that killed writers of `path` left (see `atomic_path` for their names)."""
-    target = Path(path)
-    start, end = f".{target.stem}.", f".partial{target.suffix}"
-    for file in target.parent.iterdir():
-        if file.name.startswith(start) and file.name.endswith(end):
-            writer = file.name.removeprefix(start).removesuffix(end)
-            if not (writer.isdecimal() and _is_running(int(writer))):
-                file.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    """Whether there is such a process besides this one: what it writes just now is no leftover."""
-    if process == os.getpid() or os.name != "posix":  # elsewhere the signal 0 is an interrupt
-        return False
-    try:
-        os.kill(process, 0)
-    except PermissionError:  # it is there, and somebody else's
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
-
-
 def write_safetensors(
     path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
@@ -157,19 +133,16 @@ def _sorted_header(text: bytes) -> bytes:
 
 
 def read_safetensors(
-    path: str | os.PathLike[str], *, expected_format: str, schema: int | tuple[int, ...]
+    path: str | os.PathLike[str], *, expected_format: str, schema: int
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read all arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence.
-
-    Where files of older schemas can be read too, `schema` lists them all.
-    """
+    """Read all arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence."""
     with _opened(path, expected_format, schema) as (file, metadata):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         return tensors, _verified(path, tensors, metadata)
 
 
 def safetensors_from_bytes(
-    data: bytes, *, name: str, expected_format: str, schema: int | tuple[int, ...]
+    data: bytes, *, name: str, expected_format: str, schema: int
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The opposite of `safetensors_to_bytes`, as strict as `read_safetensors`; `name` is that of the argument."""
     if not isinstance(data, bytes | bytearray | memoryview):
@@ -184,12 +157,6 @@ def safetensors_from_bytes(
     _check_kind(name, metadata, expected_format, schema)
     # The arrays of the library are views on bytes, which cannot be written to.
     return {key: array.copy() for key, array in tensors.items()}, _verified(name, tensors, metadata)
-
-
-def read_metadata(path: str | os.PathLike[str], *, expected_format: str, schema: int) -> dict[str, str]:
-    """Read the metadata alone of a file that LogN wrote; refuse any other file with a clear sentence."""
-    with _opened(path, expected_format, schema) as (_, metadata):
-        return metadata
 
 
 def require_file(path: str | os.PathLike[str], kind: str = "a file") -> None:
@@ -289,9 +256,7 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def _opened(
-    path: str | os.PathLike[str], expected_format: str, schema: int | tuple[int, ...]
-) -> Iterator[tuple[Any, dict[str, str]]]:
+def _opened(path: str | os.PathLike[str], expected_format: str, schema: int) -> Iterator[tuple[Any, dict[str, str]]]:
     require_file(path)
     try:
         with safe_open(str(path), framework="np") as file:
@@ -302,15 +267,14 @@ def _opened(
         raise InputError(f"Expected `{path}` to be a safetensors file, but it cannot be read ({error}).") from error
 
 
-def _check_kind(
-    name: str | os.PathLike[str], metadata: Mapping[str, str], expected_format: str, schema: int | tuple[int, ...]
-) -> None:
+def _check_kind(name: str | os.PathLike[str], metadata: Mapping[str, str], expected_format: str, schema: int) -> None:
     if metadata.get("format") != expected_format:
         found = metadata.get("format", "no format name")
         writer = WRITERS.get(expected_format)
         hint = f"; {writer} writes what is expected here" if writer else ""
         raise InputError(f"Expected `{name}` to hold `{expected_format}`, but it says {found!r}{hint}.")
-    known = [str(number) for number in (schema if isinstance(schema, tuple) else (schema,))]
-    if metadata.get("schema") not in known:
-        number, listed = metadata.get("schema"), " or ".join(known)
-        raise InputError(f"Expected `{name}` to have schema {listed}, but it has {number!r}; update LogN.")
+    if metadata.get("schema") != str(schema):
+        raise InputError(
+            f"Expected `{name}` to have schema {schema}, but it has {metadata.get('schema')!r}; "
+            "make it again with this version of LogN."
+        )

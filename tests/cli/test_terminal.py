@@ -13,7 +13,7 @@ from logn.evaluate.comparison.tables import Table
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
-from logn.text_table import TextStyle, cell_width, write_table
+from logn.table import TextStyle, cell_width, write_table
 
 NAMES = ("aeroplane", "a class with quite a long name of its own", "猫")
 COUNTS = [500, 40, 3]

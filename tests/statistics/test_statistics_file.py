@@ -165,7 +165,7 @@ def test_bytes_that_are_no_statistics(moments):
     with pytest.raises(logn.InputError, match=r"`data` to hold `logn\.statistics`, but it says 'no format name'"):
         logn.ClassMoments.from_bytes(save({"count": np.ones(3)}))
     newer = save({"count": np.ones(3)}, metadata={"format": "logn.statistics", "schema": "99"})
-    with pytest.raises(logn.InputError, match="`data` to have schema 3, but it has '99'; update LogN"):
+    with pytest.raises(logn.InputError, match="`data` to have schema 3, but it has '99'; make it again"):
         logn.ClassMoments.from_bytes(newer)
     damaged = save({"count": np.ones(3)}, metadata={"format": "logn.statistics", "schema": "3"})
     with pytest.raises(logn.InputError, match="`data` to hold valid statistics, but it does not: `mean` is missing"):

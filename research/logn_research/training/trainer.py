@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from logn.errors import InputError
 from logn.evaluate.models.open import choose_device
-from logn.files import remove_leftovers, write_text
+from logn.files import write_text
 from logn_research.processes import FreshContext
 from logn_research.training.batches import TrainingBatches
 from logn_research.training.checkpoint import FILE_NAME, Checkpoint, read_checkpoint
@@ -297,7 +297,6 @@ class Trainer:
             self.class_names,
             self.facts | ({"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}),
         ).save(self.file)
-        remove_leftovers(self.file)  # of a process that was ended while it wrote
 
     def fit(
         self, batches: TrainingBatches, start: int, *, workers: int, progress: bool | None

@@ -13,7 +13,7 @@ from typing import Any
 from logn.report.commands import COMMAND_LINE as COMMAND_LINE
 from logn.report.commands import command as command
 from logn.strict_json import plain_values
-from logn.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
+from logn.table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
 
 
 def echo(text: str, *, err: bool = False, colours: bool = False) -> None:

@@ -38,7 +38,7 @@ from logn.report.page_summary import (
 from logn.report.page_thresholds import threshold_curves
 from logn.report.run_folder import Run
 from logn.report.svg_charts import number
-from logn.text_table import unbroken
+from logn.table import unbroken
 
 if TYPE_CHECKING:
     from jinja2 import Environment

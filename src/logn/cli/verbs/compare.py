@@ -169,7 +169,7 @@ def _print_short(comparison: Comparison) -> None:
     """One line per method, of at most 80 columns, and one verdict."""
     from logn.evaluate.comparison.comparison import CLASSIFICATION
     from logn.evaluate.comparison.tables import change_text, points
-    from logn.text_table import TextStyle, write_table
+    from logn.table import TextStyle, write_table
 
     shown = CLASSIFIER if comparison.task == CLASSIFICATION else DETECTOR
     (main, first), *others = [(title, name) for title, name in shown.items() if name in comparison.metric_names]

@@ -112,7 +112,7 @@ def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str,
 
 def _print_table(diagnosis: Diagnosis, top: int) -> None:
     """The classes by their mean, highest first; `top` from either end, 0 for all."""
-    from logn.text_table import write_table
+    from logn.table import write_table
 
     counted = diagnosis.image_counts is not None
     header = ("class", *(("group", "images") if counted else ()), "logits", "mean", "std")

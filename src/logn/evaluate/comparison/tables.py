@@ -15,7 +15,7 @@ from logn.evaluate.comparison.verdict import interval_text, tone
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.recall_at_count import SHOWN_AT, recall_name
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
-from logn.text_table import USUAL, TextStyle, write_table
+from logn.table import USUAL, TextStyle, write_table
 
 RECALL = recall_name(SHOWN_AT)
 MAIN_COLUMNS = ("AP", "APr", "APc", "APf", RECALL)

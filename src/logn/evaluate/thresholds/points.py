@@ -22,7 +22,7 @@ from logn.files import require_file, write_text
 from logn.logits.arrays import FloatArray
 from logn.statistics.moments import StatisticsMetadata
 from logn.strict_json import parse_json, plain_values
-from logn.text_table import USUAL, TextStyle, write_table
+from logn.table import USUAL, TextStyle, write_table
 
 if TYPE_CHECKING:
     from logn.evaluate.thresholds.fold import FoldedPoints

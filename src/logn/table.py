@@ -1,0 +1,253 @@
+"""Text that fits a terminal: columns that find no room go into tables below, and no number is ever broken."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+GAP = 2
+# As wide as tables are where the width of the terminal is unknown.
+USUAL_WIDTH = 100
+# The colours of gains and losses, as the report page has them: green, and orange (the nearest of sixteen colours).
+COLOURS = {"up": "green", "down": "yellow"}
+_OWN_COLOURS = re.compile("(\x1b\\[(?:0|1|32|33)m)")
+# What a terminal acts on instead of showing it: control characters but for the end of a line and the tab, and marks
+# that change the direction of the text.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# What must stay on one line: an interval, and the difference before it.
+_INTERVAL = re.compile(r" ?\[[^\[\]]*\]")
+# Where the name of a method may be broken.
+_PIECES = re.compile(r"[^:,/ ]*[:,/ ]?")
+
+# The cells of a column, the title first.
+Column = Sequence[str]
+
+
+def printable(text: str) -> str:
+    r"""A text with a visible sign for each control character: a name from a file must not steer the terminal.
+
+    Example:
+        >>> printable("cup\x1b[2J")
+        'cup␛[2J'
+    """
+    return _CONTROLS.sub(_picture, text)
+
+
+def printable_json(text: str) -> str:
+    r"""The same of a JSON document, which stays one of the same content.
+
+    Example:
+        >>> printable_json('"cup\x9b2J"')
+        '"cup\\u009b2J"'
+    """
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def printable_table(text: str) -> str:
+    """The same of a text that `write_table` may have coloured: its own colours stay."""
+    parts = _OWN_COLOURS.split(text)
+    return "".join(part if place % 2 else printable(part) for place, part in enumerate(parts))
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    # Unicode has pictures of the first 32 and of delete; each is one column wide, so that tables stay aligned.
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+
+
+@dataclass(frozen=True)
+class TextStyle:
+    """What text must fit, and what it may use.
+
+    Args:
+        width: Columns of a table; None for no limit.
+        prose: Columns of a sentence; None leaves it on one line.
+        colours: Whether gains and losses are coloured.
+        rule: The character under a header.
+    """
+
+    width: int | None = USUAL_WIDTH
+    prose: int | None = None
+    colours: bool = False
+    rule: str = "─"
+
+    def wrap(self, text: str, indent: str = "") -> str:
+        """Break sentences where the line ends, but never an interval.
+
+        Example:
+            >>> print(TextStyle(prose=30).wrap("logn lowers APf by 2.8 [1.8, 3.8] in all."))
+            logn lowers APf by
+            2.8 [1.8, 3.8] in all.
+        """
+        if self.prose is None:
+            return text
+        empty = text[: len(text) - len(text.lstrip("\n"))]
+        broken = textwrap.fill(
+            unbroken(text).strip("\n"),
+            self.prose,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        return empty + broken.replace("\xa0", " ")
+
+
+USUAL = TextStyle()
+
+
+def unbroken(sentence: str) -> str:
+    r"""A sentence with blanks that no line ends at, inside its intervals and before them.
+
+    Example:
+        >>> unbroken("raises AP by 2.0 [1.0, 3.0].").split(" ")
+        ['raises', 'AP', 'by', '2.0\xa0[1.0,\xa03.0].']
+    """
+    return _INTERVAL.sub(lambda found: found[0].replace(" ", "\xa0"), sentence)
+
+
+def write_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    style: TextStyle = USUAL,
+    *,
+    keys: int = 1,
+    tones: Sequence[Sequence[str]] = (),
+) -> str:
+    r"""Write columns one under the other: the keys to the left, numbers to the right.
+
+    Where they do not fit, intervals move to lines of their own, long keys are folded, and the columns that are left
+    over follow in tables below that repeat the keys.
+
+    Args:
+        header: The titles.
+        rows: The cells; a cell may have several lines.
+        style: What to fit.
+        keys: How many columns name a row.
+        tones: "up", "down" or nothing for each cell: the colour of the lines below its first.
+
+    Example:
+        >>> rows = [("none", "3.9", "8.3"), ("logn", "3.2\n-0.7 [-1.2, -0.2]", "6.6")]
+        >>> print(write_table(("method", "AP", "AP50"), rows))
+        method                 AP  AP50
+        ───────────────────────────────
+        none                  3.9   8.3
+        logn                  3.2   6.6
+                -0.7 [-1.2, -0.2]
+        >>> print(write_table(("method", "AP", "AP50"), rows, TextStyle(width=24)))
+        method            AP
+        ────────────────────
+        none             3.9
+        logn             3.2
+                        -0.7
+                [-1.2, -0.2]
+        <BLANKLINE>
+        method  AP50
+        ────────────
+        none     8.3
+        logn     6.6
+    """
+    columns: list[Column] = [tuple(map(printable, cells)) for cells in zip(header, *rows, strict=True)]
+    key_width = None
+    if style.width is not None and _width(columns) > style.width:
+        key_width = max(style.width // 4, 8)
+        columns[0] = tuple(_folded(cell, key_width) for cell in columns[0])
+        if any(_width([*columns[:keys], column], key_width) > style.width for column in columns[keys:]):
+            columns = [(column[0], *(cell.replace(" [", "\n[") for cell in column[1:])) for column in columns]
+    groups = _groups(columns, style.width, keys, key_width)
+    return "\n\n".join(_block(columns, group, style, keys, key_width, tones) for group in groups)
+
+
+def cell_width(text: str) -> int:
+    """How many columns of a terminal the widest line of a text takes; wide characters take two.
+
+    Example:
+        >>> cell_width("fork"), cell_width("猫")
+        (4, 2)
+    """
+    from rich.cells import cell_len
+
+    return max(map(cell_len, text.split("\n")))
+
+
+def _folded(name: str, width: int) -> str:
+    """A long name, broken behind its punctuation."""
+    lines = [""]
+    for piece in _PIECES.findall(name):
+        if lines[-1] and cell_width(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _column_width(column: Column) -> int:
+    """The widest cell; a title may be broken at its spaces."""
+    return max(map(cell_width, [*column[0].split(" "), *column[1:]]))
+
+
+def _width(columns: Sequence[Column], key_width: int | None = None) -> int:
+    widths = [max(_column_width(column), 0 if key_width else cell_width(column[0])) for column in columns]
+    if key_width is not None:
+        widths[0] = min(widths[0], key_width)
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _groups(columns: Sequence[Column], width: int | None, keys: int, key_width: int | None) -> Iterator[list[int]]:
+    """The columns of each table: as many as fit, those with several lines first."""
+    places = range(keys, len(columns))
+    order = sorted(places, key=lambda place: width is not None and not any("\n" in cell for cell in columns[place]))
+    group = list(range(keys))
+    for place in order if key_width is not None else places:
+        wanted = [columns[index] for index in (*group, place)]
+        if len(group) > keys and width is not None and _width(wanted, key_width) > width:
+            yield group
+            group = list(range(keys))
+        group.append(place)
+    yield group
+
+
+def _block(
+    columns: Sequence[Column],
+    group: Sequence[int],
+    style: TextStyle,
+    keys: int,
+    key_width: int | None,
+    tones: Sequence[Sequence[str]],
+) -> str:
+    from rich.box import Box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rule = style.rule
+    box = Box(f"    \n    \n {rule * 2} \n    \n    \n    \n    \n    \n", ascii=rule == "-")
+    table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for place in group:
+        is_key = place < keys
+        table.add_column(
+            Text(columns[place][0]),
+            justify="left" if is_key else "right",
+            vertical="top",
+            overflow="fold",
+            max_width=key_width if place == 0 else None,
+            min_width=None if is_key else _column_width(columns[place]),
+        )
+    for row in range(1, len(columns[0])):
+        cells = []
+        for place in group:
+            first, *more = columns[place][row].split("\n")
+            colour = COLOURS.get(tones[row - 1][place], "") if tones else ""
+            cells.append(Text("\n").join([Text(first), *(Text(line, style=colour) for line in more)]))
+        table.add_row(*cells)
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=style.width or 10_000,
+        color_system="standard" if style.colours else None,
+        force_terminal=style.colours,
+        legacy_windows=False,
+    )
+    console.print(table)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
