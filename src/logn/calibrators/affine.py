@@ -232,13 +232,13 @@ class ClassAffine:
             >>> ClassAffine.over_foreground([2.0], [1.0], background=0, method="example").scale.tolist()
             [1.0, 2.0]
         """
-        place = check_background(background)
+        index = check_background(background)
         scale, shift = np.broadcast_arrays(np.asarray(scale, np.float64), np.asarray(shift, np.float64))
-        columns = len(scale) + (place is not None)
+        columns = len(scale) + (index is not None)
         full_scale, full_shift = np.ones(columns), np.zeros(columns)
-        foreground = foreground_columns(columns, place)
+        foreground = foreground_columns(columns, index)
         full_scale[foreground], full_shift[foreground] = scale, shift
-        return cls(full_scale, full_shift, place, method, settings or {}, source)
+        return cls(full_scale, full_shift, index, method, settings or {}, source)
 
     @property
     def num_columns(self) -> int:

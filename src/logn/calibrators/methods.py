@@ -60,7 +60,7 @@ def fit(
     num_columns: int | None = None,
     **options: Any,
 ) -> ClassAffine:
-    """Fit the method that `spec` names; it takes what it needs of the rest.
+    """Fit the method that `spec` names; it takes what it needs from the other arguments.
 
     Args:
         spec: Such as "recommended", "logn:margin=0", "norcal:gamma=0.6", "tau-norm:tau=0.7", "temperature:value=2".
@@ -137,15 +137,16 @@ def parse(spec: str, options: Mapping[str, Any] | None = None) -> tuple[str, dic
     if name not in METHODS:
         raise InputError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}.")
     hints = get_type_hints(METHODS[name])
-    known = [key for key in inspect.signature(METHODS[name]).parameters if key not in INPUTS]
+    options_of_method = [key for key in inspect.signature(METHODS[name]).parameters if key not in INPUTS]
     chosen: dict[str, Any] = {}
     for piece in filter(None, (piece.strip() for piece in tail.split(","))):
         key, equals, text = piece.partition("=")
-        if key in known and not equals:
+        if key in options_of_method and not equals:
             raise InputError(f"Expected the option `{key}` of `{name}` as {key}=VALUE, but got {piece!r}.")
-        _add(chosen, key, _read(key, text, hints[key]) if key in known else None, name, known)
+        value = _read(key, text, hints[key]) if key in options_of_method else None
+        _add(chosen, key, value, name, options_of_method)
     for key, value in (options or {}).items():
-        _add(chosen, key, value, name, [*known, *({"active"} & {*hints})])
+        _add(chosen, key, value, name, [*options_of_method, *({"active"} & {*hints})])
     return name, chosen
 
 
@@ -181,10 +182,10 @@ def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
         logn.errors.InputError: Expected the inputs of methods to be among moments, counts, dimensions, weight, bias, \
 target, background, activation, num_columns, but got `count`.
     """
-    known = [name for name in inspect.signature(fit).parameters if name not in ("spec", "options")]
-    unknown = next((name for name in inputs if name not in known), None)
+    allowed = [name for name in inspect.signature(fit).parameters if name not in ("spec", "options")]
+    unknown = next((name for name in inputs if name not in allowed), None)
     if unknown is not None:
-        raise InputError(f"Expected the inputs of methods to be among {', '.join(known)}, but got `{unknown}`.")
+        raise InputError(f"Expected the inputs of methods to be among {', '.join(allowed)}, but got `{unknown}`.")
     return {name: value for name, value in inputs.items() if value is not None or name in ("background", "activation")}
 
 
@@ -202,9 +203,9 @@ def read_target(target: str) -> ClassCounts | str:
     return ClassCounts.load(target)
 
 
-def _add(chosen: dict[str, Any], key: str, value: Any, name: str, known: list[str]) -> None:
-    if key not in known:
-        listed = ", ".join(known) or "none"
+def _add(chosen: dict[str, Any], key: str, value: Any, name: str, allowed: list[str]) -> None:
+    if key not in allowed:
+        listed = ", ".join(allowed) or "none"
         raise InputError(f"Expected the options of `{name}` to be among {listed}, but got `{key}`.")
     if key in chosen:
         raise InputError(f"Expected the option `{key}` of `{name}` once, but got it twice.")

@@ -120,11 +120,11 @@ class LogitNormalizer:
 
     def set_params(self, **params: Any) -> LogitNormalizer:
         """Change arguments of the constructor; what was fitted stays until the next `fit`."""
-        known = self.get_params()
+        parameters = self.get_params()
         for name, value in params.items():
-            if name not in known:
+            if name not in parameters:
                 raise InputError(
-                    f"Expected the parameters of LogitNormalizer to be {', '.join(known)}, but got `{name}`."
+                    f"Expected the parameters of LogitNormalizer to be {', '.join(parameters)}, but got `{name}`."
                 )
             setattr(self, name, value)
         return self
@@ -132,8 +132,8 @@ class LogitNormalizer:
     def __repr__(self) -> str:
         """The arguments that are not the default."""
         defaults = inspect.signature(type(self)).parameters
-        given = {name: value for name, value in self.get_params().items() if value != defaults[name].default}
-        return f"LogitNormalizer({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        changed = {name: value for name, value in self.get_params().items() if value != defaults[name].default}
+        return f"LogitNormalizer({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there is something to correct with; scikit-learn asks."""

@@ -95,8 +95,8 @@ def estimate_prior(
     if num_bootstrap < 2 or not 0.0 < confidence < 1.0:
         raise InputError("Expected `num_bootstrap` to be at least 2 and `confidence` between 0 and 1.")
     rows, unit = _read_rows(logits, seed)
-    known = moments if moments is not None else logits if isinstance(logits, ClassMoments) else None
-    recorded = StatisticsMetadata() if known is None else known.metadata
+    statistics = moments if moments is not None or not isinstance(logits, ClassMoments) else logits
+    recorded = StatisticsMetadata() if statistics is None else statistics.metadata
     head = recorded.settled(background, activation)
     index, kind = head.background, head.activation
     if kind is None:

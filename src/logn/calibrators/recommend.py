@@ -159,8 +159,8 @@ def recommended(
     activation: str | None = "recorded",
 ) -> ClassAffine:
     """The map that `recommend` recommends: the method `recommended`."""
-    found = recommend(moments, threshold=threshold, background=background, activation=activation)
-    return found.fit(moments, strength=strength, target=target, active=active)
+    recommendation = recommend(moments, threshold=threshold, background=background, activation=activation)
+    return recommendation.fit(moments, strength=strength, target=target, active=active)
 
 
 def _judged(classes: int, ratio: float) -> tuple[str, str]:

@@ -184,11 +184,11 @@ def tau_norm(weight: Any, tau: float = 1.0, bias: Any = None, *, background: int
     offsets = np.zeros(len(rows)) if bias is None else _as_array("bias", bias)
     if offsets.shape != (len(rows),):
         raise InputError(f"Expected `bias` to have shape ({len(rows)},), but got {offsets.shape}.")
-    place = check_background(background)
-    foreground = foreground_columns(len(rows), place)
+    index = check_background(background)
+    foreground = foreground_columns(len(rows), index)
     scale = lengths[foreground] ** -power
     return ClassAffine.over_foreground(
-        scale, -scale * offsets[foreground], place, method="tau-norm", settings={"tau": power}
+        scale, -scale * offsets[foreground], index, method="tau-norm", settings={"tau": power}
     )
 
 

@@ -1,1 +1,1 @@
-"""What is known about the classes apart from logits: names, training counts, fractal dimensions."""
+"""Classes apart from their logits: names, training counts, fractal dimensions."""

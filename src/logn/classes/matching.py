@@ -23,7 +23,7 @@ class ClassMatch:
     Args:
         model_names: `(M,)` foreground classes of the model, in the order of its columns.
         label_names: `(L,)` classes of the labels, in their order.
-        label_of_model: `(M,)` place in the labels of each class of the model; -1 for none.
+        label_of_model: `(M,)` index in the labels of each class of the model; -1 for none.
     """
 
     model_names: tuple[str, ...]
@@ -39,21 +39,21 @@ class ClassMatch:
 
     @property
     def model_of_label(self) -> IntArray:
-        """`(L,)` place in the model of each class of the labels; -1 for none."""
+        """`(L,)` index in the model of each class of the labels; -1 for none."""
         places = np.full(len(self.label_names), -1, np.int64)
-        known = np.flatnonzero(self.label_of_model >= 0)
-        places[self.label_of_model[known]] = known
+        matched = np.flatnonzero(self.label_of_model >= 0)
+        places[self.label_of_model[matched]] = matched
         return places
 
     @property
     def only_in_model(self) -> tuple[str, ...]:
         """Classes of the model that the labels do not have."""
-        return tuple(self.model_names[place] for place in np.flatnonzero(self.label_of_model < 0))
+        return tuple(self.model_names[index] for index in np.flatnonzero(self.label_of_model < 0))
 
     @property
     def only_in_labels(self) -> tuple[str, ...]:
         """Classes of the labels that the model does not have."""
-        return tuple(self.label_names[place] for place in np.flatnonzero(self.model_of_label < 0))
+        return tuple(self.label_names[index] for index in np.flatnonzero(self.model_of_label < 0))
 
     def describe(self) -> str:
         """What is left out, in one line; nothing where all classes are on both sides.

@@ -97,9 +97,8 @@ def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatA
     """The first column that the table has of `names`, or the only one of a list."""
     column = next((name for name in (*names, UNNAMED) if name in rows[0]), None)
     if column is None:
-        found = ", ".join(rows[0])
         hint = "; the first line must name the columns" if any(map(_is_number, rows[0])) else ""
-        raise InputError(f"Expected a column `{names[0]}`, but the columns are: {found}{hint}.")
+        raise InputError(f"Expected a column `{names[0]}`, but the columns are: {', '.join(rows[0])}{hint}.")
     values = []
     for index, row in enumerate(rows):
         try:

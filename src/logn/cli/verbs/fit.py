@@ -125,16 +125,12 @@ def _read_counts(path: Path | None) -> tuple[ClassCounts | None, list[str]]:
 
 
 def _read_dimensions(path: Path | None, moments: ClassMoments | None, place: Any) -> Any:
+    from logn.calibrators.affine import foreground_names
     from logn.classes.counts import read_dimensions
-    from logn.logits.arrays import check_background, foreground_columns
 
     if path is None:
         return None
-    names = None if moments is None else moments.metadata.class_names
-    if moments is not None and names is not None:
-        background = check_background(moments.metadata.background if place == "recorded" else place)
-        names = names[foreground_columns(moments.num_columns, background)]
-    return read_dimensions(path, names)
+    return read_dimensions(path, None if moments is None else foreground_names(moments.metadata.settled(place)))
 
 
 def _warn(sentences: list[str], affine: ClassAffine, moments: ClassMoments | None) -> list[str]:

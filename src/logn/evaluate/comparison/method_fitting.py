@@ -130,10 +130,7 @@ def fit_for_store(spec: str, header: StoreHeader, *, allow_mismatch: bool = Fals
         spec,
         _with_names(moments, header),
         None if header.class_columns is not None else table,
-        **(
-            recorded
-            | {key: value for key, value in inputs.items() if not (isinstance(value, str) and value == "recorded")}
-        ),
+        **(recorded | inputs),
     )
 
 
