@@ -66,5 +66,5 @@ def test_commands_are_found():
     assert list(commands("torchrun --nproc-per-node 8 -m logn.cli.main train -d x\n")) == ["logn train -d x"]
     options, rest = known_options(["collect", "model.onnx", "--images", "train"])
     assert rest == ["model.onnx", "--images", "train"]
-    assert {"--images", "-o", "--no-progress"} < options
+    assert {"--images", "-o", "--json"} < options
     assert "--journal" not in options
