@@ -28,7 +28,8 @@ from logn.logits.onnx.file import (
 )
 from logn.logits.onnx.images import completed, image_input, other_inputs, settle, size_for_images
 from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
-from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.record import SAMPLE_ROWS
 
 # How many of the images that were left out a warning names.
 SHOWN_PATHS = 5
@@ -93,13 +94,11 @@ def record_onnx(
     population: str | None = None,
     max_images: int | None = None,
     batch_size: int = 1,
-    sample_rows: int = 4096,
-    mean_probability: bool = True,
-    nonfinite: Nonfinite = "error",
     provider: str = "CPUExecutionProvider",
     skip_unreadable: bool = False,
     progress: Callable[[int], object] = lambda count: None,
     skipped: Callable[[Sequence[Path]], object] = lambda paths: None,
+    **options: Any,
 ) -> ClassMoments:
     '''Collect the moments of the class logits of an ONNX model over a folder of images.
 
@@ -123,14 +122,12 @@ def record_onnx(
         population: What a row of logits stands for, for the record.
         max_images: Take at most this many of the images, spread evenly over the folder or the list.
         batch_size: Images per run, where the model leaves it open.
-        sample_rows: How many rows to keep as a sample.
-        mean_probability: Whether to keep the mean probability of each class, as `logn.record` does.
-        nonfinite: "error" refuses NaN and infinity, "skip" leaves them out.
         provider: Where the model runs, by onnxruntime's name.
         skip_unreadable: Leave out images that cannot be read, and warn about them at the end; without it the first of
             them is an error.
         progress: Called with the number of images after each run.
         skipped: Called at the end with the images that were left out, if any were.
+        options: Further arguments of `logn.ClassMoments`: `sample_rows` (4096), `nonfinite`, `mean_probability`.
 
     Example:
         >>> import tempfile, onnx.parser
@@ -148,7 +145,13 @@ def record_onnx(
     if preprocessing is None:
         preprocessing = size_for_images(file, settled, paths)
         if preprocessing != settled:
-            warnings.warn(_names_size(file.path, preprocessing), LogNWarning, stacklevel=2)
+            height, width = preprocessing.size or (0, 0)
+            warnings.warn(
+                f"`{file.path}` does not state its image size: images are resized to {height} x {width}, the nearest "
+                "common size that it runs at; give its `size` if it is another.",
+                LogNWarning,
+                stacklevel=2,
+            )
     batches = plan_batches(file.inputs, preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)
@@ -169,13 +172,7 @@ def record_onnx(
         population=population,
         fingerprint=onnx_digest(file),
     )
-    moments = ClassMoments(
-        logits.num_classes,
-        nonfinite=nonfinite,
-        sample_rows=sample_rows,
-        mean_probability=mean_probability,
-        metadata=metadata,
-    )
+    moments = ClassMoments(logits.num_classes, metadata=metadata, **{"sample_rows": SAMPLE_ROWS, **options})
     boxes = None if followed_by == "softmax" else _objectness_output(file, logits, first)
     tensors = [*dict.fromkeys((*logits.tensors, *(boxes.outputs if boxes else ())))]
     session = OnnxSession(exposing(file.model, tensors, only=True), str(file.path), provider=provider)
@@ -189,14 +186,6 @@ def record_onnx(
         skipped(tuple(unreadable))
         warnings.warn(_names_skipped(tuple(unreadable), len(paths)), LogNWarning, stacklevel=2)
     return moments
-
-
-def _names_size(path: Path, preprocessing: Preprocessing) -> str:
-    height, width = preprocessing.size or (0, 0)
-    return (
-        f"Nothing says which size `{path}` was made for: images are brought to {height} x {width}, the nearest common "
-        "size that it runs at; give its `size` if it is another."
-    )
 
 
 def _names_skipped(left_out: Sequence[Path], total: int) -> str:
