@@ -21,9 +21,8 @@ import torchvision
 
 from logn.calibrators.affine import ClassAffine
 from logn.evaluate.decode.decoder import DecodeSettings, available_processors, decode_many
-from logn.evaluate.detection.fixed_and_pool import FIXED_LIMIT, FIXED_THRESHOLD
 from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.metrics import evaluate_detections
+from logn.evaluate.detection.metrics import FIXED_LIMIT, FIXED_THRESHOLD, evaluate_detections
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 

@@ -58,6 +58,21 @@ def test_later_folders_import_earlier_ones_never_back(path):
             assert FOLDERS.index(pieces[1]) <= own, f"{path.name} imports {name}"
 
 
+#: Inside `evaluate` the data flows in this order: each folder imports those before it, never back.
+EVALUATE = ["models", "store", "decode", "detection", "classification", "thresholds", "comparison"]
+
+
+@pytest.mark.parametrize("folder", EVALUATE)
+def test_the_folders_of_evaluate_import_earlier_ones_never_back(folder):
+    """Models and stores know each other: a store is filled by a model, and statistics are read from a store."""
+    allowed = EVALUATE[: max(EVALUATE.index(folder), 1) + 1]
+    for path in (PACKAGE / "evaluate" / folder).rglob("*.py"):
+        for name in imported_names(ast.parse(path.read_text())):
+            pieces = name.split(".")
+            if pieces[:2] == ["logn", "evaluate"] and len(pieces) > 2 and pieces[2] in EVALUATE:
+                assert pieces[2] in allowed, f"{path.name} imports {name}"
+
+
 #: What starts other programs, by the names under which it is imported or called.
 STARTERS = {"subprocess", "runpy", "pty"}
 STARTING_CALLS = re.compile(r"\bos\.(system|popen|exec\w+|spawn\w+|posix_spawn\w*)$|create_subprocess_\w+$")

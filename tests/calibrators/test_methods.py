@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from logn.evaluate.comparison.sweep import Sweep
 
 from logn.calibrators.affine import ClassAffine
 from logn.calibrators.fracal import fracal
@@ -14,7 +15,6 @@ from logn.calibrators.rivals import inverse_image_frequency, logit_adjustment, n
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.comparison.method_fitting import fit_for_store
-from logn.evaluate.comparison.sweep import Sweep
 from logn.evaluate.store.store import StoreHeader
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 

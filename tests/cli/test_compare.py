@@ -9,7 +9,7 @@ from logn.calibrators.affine import ClassAffine
 from logn.classes.counts import ClassCounts
 from logn.errors import LogNWarning
 from logn.evaluate.comparison.compare import compare as compare_in_python
-from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.comparison import CompareSettings
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.labels.annotation_columns import fingerprint_images
 from logn.logits.proposals import Proposals
@@ -82,8 +82,8 @@ def test_verbose_prints_the_protocol_and_every_verdict(files, run):
 def test_the_uncorrected_model_alone(files, run):
     """Without methods and statistics there is nothing to compare: this is an evaluation."""
     alone = run("compare", "store", "-d", "gt.json", "--json").json
-    assert [method["method"] for method in alone["methods"]] == ["none"]
-    assert alone["methods"][0]["metrics"] == run(*words("--json")).json["methods"][0]["metrics"]
+    assert [method["name"] for method in alone["rows"]] == ["none"]
+    assert alone["rows"][0]["values"] == run(*words("--json")).json["rows"][0]["values"]
     printed = run("compare", "store", "-a", "gt.json")
     assert printed.out.splitlines()[0].split()[:2] == ["method", "AP"]
     assert printed.err == ""
@@ -91,9 +91,9 @@ def test_the_uncorrected_model_alone(files, run):
 
 def test_json_and_files_agree(files, run):
     content = run(*words("--json", "-o", "result")).json
-    assert [method["method"] for method in content["methods"]] == ["none", "recommended", "logn"]
+    assert [method["name"] for method in content["rows"]] == ["none", "recommended", "logn"]
     saved = json.loads((files / "result" / "comparison.json").read_text())
-    assert saved["methods"][1]["metrics"] == content["methods"][1]["metrics"]
+    assert saved["rows"][1]["values"] == content["rows"][1]["values"]
 
 
 def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run, refused):
@@ -106,7 +106,7 @@ def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run
         return words("--methods", "logn,mine.safetensors")
 
     result = run(*save(-1, "softmax"), "--json").json
-    assert [method["method"] for method in result["methods"]] == ["none", "logn", "mine.safetensors"]
+    assert [method["name"] for method in result["rows"]] == ["none", "logn", "mine.safetensors"]
     assert "to be of a softmax, the activation of the predictions, but got" in refused(*save(-1, "sigmoid"))
     assert "background at -1 (last), its place in the predictions, but got 0" in refused(*save(0, "softmax"))
 
@@ -114,7 +114,7 @@ def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run
 def test_counts_say_the_groups_where_the_annotations_do_not(files, run):
     change_annotations(lambda gt: [category.pop("frequency") for category in gt["categories"]])
     content = run("compare", "store", "-d", "gt.json", "--counts", "counts.json", "--json").json
-    assert content["protocol"]["groups"] == "training counts up to 10, up to 100, above"
+    assert content["protocols"]["AP"]["groups"] == "training counts up to 10, up to 100, above"
     assert [known["group"] for known in content["classes"]] == ["f", "c", "r"]
 
 
@@ -215,16 +215,16 @@ def test_the_numbers_of_a_classifier_are_those_of_the_python_api(rows, run):
         counts=ClassCounts(TRAINED, names=list("abcd")),
         settings=CompareSettings(num_bootstrap=50),
     )
-    for one, row in zip(printed.json["methods"], expected.rows, strict=True):
-        assert (one["method"], one["metrics"]) == (row.name, pytest.approx(dict(row.values), nan_ok=True))
+    for one, row in zip(printed.json["rows"], expected.rows, strict=True):
+        assert (one["name"], one["values"]) == (row.name, pytest.approx(dict(row.values), nan_ok=True))
 
 
 def test_statistics_that_were_collected_give_the_same_as_the_training_logits(rows, run):
     assert run("collect", "train.npy", "--activation", "softmax", "-o", "stats.safetensors").code == 0
     collected = run(*CLASSIFIER, "-s", "stats.safetensors", "--json").json
     direct = run(*CLASSIFIER, "--train-logits", "train.npy", "--json").json
-    for one, other in zip(collected["methods"], direct["methods"], strict=True):
-        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-9)
+    for one, other in zip(collected["rows"], direct["rows"], strict=True):
+        assert one["values"] == pytest.approx(other["values"], abs=1e-9)
 
 
 def test_the_table_of_a_classifier(rows, run):
@@ -267,5 +267,4 @@ def test_a_name_that_utf8_cannot_hold_does_not_cost_the_result(rows, run):
     """A cut-off emoji in JSON is half of a pair of surrogates; the comparison was made, and then lost."""
     (rows / "names.json").write_text(json.dumps(dict(zip(["a\ud83d", "b", "c", "d"], TRAINED, strict=True))))
     assert run(*CLASSIFIER, "--methods", "loga", "--counts", "names.json", "-o", "out", "--json").code == 0
-    assert r"a\ud83d" in (rows / "out" / "per_class.csv").read_text(encoding="utf-8")
     assert r"a\ud83d" in (rows / "out" / "comparison.json").read_text(encoding="utf-8").replace("\\\\", "\\")

@@ -209,7 +209,7 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, detect
     assert (header.class_names, header.objectness, header.postprocessing.nms_iou) == (NAMES, True, 0.65)
     assert PredictionStore(store).num_proposals == 2 * (16 + 4 + 1)
     measured = run("compare", store, "-d", labels, "--json").json
-    assert 0 <= measured["methods"][0]["metrics"]["AP"] <= 1
+    assert 0 <= measured["rows"][0]["values"]["AP"] <= 1
 
 
 @pytest.mark.parametrize(

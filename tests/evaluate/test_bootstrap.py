@@ -1,8 +1,8 @@
 """The bootstrap: exact where a draw can be checked, and paired."""
 
 import multiprocessing
+import os
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from logn.errors import LogNWarning
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection import bootstrap
-from logn.evaluate.detection import draw_methods as draw_module
 from logn.evaluate.detection import drawn_precision as drawn
-from logn.evaluate.detection.average_precision import average_precision_per_class
-from logn.evaluate.detection.bootstrap import bootstrap_metrics, draw_weights, paired_interval
-from logn.evaluate.detection.draw_methods import draw_methods
+from logn.evaluate.detection.bootstrap import (
+    DrawnMethod,
+    bootstrap_metrics,
+    draw_methods,
+    draw_weights,
+    paired_interval,
+)
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
-from logn.evaluate.detection.measurement import Measurement
-from logn.evaluate.detection.metrics import evaluate_detections
-from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.detection.metrics import average_precision_per_class, evaluate_detections
 
 IMAGES, CLASSES, BOXES, FOUND = 14, 5, 4, 12
 
@@ -117,7 +118,13 @@ def test_a_recall_that_is_just_as_much_as_a_point_is_judged_as_the_evaluators_do
     correct = rng.permutation(np.repeat([True, False], boxes))[None]
     size = correct.shape[1]
     matched = MatchedDetections(
-        np.arange(size), np.zeros(size, int), np.zeros(size, int), np.ones(size), correct, np.ones((1, size), bool)
+        np.arange(size),
+        np.zeros(size, int),
+        np.zeros(size, int),
+        np.ones(size),
+        correct,
+        np.ones((1, size), bool),
+        np.arange(size),
     )
     ones = np.ones((1, 2), np.uint8)  # one image, drawn once in both draws
     ((label, mean, first),) = drawn.drawn_precision(matched, ones, np.full((1, 2), boxes, np.int32))
@@ -139,7 +146,9 @@ def test_outcomes_of_any_kind_are_their_definition(seed):
     correct = rng.random((thresholds, size)) < rng.random()
     correct[2] = np.where(rng.random() < 0.5, correct[1], correct[2])
     counted = rng.random((thresholds, size)) < rng.choice([0.5, 1.0])
-    matched = MatchedDetections(np.arange(size), rng.integers(0, images, size), labels, np.ones(size), correct, counted)
+    matched = MatchedDetections(
+        np.arange(size), rng.integers(0, images, size), labels, np.ones(size), correct, counted, np.arange(size)
+    )
     weights = rng.multinomial(images, np.full(images, 1 / images), 5)
     boxes = np.stack([np.bincount(labels, draw[matched.image_index], classes) for draw in weights], axis=1)
     found = {label: values for label, *values in drawn.drawn_precision(matched, weights.T, boxes.astype(np.int32))}
@@ -157,41 +166,47 @@ def test_outcomes_of_any_kind_are_their_definition(seed):
             np.testing.assert_allclose(first[place], expected[0][label], atol=1e-12)
 
 
-def measured(seed):
+def drawn_method(seed):
     truth, detections = made(seed)
-    protocol = EvaluationProtocol()
-    return Measurement(truth, protocol, protocol, truth.frequency), {"": match_detections(detections, truth)}
+    return truth, DrawnMethod(match_detections(detections, truth))
 
 
 def test_two_processes_give_what_one_gives():
-    measurement, matched = measured(2)
-    methods = [matched, measured(2)[1]]
-    together = draw_methods(measurement, methods, 20, seed=3, processes=2)
+    truth, method = drawn_method(2)
+    methods = [method, drawn_method(2)[1]]
+    together, alone = (draw_methods(methods, truth, truth.frequency, 20, seed=3, processes=number) for number in (2, 1))
     assert not multiprocessing.active_children()
-    for one, other in zip(together, draw_methods(measurement, methods, 20, seed=3, processes=1), strict=True):
+    for one, other in zip(together, alone, strict=True):
         assert one.keys() == other.keys() >= {"AP", "AP50", "APr"}
         for name, values in one.items():
             np.testing.assert_array_equal(values, other[name])
 
 
-def test_a_process_that_is_killed_is_said_and_all_is_drawn(monkeypatch):
-    measurement, matched = measured(2)
-    monkeypatch.setattr(draw_module, "_draw_here", partial(exec, "import os; os._exit(1)"))  # in the process itself
-    with pytest.warns(LogNWarning, match="One of the 2 processes that draw was ended from outside"):
-        (drawn,) = draw_methods(measurement, [matched], 5, seed=0, processes=2)
-    assert drawn.keys() >= {"AP"}
+class EndsItsReader(dict):
+    """Nothing here, and the end of the process that it is sent to."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+def test_after_a_killed_process_all_is_drawn():
+    truth, method = drawn_method(2)
+    method = replace(method, hits=EndsItsReader())
+    with pytest.warns(LogNWarning, match="One of the 2 drawing processes was killed"):
+        (found,) = draw_methods([method], truth, None, 5, seed=0, processes=2)
+    assert found.keys() >= {"AP"}
 
 
 def test_processes_are_started_where_there_is_enough_to_do(monkeypatch):
-    measurement, matched = measured(2)
+    truth, method = drawn_method(2)
     started: list[int] = []
-    monkeypatch.setattr(draw_module, "started_processes", lambda stack, number, prepare: started.append(number))
-    monkeypatch.setattr(draw_module, "available_processors", lambda: 3)
-    draw_methods(measurement, [matched, matched], 5, seed=0)
+    monkeypatch.setattr(bootstrap, "started_processes", lambda stack, number, prepare: started.append(number))
+    monkeypatch.setattr(bootstrap, "available_processors", lambda: 3)
+    draw_methods([method, method], truth, None, 5, seed=0)
     assert not started
-    monkeypatch.setattr(draw_module, "_ENOUGH", 1)
-    draw_methods(measurement, [matched, matched], 5, seed=0)
-    draw_methods(measurement, [matched], 5, seed=0)  # there is nothing to share
+    monkeypatch.setattr(bootstrap, "_ENOUGH", 1)
+    draw_methods([method, method], truth, None, 5, seed=0)
+    draw_methods([method], truth, None, 5, seed=0)  # there is nothing to share
     assert started == [2]
 
 

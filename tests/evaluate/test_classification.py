@@ -1,6 +1,5 @@
 """The metrics of a classifier: against scikit-learn, hotcoco and plain loops, from any kind of logits."""
 
-import json
 import warnings
 
 import hotcoco.metrics
@@ -11,18 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
+import logn
 from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.classification.bootstrap import BINS, bootstrap_metrics, draw_blocks, weighted_metrics
-from logn.evaluate.classification.compare import compare_classification
 from logn.evaluate.classification.logits import moments_of_logits, open_logits, row_outcomes
-from logn.evaluate.classification.metrics import Confusions, classification_metrics
-from logn.evaluate.classification.truth import PAPER_BOUNDS, classification_truth, read_families, read_labels
+from logn.evaluate.classification.metrics import (
+    BINS,
+    bootstrap_metrics,
+    classification_metrics,
+    draw_blocks,
+    weighted_metrics,
+)
+from logn.evaluate.classification.truth import PAPER_BOUNDS, classification_truth, read_labels
 from logn.logits.arrays import softmax
 
 COUNTS = np.array([500, 101, 100, 60, 20, 19, 3])
 CLASSES = len(COUNTS)
-FAMILIES = ["a", "a", "b", "b", "b", "c", "c"]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def problem():
 
 def test_the_numbers_are_those_of_scikit_learn_and_hotcoco(problem):
     logits, labels = problem
-    found = classification_metrics(logits, labels, COUNTS, families=FAMILIES)
+    found = classification_metrics(logits, labels, COUNTS)
     probabilities, predicted = softmax(logits), logits.argmax(axis=1)
     confidence = probabilities.max(axis=1)
     assert found["top-1"] == pytest.approx(sklearn_metrics.accuracy_score(labels, predicted))
@@ -52,30 +55,23 @@ def test_the_numbers_are_those_of_scikit_learn_and_hotcoco(problem):
     worst = found.confused[0]
     assert worst.errors == matrix.max() == matrix[worst.label, worst.predicted]
     assert worst.share == pytest.approx(worst.errors / (labels == worst.label).sum())
-    family = np.array(FAMILIES)
-    wrong = predicted != labels
-    assert found["within-family"] == pytest.approx((family[predicted] == family[labels])[wrong].mean())
 
 
-def test_groups_by_the_paper_and_by_oltr(problem):
+def test_groups_by_the_paper_and_by_own_bounds(problem):
     logits, labels = problem
     found = classification_metrics(logits, labels, COUNTS)
     accuracy = found.per_class
-    # The paper: few 1-19, medium 20-100, many above. OLTR's code: few up to 20, many from 100.
+    # few 1-19, medium 20-100, many above
     assert found["many"] == pytest.approx(accuracy[:2].mean())
     assert found["medium"] == pytest.approx(accuracy[2:5].mean())
     assert found["few"] == pytest.approx(accuracy[5:].mean())
-    assert found["many-OLTR"] == pytest.approx(accuracy[:3].mean())
-    assert found["medium-OLTR"] == pytest.approx(accuracy[3])
-    assert found["few-OLTR"] == pytest.approx(accuracy[4:].mean())
     own = classification_metrics(logits, labels, COUNTS, bounds=(3, 499))
     assert own["many"] == pytest.approx(accuracy[0])
     assert own["few"] == pytest.approx(accuracy[6])
-    assert own["few-OLTR"] == found["few-OLTR"]
     assert PAPER_BOUNDS == (19, 100)
 
 
-def test_without_counts_and_families_the_rest_is_still_there(problem):
+def test_without_counts_the_rest_is_still_there(problem):
     logits, labels = problem
     assert set(classification_metrics(logits, labels).values) == {"top-1", "balanced", "ECE", "confidence", "NLL"}
 
@@ -86,7 +82,6 @@ def test_a_class_without_rows_counts_nowhere():
     assert found["balanced"] == pytest.approx(2 / 3)
     assert np.isnan(found["few"])
     assert np.isnan(found.per_class[2])
-    assert found.to_dict()["classes"][2]["rows"] == 0
 
 
 def test_all_kinds_of_logits_give_the_same(problem, tmp_path):
@@ -142,13 +137,13 @@ def test_statistics_of_logits_are_those_of_class_moments(problem):
 def test_a_draw_is_as_if_its_rows_had_been_repeated(seed, rows):
     rng = np.random.default_rng(seed)
     logits, labels = rng.normal(size=(rows, CLASSES)), rng.integers(0, CLASSES, rows)
-    truth = classification_truth(labels, CLASSES, train_counts=COUNTS, families=FAMILIES)
+    truth = classification_truth(labels, CLASSES, train_counts=COUNTS)
     (outcomes,) = row_outcomes(open_logits(logits), labels)
     weights = rng.integers(0, 3, rows)
     weights[0] = 1
     found = weighted_metrics(outcomes, truth, weights[None].astype(float))
     repeated = np.repeat(np.arange(rows), weights)
-    expected = classification_metrics(logits[repeated], labels[repeated], COUNTS, families=FAMILIES)
+    expected = classification_metrics(logits[repeated], labels[repeated], COUNTS)
     assert {name: values[0] for name, values in found.items()} == pytest.approx(dict(expected.values), nan_ok=True)
 
 
@@ -164,17 +159,6 @@ def test_draws_are_paired_and_do_not_depend_on_the_blocks(problem, monkeypatch):
     together = np.concatenate(list(draw_blocks(900, 7)))
     apart = np.concatenate(list(draw_blocks(900, 7, at_once=900)))
     np.testing.assert_array_equal(together, apart)
-
-
-def test_errors_of_a_pair_are_those_of_the_matrix(problem):
-    logits, labels = problem
-    predicted = logits.argmax(axis=1)
-    confusions = Confusions.of(predicted, classification_truth(labels, CLASSES))
-    matrix = sklearn_metrics.confusion_matrix(labels, predicted)
-    found = [[confusions.errors_of(row, column) for column in range(CLASSES)] for row in range(CLASSES)]
-    np.fill_diagonal(matrix, 0)
-    np.testing.assert_array_equal(found, matrix)
-    assert len(confusions.worst(3)) == 3
 
 
 NAN_LOGITS = np.zeros((4, 3))
@@ -204,7 +188,6 @@ NAN_LOGITS[2, 1] = np.nan
             "but class 1 (fork) and 1 more has no training sample",
         ),
         (np.zeros((1, 3)), [0], {"train_counts": [5, -2, 1]}, "at least 0, but got -2 for class 1"),
-        (np.zeros((1, 3)), [0], {"families": ["a"]}, "`families` to be one for each of the 3 classes, but got 1"),
         (np.zeros((1, 3)), [0], {"class_names": ["a"]}, "`class_names` to have one name for each of 3 classes, got 1"),
         (np.zeros((1, 3)), [0], {"bounds": (100, 19)}, "`bounds` to ascend, but got 100 and 19"),
     ],
@@ -246,26 +229,6 @@ def test_bad_label_files_are_named_with_the_line(tmp_path, name, text, sentence)
     assert name in str(error.value)
 
 
-def test_families_are_read_by_name_or_in_order(tmp_path):
-    (tmp_path / "f.csv").write_text("name,family\ncat,pets\ncar,vehicles\n")
-    assert read_families(tmp_path / "f.csv", ["car", "cat"]) == ["vehicles", "pets"]
-    assert read_families(tmp_path / "f.csv") == ["pets", "vehicles"]
-    (tmp_path / "f.json").write_text("[0, 1, 0]")
-    assert read_families(tmp_path / "f.json") == [0, 1, 0]
-    np.save(tmp_path / "f.npy", np.array([3, 3]))
-    assert read_families(tmp_path / "f.npy") == [3, 3]
-    categories = [{"id": 1, "name": "car", "family": 5}, {"id": 0, "name": "cat", "family": 4}]
-    (tmp_path / "classes.json").write_text(json.dumps({"categories": categories}))
-    assert read_families(tmp_path / "classes.json") == [4, 5]
-    assert read_families(tmp_path / "classes.json", ["car", "cat"]) == [5, 4]
-    (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(InputError, match="categories with an `id` and a `family`, but got neither"):
-        read_families(tmp_path / "bad.json")
-    (tmp_path / "g.csv").write_text("name\ncat\n")
-    with pytest.raises(InputError, match=r"g.csv`: Expected a column `family`, but the columns are: name"):
-        read_families(tmp_path / "g.csv")
-
-
 def test_counts_with_names_are_put_in_order(problem):
     logits, labels = problem
     names = [f"class {place}" for place in range(CLASSES)]
@@ -275,8 +238,6 @@ def test_counts_with_names_are_put_in_order(problem):
     table = ClassCounts(COUNTS[shuffled], names=[names[place] for place in shuffled])
     found = classification_metrics(logits, labels, table, class_names=names)
     assert found.values == classification_metrics(logits, labels, COUNTS).values
-    assert found.to_dict()["classes"][1]["name"] == "class 1"
-    assert classification_metrics is classification_metrics
 
 
 def test_probabilities_for_logits_are_refused_in_every_form(problem, tmp_path):
@@ -287,9 +248,9 @@ def test_probabilities_for_logits_are_refused_in_every_form(problem, tmp_path):
         with pytest.raises(InputError, match=r"to be logits, but they are probabilities .*numpy\.log"):
             classification_metrics(given_scores, labels)
     with pytest.raises(InputError, match="Expected `train_logits` to be logits"):
-        compare_classification(logits, labels, ["logn"], train_logits=scores, num_bootstrap=0)
+        logn.compare(logits, labels, ["logn"], train_logits=scores)
     with pytest.raises(InputError, match="Expected `logits` to be logits"):
-        compare_classification(scores, labels, ["logn"], train_logits=logits, num_bootstrap=0)
+        logn.compare(scores, labels, ["logn"], train_logits=logits)
     # The logarithm that the sentence proposes gives the same classifier.
     again = classification_metrics(np.log(scores.clip(1e-12)), labels)
     assert again["NLL"] == pytest.approx(classification_metrics(logits, labels)["NLL"])

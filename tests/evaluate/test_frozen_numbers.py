@@ -6,13 +6,14 @@
 import json
 import math
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import logn
-from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.comparison import CompareSettings
 
 KEPT = Path(__file__).with_name("frozen_numbers.json")
 DETECTION = ["recommended", "logn", "logn:use_std=false", "p2p", "loga", "norcal", "temperature:value=2"]
@@ -48,9 +49,12 @@ def rows_of(comparison):
         {
             "method": row.name,
             "metrics": dict(row.values),
-            "differences": {name: change.to_dict() for name, change in row.differences.items()},
+            "differences": {
+                name: {"difference": change.difference, "low": change.low, "high": change.high}
+                for name, change in row.differences.items()
+            },
             "tide": row.tide,
-            "recall": [point.to_dict() for point in row.recall.values()],
+            "recall": [asdict(point) for point in row.recall.values()],
         }
         for row in comparison.rows
     ]

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from logn.errors import InputError
-from logn.evaluate.detection.class_groups import groups_of_classes
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.result_file import evaluate_results
+from logn.evaluate.detection.ground_truth import (
+    groups_of_classes,
+    load_ground_truth,
+    read_results,
+    refuse_without_objects,
+)
 
 TOY = {
     "images": [
@@ -106,10 +109,29 @@ def test_other_classes_or_images_than_predicted_are_refused(given, message):
         load_ground_truth(TOY, **given)
 
 
-def test_what_the_evaluator_refuses_is_one_sentence():
-    truth = load_ground_truth(changed(lambda toy: toy["annotations"][0].update(area="large")))
-    with pytest.raises(InputError, match=r"but the evaluator refuses annotations\[0\]: field 'area'"):
-        _ = truth.evaluator_dataset
+def test_areas_are_those_of_the_annotations_or_of_the_boxes():
+    assert load_ground_truth(changed(lambda toy: toy["annotations"][0].update(area=5))).areas.tolist() == [5]
+    assert load_ground_truth(changed(lambda toy: toy["annotations"][0].pop("area"))).areas.tolist() == [12]
+    with pytest.raises(InputError, match="`area` of annotation 1 of `annotations` to be a number, but got 'large'"):
+        load_ground_truth(changed(lambda toy: toy["annotations"][0].update(area="large")))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "a JSON list of COCO results, but it is not"),
+        ("[3]", "a JSON list of COCO results, but it is not"),
+        ('[{"image_id": 3}]', "to have bbox, category_id, image_id, score; entry 0 lacks one"),
+        ('[{"image_id": 4, "category_id": 2, "bbox": [1, 1, 1, 1], "score": 1}]', "`image_id` .* but 4 is not"),
+        ('[{"image_id": 3, "category_id": 9, "bbox": [1, 1, 1, 1], "score": 1}]', "`category_id` .* but 9 is not"),
+        ('[{"image_id": 3, "category_id": 2, "bbox": [1, 1, 1], "score": 1}]', "`bbox` .* four finite numbers"),
+        ('[{"image_id": 3, "category_id": 2, "bbox": [1, 1, 1, 1], "score": null}]', "`score` .* a finite number"),
+    ],
+)
+def test_results_that_do_not_fit_are_refused(tmp_path, content, message):
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_results(tmp_path / "results.json", load_ground_truth(TOY))
 
 
 def test_only_the_predicted_images_on_demand():
@@ -125,11 +147,9 @@ def test_coco_annotations_need_no_federated_fields():
     assert (groups.tolist(), source) == (["c"], "training counts up to 5, up to 50, above")
 
 
-def test_a_file_without_objects_is_not_evaluated(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps({**TOY, "annotations": []}))
-    (tmp_path / "results.json").write_text("[]")
-    with pytest.raises(InputError, match=r"a\.json` to have objects in the evaluated images, but there are none"):
-        evaluate_results(tmp_path / "results.json", tmp_path / "a.json")
+def test_annotations_without_objects_are_refused():
+    with pytest.raises(InputError, match="`annotations` to have objects in the evaluated images, but there are none"):
+        refuse_without_objects(load_ground_truth({**TOY, "annotations": []}))
 
 
 def test_a_file_that_is_no_json_is_refused(tmp_path):

@@ -8,19 +8,27 @@ import logging
 import numpy as np
 import pytest
 
-from logn.evaluate.detection.average_precision import average_precision_per_class
-from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.ground_truth import load_ground_truth, read_results
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
-from logn.evaluate.detection.metrics import calibration_error, evaluate_detections, rows_within_limits
-from logn.evaluate.detection.protocol import EvaluationProtocol
-from logn.evaluate.detection.result_file import read_results
+from logn.evaluate.detection.metrics import (
+    EvaluationProtocol,
+    calibration_error,
+    evaluate_detections,
+    rows_within_limits,
+)
 from logn.evaluate.detection.tide import error_types
+from logn.labels.masks import encode_segmentation
 
 SIDE = 200
 
 
 def outline(x, y, w, h):
     return [[x, y, x + w, y, x + w, y + h, x, y + h]]
+
+
+def bbox_of(corners):
+    x1, y1, x2, y2 = corners.tolist()
+    return x1, y1, x2 - x1, y2 - y1
 
 
 def made_boxes(rng, number, whole):
@@ -76,17 +84,6 @@ def made_files(folder, seed, *, digits, crowds=False):
     return paths
 
 
-def own_precision(detections, truth, protocol):
-    """AP of each class by the matching that serves intervals, pools and calibration errors."""
-    matched = match_detections(detections.take(rows_within_limits(detections, protocol)), truth)
-    pairs = zip(matched.correct, matched.counted, strict=True)
-    values = [
-        average_precision_per_class(matched.labels, correct, counted, truth.boxes_per_class)
-        for correct, counted in pairs
-    ]
-    return np.mean(values, axis=0)
-
-
 @pytest.mark.parametrize("limit", [300, 5, -1])
 @pytest.mark.parametrize("digits", [1, 2, 9])
 def test_lvis_metrics(tmp_path, monkeypatch, limit, digits):
@@ -96,7 +93,7 @@ def test_lvis_metrics(tmp_path, monkeypatch, limit, digits):
     for seed in range(6):
         annotations, results = made_files(tmp_path, seed, digits=digits)
         truth = load_ground_truth(annotations)
-        detections, _ = read_results(results, truth)
+        detections = read_results(results, truth)
         theirs = lvis.LVIS(str(annotations))
         found = lvis.LVISResults(theirs, json.loads(results.read_text()), max_dets=limit)
         evaluation = lvis.LVISEval(theirs, found, "bbox")
@@ -106,7 +103,6 @@ def test_lvis_metrics(tmp_path, monkeypatch, limit, digits):
         protocol = EvaluationProtocol(max_detections=None if limit == -1 else limit)
         ours = evaluate_detections(detections, truth, protocol, groups=truth.frequency)
         assert {name: ours[name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
-        np.testing.assert_allclose(own_precision(detections, truth, protocol), ours.per_class, atol=1e-9)
 
 
 def test_without_a_limit_no_detection_of_a_crowded_image_is_dropped(tmp_path):
@@ -116,7 +112,7 @@ def test_without_a_limit_no_detection_of_a_crowded_image_is_dropped(tmp_path):
     truth = load_ground_truth({"images": [image], "categories": listed, "annotations": [annotation]})
     wrong = [{"image_id": 1, "category_id": 2, "bbox": [9, 9, 30, 30], "score": 0.9}] * 400
     (tmp_path / "results.json").write_text(json.dumps([*wrong, {**wrong[0], "category_id": 1, "score": 0.1}]))
-    detections, _ = read_results(tmp_path / "results.json", truth)
+    detections = read_results(tmp_path / "results.json", truth)
     for limit, expected in ((None, 1.0), (300, 0.0)):
         assert evaluate_detections(detections, truth, EvaluationProtocol(max_detections=limit))["AP"] == pytest.approx(
             expected
@@ -141,10 +137,6 @@ def test_without_a_limit_no_detection_of_a_crowded_image_is_dropped(tmp_path):
 def test_ids_do_not_matter(tmp_path, style, masks, image_offset, category_offset, annotation_id):
     paths = made_files(tmp_path, 3, digits=1)
     before = [json.loads(path.read_text()) for path in paths]
-    if masks:
-        for entry in before[1]:
-            entry["segmentation"] = outline(*entry["bbox"])
-        paths[1].write_text(json.dumps(before[1]))
     annotations, results = json.loads(json.dumps(before))
     for image in annotations["images"]:
         image["id"] += image_offset
@@ -163,8 +155,13 @@ def test_ids_do_not_matter(tmp_path, style, masks, image_offset, category_offset
     metrics = []
     for labels, found in (paths, changed):
         truth = load_ground_truth(labels, style=style, masks=masks)
-        detections, outlines = read_results(found, truth)
-        metrics.append(evaluate_detections(detections, truth, EvaluationProtocol(style), masks=outlines))
+        detections = read_results(found, truth)
+        outlines = (
+            [encode_segmentation(outline(*bbox_of(box)), SIDE, SIDE) for box in detections.boxes] if masks else None
+        )
+        metrics.append(
+            evaluate_detections(detections, truth, EvaluationProtocol(style), masks=outlines if masks else None)
+        )
     assert metrics[0]["AP"] > 0.05
     assert metrics[1].values == pytest.approx(dict(metrics[0].values), nan_ok=True, abs=0)
     assert truth.image_ids.tolist() == [image["id"] for image in annotations["images"]]
@@ -177,18 +174,21 @@ def test_coco_metrics_with_crowds(tmp_path, limit, digits):
     for seed in range(8):
         annotations, results = made_files(tmp_path, seed, digits=digits, crowds=True)
         truth = load_ground_truth(annotations, style="coco")
-        detections, _ = read_results(results, truth)
+        detections = read_results(results, truth)
         with contextlib.redirect_stdout(io.StringIO()):
             theirs = coco.COCO(str(annotations))
             evaluation = cocoeval.COCOeval(theirs, theirs.loadRes(json.loads(results.read_text())), "bbox")
             evaluation.params.maxDets = [1, 1, limit]
             evaluation.evaluate()
             evaluation.accumulate()
-        precision = evaluation.eval["precision"][..., 0, 2].mean(axis=(0, 1))
-        protocol = EvaluationProtocol(style="coco", max_detections=limit)
-        ours = evaluate_detections(detections, truth, protocol).per_class
-        np.testing.assert_allclose(ours, np.where(precision < 0, np.nan, precision), atol=1e-6)
-        np.testing.assert_allclose(own_precision(detections, truth, protocol), ours, atol=1e-9)
+        precision = evaluation.eval["precision"][..., 2].mean(axis=(0, 1))
+        precision = np.where(precision < 0, np.nan, precision)
+        ours = evaluate_detections(detections, truth, EvaluationProtocol(style="coco", max_detections=limit))
+        np.testing.assert_allclose(ours.per_class, precision[:, 0], atol=1e-6)
+        for place, size in enumerate("sml", start=1):
+            present = precision[~np.isnan(precision[:, place]), place]
+            expected = present.mean() if len(present) else np.nan
+            np.testing.assert_allclose(ours[f"AP{size}"], expected, atol=1e-6)
 
 
 def test_of_two_boxes_that_overlap_as_much_the_later_is_taken(tmp_path):
@@ -203,19 +203,18 @@ def test_of_two_boxes_that_overlap_as_much_the_later_is_taken(tmp_path):
     results = [{"image_id": 1, "category_id": 1, "bbox": box, "score": score} for box, score in found]
     (tmp_path / "results.json").write_text(json.dumps(results))
     truth = load_ground_truth(content, style="coco")
-    detections, _ = read_results(tmp_path / "results.json", truth)
+    detections = read_results(tmp_path / "results.json", truth)
     matched = match_detections(detections, truth)
     assert matched.correct[0].tolist() == [True, False]
-    protocol = EvaluationProtocol(style="coco", max_detections=100)
-    theirs = evaluate_detections(detections, truth, protocol).per_class
-    np.testing.assert_allclose(own_precision(detections, truth, protocol), theirs, atol=1e-9)
 
 
 def assert_errors_equal_tidecv(annotations, results, style):
     tidecv = pytest.importorskip("tidecv")
     truth = load_ground_truth(annotations, style=style)
-    detections, _ = read_results(results, truth)
-    own = error_types(detections, truth, EvaluationProtocol(style=style, max_detections=100))
+    detections = read_results(results, truth)
+    protocol = EvaluationProtocol(style=style, max_detections=100)
+    detections = detections.take(rows_within_limits(detections, protocol))
+    own = error_types(detections, truth, match_detections(detections, truth))
     readers = {
         "lvis": (tidecv.datasets.LVIS, tidecv.datasets.LVISResult),
         "coco": (tidecv.datasets.COCO, tidecv.datasets.COCOResult),
@@ -265,7 +264,8 @@ def test_error_types_at_exactly_the_two_overlaps(tmp_path):
 def test_the_calibration_error_leaves_out_what_is_not_counted():
     scores, correct = np.array([0.9, 0.9, 0.9, 0.9]), np.array([[True, True, True, False]])
     counted = np.array([[True, True, True, False]])
-    matched = MatchedDetections(np.arange(4), np.zeros(4, int), np.array([0, 0, 1, 1]), scores, correct, counted)
+    rows = np.arange(4)
+    matched = MatchedDetections(rows, np.zeros(4, int), np.array([0, 0, 1, 1]), scores, correct, counted, rows)
     assert calibration_error(matched)["ECE"] == pytest.approx(0.1)
     groups = calibration_error(matched, groups=np.array(["r", "f"]))
     assert [groups[name] for name in ("ECEr", "ECEf")] == pytest.approx([0.1, 0.1])

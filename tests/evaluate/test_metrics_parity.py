@@ -7,13 +7,9 @@ import hotcoco
 import numpy as np
 import pytest
 
-from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.detection.average_precision import average_precision_per_class
-from logn.evaluate.detection.fixed_and_pool import average_precision_fixed
-from logn.evaluate.detection.ground_truth import load_ground_truth
+from logn.evaluate.detection.ground_truth import load_ground_truth, read_results
 from logn.evaluate.detection.matching import match_detections
-from logn.evaluate.detection.metrics import evaluate_detections
-from logn.evaluate.detection.result_file import evaluate_results, read_results
+from logn.evaluate.detection.metrics import EvaluationProtocol, evaluate_detections, fixed_protocol
 from logn.evaluate.detection.tide import error_types
 
 CLASSES, SIDE = 14, 300
@@ -91,51 +87,50 @@ def reference(lvis, files, *, iou_type="bbox", limit=300):
     return {name: np.nan if value == -1 else value for name, value in values.items() if name.startswith("AP")}
 
 
+def read(files):
+    """Ground truth, detections and their masks."""
+    truth = load_ground_truth(files[0], masks=True)
+    detections, entries = read_results(files[1], truth), json.loads(files[1].read_text())
+    return truth, detections, [entries[place]["segmentation"] for place in detections.proposal]
+
+
 def test_box_and_mask_metrics_equal_the_lvis_package(files, lvis_package):
-    row = evaluate_results(files[1], files[0]).rows[0]
-    boxes = reference(lvis_package, files)
-    assert len(boxes) == 9
-    assert {name: row[name] for name in boxes} == pytest.approx(boxes, abs=1e-6, nan_ok=True)
-    masks = reference(lvis_package, files, iou_type="segm")
-    assert {name: row[f"{name}-mask"] for name in masks} == pytest.approx(masks, abs=1e-6, nan_ok=True)
-    assert masks["AP"] != pytest.approx(boxes["AP"], abs=1e-4)
+    truth, detections, masks = read(files)
+    found = {}
+    for kind, given in (("bbox", None), ("segm", masks)):
+        expected = reference(lvis_package, files, iou_type=kind)
+        assert len(expected) == 9
+        found[kind] = evaluate_detections(detections, truth, groups=truth.frequency, masks=given)
+        assert {name: found[kind][name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    assert found["segm"]["AP"] != pytest.approx(found["bbox"]["AP"], abs=1e-4)
 
 
 @pytest.mark.parametrize("limit", [12, -1])
 def test_limits_equal_the_lvis_package(files, lvis_package, limit):
-    truth = load_ground_truth(files[0])
-    detections, _ = read_results(files[1], truth)
+    truth, detections, _ = read(files)
     expected = reference(lvis_package, files, limit=limit)
-    if limit == -1:
-        found = average_precision_fixed(detections, truth, groups=truth.frequency)
-    else:
-        from logn.evaluate.detection.protocol import EvaluationProtocol
-
-        found = evaluate_detections(detections, truth, EvaluationProtocol(max_detections=limit), groups=truth.frequency)
+    protocol = fixed_protocol(EvaluationProtocol()) if limit == -1 else EvaluationProtocol(max_detections=limit)
+    found = evaluate_detections(detections, truth, protocol, groups=truth.frequency)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
-def test_own_matching_gives_the_same_average_precision_as_hotcoco(files):
-    truth = load_ground_truth(files[0], masks=True)
-    detections, masks = read_results(files[1], truth)
-    for given in (None, masks):
-        matched = match_detections(detections, truth, masks=given)
-        own = [
-            average_precision_per_class(matched.labels, correct, counted, truth.boxes_per_class)
-            for correct, counted in zip(matched.correct, matched.counted, strict=True)
-        ]
-        theirs = evaluate_detections(detections, truth, masks=given).per_class
-        np.testing.assert_allclose(np.mean(own, axis=0), theirs, atol=1e-9)
+def test_average_precision_equals_that_of_hotcoco(files):
+    truth, detections, _ = read(files)
+    theirs = hotcoco.COCO(str(files[0]))
+    evaluation = hotcoco.COCOeval(theirs, theirs.load_res(str(files[1])), "bbox", lvis_style=True)
+    evaluation.evaluate()
+    evaluation.accumulate()
+    precision = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))
+    ours = evaluate_detections(detections, truth).per_class
+    np.testing.assert_allclose(ours, np.where(precision < 0, np.nan, precision), atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["bbox", "mask"])
-def test_error_types_equal_tidecv(files, mode):
+def test_error_types_equal_tidecv(files):
     tidecv = pytest.importorskip("tidecv")
-    truth = load_ground_truth(files[0], masks=True)
-    detections, masks = read_results(files[1], truth)
-    own = error_types(detections, truth, masks=masks if mode == "mask" else None)
+    truth, detections, _ = read(files)
+    own = error_types(detections, truth, match_detections(detections, truth))
     run = tidecv.TIDE().evaluate(
-        tidecv.datasets.LVIS(str(files[0])), tidecv.datasets.LVISResult(str(files[1])), mode=mode
+        tidecv.datasets.LVIS(str(files[0])), tidecv.datasets.LVISResult(str(files[1])), mode="bbox"
     )
     gains = {error.short_name: gain for error, gain in run.fix_main_errors().items()}
     special = {error.short_name: gain for error, gain in run.fix_special_errors().items()}
@@ -153,13 +148,15 @@ def test_coco_metrics_equal_pycocotools(files, capsys):
     for annotation in content["annotations"][::7]:
         annotation["iscrowd"] = 1
     files[0].write_text(json.dumps(content))
-    row = evaluate_results(files[1], files[0], settings=CompareSettings(style="coco")).rows[0]
-    truth = pycocotools.COCO(str(files[0]))
+    truth = load_ground_truth(files[0], style="coco")
+    protocol = EvaluationProtocol(style="coco", max_detections=100)
+    ours = evaluate_detections(read_results(files[1], truth), truth, protocol)
+    theirs = pycocotools.COCO(str(files[0]))
     results = [{k: v for k, v in entry.items() if k != "segmentation"} for entry in json.loads(files[1].read_text())]
-    evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
+    evaluation = COCOeval(theirs, theirs.loadRes(results), "bbox")
     evaluation.evaluate()
     evaluation.accumulate()
     evaluation.summarize()
     names = ("AP", "AP50", "AP75", "APs", "APm", "APl")
-    assert [row[name] for name in names] == pytest.approx(evaluation.stats[:6].tolist(), abs=1e-6)
-    assert row.metrics.protocol.describe().startswith("COCO box AP, not federated, at most 100 detections")
+    assert [ours[name] for name in names] == pytest.approx(evaluation.stats[:6].tolist(), abs=1e-6)
+    assert protocol.describe().startswith("COCO box AP, not federated, at most 100 detections")

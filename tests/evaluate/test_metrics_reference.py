@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.fixed_and_pool import average_precision_fixed, average_precision_pool
 from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.evaluate.detection.matching import match_detections
-from logn.evaluate.detection.metrics import evaluate_detections
-from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn.evaluate.detection.metrics import (
+    EvaluationProtocol,
+    average_precision_pool,
+    evaluate_detections,
+    fixed_protocol,
+)
 from logn.evaluate.detection.tide import error_types
 
 # (image, category, x y w h); images 1 and 2 stand at positions 0 and 1, category c at position c - 1.
@@ -68,7 +71,8 @@ def test_a_limit_of_two_an_image_counts_what_is_later_filtered_out(federated):
 
 @pytest.mark.parametrize(("limit", "expected"), [(10_000, 0.591914), (1, 0.0)])
 def test_average_precision_fixed(federated, limit, expected):
-    result = average_precision_fixed(made_detections(FEDERATED_DETECTIONS), federated, limit=limit)
+    protocol = fixed_protocol(EvaluationProtocol(), limit)
+    result = evaluate_detections(made_detections(FEDERATED_DETECTIONS), federated, protocol)
     assert result["AP"] == pytest.approx(expected, abs=1e-6)
     assert result.protocol.max_detections is None
     assert result.protocol.per_class_limit == limit
@@ -93,7 +97,7 @@ def test_error_types():
         style="coco",
     )
     detections = made_detections([(1, category, [x, 0, 10, 10], score) for category, score, x in found_at])
-    result = error_types(detections, truth, groups=np.array(["f", "r"]))
+    result = error_types(detections, truth, match_detections(detections, truth), groups=np.array(["f", "r"]))
     expected = {"Cls": 17.114569, "Loc": 10.714286, "Both": 0.777935, "Dupe": 0.777935, "Bkg": 0.777935}
     expected |= {"Miss": 8.415842, "FP": 11.669024, "FN": 43.988685}
     assert 100 * result.base == pytest.approx(38.330976, abs=1e-6)

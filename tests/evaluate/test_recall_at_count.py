@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 
 from logn.calibrators.affine import ClassAffine
 from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.comparison.sweep import choosing_half
+from logn.evaluate.comparison.comparison import CompareSettings, Comparison
 from logn.evaluate.comparison.tables import write_comparison
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detection.bootstrap import draw_weights, paired_interval
-from logn.evaluate.detection.recall_at_count import COUNTED_AT, recall_name
+from logn.evaluate.detection.metrics import COUNTED_AT, recall_name
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 
@@ -117,18 +115,14 @@ class Plain:
 @given(
     seed=st.integers(0, 10**6),
     federated=st.booleans(),
-    split=st.booleans(),
     errors=st.booleans(),
     report_images=st.sampled_from([0, 3]),
 )
-def test_recall_and_intervals_are_those_of_the_definition(
-    tmp_path_factory, seed, federated, split, errors, report_images
-):
+def test_recall_and_intervals_are_those_of_the_definition(tmp_path_factory, seed, federated, errors, report_images):
     store, content = made_problem(tmp_path_factory.mktemp("store"), seed, federated=federated, images=14)
-    chosen = CompareSettings(decode=DECODE, num_bootstrap=20, split=split, errors=errors, report_images=report_images)
-    found = compare(store, content, METHODS, settings=chosen, allow_mismatch=True)
-    ids = store.image_ids
-    reported = ids[~choosing_half(ids, "images")] if split else ids
+    chosen = CompareSettings(decode=DECODE, num_bootstrap=20, errors=errors, report_images=report_images)
+    found = compare(store, content, METHODS, settings=chosen)
+    reported = store.image_ids
     plain = Plain(store, content, set(reported.tolist()))
     ranked = {row.name: plain.ranked(METHODS.get(row.name)) for row in found.rows}
     drawn = [dict(zip(reported.tolist(), row, strict=True)) for row in draw_weights(len(reported), 20).tolist()]

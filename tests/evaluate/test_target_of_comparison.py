@@ -3,7 +3,7 @@
 import numpy as np
 
 import logn
-from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.comparison import CompareSettings
 
 
 def maps_of(found):

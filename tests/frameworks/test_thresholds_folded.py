@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import logn
-from logn.evaluate.models.thresholds import fold_thresholds
+from logn.evaluate.thresholds.model_files import fold_thresholds
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
 

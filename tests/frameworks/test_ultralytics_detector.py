@@ -15,7 +15,7 @@ from PIL import Image
 
 import logn
 from logn.errors import InputError
-from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.comparison import CompareSettings
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.models.collect import as_tensor
 from logn.evaluate.models.ultralytics import UltralyticsDetector, _letterbox

@@ -1,7 +1,6 @@
 """Classes are matched by name: order, case and spaces do not matter, and what is left out is said."""
 
 import copy
-import json
 
 import numpy as np
 import pytest
@@ -172,10 +171,10 @@ def test_classes_that_the_labels_lack_are_left_out_and_that_is_said(tmp_path):
     found = compare(store, part, METHODS, settings=SETTINGS, counts=COUNTS)
     note = "3 of the 6 classes of the model are in the labels and measured; 3 are not (traffic light, fork, tree)."
     assert note in found.notes
-    per_class = found.rows[0].metrics.per_class
+    per_class = found.rows[0].per_class
     assert np.isnan(per_class[[1, 4, 5]]).all()
     whole = compare(store, content, METHODS, settings=SETTINGS, counts=COUNTS)
-    np.testing.assert_allclose(per_class[[0, 2, 3]], whole.rows[0].metrics.per_class[[0, 2, 3]], atol=1e-12)
+    np.testing.assert_allclose(per_class[[0, 2, 3]], whole.rows[0].per_class[[0, 2, 3]], atol=1e-12)
     assert found.rows[0]["AP"] == pytest.approx(np.nanmean(per_class), abs=1e-12)
 
 
@@ -220,9 +219,3 @@ def test_nothing_in_common_is_one_sentence(tmp_path):
         category["name"] = f"other {place}"
     with pytest.raises(InputError, match="they share no name: the model has person, traffic light, cow, cup, fork and"):
         compare(store, content, {}, settings=SETTINGS)
-
-
-def test_the_settings_of_older_comparisons_are_read():
-    content = CompareSettings(style="lvis").to_dict()
-    del content["allow_missing_classes"]
-    assert CompareSettings.from_dict(json.loads(json.dumps(content))).allow_missing_classes is False

@@ -11,8 +11,7 @@ from tests.labels.conftest import NAMES, SIZES, THINGS, Thing, coco_content, wri
 from logn.classes.counts import ClassCounts, read_dimensions
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.metrics import evaluate_detections
-from logn.evaluate.detection.protocol import COCO_CAP, EvaluationProtocol
+from logn.evaluate.detection.metrics import COCO_CAP, EvaluationProtocol, evaluate_detections
 from logn.labels.annotations import label_protocol, read_annotations
 from logn.labels.dataset import DetectionDataset
 

@@ -40,7 +40,7 @@ def test_compare_matches_classes_by_name(tmp_path, store, capsys, write):
     found = json.loads(out)
     assert code == 0
     assert found["settings"]["style"] == "coco"
-    assert found["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)
+    assert found["rows"][0]["values"]["AP"] == pytest.approx(1.0, abs=1e-9)
     assert any("3 of the 4 classes of the model are in the labels" in note for note in found["notes"])
 
 
@@ -68,5 +68,5 @@ def test_classes_that_the_model_lacks_are_left_out_with_a_note(tmp_path, store, 
     code, out, _ = run(capsys, "compare", store, "-d", labels, "--json")
     comparison = json.loads(out)
     assert code == 0
-    assert comparison["methods"][0]["metrics"]["AP"] == pytest.approx(1.0, abs=1e-9)
+    assert comparison["rows"][0]["values"]["AP"] == pytest.approx(1.0, abs=1e-9)
     assert any("helmet" in note for note in comparison["notes"]), comparison["notes"]

@@ -8,8 +8,8 @@ import pytest
 
 from logn.classes.counts import ClassCounts
 from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.comparison import CompareSettings
 from logn.evaluate.comparison.files import save_comparison
-from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.statistics.moments import ClassMoments, StatisticsMetadata

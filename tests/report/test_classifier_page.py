@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from logn.cli.main import execute
-from logn.evaluate.classification.compare import compare_classification
-from logn.evaluate.comparison.comparison import Comparison
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.comparison import CompareSettings, Comparison
 from logn.report.page import write_report
 from logn.report.page_classifier import confusion_table, reliability_charts
 from logn.report.run_folder import open_run
@@ -30,15 +30,14 @@ def rows(labels, seed):
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("classifier") / "run"
     labels = np.repeat(np.arange(4), 50)
-    compare_classification(
+    compare(
         rows(labels, 1),
         labels,
         ["logn", "loga"],
         train_logits=rows(np.repeat(np.arange(4), COUNTS), 0),
         counts=COUNTS,
-        families=[0, 0, 1, 1],
         class_names=NAMES,
-        num_bootstrap=50,
+        settings=CompareSettings(num_bootstrap=50),
     ).save(path)
     return path
 
@@ -77,13 +76,10 @@ def test_confusions_are_counted_under_every_method(folder):
     table = confusion_table(comparison)
     assert table.methods == ("none", "logn", "loga")
     first = table.pairs[0]
-    place = {name: number for number, name in enumerate(NAMES)}
-    same = place[first.name] // 2 == place[first.taken_for] // 2
-    assert first.family == ("same" if same else "other")
     assert first.rows == 50
-    worst = comparison.baseline.metrics.confused[0]
+    worst = comparison.baseline.confused[0]
     assert (NAMES[worst.label], worst.errors) == (first.name, first.errors[0])
-    assert [f"{100 * row['within-family']:.1f}" for row in comparison.rows] == list(table.within)
+    assert first.errors[1:] == tuple(row.confused[0].errors for row in comparison.rows[1:])
 
 
 def test_reliability_stands_where_accuracy_and_confidence_are(folder):
@@ -127,7 +123,7 @@ def test_the_top_says_what_it_costs_and_the_end_what_to_do(page, folder):
 
 def test_what_is_not_known_is_left_out_or_said(tmp_path):
     labels = np.repeat(np.arange(4), 20)
-    compare_classification(rows(labels, 1), labels, ["temperature:value=2"], num_bootstrap=0).save(tmp_path)
+    compare(rows(labels, 1), labels, ["temperature:value=2"], settings=CompareSettings(num_bootstrap=0)).save(tmp_path)
     summary = write_report(open_run(tmp_path), tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert list(summary.missing) == ["Logit statistics by class"]

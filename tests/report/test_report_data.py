@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 
 from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.comparison import CompareSettings
 from logn.evaluate.decode.decoder import decode
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.before_after import BeforeAfter
-from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, choose_images
+from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, Outcomes, choose_images
 from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.outcomes import find_matches
-from logn.evaluate.detection.recall_at_count import RecallAtCount
+from logn.evaluate.detection.matching import match_detections
+from logn.evaluate.detection.metrics import RecallAtCount
 from logn.report.class_changes_data import class_changes
 from logn.report.page_classes import ClassRow, most_changed
 from logn.report.run_folder import open_run
 from logn.report.svg_charts import Axis, log_ticks, ring_parts, round_ticks, step_path
+
+RARE = np.array([False, True])
 
 
 def truth_of(boxes, num_images, *, num_classes=2, negatives=None):
@@ -46,17 +47,17 @@ def detections(*rows):
     )
 
 
+def outcomes(found, truth):
+    return Outcomes.of(found, match_detections(found, truth))
+
+
 def test_matches_tell_hits_duplicates_and_what_nobody_looked_for():
     truth = truth_of([(0, 0)], 1, num_classes=3, negatives=[2])
-    found = find_matches(detections((0, 0, 0.9, 0), (0, 0, 0.8, 0), (0, 1, 0.7, 0), (0, 2, 0.6, 0)), truth)
+    found = outcomes(detections((0, 0, 0.9, 0), (0, 0, 0.8, 0), (0, 1, 0.7, 0), (0, 2, 0.6, 0)), truth)
     assert found.box.tolist() == [0, -1, -1, -1]
     assert found.is_false_alarm.tolist() == [False, True, True, False]
     assert found.judged.tolist() == [True, True, True, False]
-    assert found.above(0.75).is_false_alarm.tolist() == [False, True]
-
-
-def pair_of(truth, before, after):
-    return BeforeAfter(truth, find_matches(before, truth), find_matches(after, truth), np.array(["f", "r"]))
+    assert found.take(found.detections.scores > 0.75).is_false_alarm.tolist() == [False, True]
 
 
 @pytest.fixture
@@ -65,11 +66,11 @@ def pair():
     truth = truth_of([(0, 1), (1, 0), (2, 0)], 4)
     before = detections((0, 1, 0.1, 0), (1, 0, 0.9, 0), (2, 0, 0.8, 0), (3, 0, 0.7, -1))
     after = detections((0, 1, 0.6, 0), (1, 0, 0.1, 0), (2, 0, 0.5, 0), (2, 1, 0.4, -1))
-    return pair_of(truth, before, after)
+    return truth, outcomes(before, truth), outcomes(after, truth)
 
 
 def test_the_gallery_shows_gains_losses_and_false_alarms(pair):
-    chosen = choose_images(pair, RecallAtCount(0.5, 3, 0.25, 2, 3, 0.75, {}))
+    chosen = choose_images(*pair, RecallAtCount(0.5, 3, 0.25, 2, 3, 0.75, {}), RARE)
     assert [(image.part, image.amount, image.image_id) for image in chosen] == [
         (FOUND, 1, 0),
         (LOST, 1, 1),
@@ -87,9 +88,9 @@ def test_an_image_is_shown_once_and_equal_ones_go_by_id():
     truth = truth_of([(image, 1) for image in range(6)], 6)
     before = detections(*((image, 1, 0.1, 0) for image in range(6)))
     after = detections(*((image, 1, 0.8, 0) for image in range(6)), *((image, 0, 0.7, -1) for image in range(6)))
-    many = pair_of(truth, before, after)
+    many = truth, outcomes(before, truth), outcomes(after, truth)
     point = RecallAtCount(0.5, 0, 0.5, 6, 6, 1.0, {})
-    chosen = choose_images(many, point, each=2)
+    chosen = choose_images(*many, point, RARE, each=2)
     assert [(image.part, image.image_id) for image in chosen] == [(FOUND, 0), (FOUND, 1), (ALARMS, 2), (ALARMS, 3)]
 
 
@@ -107,8 +108,7 @@ def test_few_images_stand_for_many(run_folder):
     options = {"moments": run.moments, "counts": run.counts}
     settings = CompareSettings(num_bootstrap=0, report_images=3)
     quick = compare(run.store, run.path("annotations"), ["logn"], settings=settings, **options)
-    assert quick["logn"].details is None  # it waits until it is asked for
-    few = quick.with_details()["logn"].details
+    few = quick["logn"].details
     assert (few.images, few.of_images) == (3, 12)
     found = decode(run.store)
     kept = np.isin(found.image_index, [0, 6, 11])
@@ -116,7 +116,7 @@ def test_few_images_stand_for_many(run_folder):
     assert {image.image_id for image in few.gallery} <= {1, 7, 12}
     settings = CompareSettings(num_bootstrap=0, report_images=0)
     none = compare(run.store, run.path("annotations"), ["logn"], settings=settings, **options)
-    assert none.with_details()["logn"].details is None
+    assert none["logn"].details is None
 
 
 def test_classes_without_boxes_neither_gain_nor_lose():

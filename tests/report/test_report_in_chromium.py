@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from logn.evaluate.classification.compare import compare_classification
+from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.comparison import CompareSettings
 from logn.report.page import write_report
 from logn.report.run_folder import open_run
 
@@ -184,10 +185,10 @@ def classifier_address(tmp_path_factory):
         2 * np.eye(4)[rows] + np.random.default_rng(0).normal(size=(len(rows), 4)) + 0.7 * np.log(counts)
         for rows in (labels, np.repeat(np.arange(4), counts))
     )
-    known = {"train_logits": train, "counts": counts, "families": [0, 0, 1, 1], "class_names": (*"abc", HOSTILE)}
+    known = {"train_logits": train, "counts": counts, "class_names": (*"abc", HOSTILE)}
     methods = ["recommended", "logn", "logn:margin=0,use_std=false", "logn:strength=0.25", "loga", "loga:tau=0.5"]
     methods += ["loga:tau=2", "temperature:value=2", "iif"]  # nine: their names are titles of columns, too
-    compare_classification(test, labels, methods, num_bootstrap=50, **known).save(folder)
+    compare(test, labels, methods, settings=CompareSettings(num_bootstrap=50), **known).save(folder)
     write_report(open_run(folder), folder / "report.html")
     return (folder / "report.html").as_uri()
 

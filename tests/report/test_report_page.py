@@ -1,5 +1,6 @@
 """The page without a browser: what it says, what it escapes, and what it says when something is missing."""
 
+import html
 import json
 import re
 import shlex
@@ -16,16 +17,14 @@ from jinja2 import UndefinedError
 
 from logn.calibrators.fracal import fracal
 from logn.cli.main import execute
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.comparison.report_details import ReportDetails
-from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.comparison import CompareSettings, Comparison
 from logn.evaluate.decode.decoder import decode
-from logn.evaluate.detection.before_after import ScoreHistogram
 from logn.evaluate.detection.bootstrap import Interval
-from logn.evaluate.detection.gallery import GalleryImage, Mark
-from logn.evaluate.detection.recall_at_count import RecallAtCount
+from logn.evaluate.detection.gallery import GalleryImage, Mark, ReportDetails, ScoreHistogram
+from logn.evaluate.detection.metrics import RecallAtCount
+from logn.evaluate.thresholds.curve import describe_threshold
 from logn.report.page import NotShown, PageData, render_page, write_report
 from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
 from logn.report.page_gallery import Gallery, GalleryPart, Key, Picture, View, gallery
@@ -183,38 +182,10 @@ def test_the_gallery_holds_each_picture_once_and_uses_it_twice(page):
 
 def test_the_table_marks_the_best_of_each_column(page, run_folder):
     _, text = page
-    methods = json.loads((run_folder / "comparison.json").read_text())["methods"]
-    best = max(method["metrics"]["AP"] for method in methods)
+    methods = json.loads((run_folder / "comparison.json").read_text())["rows"]
+    best = max(method["values"]["AP"] for method in methods)
     rows = re.search(r'<table[^>]*id="method-table".*?</table>', text, re.DOTALL).group(0)
     assert f'data-value="{best:.6g}" data-label="AP" class="best"' in rows
-
-
-def test_a_document_without_its_arrays_makes_a_page_that_says_what_is_missing(run_folder, tmp_path):
-    shutil.copy(run_folder / "comparison.json", tmp_path)
-    with pytest.warns(LogNWarning, match="comparison.safetensors` is not next to `comparison.json`"):
-        summary = write_report(open_run(tmp_path), tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text()
-    assert summary.method == "logn"
-    assert set(summary.missing) == {"Logit statistics by class", "Scores and thresholds", "Images"}
-    assert text.count("which `logn compare -o` writes next to") == 3
-
-
-def test_a_document_of_before_there_were_arrays_is_read(run_folder, tmp_path):
-    content = json.loads((run_folder / "comparison.json").read_text())
-    for name in ("format", "schema", "task", "settings", "provenance", "arrays"):
-        del content[name]
-    for entry in content["methods"]:
-        del entry["map"], entry["details"]
-    for entry in content["classes"]:
-        del entry["train_count"], entry["mean"], entry["std"]
-    (tmp_path / "comparison.json").write_text(json.dumps(content))
-    found, known = Comparison.load(tmp_path), Comparison.load(run_folder)
-    assert [row.values for row in found.rows] == [row.values for row in known.rows]
-    assert found.settings.decode == known.settings.decode
-    missing = write_report(open_run(tmp_path), tmp_path / "report.html").missing
-    assert set(missing) == {"Logit statistics by class", "Scores and thresholds", "Images"}
-    assert "made with training counts (`--counts`)" in missing["Logit statistics by class"]
-    assert "did not write down when and how" in (tmp_path / "report.html").read_text()
 
 
 def moved(run_folder, folder):
@@ -282,12 +253,11 @@ def test_images_that_are_not_there_cost_the_gallery_only(run_folder, tmp_path):
 
 
 def test_without_intervals_the_headline_says_only_the_change(run_folder, tmp_path):
-    shutil.copy(run_folder / "comparison.safetensors", tmp_path)
     content = json.loads((run_folder / "comparison.json").read_text())
-    for entry in content["methods"]:
+    for entry in content["rows"]:
         for change in entry["differences"].values():
             change["low"] = change["high"] = None
-    content["draws"] = 0
+    content["settings"]["num_bootstrap"] = 0
     (tmp_path / "comparison.json").write_text(json.dumps(content))
     write_report(open_run(tmp_path), tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
@@ -323,7 +293,7 @@ def test_bad_input_gets_one_sentence(run_folder, capsys, arguments, sentence):
 
 
 def test_a_broken_comparison_is_named(tmp_path):
-    (tmp_path / "comparison.json").write_text('{"methods": [{}]}')
+    (tmp_path / "comparison.json").write_text('{"format": "logn.comparison", "schema": 3, "rows": [{}]}')
     with pytest.raises(InputError, match=r"comparison\.json` to be what `logn compare -o` writes"):
         write_report(open_run(tmp_path), tmp_path / "report.html")
 
@@ -343,10 +313,10 @@ def test_the_command_to_repeat_is_the_one_that_was_given(run_folder, tmp_path, c
     for words in ("--methods none,logn:margin=0,use_std=false,fracal", "--bootstrap 5"):
         assert words in shown
     # The numbers come again from the command alone.
-    first = json.loads((tmp_path / "a run" / "comparison.json").read_text())["methods"]
+    first = json.loads((tmp_path / "a run" / "comparison.json").read_text())["rows"]
     assert execute(shlex.split(compare_again)[1:]) == 0
-    again = json.loads((tmp_path / "a run" / "comparison.json").read_text())["methods"]
-    assert [entry["metrics"] for entry in again] == [entry["metrics"] for entry in first]
+    again = json.loads((tmp_path / "a run" / "comparison.json").read_text())["rows"]
+    assert [entry["values"] for entry in again] == [entry["values"] for entry in first]
 
 
 def test_the_page_shows_the_correction_of_its_table(run_folder, tmp_path):
@@ -408,12 +378,12 @@ def test_the_headline_claims_only_what_the_interval_allows(run_folder, ends, wor
 
 def test_coco_without_groups_has_a_page_too(run_folder, tmp_path):
     content = json.loads((run_folder / "comparison.json").read_text())
-    content["protocol"]["style"] = "coco"
+    content["protocols"]["AP"]["style"] = "coco"
     for entry in content["classes"]:
         entry["group"] = None
-    for entry in content["methods"]:
+    for entry in content["rows"]:
         for group in ("APr", "APc", "APf"):
-            del entry["metrics"][group], entry["differences"][group]
+            del entry["values"][group], entry["differences"][group]
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
     (folder / "comparison.json").write_text(json.dumps(content))
@@ -427,12 +397,10 @@ def test_the_verdict_says_what_happens_at_the_users_threshold(page, run_folder):
     summary, text = page
     comparison = Comparison.load(run_folder)
     before, after = comparison.baseline.thresholds, comparison.focus(summary.method).thresholds
-    sentence = (
-        f"At a score of 0.5 it finds {after.found_at:,} of {after.objects:,} objects instead of {before.found_at:,}"
-    )
+    sentence = describe_threshold(before, after)
     assert sentence in summary.verdict
     top = text.split('<p id="verdict">')[1].split("</p>")[0]
-    assert sentence in top
+    assert html.escape(sentence) in top
     part = text.split('<section id="thresholds">')[1].split("</section>")[0]
     assert [title in part for title in ("Precision", "Recall", "F1")] == [True] * 3
     assert part.count("<tr>") == 1 + len(comparison.classes)
@@ -442,7 +410,7 @@ def test_a_comparison_of_before_thresholds_were_measured_says_so(run_folder, tmp
     folder = moved(run_folder, tmp_path / "older")
     path = folder / "comparison.json"
     content = json.loads(path.read_text())
-    for method in content["methods"]:
+    for method in content["rows"]:
         del method["thresholds"]
     del content["settings"]["at"]
     path.write_text(json.dumps(content))

@@ -20,7 +20,7 @@ import numpy as np
 
 import logn
 from logn.cli.main import execute
-from logn.evaluate.classification.compare import compare_classification
+from logn.evaluate.comparison.compare import compare
 from logn.files import write_text
 from logn.logits.arrays import FloatArray
 
@@ -76,14 +76,12 @@ def measure(folder: Path) -> dict[str, Any]:
     seen = np.bincount(labels["test"], minlength=moments.num_columns)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", logn.LogNWarning)  # what is to be doubted is measured here
-        comparison = compare_classification(
+        comparison = compare(
             rows["test"],
             labels["test"],
             METHODS,
             moments=moments,
             counts=counts,
-            dev=(rows["dev"], labels["dev"]),
-            num_bootstrap=1000,
         )
         return {
             "classes": moments.num_columns,

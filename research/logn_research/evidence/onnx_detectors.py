@@ -218,8 +218,8 @@ def measure(kind: str, model: Path, data: Path, images: int | None, training: in
 def metrics_of(comparison: dict[str, Any]) -> dict[str, dict[str, float]]:
     """AP and that of rare, common and frequent classes, in percent, by method."""
     return {
-        method["method"]: {name: round(100 * method["metrics"][name], 2) for name in ("AP", "APr", "APc", "APf")}
-        for method in comparison["methods"]
+        method["name"]: {name: round(100 * method["values"][name], 2) for name in ("AP", "APr", "APc", "APf")}
+        for method in comparison["rows"]
     }
 
 

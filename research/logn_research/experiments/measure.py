@@ -17,8 +17,8 @@ from logn.classes.counts import ClassCounts, read_dimensions
 from logn.errors import InputError
 from logn.evaluate.classification.truth import SHOTS, shot_groups
 from logn.evaluate.comparison.compare import compare
+from logn.evaluate.comparison.comparison import CompareSettings
 from logn.evaluate.comparison.method_fitting import fit_for_store
-from logn.evaluate.comparison.settings import CompareSettings
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.store.predict import predict
 from logn.evaluate.store.store import PredictionStore
@@ -56,8 +56,8 @@ _OF_LABELS: Mapping[str, Callable[..., Statistics]] = {
 }
 NOT_TRAINED = "The model is not trained yet, and training was not asked for."
 CLASSIFIER_METRICS = (
-    *("top-1", "many", "medium", "few", "many-OLTR", "medium-OLTR", "few-OLTR"),
-    *("ECE", "confidence", "within-family"),
+    *("top-1", "many", "medium", "few"),
+    *("ECE", "confidence"),
 )
 
 
@@ -461,7 +461,6 @@ def _measure_classifier(cache: ArtifactCache, spec: ModelSpec, rows: Sequence[Ro
             {key: fitted for key, (fitted, _) in maps.items() if key != "none"},
             settings=CompareSettings(num_bootstrap=0),
             counts=training.image_counts,
-            families=test.families,
         )
         fresh = {
             row.name: {"metrics": {name: row.values[name] for name in CLASSIFIER_METRICS if name in row.values}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 import logn
 from logn import ClassAffine, ClassMoments
-from logn.evaluate.comparison.settings import CompareSettings
+from logn.evaluate.comparison.comparison import CompareSettings
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.diagnosis import active_classes
 
@@ -99,11 +100,11 @@ def measure(
     comparison = logn.compare(store, annotations, dict(maps), settings=settings)
     result = {}
     for row in comparison.rows:
-        values: dict[str, Any] = {name: _number(row[name]) for name in METRICS if name in row.metrics.values}
+        values: dict[str, Any] = {name: _number(row[name]) for name in METRICS if name in row.values}
         if "AP" in row.differences:
             change = row.differences["AP"]
             values["AP change"] = [_number(change.difference), _number(change.low), _number(change.high)]
-        values["recall"] = {f"{at:g}": point.to_dict() for at, point in (row.recall or {}).items()}
+        values["recall"] = {f"{at:g}": asdict(point) for at, point in (row.recall or {}).items()}
         result[row.name] = values
     return result
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,15 +34,26 @@ def decode_segmentation(segmentation: Any, height: int, width: int) -> BoolArray
         array([[0, 1],
                [1, 0]])
     """
-    try:
+    with _refusing_others():
+        return np.asarray(_rle().decode(encode_segmentation(segmentation, height, width)), dtype=np.bool_)
+
+
+def encode_segmentation(segmentation: Any, height: int, width: int) -> Any:
+    """Turn one `segmentation` field into the run lengths that hotcoco takes."""
+    with _refusing_others():
         rles = _run_lengths(segmentation, height, width)
         if not rles:
-            return np.zeros((height, width), np.bool_)
-        whole = rles[0] if len(rles) == 1 else _rle().merge(rles)
-        return np.asarray(_rle().decode(whole), dtype=np.bool_)
+            return _rle().encode(np.zeros((height, width), np.uint8, order="F"))
+        return rles[0] if len(rles) == 1 else _rle().merge(rles)
+
+
+@contextlib.contextmanager
+def _refusing_others() -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"Expected `segmentation` to be polygons or run lengths, but got {error}.") from error
 
 

@@ -49,8 +49,7 @@ def class_changes(comparison: Comparison, method: str) -> ClassChanges:
     mean, std = (_column(comparison.classes, name, "statistics (`--statistics`)") for name in ("mean", "std"))
     if isinstance(affine, UnsavedMap):
         raise InputError(
-            "Expected the fitted maps in `comparison.safetensors`, which `logn compare -o` writes next to "
-            "`comparison.json`, but they are not there; compare again."
+            "Expected a map that was saved with the comparison, but this one is a function that no file can hold."
         )
     if affine is None:
         return ClassChanges(images, mean, mean, std, std)

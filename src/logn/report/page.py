@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from logn import __version__
 from logn.errors import InputError, MissingExtraError, import_extra
-from logn.evaluate.comparison.comparison import CLASSIFICATION
-from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.report_details import ReportDetails
-from logn.evaluate.comparison.tables import points
-from logn.evaluate.comparison.verdict import tone
-from logn.evaluate.detection.recall_at_count import SHOWN_AT
+from logn.evaluate.comparison.comparison import CLASSIFICATION, MethodResult
+from logn.evaluate.comparison.tables import points, tone
+from logn.evaluate.detection.gallery import ReportDetails
+from logn.evaluate.detection.metrics import SHOWN_AT
 from logn.files import write_text
 from logn.report.class_changes_data import class_changes
 from logn.report.page_classes import StatisticsCharts, changed_classes, statistics_charts
@@ -107,13 +105,13 @@ def write_report(run: Run, output: str | os.PathLike[str], *, method: str | None
     builder = _Builder(run, focus, Path(output))
     data = PageData(_kicker(run), verdict(run.comparison, focus), builder.sections(), subject(run))
     write_text(output, render_page(data))
-    return ReportSummary(Path(output), focus.name, run.comparison.verdict_on(focus), builder.missing)
+    return ReportSummary(Path(output), focus.name, run.comparison.verdict(focus.name), builder.missing)
 
 
 def _kicker(run: Run) -> str:
     comparison = run.comparison
     if comparison.task == CLASSIFICATION:
-        measured = f"{len(comparison.truth.labels):,} rows"
+        measured = f"{sum(known.examples for known in comparison.classes):,} rows"
     else:
         measured = comparison.protocol.images or "all images"
     created = comparison.provenance.created
@@ -229,8 +227,7 @@ class _Builder:
     def _details(self) -> ReportDetails:
         if self.focus.details is None or SHOWN_AT not in self.focus.recall:
             raise InputError(
-                "Expected the comparison to hold scores and boxes (in `comparison.safetensors`, which "
-                "`logn compare -o` writes next to `comparison.json`), but it does not; compare again."
+                "Expected the comparison to hold scores and boxes of some images, but it does not; compare again."
             )
         return self.focus.details
 

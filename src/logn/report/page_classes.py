@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from logn.evaluate.comparison.comparison import DETECTION, Comparison
-from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.comparison import DETECTION, Comparison, MethodResult
 from logn.evaluate.comparison.tables import points
 from logn.report.class_changes_data import ClassChanges, FloatArray
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, padded, symbol_path
@@ -155,7 +154,7 @@ def _correlations(changes: ClassChanges, before: FloatArray, after: FloatArray) 
 
 def _tip(place: int, comparison: Comparison, focus: MethodResult, changes: ClassChanges) -> tuple[str, ...]:
     entry, words = comparison.classes[place], words_of(comparison)
-    before, after = (float(row.metrics.per_class[place]) for row in (comparison.baseline, focus))
+    before, after = (float(row.per_class[place]) for row in (comparison.baseline, focus))
     group = f"{GROUP_TITLES[entry.group]}, " if entry.group in GROUP_TITLES else ""
     return (
         entry.name,
@@ -251,7 +250,7 @@ class ChangedClasses:
 def changed_classes(comparison: Comparison, focus: MethodResult) -> ChangedClasses:
     """Put all classes in a list, and those that changed most apart."""
     words = words_of(comparison)
-    columns = zip(comparison.classes, comparison.baseline.metrics.per_class, focus.metrics.per_class, strict=True)
+    columns = zip(comparison.classes, comparison.baseline.per_class, focus.per_class, strict=True)
     rows = tuple(
         ClassRow(
             known.name, known.group, known.train_count, known.examples, float(before), float(after), words.examples

@@ -7,25 +7,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from logn.errors import InputError
-from logn.evaluate.classification.reliability import Reliability
-from logn.evaluate.classification.tables import metrics_of
-from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.classification.metrics import Reliability
+from logn.evaluate.comparison.comparison import Comparison, MethodResult
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, number, symbol_path
 from logn.report.task_words import metric_of, metric_text
-
-SHOWN_PAIRS = 12
 
 
 @dataclass(frozen=True)
 class ConfusedClasses:
-    """A class, what it is taken for, and how often under each method; `family` says whether they look alike."""
+    """A class, what it is taken for, and how often under each method."""
 
     name: str
     taken_for: str
     rows: int
     errors: tuple[int, ...]
-    family: str
 
 
 @dataclass(frozen=True)
@@ -35,38 +30,28 @@ class ConfusionTable:
     Args:
         methods: The columns.
         pairs: The rows.
-        within: Of each method the share of the errors that stay in the family of the true class; empty without
-            families.
     """
 
     template: ClassVar[str] = "confusions.html.jinja"
     methods: tuple[str, ...]
     pairs: tuple[ConfusedClasses, ...]
-    within: tuple[str, ...]
 
 
 def confusion_table(comparison: Comparison) -> ConfusionTable:
     """Count how often each method makes the errors that the uncorrected model makes most."""
-    truth, families = comparison.truth, comparison.truth.families
-    rows = [(row, metrics_of(row).confusions) for row in comparison.rows]
-    worst = rows[0][1].worst(SHOWN_PAIRS)
-    if not worst:
-        raise InputError(
-            "Expected the comparison to hold what is taken for what (`comparison.safetensors`, which "
-            "`logn compare -o` writes), but there is nothing: no error, or the file is not there."
-        )
+    if not comparison.baseline.confused:
+        raise InputError("Expected the uncorrected model to confuse some classes, but it makes no error.")
+    classes = comparison.classes
     pairs = tuple(
         ConfusedClasses(
-            truth.name(pair.label),
-            truth.name(pair.predicted),
-            int(truth.rows_per_class[pair.label]),
-            tuple(found.errors_of(pair.label, pair.predicted) for _, found in rows),
-            "" if families is None else "same" if families[pair.label] == families[pair.predicted] else "other",
+            classes[pair.label].name,
+            classes[pair.predicted].name,
+            classes[pair.label].examples,
+            tuple(row.confused[place].errors for row in comparison.rows),
         )
-        for pair in worst
+        for place, pair in enumerate(comparison.baseline.confused)
     )
-    within = [metric_text("within-family", metric_of(row, "within-family")) for row, _ in rows]
-    return ConfusionTable(tuple(row.name for row, _ in rows), pairs, tuple(within) if families is not None else ())
+    return ConfusionTable(tuple(row.name for row in comparison.rows), pairs)
 
 
 @dataclass(frozen=True)
@@ -107,10 +92,7 @@ def reliability_charts(comparison: Comparison, focus: MethodResult) -> Reliabili
 
 def _chart(row: MethodResult) -> ReliabilityChart:
     if row.reliability is None:
-        raise InputError(
-            "Expected the accuracy by confidence in `comparison.safetensors`, which `logn compare -o` writes next to "
-            "`comparison.json`, but it is not there; compare again."
-        )
+        raise InputError("Expected the comparison to have the accuracy by confidence, but it does not; compare again.")
     x, y = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, HEIGHT - BOTTOM, TOP + 8)
     places = _places(row.reliability, x, y)
     line = "L".join(f"{number(across)},{number(up)}" for across, up in places)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from logn.evaluate.comparison.report_details import ReportDetails
-from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark
-from logn.evaluate.detection.recall_at_count import RecallAtCount
+from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark, ReportDetails
+from logn.evaluate.detection.metrics import RecallAtCount
 from logn.labels.image_file import ImageArray, import_pillow
 
 LARGEST_SIDE = 560

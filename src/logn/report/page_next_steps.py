@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from logn.calibrators.methods import needs
-from logn.evaluate.comparison.comparison import DETECTION, Comparison
-from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.verdict import tone
+from logn.evaluate.comparison.comparison import DETECTION, Comparison, MethodResult
+from logn.evaluate.comparison.tables import tone
 from logn.report.commands import command, corrected_name, values_of
 from logn.report.task_words import metric_of, words_of
 

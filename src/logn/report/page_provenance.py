@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison
-from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison, MethodResult
 from logn.report.commands import command
 from logn.report.run_folder import Run
 from logn.report.task_words import words_of
@@ -42,7 +41,7 @@ def provenance(run: Run, focus: MethodResult, output: Path) -> ProvenanceSection
     inputs = comparison.provenance.inputs
     facts = [
         Fact("Compared", _made(comparison)),
-        Fact("Protocol", comparison.describe()),
+        Fact("Protocol", comparison.description),
         Fact("Intervals", _intervals(comparison)),
     ]
     if statistics := inputs.get("statistics"):
@@ -74,7 +73,7 @@ def subject(run: Run) -> str:
 
 def _compare_settings(comparison: Comparison) -> dict[str, Any]:
     """The settings that concern the task."""
-    settings = comparison.settings.to_dict()
+    settings = asdict(comparison.settings)
     if comparison.task == CLASSIFICATION:
         return {name: value for name, value in settings.items() if name not in DETECTOR_SETTINGS}
     return settings

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.report_details import ReportDetails
-from logn.evaluate.detection.before_after import ScoreHistogram
-from logn.evaluate.detection.recall_at_count import SHOWN_AT, RecallAtCount
+from logn.evaluate.comparison.comparison import Comparison, MethodResult
+from logn.evaluate.detection.gallery import ReportDetails, ScoreHistogram
+from logn.evaluate.detection.metrics import SHOWN_AT, RecallAtCount
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, step_path
 
 HISTOGRAMS = {"all": "All detections", "rare": "Detections of rare classes"}

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from logn.evaluate.comparison.comparison import DETECTION, Comparison, DetectionScope
-from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.verdict import interval_text, tone
+from logn.evaluate.comparison.comparison import DETECTION, Comparison, MethodResult
+from logn.evaluate.comparison.tables import interval_text, tone
 from logn.evaluate.detection.bootstrap import Interval
-from logn.evaluate.detection.recall_at_count import SHOWN_AT, recall_name
+from logn.evaluate.detection.metrics import SHOWN_AT, recall_name
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.report.svg_charts import Axis, Bar, bar_length, ring_parts
 from logn.report.task_words import (
@@ -134,15 +133,15 @@ def verdict(comparison: Comparison, focus: MethodResult) -> Verdict:
     return Verdict(
         method=focus.name,
         headline=headline(focus.differences.get(words.metric, UNKNOWN), words.score),
-        sentence=comparison.verdict_on(focus),
+        sentence=comparison.verdict(focus.name),
         tiles=tuple(
             Tile(title, metric_of(comparison.baseline, metric), metric_of(focus, metric), focus.differences[metric])
             for metric, title in words.groups.items()
             if metric in focus.differences and not math.isnan(metric_of(focus, metric))
         ),
-        confidence=comparison.confidence,
-        draws=comparison.num_bootstrap,
-        others=tuple(comparison.verdict_on(row) for row in comparison.rows[1:] if row.name != focus.name),
+        confidence=comparison.settings.confidence,
+        draws=comparison.settings.num_bootstrap,
+        others=tuple(comparison.verdict(row.name) for row in comparison.rows[1:] if row.name != focus.name),
         words=words,
         effects=(
             *_at_count(comparison, focus),
@@ -268,9 +267,9 @@ def method_table(comparison: Comparison, focus: MethodResult) -> MethodTable:
         )
         rows.append(MethodRow(row.name, cells, is_focus=row is focus))
     notes = [*comparison.notes, *(f"{row.name}: {text}" for row in comparison.rows for text in row.notes)]
-    protocol = comparison.describe()
-    if isinstance(comparison.scope, DetectionScope):
-        protocol = f"{protocol}; {comparison.scope.protocol.evaluator}"
+    protocol = comparison.description
+    if comparison.task == DETECTION:
+        protocol = f"{protocol}; {comparison.protocol.evaluator}"
     return MethodTable(columns, len(first), tuple(rows), protocol, tuple(dict.fromkeys(notes)), words)
 
 

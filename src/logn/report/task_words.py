@@ -6,10 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from logn.evaluate.classification.tables import MAIN_COLUMNS as CLASSIFIER_COLUMNS
-from logn.evaluate.classification.tables import OTHER_COLUMNS as OTHER_CLASSIFIER_COLUMNS
-from logn.evaluate.comparison.comparison import CLASSIFICATION, DETECTION, Comparison
-from logn.evaluate.comparison.method_result import MethodResult
+from logn.evaluate.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.evaluate.comparison.tables import MAIN_COLUMNS, OTHER_COLUMNS, points
 
 
@@ -51,8 +48,8 @@ WORDS = {
         units="images",
         examples="boxes",
         groups={"APr": "Rare classes", "APc": "Common classes", "APf": "Frequent classes", "AP": "All classes"},
-        main=MAIN_COLUMNS,
-        others=OTHER_COLUMNS,
+        main=MAIN_COLUMNS[DETECTION],
+        others=OTHER_COLUMNS[DETECTION],
         beside=("AP50", "AP75", "ECE"),
     ),
     CLASSIFICATION: TaskWords(
@@ -68,14 +65,14 @@ WORDS = {
             "many": "Many-shot classes",
             "top-1": "All rows",
         },
-        main=CLASSIFIER_COLUMNS,
-        others=OTHER_CLASSIFIER_COLUMNS,
+        main=MAIN_COLUMNS[CLASSIFICATION],
+        others=OTHER_COLUMNS[CLASSIFICATION],
         beside=("balanced", "ECE", "confidence"),
     ),
 }
 # Of these the smallest value is the best; of those neither end is.
 SMALL_IS_GOOD = ("ECE", "NLL")
-NEITHER_IS_GOOD = ("confidence", "within-family")
+NEITHER_IS_GOOD = ("confidence",)
 
 
 def words_of(comparison: Comparison) -> TaskWords:

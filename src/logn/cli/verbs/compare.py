@@ -47,8 +47,8 @@ def compare(
       logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv
     """
     from logn.evaluate.comparison.compare import compare as run
+    from logn.evaluate.comparison.comparison import CompareSettings
     from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
-    from logn.evaluate.comparison.settings import CompareSettings
 
     classifier = is_classifier(source)
     _check_options(classifier, source, data, labels, train_logits, class_names)
@@ -76,7 +76,6 @@ def compare(
         )
     comparison = comparison.made_by(COMMAND_LINE.get())
     if output is not None:
-        comparison = comparison.with_details()
         comparison.save(output)
     if json:
         print_json(comparison.to_dict())

@@ -18,8 +18,7 @@ from logn.cli.console import command, echo, print_json, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.evaluate.comparison.comparison import Comparison
-    from logn.evaluate.comparison.method_result import MethodResult
+    from logn.evaluate.comparison.comparison import Comparison, MethodResult
 
 METHODS = ("recommended", "logn", "norcal")
 TRAINING_IMAGES, TEST_IMAGES = 600, 240

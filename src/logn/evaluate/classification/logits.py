@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.comparison.method_fitting import LogitMap
 from logn.logits.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, as_rows, probability_kind
 from logn.logits.dumped import DEFAULT_BATCH_ROWS, locate_array, read_array
 from logn.statistics.collect import in_order
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.statistics.record import default_sample_rows
 
+# A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
+LogitMap = Any
 # Numbers of one block: enough to be quick, little enough for several threads at once.
 NUMBERS_AT_ONCE = 1 << 20
 

@@ -1,9 +1,9 @@
-"""What the predictions of a classifier are held against: labels, training counts, look-alike families."""
+"""What the predictions of a classifier are held against: labels and training counts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.counts import ClassCounts
-from logn.classes.matching import places_of
-from logn.classes.tables import column_of, names_of, naming, read_json, read_table
+from logn.classes.tables import column_of, naming, read_json, read_table
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, is_torch_tensor
 
@@ -38,43 +37,6 @@ def read_labels(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
         raise InputError(f"Expected `{path}` to be labels as {', '.join(readers)}, but it is not.")
     with naming(path):
         return readers[path.suffix](path)
-
-
-def read_families(path: str | os.PathLike[str], class_names: Sequence[str] | None = None) -> list[Hashable]:
-    r"""Read the family of each class: `.npy`, a JSON list, the column `family` of a table, or categories with one each.
-
-    Categories are those of `classes.json`, which `logn data glyph-classes` writes. Where the file and the classes have
-    names, the families are put in the order of the classes.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
-        >>> _ = path.write_text("name,family\ncat,pets\ncar,vehicles\ndog,pets\n")
-        >>> read_families(path, ["dog", "cat", "car"])
-        ['pets', 'pets', 'vehicles']
-    """
-    path = Path(path)
-    with naming(path):
-        if path.suffix == ".npy":
-            return list(_read_npy(path).tolist())
-        content = read_json(path) if path.suffix == ".json" else None
-        if isinstance(content, list):
-            return list(content)
-        rows = read_table(path) if content is None else _categories(content)
-        if "family" not in rows[0]:
-            raise InputError(f"Expected a column `family`, but the columns are: {', '.join(rows[0])}.")
-        known = names_of(rows)
-        order = places_of(class_names, known) if class_names is not None and known else range(len(rows))
-        return [rows[place]["family"] for place in order]
-
-
-def _categories(content: Any) -> list[dict[str, Any]]:
-    try:
-        return sorted(content["categories"], key=lambda category: category["id"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            "Expected a list of families, or categories with an `id` and a `family`, but got neither."
-        ) from error
 
 
 def _read_npy(path: Path) -> npt.NDArray[Any]:
@@ -125,7 +87,6 @@ Labels = npt.ArrayLike | str | os.PathLike[str]
 SHOTS = ("many", "medium", "few")
 # The last few-shot and the last medium-shot training count.
 PAPER_BOUNDS = (19, 100)  # few 1-19, medium 20-100, many above 100: the paper's, and those of Kang et al. (2020)
-OLTR_BOUNDS = (20, 99)  # few up to 20, medium 21-99, many from 100: what the code of OLTR (Liu et al., 2019) does
 
 
 def shot_groups(train_counts: npt.ArrayLike, bounds: tuple[int, int] = PAPER_BOUNDS) -> Shots:
@@ -138,8 +99,6 @@ def shot_groups(train_counts: npt.ArrayLike, bounds: tuple[int, int] = PAPER_BOU
     Example:
         >>> shot_groups([19, 20, 100, 101]).tolist()
         ['few', 'medium', 'medium', 'many']
-        >>> shot_groups([19, 20, 100, 101], OLTR_BOUNDS).tolist()
-        ['few', 'few', 'many', 'many']
     """
     if bounds[0] >= bounds[1]:
         raise InputError(f"Expected `bounds` to ascend, but got {bounds[0]} and {bounds[1]}.")
@@ -155,7 +114,6 @@ class ClassificationTruth:
         labels: The class of each row, int64 (N,).
         num_classes: Columns of the logits.
         train_counts: Training samples of each class, for the groups; None when unknown.
-        families: The look-alike family of each class as a number, int64 (C,); None when unknown.
         class_names: For tables and messages; None when unknown.
         bounds: The most training samples of a few-shot and of a medium-shot class.
     """
@@ -163,7 +121,6 @@ class ClassificationTruth:
     labels: IntArray
     num_classes: int
     train_counts: FloatArray | None = None
-    families: IntArray | None = None
     class_names: tuple[str, ...] | None = None
     bounds: tuple[int, int] = PAPER_BOUNDS
 
@@ -174,14 +131,11 @@ class ClassificationTruth:
 
     @cached_property
     def groups(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Which classes belong to each group by name: "many", "few-OLTR" and so on; empty without counts."""
+        """Which classes are "many", "medium" and "few"; empty without counts."""
         if self.train_counts is None:
             return {}
-        found: dict[str, npt.NDArray[np.bool_]] = {}
-        for suffix, bounds in (("", self.bounds), ("-OLTR", OLTR_BOUNDS)):
-            shots = shot_groups(self.train_counts, bounds)
-            found |= {f"{shot}{suffix}": shots == shot for shot in SHOTS}
-        return found
+        shots = shot_groups(self.train_counts, self.bounds)
+        return {shot: shots == shot for shot in SHOTS}
 
     def group_of(self, place: int) -> str | None:
         """The group of a class; None without counts."""
@@ -219,17 +173,15 @@ def classification_truth(
     num_classes: int,
     *,
     train_counts: ClassCounts | npt.ArrayLike | None = None,
-    families: Sequence[Hashable] | npt.ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     bounds: tuple[int, int] = PAPER_BOUNDS,
 ) -> ClassificationTruth:
-    """Check labels, counts and families against the classes of the logits.
+    """Check labels and counts against the classes of the logits.
 
     Args:
         labels: The class of each row, or a file that `read_labels` reads.
         num_classes: Columns of the logits.
         train_counts: Training samples of each class; every class needs at least one.
-        families: One family for each class, anything that can be told apart.
         class_names: One name for each class.
         bounds: The most training samples of a few-shot and of a medium-shot class.
 
@@ -245,9 +197,8 @@ def classification_truth(
             f"Expected `class_names` to have one name for each of {num_classes} classes, got {len(names)}."
         )
     counts = None if train_counts is None else _checked_counts(train_counts, num_classes, names)
-    kinds = None if families is None else _checked_families(families, num_classes)
     shot_groups([], bounds)
-    return ClassificationTruth(checked_labels(labels, num_classes), num_classes, counts, kinds, names, bounds)
+    return ClassificationTruth(checked_labels(labels, num_classes), num_classes, counts, names, bounds)
 
 
 def checked_labels(labels: Any, num_classes: int) -> IntArray:
@@ -288,11 +239,3 @@ def _checked_counts(
             "neither few-shot nor anything else; leave its column and its rows out."
         )
     return table.image_counts
-
-
-def _checked_families(families: Any, num_classes: int) -> IntArray:
-    listed = list(families.tolist() if isinstance(families, np.ndarray) else families)
-    if len(listed) != num_classes:
-        raise InputError(f"Expected `families` to be one for each of the {num_classes} classes, but got {len(listed)}.")
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(family, len(numbers)) for family in listed], np.int64)

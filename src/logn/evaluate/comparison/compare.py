@@ -1,68 +1,66 @@
-"""Compare post-hoc methods on the very same proposals: one pass over the predictions, one table."""
+"""Compare post-hoc methods on the very same predictions: one pass over the data, one table.
+
+The steps are the same for detectors and classifiers: read the truth, fit the methods, go through the predictions once
+under all of them, measure each, and draw images or rows for intervals.
+"""
 
 from __future__ import annotations
 
-import warnings
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from logn.calibrators.methods import checked_inputs
-from logn.errors import InputError, LogNWarning
-from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.comparison.engine import StepClock, run_comparison
-from logn.evaluate.comparison.method_fitting import (
-    DEFAULT_METHODS,
-    Methods,
-    aligned_counts,
-    named_methods,
-)
-from logn.evaluate.comparison.settings import CompareSettings as CompareSettings
-from logn.evaluate.comparison.sweep import Sweep
-from logn.evaluate.detection.class_groups import groups_of_classes
-from logn.evaluate.detection.task import DetectionTask, other_images, read_truth
-from logn.evaluate.detection.task import MaskMaker as MaskMaker
-from logn.evaluate.store.store import PredictionStore, is_store
+from logn.classes.counts import ClassCounts
+from logn.errors import InputError
+from logn.evaluate.classification.logits import moments_of_logits
+from logn.evaluate.comparison.comparison import CompareSettings, Comparison, MethodResult, Provenance
+from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, Methods, map_for_store, named_methods
+from logn.evaluate.comparison.tasks import ClassificationTask, DetectionTask, Drawn, MaskMaker
+from logn.evaluate.detection.bootstrap import paired_differences
+from logn.evaluate.store.store import is_store
+from logn.statistics.moments import ClassMoments
 
 
 def compare(
-    store: Any,
-    annotations: Any,
+    predictions: Any,
+    labels: Any,
     methods: Methods = DEFAULT_METHODS,
     *,
+    moments: ClassMoments | str | os.PathLike[str] | None = None,
+    counts: Any = None,
     settings: CompareSettings | None = None,
-    sweeps: Sequence[Sweep | str] = (),
-    group_counts: npt.ArrayLike | None = None,
-    mask_maker: MaskMaker | None = None,
     progress: Callable[[int], object] | None = None,
-    allow_mismatch: bool = False,
-    **fit_inputs: Any,
+    train_logits: Any = None,
+    class_names: Sequence[str] | None = None,
+    mask_maker: MaskMaker | None = None,
+    **inputs: Any,
 ) -> Comparison:
-    """Measure methods on the same proposals, or the same logits, with their differences to the uncorrected model.
+    """Measure methods on the same predictions, with their differences to the uncorrected model.
 
     Args:
-        store: The proposals of all images, or the path of their store. Or the logits of a classifier, as
-            `compare_classification` takes them; then `annotations` are the labels, and `fit_inputs` are its other
-            arguments.
-        annotations: Ground truth of the same images: LVIS, COCO, YOLO or VOC annotations, or the content of a file.
-        methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a
-            specification or to a map of logits made elsewhere. The uncorrected model, "none", is always
-            measured. By default what LogN recommends ("recommended") and the paper's LogN ("logn").
+        predictions: Of a detector a `PredictionStore` or its folder. Of a classifier logits `(rows, classes)`: an
+            array, a tensor, or a `.npy`, `.npz` or `.safetensors` file, which is mapped and read in blocks.
+        labels: Of a detector the annotations of the same images (LVIS, COCO, YOLO or VOC, or the content of a file). Of
+            a classifier the class of each row, from 0, or a `.npy`, `.json`, `.csv` or `.txt` file with them.
+        methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a specification or to
+            a map of logits made elsewhere. The uncorrected model, "none", is always measured. By default what LogN
+            recommends ("recommended") and the paper's LogN ("logn").
+        moments: Statistics of the training images' logits, or their file.
+        counts: Training images of each class, for methods that use them and for rare, common and frequent classes
+            (unless the annotations say which are) or few-, medium- and many-shot ones.
         settings: What is measured, and how.
-        sweeps: Parameters to vary, such as "margin=-12:4:1". With `split` the best value by the first half of
-            the images is reported on the second half; without it all values are reported, none is chosen.
-        group_counts: Training images of each class, for the groups; by default the field `frequency` of the
-            annotations says them, and without it `counts`.
-        mask_maker: Makes the masks of the detections of each method, for mask AP.
-        progress: Called with the number of images that were decoded since the last call.
-        allow_mismatch: Only warn of maps and statistics of another model.
-        fit_inputs: What methods are fitted from, as in `logn.methods.fit`: `moments`, `counts`, `dimensions`, `weight`,
-            `bias`, `target`.
+        progress: Called with the number of images or rows that were done since the last call.
+        train_logits: Of a classifier, instead of `moments`: logits of training images; their labels are not needed.
+        class_names: Of a classifier: one name for each class; puts counts with names in order.
+        mask_maker: Of a detector: makes the masks of the detections of each method, for mask AP.
+        inputs: What else methods are fitted from: `dimensions`, `weight`, `bias`, `target`, as `logn.methods.fit` takes
+            them.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> labels = rng.integers(0, 3, 300)
         >>> logits = 2 * np.eye(3)[labels] + rng.normal(size=(300, 3)) + [3.0, 1.0, 0.0]
@@ -70,44 +68,91 @@ def compare(
         >>> [round(row["few"], 2) for row in found.rows]
         [0.25, 0.82]
     """
-    if not is_store(store):
-        if group_counts is not None or mask_maker is not None:
-            raise InputError("Expected `group_counts` and `mask_maker` only with the predictions of a detector.")
-        from logn.evaluate.classification.compare import compare_classification
-
-        choices: dict[str, Any] = {"settings": settings, "sweeps": sweeps, "progress": progress}
-        return compare_classification(
-            store, annotations, methods, allow_mismatch=allow_mismatch, **choices, **fit_inputs
-        )
-    fitted_from = checked_inputs(fit_inputs)
+    clock = _StepClock()
     settings = settings or CompareSettings()
-    clock = StepClock()
-    store = store if isinstance(store, PredictionStore) else PredictionStore(store)
-    settings = replace(settings, decode=settings.decode.resolved(store.header))
-    truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
-    settings = replace(settings, style=truth.style)
-    named = named_methods(methods)
-    if doubt := other_images(store, truth):
-        warnings.warn(doubt, LogNWarning, stacklevel=2)
-    counts = None
-    if "counts" in fitted_from:
-        counts = aligned_counts(fitted_from["counts"], store.header).image_counts
-    if group_counts is None and truth.frequency is None:
-        group_counts = counts
-    groups, group_source = groups_of_classes(truth, group_counts, settings.group_bounds)
-    if counts is None and group_counts is not None:
-        counts = np.asarray(group_counts, np.float64)
+    inputs = checked_inputs(inputs)
+    detector = is_store(predictions)
+    of_other = {"train_logits": train_logits, "class_names": class_names} if detector else {"mask_maker": mask_maker}
+    for name, value in of_other.items():
+        if value is not None:
+            other = "the logits of a classifier" if detector else "the predictions of a detector"
+            raise InputError(f"Expected `{name}` only with {other}.")
+    task: DetectionTask | ClassificationTask
+    if detector:
+        statistics = _statistics(moments, None)
+        task = DetectionTask.open(predictions, labels, settings, statistics, counts, mask_maker)
+    else:
+        task = ClassificationTask.open(
+            predictions, labels, settings, lambda: _statistics(moments, train_logits), counts, class_names
+        )
+        if task.truth.train_counts is not None:
+            # Every image has one class, so the sum of the counts is the number of images.
+            train_counts = task.truth.train_counts
+            counts = ClassCounts(train_counts, num_images=int(train_counts.sum()))
     clock.lap("ground truth")
-    task = DetectionTask(
-        store,
-        truth,
-        groups,
-        group_source,
-        settings,
-        fitted_from,
-        counts,
-        mask_maker,
-        (doubt,) if doubt else (),
-        allow_mismatch,
+    inputs = {"moments": task.moments, "counts": counts, **inputs}
+    maps = {
+        name: map_for_store(name, method, task.header, inputs, allow_mismatch=settings.allow_mismatch)
+        for name, method in named_methods(methods).items()
+    }
+    fitted_from = [name for name, value in inputs.items() if value is not None]
+    clock.lap("fit")
+    outcomes: Any = task.outcomes(maps, progress)
+    clock.lap(task.reading)
+    measured: Any = task.measure(list(maps), outcomes)
+    clock.lap("metrics")
+    drawn: Sequence[Drawn] = task.draw(measured) if settings.num_bootstrap else [{}] * len(maps)
+    clock.lap("bootstrap")
+    share = clock.seconds[task.reading] / len(maps)
+    return Comparison(
+        rows=_with_differences([method.row for method in measured], drawn, settings.confidence, share),
+        task=task.kind,
+        description=task.description,
+        classes=task.classes(),
+        protocols=task.protocols,
+        settings=task.settings,
+        seconds=clock.seconds,
+        notes=task.notes,
+        provenance=Provenance.now({**task.inputs(), "fitted_from": fitted_from}),
     )
-    return run_comparison(task, named, settings, sweeps=sweeps, clock=clock, progress=progress)
+
+
+def _statistics(moments: Any, train_logits: Any) -> ClassMoments | None:
+    """Moments from an object, from a file or from the training logits themselves; None when nothing is given."""
+    if moments is not None and train_logits is not None:
+        raise InputError("Expected `moments` (`--statistics`) or `train_logits` (`--train-logits`), but got both.")
+    if train_logits is not None:
+        return moments_of_logits(train_logits)
+    if isinstance(moments, str | os.PathLike):
+        return ClassMoments.load(moments)
+    statistics: ClassMoments | None = moments
+    return statistics
+
+
+def _with_differences(
+    rows: Sequence[MethodResult], drawn: Sequence[Drawn], confidence: float, seconds: float
+) -> tuple[MethodResult, ...]:
+    """The rows with their differences to the first, over the same draws, and their share of reading the data."""
+    first = rows[0].values
+    return tuple(
+        replace(
+            row,
+            differences=paired_differences(row.values, first, own, drawn[0], confidence),
+            seconds=row.seconds + seconds,
+        )
+        for row, own in zip(rows, drawn, strict=True)
+    )
+
+
+class _StepClock:
+    """Seconds by step, each counted from the end of the one before."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, step: str) -> None:
+        """Count the time since the last step as this one's."""
+        now = time.perf_counter()
+        self.seconds[step] = now - self._last
+        self._last = now

@@ -1,32 +1,124 @@
-"""What a comparison found, of a detector or of a classifier: the methods, the curves of sweeps, a verdict in words."""
+"""What a comparison found, of a detector or of a classifier: settings, one row per method, a verdict in words."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import platform
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from logn import __version__
 from logn.errors import InputError
-from logn.evaluate.classification.truth import ClassificationTruth
-from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.provenance import Provenance
-from logn.evaluate.comparison.settings import CompareSettings
-from logn.evaluate.comparison.sweep import Curve
-from logn.evaluate.comparison.verdict import describe_calibration, describe_changes, describe_classifier
-from logn.evaluate.detection.class_groups import Groups
-from logn.evaluate.detection.ground_truth import GroundTruth
-from logn.evaluate.detection.protocol import EvaluationProtocol
-from logn.evaluate.detection.threshold_curve import describe_threshold
-from logn.logits.arrays import FloatArray, foreground_columns
+from logn.evaluate.classification.metrics import ConfusedPair, Reliability
+from logn.evaluate.decode.detections import DecodeSettings
+from logn.evaluate.detection.bootstrap import Interval
+from logn.evaluate.detection.gallery import ReportDetails
+from logn.evaluate.detection.metrics import EvaluationProtocol, RecallAtCount
+from logn.evaluate.detection.tide import ErrorTypes
+from logn.evaluate.thresholds.curve import ThresholdCurve
 from logn.statistics.moments import ClassMoments
-from logn.strict_json import plain_values
 
-# Adds to the rows of a comparison what the report shows in addition to their metrics.
-AddDetails = Callable[[Sequence[MethodResult]], Sequence[MethodResult]]
 DETECTION, CLASSIFICATION = "detection", "classification"
+PACKAGES = ("numpy", "hotcoco", "torch", "torchvision")
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """What is measured, and how.
+
+    Args:
+        style: "lvis" or "coco"; "auto" for what the annotations are. For detectors.
+        decode: Threshold, suppression and limits of the decoder. For detectors.
+        num_bootstrap: How many bootstrap samples of the images or rows the intervals come from; 0 for no intervals.
+        confidence: Of the intervals.
+        seed: Of the bootstrap.
+        fixed: Also compute AP-Fixed, and AP-Pool over its detections. For detectors.
+        errors: Also find the kinds of error (TIDE) over all images. For detectors.
+        bounds: The last rare and the last common training count, when groups come from counts; by default 10 and 100
+            for detectors. For classifiers the last few-shot and the last medium-shot count, by default 19 and 100.
+        only_predicted: Evaluate only the predicted images when the annotations have more. For detectors.
+        allow_missing_classes: Leave out objects of classes that the model does not have, instead of refusing them. For
+            detectors.
+        allow_mismatch: Only warn of maps and statistics of another model.
+        report_images: How many images the report looks at closely, evenly spaced, for kinds of error and pictures; 0
+            for none. For detectors.
+        at: The score threshold that the model is used with, for the verdict and the report. For detectors.
+
+    Example:
+        >>> CompareSettings(num_bootstrap=0).at
+        0.25
+    """
+
+    style: str = "auto"
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
+    num_bootstrap: int = 1000
+    confidence: float = 0.95
+    seed: int = 0
+    fixed: bool = False
+    errors: bool = False
+    bounds: tuple[int, int] | None = None
+    only_predicted: bool = False
+    allow_missing_classes: bool = False
+    allow_mismatch: bool = False
+    report_images: int = 500
+    at: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("num_bootstrap", "report_images"):
+            if getattr(self, name) < 0:
+                raise InputError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
+        if not 0 <= self.at <= 1:
+            raise InputError(f"Expected `at` to be a score from 0 to 1, but got {self.at:g}.")
+        if not 0 < self.confidence < 1:
+            raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {self.confidence:g}.")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What somebody needs who wants to check or repeat the numbers.
+
+    Args:
+        created: Date and time, UTC.
+        versions: Version of each package by name, LogN and Python included.
+        command: The words of the command line; empty for a comparison that was made from Python.
+        inputs: What is known of the inputs, as plain values: "predictions", "annotations", "statistics" and so on.
+    """
+
+    created: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls, inputs: Mapping[str, Any]) -> Provenance:
+        """Of a comparison that is made now."""
+        versions = {"logn": __version__}
+        for package in PACKAGES:
+            try:
+                versions[package] = version(package)
+            except PackageNotFoundError:
+                continue
+        versions["Python"] = platform.python_version()
+        return cls(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", versions, (), inputs)
+
+
+def describe_statistics(moments: ClassMoments | None) -> dict[str, Any] | None:
+    """What statistics say of themselves, as plain values.
+
+    Example:
+        >>> describe_statistics(ClassMoments(2))["logits"]
+        0
+    """
+    if moments is None:
+        return None
+    names = ("layer", "population", "activation", "fingerprint")
+    return {"logits": int(moments.count.max()), **{name: getattr(moments.metadata, name) for name in names}}
 
 
 @dataclass(frozen=True)
@@ -52,17 +144,56 @@ class EvaluatedClass:
     std: float | None = None
 
 
-@dataclass(frozen=True)
-class DetectionScope:
-    """What the metrics of a detector were measured under.
+@dataclass(frozen=True, eq=False)
+class MethodResult:
+    """What one method reaches on the evaluated images or rows; all values but NLL lie between 0 and 1.
 
     Args:
-        protocol: Of AP.
-        protocols: Of the metrics that have one of their own: "AP-Fixed", "AP-Pool", "mask".
+        name: The method as it was asked for.
+        values: All metrics by name.
+        per_class: `(F,)` AP or accuracy of each class; NaN for a class without examples.
+        differences: Of each metric to the uncorrected model, with an interval where draws were made.
+        transform: The map of logits that was measured: a `ClassAffine`, a callable, or None for no change.
+        notes: What to know before reading the numbers.
+        seconds: Time for this method's metrics, and its share of decoding.
+        recall: Of detectors what is found with as many detections as the uncorrected model has, by the threshold that
+            it has so many above: 0.5, 0.25 and 0.05.
+        thresholds: Of detectors what is found at each score threshold.
+        errors: Of detectors the kinds of error and what they cost, where they were asked for.
+        details: Of detectors what the report shows in addition to the metrics.
+        predictions_per_class: Of classifiers how often each class was predicted.
+        confused: Of classifiers how often the pairs are confused that the uncorrected model confuses most.
+        reliability: Of classifiers the accuracy by confidence.
     """
 
-    protocol: EvaluationProtocol
-    protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
+    name: str
+    values: Mapping[str, float]
+    per_class: npt.NDArray[np.float64]
+    differences: Mapping[str, Interval] = field(default_factory=dict)
+    transform: Any = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    recall: Mapping[float, RecallAtCount] = field(default_factory=dict)
+    thresholds: ThresholdCurve | None = None
+    errors: ErrorTypes | None = None
+    details: ReportDetails | None = None
+    predictions_per_class: npt.NDArray[np.int64] | None = None
+    confused: tuple[ConfusedPair, ...] = ()
+    reliability: Reliability | None = None
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Parameters of the method."""
+        return getattr(self.transform, "settings", {})
+
+    @property
+    def tide(self) -> dict[str, float] | None:
+        """AP50 and what repairing each kind of error would add: over all images, or those that were looked at."""
+        errors = self.errors or (self.details and self.details.errors)
+        return {"AP50": errors.base, **errors.gains} if errors else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,18 +204,17 @@ class Comparison:
 
     Args:
         rows: One per method.
-        scope: What is particular to the task: the protocols of a detector, the labels of a classifier.
-        classes: In the order of `rows[0].metrics.per_class`.
-        curves: Of the sweeps.
+        task: What was compared: "detection" or "classification".
+        description: What was measured on what, in one line.
+        classes: In the order of `per_class` of each row.
+        protocols: Of a detector's metrics: "AP", and "AP-Fixed", "AP-Pool" and "mask" where they have their own.
         settings: What was measured, and how.
         seconds: Time by step.
         notes: What to know before reading the numbers.
         provenance: How it was made.
-        add_details: Adds what the report shows in addition to the metrics; None where that is there or impossible.
 
     Example:
         >>> import logn, tempfile
-        >>> from logn.evaluate.comparison.settings import CompareSettings
         >>> labels = np.repeat([0, 1, 2], 20)
         >>> logits = 2 * np.eye(3)[labels] + [3.0, 1.0, 0.0]
         >>> settings = CompareSettings(num_bootstrap=0)
@@ -93,20 +223,20 @@ class Comparison:
         [('none', 0.33), ('logn', 1.0)]
         >>> folder = tempfile.mkdtemp()
         >>> comparison.save(folder)
-        >>> bool(logn.Comparison.load(folder)["logn"]["top-1"] == comparison["logn"]["top-1"])
+        >>> logn.Comparison.load(folder) == comparison
         True
     """
 
     rows: tuple[MethodResult, ...]
-    scope: DetectionScope | ClassificationTruth
+    task: str
+    description: str
     _: KW_ONLY
     classes: tuple[EvaluatedClass, ...] = ()
-    curves: tuple[Curve, ...] = ()
+    protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
     settings: CompareSettings = field(default_factory=CompareSettings)
     seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
-    add_details: AddDetails | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> MethodResult:
         return self._row("name", name)
@@ -125,55 +255,16 @@ class Comparison:
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same content: everything that `save` keeps."""
-        from logn.evaluate.comparison.files import same_content
-
-        return isinstance(other, Comparison) and same_content(self, other)
+        return isinstance(other, Comparison) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def task(self) -> str:
-        """What was compared: "detection" or "classification"."""
-        return DETECTION if isinstance(self.scope, DetectionScope) else CLASSIFICATION
-
-    @property
-    def detection(self) -> DetectionScope:
-        """The protocols of a detector's metrics."""
-        if not isinstance(self.scope, DetectionScope):
-            raise InputError("Expected a comparison on a detector, but this one is on a classifier.")
-        return self.scope
-
-    @property
     def protocol(self) -> EvaluationProtocol:
         """The protocol of a detector's AP."""
-        return self.detection.protocol
-
-    @property
-    def protocols(self) -> Mapping[str, EvaluationProtocol]:
-        """Of a detector's metrics that have a protocol of their own: "AP-Fixed", "AP-Pool", "mask"."""
-        return self.detection.protocols
-
-    @property
-    def truth(self) -> ClassificationTruth:
-        """The labels of a classifier's rows, and what is known about their classes."""
-        if isinstance(self.scope, DetectionScope):
-            raise InputError("Expected a comparison on a classifier, but this one is on a detector.")
-        return self.scope
-
-    @property
-    def num_bootstrap(self) -> int:
-        """How many bootstrap samples the intervals come from; 0 for none."""
-        return self.settings.num_bootstrap
-
-    @property
-    def draws(self) -> int:
-        """An older name of `num_bootstrap`."""
-        return self.settings.num_bootstrap
-
-    @property
-    def confidence(self) -> float:
-        """Of the intervals."""
-        return self.settings.confidence
+        if "AP" not in self.protocols:
+            raise InputError("Expected a comparison on a detector, but this one is on a classifier.")
+        return self.protocols["AP"]
 
     @property
     def baseline(self) -> MethodResult:
@@ -193,48 +284,26 @@ class Comparison:
             raise InputError("Expected the comparison to have a method other than `none`, but it has none.")
         return self.rows[1]
 
-    def describe(self) -> str:
-        """Say what was measured on what, in one line."""
-        return self.scope.protocol.describe() if isinstance(self.scope, DetectionScope) else self.scope.describe()
-
     def verdict(self, name: str | None = None) -> str:
-        """Say in a sentence or two what a method changes; by default the first one after the baseline."""
+        """Say in a sentence or two what a method changes; by default the first one after the uncorrected model."""
+        from logn.evaluate.comparison.tables import describe_method
+
         if len(self.rows) == 1:
             return f"Nothing was compared: {self.rows[0].name} is the only row."
-        return self.verdict_on(self.rows[1] if name is None else self[name])
-
-    def verdict_on(self, row: MethodResult) -> str:
-        """Say in a sentence or two what the method of a row changes."""
-        if self.task == DETECTION:
-            sentences = [describe_changes(row.name, row.differences)]
-            if "ECE" in row.differences:
-                sentences.append(f"{describe_calibration(self.baseline.values, row.values)}.")
-            if row.thresholds is not None and self.baseline.thresholds is not None:
-                sentences.append(describe_threshold(self.baseline.thresholds, row.thresholds))
-            return " ".join(sentences)
-        return describe_classifier(row.name, row.differences, self.baseline.values, row.values)
+        return describe_method(self, self.focus(name))
 
     def made_by(self, command: tuple[str, ...]) -> Comparison:
         """The same comparison with the command that made it."""
         return replace(self, provenance=replace(self.provenance, command=command))
 
-    def with_details(self) -> Comparison:
-        """The same comparison with what else the report shows: scores, thresholds, kinds of error, pictures.
-
-        It takes as long as some methods take to measure, so it waits until `save` or the report wants it.
-        """
-        if self.add_details is None:
-            return self
-        return replace(self, rows=tuple(self.add_details(self.rows)), add_details=None)
-
     def to_dict(self) -> dict[str, Any]:
-        """Give everything but arrays as plain values, for JSON."""
-        from logn.evaluate.comparison.files import comparison_document
+        """Give everything as plain values, for JSON."""
+        from logn.evaluate.comparison.files import to_document
 
-        return comparison_document(self)
+        return to_document(self)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write everything into a folder: `comparison.json`, `.safetensors`, `.md`, `.csv`, `.tex`, `per_class.csv`."""
+        """Write `comparison.json`, which has everything, and `comparison.md`, the tables, into a folder."""
         from logn.evaluate.comparison.files import save_comparison
 
         save_comparison(self, folder)
@@ -245,42 +314,3 @@ class Comparison:
         from logn.evaluate.comparison.files import load_comparison
 
         return load_comparison(folder)
-
-
-def detection_classes(
-    truth: GroundTruth,
-    groups: Groups | None,
-    train_counts: FloatArray | None = None,
-    moments: ClassMoments | None = None,
-) -> tuple[EvaluatedClass, ...]:
-    """List the classes of a detector with their group, their boxes, and what is known from training."""
-    columns = zip(truth.category_ids.tolist(), truth.class_names, truth.boxes_per_class.tolist(), strict=True)
-    known = [
-        EvaluatedClass(number, name, None if groups is None else str(groups[place]) or None, boxes)
-        for place, (number, name, boxes) in enumerate(columns)
-    ]
-    return _with_training(known, train_counts, moments)
-
-
-def classifier_classes(truth: ClassificationTruth, moments: ClassMoments | None = None) -> tuple[EvaluatedClass, ...]:
-    """List the classes of a classifier with their group, their rows, and what is known from training."""
-    known = [
-        EvaluatedClass(place, truth.name(place), truth.group_of(place), rows)
-        for place, rows in enumerate(truth.rows_per_class.tolist())
-    ]
-    return _with_training(known, truth.train_counts, moments)
-
-
-def _with_training(
-    classes: list[EvaluatedClass], train_counts: FloatArray | None, moments: ClassMoments | None
-) -> tuple[EvaluatedClass, ...]:
-    if train_counts is not None:
-        classes = [replace(one, train_count=float(n)) for one, n in zip(classes, train_counts, strict=True)]
-    if moments is None:
-        return tuple(classes)
-    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
-    mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
-    if len(mean) != len(classes):
-        return tuple(classes)
-    columns = zip(classes, plain_values(mean), plain_values(moments.std[foreground]), strict=True)
-    return tuple(replace(one, mean=middle, std=spread) for one, middle, spread in columns)

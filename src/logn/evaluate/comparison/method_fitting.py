@@ -17,7 +17,7 @@ from logn.calibrators.recommend import RECOMMENDED
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError
 from logn.evaluate.store.store import StoreHeader
-from logn.logits.arrays import FloatArray, foreground_columns
+from logn.logits.arrays import foreground_columns
 from logn.statistics.moments import ClassMoments
 
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
@@ -125,13 +125,15 @@ def fit_for_store(spec: str, header: StoreHeader, *, allow_mismatch: bool = Fals
         return ScoresAsLogits(FracalSigmoid.fit(table, dimensions=inputs.get("dimensions"), **options), increasing=True)
     if isinstance(inputs.get("target"), ClassCounts):
         inputs["target"] = inputs["target"].aligned_to(header.class_names).instance_counts
-    recorded = {"background": header.background, "activation": header.activation, "num_columns": header.num_columns}
-    return fit(
-        spec,
-        _with_names(moments, header),
-        None if header.class_columns is not None else table,
-        **(recorded | inputs),
-    )
+    recorded: dict[str, Any] = {name: getattr(header, name) for name in ("background", "activation", "num_columns")}
+    table = None if header.class_columns is not None else table
+    affine = fit(spec, _with_names(moments, header), table, **(recorded | inputs))
+    if affine.num_columns != header.num_columns:
+        raise InputError(
+            f"Expected the input of `{spec}` to be of the {header.num_columns} columns of the predictions, but got "
+            f"{affine.num_columns}."
+        )
+    return affine
 
 
 def _fit_for_labelled_columns(spec: str, header: StoreHeader, **inputs: Any) -> ClassAffine:
@@ -236,51 +238,3 @@ class UnsavedMap:
             "Expected a map that was saved with its comparison, but this one was made elsewhere; compare again to use "
             "it."
         )
-
-
-def describe_map(transform: LogitMap) -> dict[str, Any] | None:
-    """What kind of map it is, as plain values; its arrays are what `map_arrays` gives. None for no change.
-
-    Example:
-        >>> describe_map(ClassAffine([2.0], [1.0], method="mine"))
-        {'kind': 'affine', 'background': None, 'method': 'mine', 'settings': {}}
-    """
-    if transform is None:
-        return None
-    if isinstance(transform, ClassAffine):
-        return {
-            "kind": "affine",
-            "background": transform.background,
-            "method": transform.method,
-            "settings": dict(transform.settings),
-        }
-    return {"kind": "fracal-sigmoid" if _is_sigmoid_fracal(transform) else "unsaved"}
-
-
-def map_arrays(transform: LogitMap) -> dict[str, FloatArray]:
-    """The arrays of a map that can be saved."""
-    if isinstance(transform, ClassAffine):
-        return {"scale": transform.scale, "shift": transform.shift}
-    return {"shift": transform.to_scores.shift} if _is_sigmoid_fracal(transform) else {}
-
-
-def map_from_parts(described: Mapping[str, Any] | None, arrays: Mapping[str, FloatArray]) -> LogitMap:
-    """Make the map again that `describe_map` and `map_arrays` took apart.
-
-    Example:
-        >>> halved = ClassAffine([0.5, 0.5], [0.0, 1.0], method="mine")
-        >>> map_from_parts(describe_map(halved), map_arrays(halved)) == halved
-        True
-    """
-    if described is None:
-        return None
-    if described["kind"] == "affine" and arrays:
-        background, method, settings = (described[name] for name in ("background", "method", "settings"))
-        return ClassAffine(arrays["scale"], arrays["shift"], background, method, settings)
-    if described["kind"] == "fracal-sigmoid" and arrays:
-        return ScoresAsLogits(FracalSigmoid(arrays["shift"]), increasing=True)
-    return UnsavedMap()
-
-
-def _is_sigmoid_fracal(transform: LogitMap) -> bool:
-    return isinstance(transform, ScoresAsLogits) and isinstance(transform.to_scores, FracalSigmoid)

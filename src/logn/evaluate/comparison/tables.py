@@ -1,36 +1,42 @@
-"""One result, written for people and for papers: plain text, Markdown, CSV and LaTeX."""
+"""One result, written for people: tables as text and Markdown, and verdicts that claim no more than intervals allow."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from logn.errors import InputError
-from logn.evaluate.comparison.comparison import CLASSIFICATION, Comparison
-from logn.evaluate.comparison.method_result import MethodResult
-from logn.evaluate.comparison.verdict import interval_text, tone
+from logn.evaluate.classification.truth import SHOTS
+from logn.evaluate.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.evaluate.detection.bootstrap import Interval
-from logn.evaluate.detection.recall_at_count import SHOWN_AT, recall_name
+from logn.evaluate.detection.metrics import SHOWN_AT, recall_name
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
+from logn.evaluate.thresholds.curve import describe_threshold
 from logn.table import USUAL, TextStyle, write_table
 
+FORMATS = ("table", "markdown")
 RECALL = recall_name(SHOWN_AT)
-MAIN_COLUMNS = ("AP", "APr", "APc", "APf", RECALL)
-FORMATS = ("table", "markdown", "csv", "latex")
-OTHER_COLUMNS = (
-    *("AP50", "AP75", "AP-mask", "APr-mask", "APc-mask", "APf-mask"),
-    *("AP-Fixed", "APr-Fixed", "AP-Pool", "APr-Pool", "ECE"),
-)
-
-
-# A header and rows of cells.
-Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
-# How to write the values of a metric, by its name.
-Writers = Mapping[str, Callable[[float], str]]
-NO_WRITERS: Writers = {}
+# Metrics of the table: those with their difference to the uncorrected model, then the others.
+MAIN_COLUMNS = {DETECTION: ("AP", "APr", "APc", "APf", RECALL), CLASSIFICATION: ("top-1", *SHOTS)}
+OTHER_COLUMNS = {
+    DETECTION: (
+        *("AP50", "AP75", "AP-mask", "APr-mask", "APc-mask", "APf-mask"),
+        *("AP-Fixed", "APr-Fixed", "AP-Pool", "APr-Pool", "ECE"),
+    ),
+    CLASSIFICATION: ("balanced", "ECE", "confidence", "NLL"),
+}
+# What the verdict is about, and what to call it.
+VERDICTS = {
+    DETECTION: {name: name for name in ("APr", "APc", "APf", "AP")},
+    CLASSIFICATION: {
+        "few": "few-shot accuracy",
+        "medium": "medium-shot accuracy",
+        "many": "many-shot accuracy",
+        "top-1": "overall accuracy",
+    },
+}
+SHOWN_PAIRS = 8
 
 
 @dataclass(frozen=True)
@@ -72,72 +78,35 @@ class Table:
         written = [_markdown_line(row, widths) for row in lines]
         return "\n".join([written[0], f"|{rule}|", *written[1:], "", self.caption])
 
-    def to_csv(self) -> str:
-        """Write the table as comma-separated values, without the caption.
-
-        A name that a spreadsheet would run as a formula gets an apostrophe in front; numbers stay as they are.
-
-        Example:
-            >>> print(Table("", ("method", "AP"), (("logn:margin=0,use_std=false", "25.4"),)).to_csv())
-            method,AP
-            "logn:margin=0,use_std=false",25.4
-            <BLANKLINE>
-        """
-        buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerows([map(_no_formula, row) for row in (self.header, *self.rows)])
-        return buffer.getvalue()
-
-    def to_latex(self) -> str:
-        """Write the table for a paper; it needs the package booktabs."""
-        body = [" & ".join(map(_latex, row)) + r" \\" for row in self.rows]
-        return "\n".join(
-            [
-                r"\begin{tabular}{l" + "r" * (len(self.header) - 1) + "}",
-                r"\toprule",
-                " & ".join(map(_latex, self.header)) + r" \\",
-                r"\midrule",
-                *body,
-                r"\bottomrule",
-                r"\end{tabular}",
-                f"% {self.caption}",
-            ]
-        )
-
 
 def _markdown_line(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
     return f"| {' | '.join(cells)} |"
 
 
-def _no_formula(cell: str) -> str:
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
-
-
-def _latex(text: str) -> str:
-    text = text.replace("\n", " ")
-    for character in "&%#_$":
-        text = text.replace(character, "\\" + character)
-    return text
-
-
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Give the tables of a comparison: metrics with differences, then errors and sweeps where there are any."""
+    """Give the tables of a comparison: metrics with differences, then errors or confusions where there are any."""
     tables = [metric_table(comparison)]
-    if comparison.rows[0].errors is not None:
+    if comparison.baseline.errors is not None:
         tables.append(error_table(comparison))
-    return tables + sweep_tables(comparison, MAIN_COLUMNS, "the other half of the images")
+    if comparison.baseline.confused:
+        tables.append(confusion_table(comparison))
+    return tables
 
 
-def metric_table(comparison: Comparison) -> Table:
-    """One row per method: the main metrics, below each its difference to the first row, then the others."""
-    header, rows = metric_cells(comparison, MAIN_COLUMNS, OTHER_COLUMNS)
-    return Table(caption(comparison), header, tuple(rows), tones=metric_tones(comparison, header, MAIN_COLUMNS))
+def metric_table(comparison: Comparison, others: Sequence[str] | None = None) -> Table:
+    """One row per method: the main metrics, below each its difference to the first row, then `others`."""
+    main = [name for name in MAIN_COLUMNS[comparison.task] if name in comparison.metric_names]
+    others = OTHER_COLUMNS[comparison.task] if others is None else others
+    others = [name for name in others if name in comparison.metric_names]
+    rows, tones = [], []
+    for place, row in enumerate(comparison.rows):
+        changes = [f"\n{change_text(row.differences[name])}" if place else "" for name in main]
+        cells = [points(row[name]) + change for name, change in zip(main, changes, strict=True)]
+        rows.append((row.name, *cells, *(_nats(row[name]) if name == "NLL" else points(row[name]) for name in others)))
+        of_main = [tone(row.differences[name]) if place else "" for name in main]
+        tones.append(("", *of_main, *[""] * len(others)))
+    return Table(caption(comparison), ("method", *main, *others), tuple(rows), tones=tuple(tones))
 
 
 def error_table(comparison: Comparison) -> Table:
@@ -148,8 +117,7 @@ def error_table(comparison: Comparison) -> Table:
         for row in comparison.rows
         for group, values in _error_groups(row).items()
     ]
-    overlap = "masks" if comparison.settings.mask_errors else "boxes"
-    text = f"AP50 that fixing each kind of error would add (TIDE 1.0.1, {overlap}); FP and FN overlap with the six."
+    text = "AP50 that fixing each kind of error would add (TIDE 1.0.1); FP and FN overlap with the six."
     return Table(text, ("method", "classes", "AP50", *names), tuple(rows), keys=2)
 
 
@@ -159,19 +127,32 @@ def _error_groups(row: MethodResult) -> dict[str, Mapping[str, float]]:
     return {"all": {"AP50": row.errors.base, **row.errors.gains}, **row.errors.per_group}
 
 
-def full_table(comparison: Comparison) -> Table:
-    """Every metric and every difference with its ends, for a spreadsheet; in points."""
-    header, rows = full_cells(comparison)
-    timed = tuple((*cells, f"{row.seconds:.4f}") for cells, row in zip(rows, comparison.rows, strict=True))
-    return Table(caption(comparison), (*header, "seconds"), timed)
+def confusion_table(comparison: Comparison) -> Table:
+    """What the uncorrected model confuses most, and how often each method does."""
+    classes = comparison.classes
+    rows = tuple(
+        (
+            classes[pair.label].name,
+            classes[pair.predicted].name,
+            str(classes[pair.label].examples),
+            *(str(row.confused[place].errors) for row in comparison.rows),
+        )
+        for place, pair in enumerate(comparison.baseline.confused[:SHOWN_PAIRS])
+    )
+    text = "The pairs that the uncorrected model confuses most: rows of the class that are taken for the other."
+    return Table(text, ("class", "taken for", "rows", *(row.name for row in comparison.rows)), rows, keys=2)
 
 
 def caption(comparison: Comparison) -> str:
-    """Say the protocol, how the differences were found, and every note."""
-    parts = [comparison.protocol.describe(), comparison.protocol.evaluator]
-    if comparison.num_bootstrap and len(comparison.rows) > 1:
-        share = f"{100 * comparison.confidence:g} %"
-        parts.append(f"differences with {share} intervals from {comparison.num_bootstrap:,} paired draws of images")
+    """Say what was measured, how the differences were found, and every note."""
+    parts = [comparison.description]
+    if comparison.task == DETECTION:
+        parts.append(comparison.protocol.evaluator)
+    settings = comparison.settings
+    if settings.num_bootstrap and len(comparison.rows) > 1:
+        units = "images" if comparison.task == DETECTION else "rows"
+        share = f"{100 * settings.confidence:g} %"
+        parts.append(f"differences with {share} intervals from {settings.num_bootstrap:,} paired draws of {units}")
     pool = comparison.protocols.get("AP-Pool")
     own = []
     if pool is not None and pool.per_class_limit:
@@ -206,9 +187,8 @@ def points(value: float) -> str:
     return "-" if math.isnan(value) else f"{100 * value:.1f}"
 
 
-def exact(value: float) -> str:
-    """Write a value between 0 and 1 in points with four decimals; nothing where there is none."""
-    return "" if math.isnan(value) else f"{100 * value:.4f}"
+def _nats(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
 
 
 def change_text(change: Interval) -> str:
@@ -224,105 +204,132 @@ def change_text(change: Interval) -> str:
     return text if math.isnan(change.low) else f"{text} {interval_text(change)}"
 
 
-def metric_cells(
-    comparison: Comparison, main: Sequence[str], others: Sequence[str], writers: Writers = NO_WRITERS
-) -> Cells:
-    """One row per method: the main metrics, below each its difference to the first row, then the others.
-
-    Args:
-        comparison: What was measured.
-        main: Metrics with differences, of which only those are shown that were measured.
-        others: Metrics without, in the same way.
-        writers: Writes the values of those metrics that are not written in points.
-    """
-    shown = [name for name in main if name in comparison.metric_names]
-    extra = [name for name in others if name in comparison.metric_names]
-    rows = []
-    for place, row in enumerate(comparison.rows):
-        changes = [f"\n{change_text(row.differences[name])}" if place else "" for name in shown]
-        cells = [points(row[name]) + change for name, change in zip(shown, changes, strict=True)]
-        rows.append((row.name, *cells, *(writers.get(name, points)(row[name]) for name in extra)))
-    return ("method", *shown, *extra), rows
-
-
-def metric_tones(comparison: Comparison, header: Sequence[str], main: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Of each cell of `metric_cells`, whether its difference is a clear gain or a clear loss."""
-    others = [
-        tuple(tone(row.differences[name]) if name in main else "" for name in header) for row in comparison.rows[1:]
-    ]
-    return (("",) * len(header), *others)
-
-
-def full_cells(comparison: Comparison, writers: Writers = NO_WRITERS) -> Cells:
-    """One row per method: every metric and every difference with its ends."""
-    names = comparison.metric_names
-    header = ("method", *(f"{name}{part}" for name in names for part in ("", " difference", " low", " high")))
-    rows = []
-    for row in comparison.rows:
-        cells = [row.name]
-        for name in names:
-            change = row.differences[name]
-            numbers = (row[name], change.difference, change.low, change.high)
-            cells += map(writers.get(name, exact), numbers)
-        rows.append(tuple(cells))
-    return header, rows
-
-
-def sweep_tables(comparison: Comparison, columns: Sequence[str], choosers: str) -> list[Table]:
-    """One table per sweep: the metrics over its values; `choosers` is what a value is chosen on."""
-    tables = []
-    for curve in comparison.curves:
-        names = [name for name in columns if name in curve.metrics]
-        rows = tuple(
-            (f"{value:g}", *(points(curve.metrics[name][place]) for name in names))
-            for place, value in enumerate(curve.sweep.values)
-        )
-        chosen = f"{choosers} chose {curve.chosen}." if curve.chosen else "no value was chosen."
-        text = f"{curve.sweep.method} over {curve.sweep.parameter}; {chosen}"
-        tables.append(Table(text, (curve.sweep.parameter, *names), rows))
-    return tables
-
-
-def per_class_table(comparison: Comparison) -> Table:
-    """AP or accuracy of every class under every method, in points; empty where there is nothing to measure it on."""
-    if comparison.task == CLASSIFICATION:
-        from logn.evaluate.classification.tables import per_class_table as of_classifier
-
-        return of_classifier(comparison)
-    header = ("id", "name", "group", "boxes", *(row.name for row in comparison.rows))
-    rows = tuple(
-        (
-            str(known.id),
-            known.name,
-            known.group or "",
-            str(known.examples),
-            *(exact(float(row.metrics.per_class[place])) for row in comparison.rows),
-        )
-        for place, known in enumerate(comparison.classes)
-    )
-    return Table(comparison.describe(), header, rows)
-
-
 def write_comparison(comparison: Comparison, form: str = "table", *, style: TextStyle = USUAL) -> str:
-    """Write a comparison, of a detector or of a classifier, as "table", "markdown", "csv" or "latex".
-
-    Text, Markdown and LaTeX show the main metrics in points; CSV has every metric with the ends of every interval.
+    """Write a comparison, of a detector or of a classifier, as "table" or "markdown"; metrics are in points.
 
     Args:
         comparison: What was measured.
-        form: One of the four.
+        form: One of the two.
         style: What a "table" must fit.
     """
     if form not in FORMATS:
-        raise InputError(f"Expected `format` to be one of {', '.join(FORMATS)}, but got {form!r}.")
-    tables, full = comparison_tables, full_table
-    if comparison.task == CLASSIFICATION:
-        from logn.evaluate.classification import tables as of_classifier
+        raise InputError(f"Expected `form` to be one of {', '.join(FORMATS)}, but got {form!r}.")
+    tables = comparison_tables(comparison)
+    return "\n\n".join(table.to_text(style) if form == "table" else table.to_markdown() for table in tables)
 
-        tables, full = of_classifier.classification_tables, of_classifier.full_table
-    if form == "csv":
-        return full(comparison).to_csv()
-    if form == "table":
-        return "\n\n".join(table.to_text(style) for table in tables(comparison))
-    write = {"markdown": Table.to_markdown, "latex": Table.to_latex}[form]
-    return "\n\n".join(map(write, tables(comparison)))
+
+def describe_method(comparison: Comparison, row: MethodResult) -> str:
+    """Say in a sentence or two what the method of a row changes."""
+    titles = VERDICTS[comparison.task]
+    changes = {title: row.differences[metric] for metric, title in titles.items() if metric in row.differences}
+    sentences = [describe_changes(row.name, changes)]
+    before, after = comparison.baseline, row
+    if comparison.task == CLASSIFICATION:
+        confidence = f"{100 * before['confidence']:.1f} to {100 * after['confidence']:.1f}"
+        sentences.append(
+            f"{describe_calibration(before.values, after.values)}, its mean confidence goes from {confidence}."
+        )
+    elif "ECE" in row.differences:
+        sentences.append(f"{describe_calibration(before.values, after.values)}.")
+    if before.thresholds is not None and after.thresholds is not None:
+        sentences.append(describe_threshold(before.thresholds, after.thresholds))
+    return " ".join(sentences)
+
+
+def describe_changes(name: str, differences: Mapping[str, Interval]) -> str:
+    """Say which metrics a method raises, which it lowers, and of which neither can be said.
+
+    Example:
+        >>> describe_changes("logn", {"APr": Interval(0.041, 0.02, 0.063), "APf": Interval(-0.003, -0.009, 0.002)})
+        'logn raises APr by 4.1 [2.0, 6.3]; no clear change in APf (-0.3 [-0.9, 0.2]).'
+        >>> describe_changes("logn", {"APf": Interval(-0.028, -0.038, -0.018)})
+        'logn lowers APf by 2.8 [1.8, 3.8].'
+        >>> describe_changes("logn", {"AP": Interval(0.0002, 0.0001, 0.0003)})
+        'logn makes no clear difference; no clear change in AP (+0.0 [0.0, 0.0]).'
+        >>> describe_changes("logn", {"AP": Interval(0.01, float("nan"), float("nan"))})
+        'logn changes AP by +1.0, without intervals to say how sure that is.'
+    """
+    changes = {metric: change for metric, change in differences.items() if not math.isnan(change.difference)}
+    if not changes:
+        return f"Nothing can be said about {name}: no metric was measured."
+    if all(math.isnan(change.low) for change in changes.values()):
+        listed = join_words(f"{metric} by {100 * change.difference:+.1f}" for metric, change in changes.items())
+        return f"{name} changes {listed}, without intervals to say how sure that is."
+    # A change that is written as 0.0 is none.
+    clear_ones = {metric for metric, change in changes.items() if change.is_clear and abs(change.difference) >= 0.0005}
+    raised = [_amount(metric, change) for metric, change in changes.items() if metric in clear_ones and change.low > 0]
+    lowered = [
+        _amount(metric, change) for metric, change in changes.items() if metric in clear_ones and change.high < 0
+    ]
+    unclear = [
+        f"{metric} ({100 * change.difference:+.1f} {interval_text(change)})"
+        for metric, change in changes.items()
+        if metric not in clear_ones
+    ]
+    verbs = [f"{verb} {join_words(amounts)}" for verb, amounts in (("raises", raised), ("lowers", lowered)) if amounts]
+    clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} makes no clear difference"
+    return f"{clear}; no clear change in {join_words(unclear)}." if unclear else f"{clear}."
+
+
+def describe_calibration(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Say whether scores mean less than before, without the stop.
+
+    Example:
+        >>> describe_calibration({"ECE": 0.062}, {"ECE": 0.19})
+        'Its calibration error (ECE) rises from 6.2 to 19.0'
+    """
+    one, two = before["ECE"], after["ECE"]
+    if math.isnan(one) or math.isnan(two):
+        return "Its calibration error (ECE) could not be measured"
+    if math.isclose(one, two, abs_tol=5e-4):
+        return f"Its calibration error (ECE) stays at {100 * two:.1f}"
+    return f"Its calibration error (ECE) {'falls' if two < one else 'rises'} from {100 * one:.1f} to {100 * two:.1f}"
+
+
+def tone(change: Interval) -> str:
+    """Whether a change is a clear gain or a clear loss: only what the whole interval makes sure is coloured.
+
+    Example:
+        >>> tone(Interval(0.02, 0.01, 0.03)), tone(Interval(0.02, -0.01, 0.03)), tone(Interval(-0.1, -0.2, -0.05))
+        ('up', 'flat', 'down')
+    """
+    if change.low > 0:
+        return "up"
+    return "down" if change.high < 0 else "flat"
+
+
+def _amount(metric: str, change: Interval) -> str:
+    """By how much, without a sign: the verb has it, and so the ends of the interval have none either."""
+    low, high = sorted((abs(change.low), abs(change.high)))
+    return f"{metric} by {in_points(abs(change.difference))} [{in_points(low)}, {in_points(high)}]"
+
+
+def interval_text(change: Interval) -> str:
+    """Write the ends of an interval in points.
+
+    Example:
+        >>> interval_text(Interval(0.02, -0.01, 0.05))
+        '[-1.0, 5.0]'
+    """
+    return f"[{in_points(change.low)}, {in_points(change.high)}]"
+
+
+def in_points(value: float) -> str:
+    """A value between -1 and 1 in points, where a zero has no sign.
+
+    Example:
+        >>> in_points(-0.0283), in_points(-0.0002)
+        ('-2.8', '0.0')
+    """
+    return f"{round(100 * value, 1) + 0.0:.1f}"
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Join with commas and a last "and".
+
+    Example:
+        >>> join_words(["a", "b", "c"])
+        'a, b and c'
+    """
+    listed = list(words)
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"

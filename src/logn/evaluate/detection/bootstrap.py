@@ -1,28 +1,36 @@
 """How sure a difference is: images are drawn with repetition many times, the same for every method.
 
 The matching of detections to boxes does not depend on which images are drawn, so it is done once; a draw is a weight
-per image. AP is then computed class by class for all draws at once.
+per image. AP is then computed class by class for all draws at once, on all processors: the steps are short, so that
+threads wait for each other, and processes of their own serve where there is enough to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.detection.class_groups import GROUPS, Groups
+from logn.errors import LogNWarning
+from logn.evaluate.decode.decoder import available_processors, started_processes
 from logn.evaluate.detection.drawn_precision import drawn_precision
-from logn.evaluate.detection.ground_truth import GroundTruth
+from logn.evaluate.detection.ground_truth import GROUPS, GroundTruth, Groups
 from logn.evaluate.detection.matching import MatchedDetections
-from logn.strict_json import number_or_nan
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.integer]
 # Draws that are computed side by side: what is kept of a class for each of them should not fill the memory.
 DRAWS_AT_ONCE = 1000
+# Detections times draws, over all methods, from which starting processes pays: some seconds of work.
+_ENOUGH = 300_000_000
 
 
 @dataclass(frozen=True)
@@ -50,21 +58,6 @@ class Interval:
             (False, True)
         """
         return self.low > 0 or self.high < 0
-
-    def to_dict(self) -> dict[str, float]:
-        """Give the difference and its ends as plain values, for JSON."""
-        return {"difference": self.difference, "low": self.low, "high": self.high}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any], confidence: float = 0.95) -> Interval:
-        """Read what `to_dict` gave, also after a way through JSON, which has no NaN.
-
-        Example:
-            >>> Interval.from_dict({"difference": 0.5, "low": None, "high": None}, 0.9)
-            Interval(difference=0.5, low=nan, high=nan, confidence=0.9)
-        """
-        difference, low, high = (number_or_nan(content[name]) for name in ("difference", "low", "high"))
-        return cls(difference, low, high, confidence)
 
 
 def draw_weights(num_images: int, num_bootstrap: int, seed: int = 0) -> npt.NDArray[np.int32]:
@@ -198,3 +191,101 @@ def _per_class(
     for label, of_class in zip(present.tolist(), np.split(images[order], starts[1:]), strict=False):
         np.add.reduce(weights.take(of_class, axis=0), axis=0, dtype=np.int32, out=total[label])
     return total
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnMethod:
+    """What is drawn of one method.
+
+    Args:
+        boxes: Its detections, matched by boxes.
+        masks: The same, matched by masks; None without masks.
+        hits: Right detections among those that are kept at an equal count, by the metric that they give.
+    """
+
+    boxes: MatchedDetections
+    masks: MatchedDetections | None = None
+    hits: Mapping[str, MatchedDetections] = field(default_factory=dict)
+
+    def metrics(self, truth: GroundTruth, weights: npt.NDArray[np.int32], groups: Groups | None) -> dict[str, Floats]:
+        """All metrics over the draws; those of masks end in "-mask"."""
+        drawn = bootstrap_metrics(self.boxes, truth, weights, groups=groups, hits=self.hits)
+        if self.masks is not None:
+            of_masks = bootstrap_metrics(self.masks, truth, weights, groups=groups)
+            drawn |= {f"{name}-mask": values for name, values in of_masks.items()}
+        return drawn
+
+
+def draw_methods(
+    methods: Sequence[DrawnMethod],
+    truth: GroundTruth,
+    groups: Groups | None,
+    num_bootstrap: int,
+    seed: int,
+    *,
+    processes: int | None = None,
+) -> list[dict[str, Floats]]:
+    """The metrics of each method over the same draws of images.
+
+    Args:
+        methods: The matched detections of each.
+        truth: The ground truth.
+        groups: `(F,)` "r", "c" or "f" for each class.
+        num_bootstrap: How many draws.
+        seed: Of the draws.
+        processes: How many processes draw; None for as many as there are processors, where there is enough to do. The
+            result does not depend on it.
+    """
+    work = num_bootstrap * sum(len(method.boxes.labels) for method in methods)
+    number = processes or (min(available_processors(), len(methods)) if work >= _ENOUGH else 1)
+    # Draws look at images, classes and crowds of the boxes only; the rest would be sent for nothing.
+    small = replace(truth, dataset={}, verified=None, not_exhaustive=None)
+    how = _Draws(small, groups, num_bootstrap, seed)
+    if number > 1 and (drawn := _in_processes(how, methods, number)) is not None:
+        return drawn
+    weights = draw_weights(truth.num_images, num_bootstrap, seed)
+    with ThreadPoolExecutor(available_processors()) as pool:
+        return list(pool.map(lambda method: method.metrics(truth, weights, groups), methods))
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """What a process needs to draw; the draws are made anew in each, which takes less than sending them."""
+
+    truth: GroundTruth
+    groups: Groups | None
+    num_bootstrap: int
+    seed: int
+
+
+def _in_processes(how: _Draws, methods: Sequence[DrawnMethod], number: int) -> list[dict[str, Floats]] | None:
+    """What `draw_methods` gives; None where there can be no processes, or one was killed."""
+    try:
+        with ExitStack() as stack:
+            pool = started_processes(stack, number, partial(_prepare, how))
+            slim = [replace(method, boxes=replace(method.boxes, pairs=None)) for method in methods]
+            return None if pool is None else list(pool.map(_draw_here, slim))
+    except BrokenProcessPool:
+        warnings.warn(
+            f"One of the {number} drawing processes was killed, which happens when memory runs out; all is drawn again "
+            "in this process alone, which takes longer and gives the same result.",
+            LogNWarning,
+            stacklevel=3,
+        )
+        return None
+
+
+# What this process draws with, where it does nothing else.
+_own: tuple[_Draws, npt.NDArray[np.int32]] | None = None
+
+
+def _prepare(how: _Draws) -> None:
+    global _own
+    _own = how, draw_weights(how.truth.num_images, how.num_bootstrap, how.seed)
+
+
+def _draw_here(method: DrawnMethod) -> dict[str, Floats]:
+    if _own is None:
+        raise RuntimeError("This process was not prepared for drawing.")
+    how, weights = _own
+    return method.metrics(how.truth, weights, how.groups)

@@ -15,8 +15,8 @@ from math import gcd
 import numpy as np
 import numpy.typing as npt
 
-from logn.evaluate.detection.average_precision import RECALL_THRESHOLDS
 from logn.evaluate.detection.matching import MatchedDetections
+from logn.evaluate.detection.metrics import RECALL_THRESHOLDS
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int32]

@@ -1,21 +1,33 @@
-"""Ground truth of a split: read once, checked against the predictions, shared by all methods."""
+"""Ground truth of a split: read once, checked against the predictions, shared by all methods.
+
+Classes are put in the order of the model: its statistics, maps and scores stay as they are, only labels are renumbered.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.classes.matching import ClassMatch, match_classes
-from logn.errors import InputError, import_extra
-from logn.evaluate.detection.model_classes import in_classes_of_model
-from logn.labels.annotations import FEDERATED_FIELDS, label_protocol, read_annotations
+from logn.classes.counts import frequency_groups
+from logn.classes.matching import ClassMatch, listed, match_classes
+from logn.errors import InputError
+from logn.evaluate.decode.detections import Detections
+from logn.files import require_file
+from logn.labels.annotations import FEDERATED_FIELDS, Annotations, label_protocol, read_annotations
+from logn.strict_json import parse_json
+
+GROUPS = ("r", "c", "f")
+LVIS_BOUNDS = (10, 100)
+Groups = npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +47,12 @@ class GroundTruth:
         image_index: `(G,)` image of each box.
         labels: `(G,)` class of each box.
         boxes: `(G, 4)` as `x, y, width, height`.
+        areas: `(G,)` area of each object, which may be that of its mask.
         crowd: `(G,)` whether a box marks a crowd (COCO only): what falls into it is not counted.
         verified: `(I, F)` whether a class was looked for in an image, which a class of the model that the labels do not
             have was nowhere; None where all were.
         not_exhaustive: `(I, F)` whether objects of a class may lack a box in an image; None where never.
-        dataset: The annotations as parsed, for the evaluator.
+        dataset: The annotations as parsed.
         note: Which classes of model and labels, and which images, are left out, in one line; empty for none.
     """
 
@@ -52,6 +65,7 @@ class GroundTruth:
     image_index: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
     boxes: npt.NDArray[np.float64]
+    areas: npt.NDArray[np.float64]
     crowd: npt.NDArray[np.bool_]
     verified: npt.NDArray[np.bool_] | None
     not_exhaustive: npt.NDArray[np.bool_] | None
@@ -74,59 +88,20 @@ class GroundTruth:
         return np.bincount(self.labels[~self.crowd], minlength=self.num_classes)
 
     @cached_property
-    def image_numbers(self) -> npt.NDArray[np.int64]:
-        """`(I,)` number of each image for the evaluator: from 1 on, in the order of the ids."""
-        return np.argsort(np.argsort(self.image_ids)) + 1
-
-    @cached_property
-    def evaluator_dataset(self) -> Any:
-        """The annotations as hotcoco holds them: made once, used for every method.
-
-        Images, classes (by position) and annotations are numbered from 1 on: hotcoco takes results as floats, which
-        round ids above 2**53, and keeps one annotation of each id.
-        """
-        hotcoco = import_extra("hotcoco", extra="evaluate")
-
-        label = {number: place for place, number in enumerate(self.category_ids.tolist(), start=1)}
-        images = [
-            {**image, "id": number}
-            | {
-                field: [label[category] for category in image[field] if category in label]
-                for field in FEDERATED_FIELDS
-                if isinstance(image.get(field), list)
-            }
-            for image, number in zip(self.dataset["images"], self.image_numbers.tolist(), strict=True)
-        ]
-        categories = [{**category, "id": place} for place, category in enumerate(self.dataset["categories"], start=1)]
-        try:
-            return hotcoco.COCO({"images": images, "categories": categories, "annotations": self._annotations})
-        except (TypeError, ValueError) as error:  # a field that is of another type than in LVIS and COCO
-            raise InputError(
-                f"Expected `{self.source}` to be LVIS or COCO annotations, but the evaluator refuses {error}."
-            ) from error
-
-    @cached_property
     def masks(self) -> list[dict[str, Any]]:
         """The mask of each box, run-length encoded."""
-        annotations = self.dataset["annotations"]
-        missing = next((item["id"] for item in annotations if not item.get("segmentation")), None)
-        if missing is not None:
-            raise InputError(
-                f"Expected every annotation of `{self.source}` to have a `segmentation`, "
-                f"but annotation {missing} has none."
-            )
-        return [self.evaluator_dataset.ann_to_rle(item) for item in self._annotations]
+        from logn.labels.masks import encode_segmentation
 
-    @property
-    def _annotations(self) -> list[dict[str, Any]]:
-        """The annotations in the evaluator's numbers."""
-        numbers = zip(self.image_numbers[self.image_index].tolist(), (self.labels + 1).tolist(), strict=True)
-        return [
-            {**item, "id": place, "image_id": image, "category_id": category}
-            for place, (item, (image, category)) in enumerate(
-                zip(self.dataset["annotations"], numbers, strict=True), start=1
-            )
-        ]
+        masks = []
+        for item, image in zip(self.dataset["annotations"], self.image_index.tolist(), strict=True):
+            if not item.get("segmentation"):
+                raise InputError(
+                    f"Expected every annotation of `{self.source}` to have a `segmentation`, but annotation "
+                    f"{item['id']} has none."
+                )
+            size = self.dataset["images"][image]
+            masks.append(encode_segmentation(item["segmentation"], size["height"], size["width"]))
+        return masks
 
     def part(self, images: npt.NDArray[np.bool_]) -> GroundTruth:
         """Give the ground truth of the images that the mask `(I,)` names; they are renumbered."""
@@ -144,6 +119,7 @@ class GroundTruth:
             image_index=position[self.image_index[kept]],
             labels=self.labels[kept],
             boxes=self.boxes[kept],
+            areas=self.areas[kept],
             crowd=self.crowd[kept],
             verified=None if self.verified is None else self.verified[images],
             not_exhaustive=None if self.not_exhaustive is None else self.not_exhaustive[images],
@@ -187,7 +163,7 @@ def load_ground_truth(
         >>> load_ground_truth(toy, style="lvis")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (style='coco') if every class is annotated in every image.
+        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (`--coco`) if every class is annotated in every image.
     """  # noqa: E501 - an error message is one line
     if style not in ("auto", "lvis", "coco"):
         raise InputError(f'Expected `style` to be "auto", "lvis" or "coco", but got {style!r}.')
@@ -200,11 +176,12 @@ def load_ground_truth(
     if match is None:
         _check_categories(name, found.categories, category_ids, num_classes)
     elif not match.identical:
-        found = in_classes_of_model(found, match, category_ids, allow_missing=allow_missing_classes)
+        found = _in_classes_of_model(found, match, category_ids, allow_missing=allow_missing_classes)
     categories = sorted(found.categories, key=lambda category: category["id"])
     images = _matching_images(name, found.images, image_ids, only_predicted=only_predicted)
     ids = [image["id"] for image in images]
     kept = np.isin(found.image_ids, np.array(ids, np.int64))
+    kept_entries = list(compress(found.entries, kept))
     image_index = found.positions("image", ids, of=kept)
     labels = found.positions("category", (category["id"] for category in categories), of=kept)
     verified, not_exhaustive = _looked_for(match, len(images)), None
@@ -223,16 +200,32 @@ def load_ground_truth(
         image_index=image_index,
         labels=labels,
         boxes=found.boxes[kept],
+        areas=_areas(name, kept_entries, found.boxes[kept]),
         crowd=found.crowd[kept] & (style == "coco"),
         verified=verified,
         not_exhaustive=not_exhaustive,
         dataset={
             "images": images,
             "categories": categories,
-            "annotations": list(compress(found.entries, kept)),
+            "annotations": kept_entries,
         },
         note=" ".join(filter(None, ("" if match is None else match.describe(), _left_out(found.images, images)))),
     )
+
+
+def _areas(
+    source: str, entries: Sequence[Mapping[str, Any]], boxes: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """What the annotations say, or the area of the box."""
+    areas: npt.NDArray[np.float64] = boxes[:, 2:].prod(axis=1)
+    for place, entry in enumerate(entries):
+        area = entry.get("area")
+        if area is not None and not isinstance(area, int | float):
+            raise InputError(
+                f"Expected `area` of annotation {entry['id']} of `{source}` to be a number, but got {area!r}."
+            )
+        areas[place] = areas[place] if area is None else area
+    return areas
 
 
 def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
@@ -259,7 +252,7 @@ def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str)
         if lacking is not None:
             raise InputError(
                 f"Expected the images of `{name}` to have `{field}` for the LVIS protocol, but image {lacking} "
-                f"has none; evaluate as COCO (style='coco') if every class is annotated in every image."
+                f"has none; evaluate as COCO (`--coco`) if every class is annotated in every image."
             )
 
 
@@ -312,7 +305,11 @@ def _matching_images(
     predicted = [int(image) for image in image_ids]
     if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
         return [by_id[image] for image in predicted]
-    hint = "; evaluate only the predicted images to leave the others out" if set(predicted) < by_id.keys() else ""
+    hint = (
+        "; evaluate only the predicted images (`--only-predicted`) to leave the others out"
+        if set(predicted) < by_id.keys()
+        else ""
+    )
     raise InputError(
         f"Expected the images of `{name}` to be those of the predictions, "
         f"but {_difference(predicted, list(by_id), 'image')}{hint}."
@@ -340,3 +337,189 @@ def _marks(images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, 
     for index, image in enumerate(images):
         marks[index, [label[category] for category in image[field] if category in label]] = True
     return marks
+
+
+def _in_classes_of_model(
+    found: Annotations, match: ClassMatch, model_ids: Sequence[int] | None, *, allow_missing: bool
+) -> Annotations:
+    """Annotations whose categories are all classes of the model, in its order; those it lacks are left out.
+
+    Args:
+        found: Annotations with entries.
+        match: Which of their classes, sorted by id, is which class of the model.
+        model_ids: Category ids that the predictions were stored with; the classes are numbered from 1 on without them,
+            and where these do not ascend.
+        allow_missing: Leave out objects of classes that the model lacks; they are refused otherwise.
+    """
+    ids = _ids(match, model_ids)
+    categories = sorted(found.categories, key=lambda category: category["id"])
+    labels = found.positions("category", (category["id"] for category in categories))
+    known = match.model_of_label >= 0
+    kept = known[labels]
+    if not allow_missing and not kept.all():
+        _refuse(found.source, match, labels[~kept])
+    new_id = {
+        category["id"]: ids[place]
+        for category, place in zip(categories, match.model_of_label.tolist(), strict=True)
+        if place >= 0
+    }
+    entries = [{**entry, "category_id": new_id[entry["category_id"]]} for entry in compress(found.entries, kept)]
+    return replace(
+        found,
+        images=[_image(image, new_id) for image in found.images],
+        categories=[_category(match, place, ids[place], categories) for place in range(len(ids))],
+        entries=entries,
+        ids=found.ids[kept],
+        image_ids=found.image_ids[kept],
+        category_ids=np.array([entry["category_id"] for entry in entries], np.int64),
+        boxes=found.boxes[kept],
+        crowd=found.crowd[kept],
+        places=found.places[kept],
+    )
+
+
+def _ids(match: ClassMatch, model_ids: Sequence[int] | None) -> list[int]:
+    if model_ids is not None and (np.diff(model_ids) > 0).all():
+        return [int(number) for number in model_ids]
+    return list(range(1, len(match.model_names) + 1))
+
+
+def _refuse(source: str, match: ClassMatch, labels: npt.NDArray[np.int64]) -> None:
+    names = [match.label_names[place] for place in np.unique(labels)]
+    raise InputError(
+        f"Expected the classes of `{source}` to be classes of the model, but the model has no "
+        f"{listed(names)}, of which there are {len(labels)} objects; to leave them out, allow missing classes "
+        "(`--allow-missing`)."
+    )
+
+
+def _image(image: Mapping[str, Any], new_id: Mapping[int, int]) -> dict[str, Any]:
+    lists = {
+        field: [new_id[number] for number in image[field] if number in new_id]
+        for field in FEDERATED_FIELDS
+        if isinstance(image.get(field), list)
+    }
+    return {**image, **lists}
+
+
+def _category(match: ClassMatch, place: int, number: int, categories: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    label = int(match.label_of_model[place])
+    known = categories[label] if label >= 0 else {}
+    return {**known, "id": number, "name": match.model_names[place]}
+
+
+def groups_of_classes(
+    truth: GroundTruth, counts: npt.ArrayLike | None = None, bounds: tuple[int, int] = LVIS_BOUNDS
+) -> tuple[Groups | None, str | None]:
+    """The group of each class and where it comes from; both None for COCO annotations without counts.
+
+    Args:
+        truth: Its `frequency` field is used when there are no counts.
+        counts: Training images of each foreground class.
+        bounds: The last rare and the last common count.
+    """
+    if counts is not None:
+        values: npt.NDArray[Any] = np.asarray(counts)
+        if values.shape != (truth.num_classes,):
+            raise InputError(
+                f"Expected `counts` to have one number for each of the {truth.num_classes} classes, "
+                f"but got shape {values.shape}."
+            )
+        if bounds[0] >= bounds[1]:
+            raise InputError(f"Expected `bounds` to ascend, but got {bounds[0]} and {bounds[1]}.")
+        return frequency_groups(values, bounds), f"training counts up to {bounds[0]}, up to {bounds[1]}, above"
+    if truth.frequency is None and truth.style == "lvis":
+        lacking = next(item["id"] for item in truth.dataset["categories"] if item.get("frequency") not in GROUPS)
+        raise InputError(
+            f"Expected the categories of `{truth.source}` to have `frequency` (r, c or f) for the LVIS protocol, but "
+            f"category {lacking} has none; give training counts (`--counts`), or evaluate as COCO (`--coco`)."
+        )
+    if truth.frequency is None:
+        return None, None
+    return truth.frequency, "the field `frequency`"
+
+
+def mean_per_group(values: npt.NDArray[np.float64], groups: Groups | None) -> dict[str, float]:
+    """Mean of the values that are there, over the classes of each group.
+
+    Example:
+        >>> mean_per_group(np.array([0.2, 0.4, np.nan]), np.array(["r", "f", "f"]))
+        {'r': 0.2, 'c': nan, 'f': 0.4}
+    """
+    if groups is None:
+        return {}
+    return {group: mean_of_present(values[groups == group]) for group in GROUPS}
+
+
+def mean_of_present(values: npt.NDArray[np.float64]) -> float:
+    """Mean of what is not NaN; NaN when nothing is left."""
+    present = values[~np.isnan(values)]
+    return float(present.mean()) if len(present) else float("nan")
+
+
+def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections:
+    """Read a COCO results file: a list of `image_id, category_id, bbox, score`.
+
+    An `image_id` may be the name of the image without its suffix, as Ultralytics writes it. Column `proposal` is the
+    position in the file.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> toy = {"images": [{"id": 4}], "categories": [{"id": 7}], "annotations": []}
+        >>> file = Path(tempfile.mkdtemp()) / "results.json"
+        >>> _ = file.write_text('[{"image_id": 4, "category_id": 7, "bbox": [1, 2, 3, 4], "score": 0.5}]')
+        >>> read_results(file, load_ground_truth(toy, style="coco")).boxes.tolist()
+        [[1.0, 2.0, 4.0, 6.0]]
+    """
+    require_file(path)
+    try:
+        entries = parse_json(Path(path).read_bytes())
+        known = {"image_id", "category_id", "bbox", "score"}
+        lacking = next((place for place, entry in enumerate(entries) if not known <= entry.keys()), None)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"Expected `{path}` to be a JSON list of COCO results, but it is not ({error}).") from error
+    if lacking is not None:
+        raise InputError(
+            f"Expected every result of `{path}` to have {', '.join(sorted(known))}; entry {lacking} lacks one."
+        )
+    names = [(Path(str(image.get("file_name", ""))).stem, image["id"]) for image in truth.dataset["images"]]
+    ids: dict[Any, int] = (
+        dict(names) if len(dict(names)) == len(names) else {}
+    )  # names that two images share say nothing
+    image_ids = [ids.get(entry["image_id"], entry["image_id"]) for entry in entries]
+    images = _positions(path, "image_id", image_ids, truth.image_ids)
+    labels = _positions(path, "category_id", [entry["category_id"] for entry in entries], truth.category_ids)
+    scores, boxes = _numbers(path, entries, "score", ()), _numbers(path, entries, "bbox", (4,))
+    boxes[:, 2:] += boxes[:, :2]
+    order = np.lexsort((-scores, images))
+    # Full precision, unlike what the decoder gives: the file says exactly this.
+    columns: dict[str, Any] = {"scores": scores[order], "boxes": boxes[order]}
+    numbers = [column[order].astype(np.int32) for column in (images, labels, np.arange(len(order)))]
+    return Detections(image_index=numbers[0], labels=numbers[1], proposal=numbers[2], **columns)
+
+
+def _positions(
+    path: str | os.PathLike[str], field: str, values: Sequence[Any], known: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    position = {value: place for place, value in enumerate(known.tolist())}
+    for value in values:
+        if not isinstance(value, int | float) or value not in position:
+            raise InputError(f"Expected every `{field}` of `{path}` to be annotated, but {value!r} is not.")
+    return np.array([position[value] for value in values], np.int64)
+
+
+def _numbers(
+    path: str | os.PathLike[str], entries: Sequence[Mapping[str, Any]], field: str, shape: tuple[int, ...]
+) -> npt.NDArray[np.float64]:
+    """What all entries have in a field: a finite number, or `shape` of them."""
+    rows = np.full((len(entries), *shape), np.nan)
+    for place, entry in enumerate(entries):
+        with contextlib.suppress(TypeError, ValueError):
+            rows[place] = np.array(entry[field], np.float64).reshape(shape)
+        if not np.isfinite(rows[place]).all():
+            what = "four finite numbers" if shape else "a finite number"
+            raise InputError(
+                f"Expected `{field}` of every result of `{path}` to be {what}, but entry {place} has {entry[field]!r}."
+            )
+    return rows

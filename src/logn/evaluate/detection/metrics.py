@@ -1,22 +1,113 @@
-"""LVIS and COCO average precision by hotcoco, with the protocol that each number was made under."""
+"""Average precision, recall at an equal number of detections and calibration error, from matched detections.
+
+Each number carries the protocol it was made under: without it two numbers cannot be compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import import_extra
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.class_groups import GROUPS, Groups, mean_of_present, mean_per_group
-from logn.evaluate.detection.ground_truth import GroundTruth
-from logn.evaluate.detection.matching import MatchedDetections, verified_rows
-from logn.evaluate.detection.protocol import EvaluationProtocol
+from logn import __version__
+from logn.calibrators.affine import ClassAffine
+from logn.evaluate.decode.detections import LVIS_CAP, SCORE_THRESHOLD, Detections, Skipped
+from logn.evaluate.detection.ground_truth import GROUPS, GroundTruth, Groups, mean_of_present, mean_per_group
+from logn.evaluate.detection.matching import Floats, Index, Marks, MatchedDetections, match_detections
 
-Index = npt.NDArray[np.intp]
+COCO_CAP = 100
+# AP-Fixed: the best so many of each class over the set, down to the score that its authors use.
+FIXED_LIMIT, FIXED_THRESHOLD = 10_000, 1e-7
+# The same floats as the reference evaluators use: at exact equality the last bit decides.
+RECALL_THRESHOLDS: Floats = np.linspace(0.0, 1.0, 101)
+# Areas in pixels of small, medium and large objects.
+SIZES = {"s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}
+BINS = 15
+# Score thresholds of the uncorrected model, of which the counts are taken; tables show the second.
+COUNTED_AT = (0.5, 0.25, 0.05)
+SHOWN_AT = 0.25
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """Everything that moves a detection metric apart from the detections themselves.
+
+    Args:
+        style: "lvis" (federated, one budget of detections per image over all classes) or "coco" (every class
+            is annotated in every image, a budget per image and class).
+        iou_type: "bbox" or "segm".
+        max_detections: The budget per image (LVIS) or per image and class (COCO); None for no limit.
+        per_class_limit: The budget per class over the whole set, as AP-Fixed has it; None for no limit.
+        score_threshold: Scores below it were dropped by the decoder; None when unknown.
+        nms_iou: Overlap above which the decoder suppressed boxes; None when unknown, or where there is no suppression.
+        groups: Where the rare, common and frequent groups come from.
+        images: How many images were evaluated, and which.
+        evaluator: Name and version of the package that computed the metrics.
+        nms: How boxes suppressed each other: "class-wise", "class-agnostic" or "none".
+        multi_label: Whether a proposal could be detected as several classes.
+
+    Example:
+        >>> EvaluationProtocol(score_threshold=1e-4, nms_iou=0.5, images="100 images").describe()
+        'LVIS box AP, federated, at most 300 detections per image, score threshold 0.0001, NMS 0.5, 100 images'
+    """
+
+    style: str = "lvis"
+    iou_type: str = "bbox"
+    max_detections: int | None = LVIS_CAP
+    per_class_limit: int | None = None
+    score_threshold: float | None = None
+    nms_iou: float | None = None
+    groups: str | None = None
+    images: str | None = None
+    evaluator: str = field(default=f"logn {__version__}")
+    nms: str = "class-wise"
+    multi_label: bool = True
+
+    @property
+    def federated(self) -> bool:
+        """Whether only the classes that were verified in an image count there."""
+        return self.style == "lvis"
+
+    def describe(self) -> str:
+        """Say the protocol in one line, for the caption of a table."""
+        kind = "mask" if self.iou_type == "segm" else "box"
+        unit = "per image" if self.federated else "per image and class"
+        limit = "no limit of detections" if self.max_detections is None else f"at most {self.max_detections} detections"
+        parts = [
+            f"{self.style.upper()} {kind} AP",
+            "federated" if self.federated else "not federated",
+            f"{limit} {unit}",
+            self.per_class_limit and f"the best {self.per_class_limit:,} of each class over the set",
+            self.score_threshold is not None and f"score threshold {self.score_threshold:g}",
+            self._suppression(),
+            not self.multi_label and "the best class of each proposal",
+            self.groups and f"groups by {self.groups}",
+            self.images,
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def _suppression(self) -> str | None:
+        if self.nms == "none":
+            return "no NMS"
+        if self.nms_iou is None:
+            return None
+        return f"NMS {self.nms_iou:g}" + (" across classes" if self.nms == "class-agnostic" else "")
+
+
+def fixed_protocol(protocol: EvaluationProtocol, limit: int = FIXED_LIMIT) -> EvaluationProtocol:
+    """Give the protocol of AP-Fixed: no limit per image, `limit` detections per class over the whole set.
+
+    Example:
+        >>> fixed_protocol(EvaluationProtocol(score_threshold=1e-4)).describe()
+        'LVIS box AP, federated, no limit of detections per image, the best 10,000 of each class over the set, score \
+threshold 1e-07'
+    """
+    decoded = protocol.score_threshold
+    lowest = None if decoded is None else min(decoded, FIXED_THRESHOLD)
+    return replace(protocol, max_detections=None, per_class_limit=limit, score_threshold=lowest)
 
 
 def rows_within_limits(detections: Detections, protocol: EvaluationProtocol) -> Index:
@@ -56,40 +147,42 @@ def _rank_within(keys: npt.NDArray[Any]) -> Index:
     return rank
 
 
-BINS = 15
+def average_precision_per_class(
+    labels: npt.NDArray[Any],
+    correct: Marks,
+    counted: Marks,
+    num_ground_truth: npt.NDArray[Any],
+    recall_thresholds: Floats = RECALL_THRESHOLDS,
+) -> Floats:
+    """Interpolated average precision of each class; NaN for a class without ground truth.
 
-
-def calibration_error(
-    matched: MatchedDetections, *, groups: Groups | None = None, bins: int = BINS
-) -> dict[str, float]:
-    """Expected calibration error of the counted detections at the first overlap threshold (0.5).
-
-    Scores fall into `bins` bins of equal width; the error is the mean distance of score and share of hits, weighted
-    by the detections in a bin. "ECE" is over all classes, "ECEr", "ECEc" and "ECEf" over a group; NaN for none.
+    Args:
+        labels: `(D,)` class of each detection, ascending; within a class the highest score first.
+        correct: `(D,)` whether a detection found a ground-truth box of its own.
+        counted: `(D,)` False where a detection is neither right nor wrong.
+        num_ground_truth: `(F,)` boxes of each class.
+        recall_thresholds: Where the precision envelope is read.
 
     Example:
-        >>> sure = MatchedDetections(np.arange(4), np.zeros(4, int), np.zeros(4, int), np.full(4, 0.9),
-        ...     np.array([[True, True, True, False]]), np.ones((1, 4), bool))
-        >>> round(calibration_error(sure)["ECE"], 3)
-        0.15
+        >>> ranked = np.zeros(3, int), np.array([True, False, True]), np.ones(3, bool)
+        >>> average_precision_per_class(*ranked, np.array([2])).round(3)
+        array([0.835])
     """
-    members = {"ECE": np.ones(len(matched.labels), bool)}
-    if groups is not None:
-        members |= {f"ECE{group}": groups[matched.labels] == group for group in GROUPS}
-    return {name: _error(matched, rows & matched.counted[0], bins) for name, rows in members.items()}
-
-
-def _error(matched: MatchedDetections, rows: np.ndarray, bins: int) -> float:
-    expected_error = import_extra("hotcoco.metrics", extra="evaluate").calibration_error
-
-    if not rows.any():
-        return float("nan")
-    error, _ = expected_error(matched.scores[rows], matched.correct[0][rows], n_bins=bins)
-    return float(error)
-
-
-# Far more detections of a class than any image has: the limits are applied before hotcoco sees them.
-NO_LIMIT = 1_000_000
+    num_classes = len(num_ground_truth)
+    position = np.flatnonzero(correct & counted)
+    label = labels[position]
+    true_positives = np.arange(1, len(position) + 1) - np.searchsorted(label, label, side="left")
+    total = np.concatenate([[0], np.cumsum(counted)])
+    before_class = total[np.searchsorted(labels, np.arange(num_classes))]
+    precision = true_positives / (total[position + 1] - before_class[label])
+    # The best precision at the same or a later rank, as a running maximum over all classes at once: the offset grows
+    # from the last class to the first, so that no class sees the values of a later one.
+    offset = 2.0 * (num_classes - label)
+    precision = np.maximum.accumulate((precision + offset)[::-1])[::-1] - offset
+    covered = np.searchsorted(recall_thresholds, true_positives / num_ground_truth[label], side="right")
+    steps = covered - np.where(true_positives == 1, 0, np.roll(covered, 1))
+    areas = np.bincount(label, weights=precision * steps, minlength=num_classes) / len(recall_thresholds)
+    return np.where(num_ground_truth > 0, areas, np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,15 +196,11 @@ class DetectionMetrics:
     """
 
     values: Mapping[str, float]
-    per_class: npt.NDArray[np.float64]
+    per_class: Floats
     protocol: EvaluationProtocol
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the values with their protocol, for JSON."""
-        return {"values": dict(self.values), "protocol": self.protocol.to_dict()}
 
 
 def evaluate_detections(
@@ -142,79 +231,239 @@ def evaluate_detections(
         1.0
     """
     protocol = protocol or EvaluationProtocol()
-    rows = rows_within_limits(detections, protocol)
     # The limits come before the federated filter: what is filtered out has used up the budget.
-    rows = rows[verified_rows(detections.image_index[rows], detections.labels[rows], truth)]
-    return _summary(_precision(detections, rows, truth, masks), protocol, groups)
+    rows = rows_within_limits(detections, protocol)
+    kept = None if masks is None else [masks[row] for row in rows.tolist()]
+    return average_precision(match_detections(detections.take(rows), truth, masks=kept), truth, protocol, groups)
 
 
-def _precision(
-    detections: Detections, rows: npt.NDArray[np.intp], truth: GroundTruth, masks: Sequence[Any] | None
-) -> npt.NDArray[np.float64]:
-    """AP per threshold, class and size, `(10, F, 4)`; NaN where nothing is annotated."""
-    hotcoco = import_extra("hotcoco", extra="evaluate")
-    # Only classes with a box have an AP; at LVIS size the others would be half of the work on a small split.
-    annotated = np.flatnonzero(np.bincount(truth.labels, minlength=truth.num_classes))
-    precision = np.full((10, truth.num_classes, 4), np.nan)
-    if not len(annotated):
-        return precision
-    results = _results(detections, rows[np.isin(detections.labels[rows], annotated)], truth, masks)
-    federated = truth.style == "lvis"
-    kind = "bbox" if masks is None else "segm"
-    evaluation = hotcoco.COCOeval(truth.evaluator_dataset, results, kind, lvis_style=federated)
-    evaluation.params.cat_ids = (annotated + 1).tolist()
-    evaluation.params.max_dets = [NO_LIMIT]
-    evaluation.evaluate()
-    evaluation.accumulate()
-    accumulated: Any = evaluation.eval
-    # A class is there with all its recall points or, marked by -1, with none.
-    averaged = accumulated["precision"][..., -1].mean(axis=1)
-    precision[:, annotated] = np.where(averaged < 0, np.nan, averaged)
-    return precision
-
-
-def _results(
-    detections: Detections, rows: npt.NDArray[np.intp], truth: GroundTruth, masks: Sequence[Any] | None
-) -> Any:
-    """The detections as hotcoco holds them, all of them counted: the limits have been applied."""
-    table = result_table(detections.take(rows), truth)
-    if masks is None:
-        results = truth.evaluator_dataset.load_res(table)
-    else:
-        # Without boxes, as in the reference: the size of an object is the area of its mask.
-        results = truth.evaluator_dataset.load_res(
-            [
-                {"image_id": int(image), "category_id": int(label), "score": float(score), "segmentation": masks[row]}
-                for row, image, score, label in zip(rows, table[:, 0], table[:, 5], table[:, 6], strict=True)
-            ]
-        )
-    # Later versions of hotcoco cap the detections of an image for LVIS; 1.0 does not.
-    lift_cap = getattr(results, "cap_detections_per_image", None)
-    return lift_cap(None) if lift_cap is not None and truth.style == "lvis" else results
-
-
-def result_table(detections: Detections, truth: GroundTruth) -> npt.NDArray[np.float64]:
-    """Rows of image, x, y, width, height, score and class, as `truth.evaluator_dataset` numbers them."""
-    table = np.empty((len(detections), 7))
-    boxes = detections.boxes.astype(np.float64)
-    table[:, 0] = truth.image_numbers[detections.image_index]
-    table[:, 1:3] = boxes[:, :2]
-    table[:, 3:5] = boxes[:, 2:] - boxes[:, :2]
-    table[:, 5] = detections.scores
-    table[:, 6] = detections.labels + 1
-    return table
-
-
-def _summary(
-    precision: npt.NDArray[np.float64], protocol: EvaluationProtocol, groups: Groups | None
+def average_precision(
+    matched: MatchedDetections, truth: GroundTruth, protocol: EvaluationProtocol, groups: Groups | None = None
 ) -> DetectionMetrics:
-    per_size = precision.mean(axis=0)
-    per_class = per_size[:, 0]
+    """AP over all overlaps and classes, at two overlaps, and by size and group."""
+    precision = _precision(matched.labels, matched.correct, matched.counted, truth.boxes_per_class)
+    per_class = precision.mean(axis=0)
     values = {
         "AP": mean_of_present(per_class),
-        "AP50": mean_of_present(precision[0, :, 0]),
-        "AP75": mean_of_present(precision[5, :, 0]),
-        **{f"AP{size}": mean_of_present(per_size[:, place]) for place, size in enumerate("sml", start=1)},
+        "AP50": mean_of_present(precision[0]),
+        "AP75": mean_of_present(precision[5]),
+        **{f"AP{size}": _precision_of_size(matched, truth, *SIZES[size]) for size in SIZES},
         **{f"AP{group}": value for group, value in mean_per_group(per_class, groups).items()},
     }
     return DetectionMetrics(values, per_class, protocol)
+
+
+def _precision(labels: npt.NDArray[Any], correct: Marks, counted: Marks, boxes: npt.NDArray[Any]) -> Floats:
+    """AP per overlap threshold and class."""
+    pairs = zip(correct, counted, strict=True)
+    return np.stack([average_precision_per_class(labels, right, counts, boxes) for right, counts in pairs])
+
+
+def _precision_of_size(matched: MatchedDetections, truth: GroundTruth, low: float, high: float) -> float:
+    """AP of the objects of some sizes: boxes of other sizes, and detections of other sizes without one, are ignored."""
+    if matched.pairs is None:
+        return float("nan")
+    areas = matched.pairs.areas
+    ignored = truth.crowd | (truth.areas < low) | (truth.areas > high)
+    excused = matched.pairs.excused | (areas < low) | (areas > high)
+    correct, counted, _ = matched.pairs.outcomes(truth, ignored, excused)
+    boxes = np.bincount(truth.labels[~ignored], minlength=truth.num_classes)
+    return mean_of_present(_precision(matched.labels, correct, counted, boxes).mean(axis=0))
+
+
+def average_precision_pool(
+    matched: MatchedDetections, truth: GroundTruth, *, groups: Groups | None = None
+) -> dict[str, float]:
+    """Rank the detections of all classes together, matched within their class as ever.
+
+    "AP-Pool" is over all classes; "APr-Pool" and so on are rankings of a group of their own.
+    """
+    members = {"AP-Pool": np.ones(truth.num_classes, bool)}
+    if groups is not None:
+        members |= {f"AP{group}-Pool": groups == group for group in GROUPS}
+    return {name: _pooled(matched, truth, classes) for name, classes in members.items()}
+
+
+def _pooled(matched: MatchedDetections, truth: GroundTruth, classes: Any) -> float:
+    rows = np.flatnonzero(classes[matched.labels])
+    rows = rows[np.argsort(-matched.scores[rows], kind="stable")]
+    together = np.zeros(len(rows), np.intp)
+    boxes = np.array([truth.boxes_per_class[classes].sum()])
+    values = [
+        average_precision_per_class(together, correct[rows], counted[rows], boxes)[0]
+        for correct, counted in zip(matched.correct, matched.counted, strict=True)
+    ]
+    return float(np.mean(values))
+
+
+def calibration_error(
+    matched: MatchedDetections, *, groups: Groups | None = None, bins: int = BINS
+) -> dict[str, float]:
+    """Expected calibration error of the counted detections at the first overlap threshold (0.5).
+
+    Scores fall into `bins` bins of equal width; the error is the mean distance of score and share of hits, weighted
+    by the detections in a bin. "ECE" is over all classes, "ECEr", "ECEc" and "ECEf" over a group; NaN for none.
+
+    Example:
+        >>> sure = MatchedDetections(np.arange(4), np.zeros(4, int), np.zeros(4, int), np.full(4, 0.9),
+        ...     np.array([[True, True, True, False]]), np.ones((1, 4), bool), np.arange(4))
+        >>> round(calibration_error(sure)["ECE"], 3)
+        0.15
+    """
+    members = {"ECE": np.ones(len(matched.labels), bool)}
+    if groups is not None:
+        members |= {f"ECE{group}": groups[matched.labels] == group for group in GROUPS}
+    gap = matched.scores - matched.correct[0]
+    place = np.minimum((matched.scores * bins).astype(np.intp), bins - 1)
+    counted = {name: rows & matched.counted[0] for name, rows in members.items()}
+    return {
+        name: float(np.abs(np.bincount(place[rows], gap[rows])).sum() / rows.sum()) if rows.any() else float("nan")
+        for name, rows in counted.items()
+    }
+
+
+def why_fixed_cannot_move(activation: str, transform: Any) -> str | None:
+    """Say why AP-Fixed stays what it is under `transform`, or None where it may move.
+
+    With independent sigmoids a map that increases within each class never changes the order within a class, and
+    AP-Fixed knows no other order.
+
+    Example:
+        >>> why_fixed_cannot_move("sigmoid", ClassAffine([2.0, 1.0], [0.0, -3.0]))
+        'AP-Fixed cannot move: the head is a sigmoid and the map increases within each class, so no order changes.'
+        >>> why_fixed_cannot_move("softmax", ClassAffine([2.0, 1.0], [0.0, -3.0])) is None
+        True
+    """
+    increasing = getattr(transform, "increasing", False)
+    if isinstance(transform, ClassAffine):
+        increasing = bool((transform.scale > 0).all())
+    if activation != "sigmoid" or not increasing:
+        return None
+    return "AP-Fixed cannot move: the head is a sigmoid and the map increases within each class, so no order changes."
+
+
+def recall_name(at: float, group: str = "") -> str:
+    """What the metric is called.
+
+    Example:
+        >>> recall_name(0.25), recall_name(0.25, "r")
+        ('recall@n:0.25', 'recall-r@n:0.25')
+    """
+    return f"recall{group and '-' + group}@n:{at:g}"
+
+
+@dataclass(frozen=True)
+class RecallAtCount:
+    """What a method finds with as many detections as the uncorrected model has above a score threshold.
+
+    Args:
+        at: The threshold of the uncorrected model.
+        detections: How many are kept: fewer than the uncorrected model has only where the method has no more.
+        threshold: The method's own score threshold that keeps as many: the one to use instead of `at`.
+        found: Objects found, of all classes.
+        objects: How many there are.
+        recall: Mean over the classes that have objects of the share that is found.
+        groups: The same of rare ("r"), common ("c") and frequent ("f") classes; empty where they are unknown.
+    """
+
+    at: float
+    detections: int
+    threshold: float
+    found: int
+    objects: int
+    recall: float
+    groups: Mapping[str, float]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The metrics by name."""
+        named = {recall_name(self.at, group): value for group, value in self.groups.items()}
+        return {recall_name(self.at): self.recall, **named}
+
+
+def counts_above(scores: npt.NDArray[np.floating]) -> dict[float, int]:
+    """How many scores are above each threshold of `COUNTED_AT`.
+
+    Example:
+        >>> counts_above(np.array([0.6, 0.5, 0.1]))
+        {0.5: 1, 0.25: 2, 0.05: 3}
+    """
+    return {at: int((scores > at).sum()) for at in COUNTED_AT}
+
+
+def matching_threshold(scores: npt.NDArray[np.floating], count: int, at: float) -> float:
+    """The threshold above which `count` of the scores stand: `at` where it does, else midway to the next score.
+
+    Example:
+        >>> [matching_threshold(np.array([0.75, 0.5, 0.25]), count, at=0.3) for count in (1, 2, 3)]
+        [0.625, 0.3, 0.0]
+    """
+    if int((scores > at).sum()) == count:
+        return at
+    if count >= len(scores):
+        return SCORE_THRESHOLD
+    if count == 0:
+        return 1.0
+    last, following = np.partition(scores, [-count, -count - 1])[[-count, -count - 1]].astype(np.float64)
+    return float((last + following) / 2)
+
+
+def recall_at_count(
+    matched: MatchedDetections,
+    skipped: Skipped,
+    counts: Mapping[float, int],
+    truth: GroundTruth,
+    groups: Groups | None,
+) -> tuple[dict[float, RecallAtCount], dict[str, MatchedDetections]]:
+    """Keep the best detections of all images, as many as each count says; their hits by metric serve the bootstrap.
+
+    Ties: lowest image id, then those that are evaluated.
+
+    Args:
+        matched: The detections that are evaluated, matched at an overlap of one half first.
+        skipped: The others.
+        counts: Of the uncorrected model, by its threshold.
+        truth: The ground truth.
+        groups: `(F,)` "r", "c" or "f" for each class; None when unknown.
+    """
+    scores = np.concatenate([matched.scores, skipped.scores])
+    objects = truth.boxes_per_class
+    found: dict[float, RecallAtCount] = {}
+    hits: dict[str, MatchedDetections] = {}
+    for at, count in counts.items():
+        kept = _best(matched, skipped, scores, count, truth)
+        hits[recall_name(at)] = right = matched.take(np.flatnonzero(kept & matched.correct[0]))
+        per_class = np.bincount(right.labels, minlength=truth.num_classes) / np.where(objects > 0, objects, np.nan)
+        found[at] = RecallAtCount(
+            at=at,
+            detections=min(count, len(scores)),
+            threshold=matching_threshold(scores, count, at),
+            found=len(right.labels),
+            objects=int(objects.sum()),
+            recall=mean_of_present(per_class),
+            groups=mean_per_group(per_class, groups),
+        )
+    return found, hits
+
+
+def _best(
+    matched: MatchedDetections,
+    skipped: Skipped,
+    scores: npt.NDArray[np.floating],
+    count: int,
+    truth: GroundTruth,
+) -> Marks:
+    """`(D,)` which of the evaluated detections are among the best `count` of all."""
+    if count >= len(scores):
+        return np.ones(len(matched.scores), bool)
+    if count == 0:
+        return np.zeros(len(matched.scores), bool)
+    last = np.partition(scores, -count)[-count]
+    kept: Marks = scores > last
+    tied = np.flatnonzero(scores == last)
+    images = np.concatenate([matched.image_index, skipped.image_index])[tied]
+    # An evaluated detection stands where it stands in its image, all others behind it.
+    rank = np.concatenate([matched.rows, np.full(len(skipped.scores), np.iinfo(np.intp).max)])[tied]
+    order = np.lexsort((rank, truth.image_ids[images]))
+    kept[tied[order[: count - int(kept.sum())]]] = True
+    return kept[: len(matched.scores)]

@@ -1,12 +1,13 @@
 """What goes wrong, and how much AP each kind of error costs: TIDE (Bolya et al. 2020), version 1.0.1.
 
 Every unmatched detection gets the first label that fits; then one kind of error at a time is repaired and AP50 is
-computed again. All images are handled at once, and the result is also given per frequency group.
+computed again. Which detection found which box is what AP says; all images are handled at once, and the result is also
+given per frequency group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.average_precision import average_precision_per_class, rank_within_classes
-from logn.evaluate.detection.class_groups import GROUPS, Groups
-from logn.evaluate.detection.ground_truth import GroundTruth
-from logn.evaluate.detection.matching import Index, box_overlap, greedy_matches, joined_pairs, mask_overlap
-from logn.evaluate.detection.metrics import rows_within_limits
-from logn.evaluate.detection.protocol import EvaluationProtocol
-from logn.strict_json import number_or_nan, numbers_or_nan
+from logn.evaluate.detection.ground_truth import GROUPS, GroundTruth, Groups, mean_of_present
+from logn.evaluate.detection.matching import Index, MatchedDetections, joined_pairs, overlaps
+from logn.evaluate.detection.metrics import average_precision_per_class
 
 ERROR_TYPES = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
 SPECIAL_ERRORS = ("FP", "FN")
@@ -46,21 +43,6 @@ class ErrorTypes:
     counts: Mapping[str, int]
     per_group: Mapping[str, Mapping[str, float]]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values, for JSON."""
-        groups = {group: dict(values) for group, values in self.per_group.items()}
-        return {"AP50": self.base, "gains": dict(self.gains), "counts": dict(self.counts), "per_group": groups}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ErrorTypes:
-        """Read what `to_dict` gave, also after a way through JSON, which has no NaN."""
-        return cls(
-            number_or_nan(content["AP50"]),
-            numbers_or_nan(content["gains"]),
-            {name: int(count) for name, count in content["counts"].items()},
-            {group: numbers_or_nan(values) for group, values in content["per_group"].items()},
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class _Diagnosis:
@@ -71,64 +53,49 @@ class _Diagnosis:
     correct: npt.NDArray[np.bool_]
     ignored: npt.NDArray[np.bool_]
     kind: npt.NDArray[np.int8]  # position in ERROR_TYPES, or -1
-    repairs: Index  # the box that this detection would find if its error were mended, or -1
+    repairs: Index  # the box that this detection would find if its error were repaired, or -1
     box_labels: npt.NDArray[np.int64]
     box_found: npt.NDArray[np.bool_]
     box_crowd: npt.NDArray[np.bool_]
-    box_missed: npt.NDArray[np.bool_]  # and no error could be mended to find it
+    box_missed: npt.NDArray[np.bool_]  # and no error could be repaired to find it
 
 
 def error_types(
-    detections: Detections,
-    truth: GroundTruth,
-    protocol: EvaluationProtocol | None = None,
-    *,
-    groups: Groups | None = None,
-    masks: Sequence[Any] | None = None,
+    detections: Detections, truth: GroundTruth, matched: MatchedDetections, groups: Groups | None = None
 ) -> ErrorTypes:
     """Find the errors of `detections` and what each kind costs.
 
     Detections of classes that were not verified in an image do not count against the detector, but, as in version
-    1.0.1, they may be the ones that mending a class or place error turns into hits.
+    1.0.1, they may be the ones that repairing a class or place error turns into hits.
 
     Args:
-        detections: Of all images, with those of unverified classes.
+        detections: Within the limits, with those of unverified classes.
         truth: The ground truth.
-        protocol: Its limits apply.
+        matched: Which of them found which box.
         groups: `(F,)` "r", "c" or "f" for each class.
-        masks: Run-length encoded mask of each detection; without it the boxes are compared.
     """
-    rows = rows_within_limits(detections, protocol or EvaluationProtocol())
-    kept = detections.take(rows)
-    kept_masks = None if masks is None else [masks[row] for row in rows]
-    diagnosis = _diagnose(kept, truth, kept_masks)
+    diagnosis = _diagnose(detections, truth, matched)
     per_class = {name: _class_precision(*repaired) for name, repaired in _repaired(diagnosis, truth.num_classes)}
-    everything = np.ones(truth.num_classes, bool)
-    whole = _gains(per_class, everything)
+    whole = _gains(per_class, np.ones(truth.num_classes, bool))
     counts = {name: int((diagnosis.kind == place).sum()) for place, name in enumerate(ERROR_TYPES)}
     counts["Miss"] = int(diagnosis.box_missed.sum())
     by_group = {} if groups is None else {group: _gains(per_class, groups == group) for group in GROUPS}
     return ErrorTypes(whole.pop("AP50"), whole, counts, by_group)
 
 
-def _diagnose(detections: Detections, truth: GroundTruth, masks: Sequence[Any] | None) -> _Diagnosis:
+def _diagnose(detections: Detections, truth: GroundTruth, matched: MatchedDetections) -> _Diagnosis:
     labels = detections.labels.astype(np.int64)
-    detection, box, iou = _overlapping_pairs(detections, truth, masks)
-    in_crowd = np.zeros(len(labels), bool)
-    same = truth.labels[box] == labels[detection]
-    in_crowd[detection[truth.crowd[box] & same & (iou > FOREGROUND_IOU)]] = True
-    real = ~truth.crowd[box]
-    detection, box, iou, same = detection[real], box[real], iou[real], same[real]
-    close = same & (iou >= FOREGROUND_IOU)
-    matched = greedy_matches(detection[close], box[close], len(labels), len(truth.labels))
-    correct = matched >= 0
+    correct, ignored = np.zeros(len(labels), bool), np.ones(len(labels), bool)
+    correct[matched.rows], ignored[matched.rows] = matched.box >= 0, ~matched.counted[0]
     box_found = np.zeros(len(truth.labels), bool)
-    box_found[matched[correct]] = True
+    box_found[matched.box[matched.box >= 0]] = True
 
+    detection, box, iou = _overlapping_pairs(detections, truth)
+    same = truth.labels[box] == labels[detection]
     same_iou, same_box = _best(detection[same], box[same], iou[same], len(labels))
     other_iou, other_box = _best(detection[~same], box[~same], iou[~same], len(labels))
     duplicate = np.zeros(len(labels), bool)
-    duplicate[detection[close & box_found[box]]] = True
+    duplicate[detection[same & (iou >= FOREGROUND_IOU) & box_found[box]]] = True
     away = np.maximum(same_iou, other_iou) <= BACKGROUND_IOU
     place = (same_iou >= BACKGROUND_IOU) & (same_iou <= FOREGROUND_IOU)
     # The order is the rule: the first label that fits.
@@ -143,7 +110,7 @@ def _diagnose(detections: Detections, truth: GroundTruth, masks: Sequence[Any] |
         labels=labels,
         scores=detections.scores.astype(np.float64),
         correct=correct,
-        ignored=~correct & (in_crowd | _not_penalized(detections, truth)),
+        ignored=ignored,
         kind=kind,
         repairs=repairs,
         box_labels=truth.labels,
@@ -153,29 +120,13 @@ def _diagnose(detections: Detections, truth: GroundTruth, masks: Sequence[Any] |
     )
 
 
-def _not_penalized(detections: Detections, truth: GroundTruth) -> npt.NDArray[np.bool_]:
-    place = detections.image_index, detections.labels
-    result = np.zeros(len(detections), bool)
-    if truth.verified is not None:
-        result |= ~truth.verified[place]
-    if truth.not_exhaustive is not None:
-        result |= truth.not_exhaustive[place]
-    return result
-
-
-def _overlapping_pairs(
-    detections: Detections, truth: GroundTruth, masks: Sequence[Any] | None
-) -> tuple[Index, Index, npt.NDArray[np.float64]]:
+def _overlapping_pairs(detections: Detections, truth: GroundTruth) -> tuple[Index, Index, npt.NDArray[np.float64]]:
     """Pairs of any classes in one image that overlap enough to matter; best first for each detection."""
-    overlap = box_overlap(detections, truth) if masks is None else mask_overlap(detections, masks, truth)
-    parts = [
-        (detection[near], box[near], iou[near])
-        for detection, box in _pairs_of_images(detections, truth)
-        for iou in [overlap(detection, box)]
-        for near in [iou >= BACKGROUND_IOU]
-    ]
-    if not parts:
-        return np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0)
+    parts = [(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0))]
+    for detection, box in _pairs_of_images(detections, truth):
+        iou = overlaps(detections, truth, detection, box)
+        near = (iou >= BACKGROUND_IOU) & ~truth.crowd[box]
+        parts.append((detection[near], box[near], iou[near]))
     detection, box, iou = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.lexsort((box, -iou, detection))
     return detection[order], box[order], iou[order]
@@ -211,16 +162,16 @@ _Ranked = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_], npt.N
 
 
 def _repaired(found: _Diagnosis, num_classes: int) -> Iterator[tuple[str, _Ranked]]:
-    """Labels, scores, hits and boxes per class: as they are, and with one kind of error mended at a time."""
+    """Labels, scores, hits and boxes per class: as they are, and with one kind of error repaired at a time."""
     total = np.bincount(found.box_labels[~found.box_crowd], minlength=num_classes)
     counted = ~found.ignored
     yield "AP50", (found.labels[counted], found.scores[counted], found.correct[counted], total)
     for place, name in enumerate(ERROR_TYPES[:-1]):
         wrong = found.kind == place
-        mended = wrong & (found.repairs >= 0)
-        keep = (counted & ~wrong) | mended
-        labels = np.where(mended & (name == "Cls"), np.append(found.box_labels, 0)[found.repairs], found.labels)
-        yield name, (labels[keep], found.scores[keep], (found.correct | mended)[keep], total)
+        repaired = wrong & (found.repairs >= 0)
+        keep = (counted & ~wrong) | repaired
+        labels = np.where(repaired & (name == "Cls"), np.append(found.box_labels, 0)[found.repairs], found.labels)
+        yield name, (labels[keep], found.scores[keep], (found.correct | repaired)[keep], total)
     fewer = total - np.bincount(found.box_labels[found.box_missed], minlength=num_classes)
     yield "Miss", (found.labels[counted], found.scores[counted], found.correct[counted], fewer)
     perfect = found.correct[counted].astype(np.float64)
@@ -233,7 +184,7 @@ def _class_precision(
     labels: npt.NDArray[Any], scores: npt.NDArray[Any], correct: npt.NDArray[np.bool_], boxes: npt.NDArray[Any]
 ) -> npt.NDArray[np.float64]:
     """AP50 of each class; 0 for one with detections only, NaN for one with nothing at all."""
-    order = rank_within_classes(labels, scores)
+    order = np.lexsort((-scores, labels))
     precision = average_precision_per_class(
         labels[order], correct[order], np.ones(len(order), bool), boxes, TIDE_RECALLS
     )
@@ -242,10 +193,7 @@ def _class_precision(
 
 
 def _gains(per_class: Mapping[str, npt.NDArray[np.float64]], classes: npt.NDArray[np.bool_]) -> dict[str, float]:
-    means = {}
-    for name, values in per_class.items():
-        present = values[classes & ~np.isnan(values)]
-        means[name] = float(present.mean()) if len(present) else float("nan")
+    means = {name: mean_of_present(values[classes]) for name, values in per_class.items()}
     base = means["AP50"]
     gains = {name: max(means[name] - base, 0.0) for name in ERROR_TYPES}
     return {"AP50": base, **gains, **{name: means[name] - base for name in SPECIAL_ERRORS}}

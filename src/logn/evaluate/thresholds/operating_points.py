@@ -12,9 +12,8 @@ from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_nam
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.decode.decoder import decode as decode_store
-from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth, refuse_without_objects
+from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth, read_results, refuse_without_objects
 from logn.evaluate.detection.matching import match_detections
-from logn.evaluate.detection.result_file import read_results
 from logn.evaluate.store.store import PredictionStore, is_store
 from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds
 from logn.evaluate.thresholds.fold import DECODED
@@ -134,7 +133,7 @@ def read_detections(
         if affine is not None:
             raise InputError("Expected a prediction store for thresholds after a correction, but got a results file.")
         truth = refuse_without_objects(load_ground_truth(labels, **kinds))
-        detections, _ = read_results(predictions, truth)
+        detections = read_results(predictions, truth)
         floor = float(detections.scores.min(initial=1.0))
         scored = ScoredDetections.of(match_detections(detections, truth, thresholds=overlap), truth, floor)
         return ReadDetections(scored, truth, None, {})
