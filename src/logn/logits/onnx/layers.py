@@ -18,8 +18,6 @@ _CUTS = ("Concat", "Split", "Slice", "Gather", "GatherND", "GatherElements")
 MOVES = frozenset((*_CUTS, "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Dropout"))
 ARITHMETIC = frozenset(("Mul", "Div", "Add", "Sub"))
 LAYERS = frozenset(("Gemm", "MatMul", "Conv"))
-# TensorProto.FLOAT, FLOAT16, DOUBLE and BFLOAT16, written out so that this module loads without onnx.
-FLOAT_TYPES = (1, 10, 11, 16)
 
 Slot = tuple[str, int]  # a node, by the name of its first output, and the position of an input
 
@@ -210,34 +208,12 @@ def _described(
     if shape is None:
         made = source.op_type if source is not None else "an input"
         reason = f"the weight of its {node.op_type} is computed ({made})"
-    elif _is_whole(graph, node.input[1:]):
-        reason = f"the weights of its {node.op_type} are stored as whole numbers"
     elif bias is not None and graph.constant(bias) is None:
         reason = f"the bias of its {node.op_type} is computed"
     else:
         width = shape[0] if node.op_type == "Conv" or attribute(node, "transB", 0) else shape[-1]
-    return LinearLayer(
-        node.output[0],
-        node.op_type,
-        output,
-        weight,
-        bias,
-        bias_node,
-        width,
-        place.factor,
-        place.offset,
-        reason,
-    )
-
-
-def _is_whole(graph: OnnxGraph, names: Any) -> bool:
-    """Whether any of these tensors is stored in whole numbers."""
-    for name in names:
-        while name in graph.producers and graph.producers[name].op_type in MOVES:
-            name = graph.producers[name].input[0]
-        if name in graph.initializers and graph.initializers[name].data_type not in FLOAT_TYPES:
-            return True
-    return False
+    factor, offset = place.factor, place.offset
+    return LinearLayer(node.output[0], node.op_type, output, weight, bias, bias_node, width, factor, offset, reason)
 
 
 def _shape(graph: OnnxGraph, name: str) -> tuple[int, ...] | None:
@@ -258,69 +234,41 @@ def map_layers(model: Any, layers: Sequence[LinearLayer], maps: Mapping[str, tup
         layers: The layers to change, none of them with a `reason` not to.
         maps: Scale and shift of each channel of each layer, by the layer's `node`.
     """
-    graph = OnnxGraph(_copied(model))
+    copy = type(model)()
+    copy.CopyFrom(model)
+    graph = OnnxGraph(copy)
     values: dict[Slot, npt.NDArray[Any]] = {}
     for layer in layers:
         scale, shift = maps[layer.node]
         # The logits are factor * z + offset, and factor * z' + offset has to be their map.
         inner_shift = (scale * layer.offset + shift - layer.offset) / layer.factor
-        values |= _MAPPERS[layer.kind](graph, layer, scale, inner_shift)
+        values |= _mapped(graph, layer, scale, inner_shift)
     _write(graph, values)
     return graph.model
 
 
-def _copied(model: Any) -> Any:
-    copy = type(model)()
-    copy.CopyFrom(model)
-    return copy
-
-
-def _map_gemm(graph: OnnxGraph, layer: LinearLayer, scale: FloatArray, shift: FloatArray) -> dict[Slot, Any]:
-    node = graph.producers[layer.node]
-    weight = _stored(graph, layer.weight)
-    factors = scale[:, None] if attribute(node, "transB", 0) else scale
-    bias = np.zeros(1) if layer.bias is None else attribute(node, "beta", 1.0) * _wide(_stored(graph, layer.bias))
-    _set_attribute(node, "beta", 1.0)
+def _mapped(graph: OnnxGraph, layer: LinearLayer, scale: FloatArray, shift: FloatArray) -> dict[Slot, Any]:
+    """The new weight and bias of a layer, by the slots that they go to; a missing bias is made."""
+    node, weight = graph.producers[layer.node], _stored(graph, layer.weight)
+    channels_first = layer.kind == "Conv" or bool(attribute(node, "transB", 0))
+    factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if channels_first else scale
+    bias = np.zeros(len(scale)) if layer.bias is None else _stored(graph, layer.bias).astype(np.float64)
+    if layer.kind == "Gemm":
+        bias = bias * attribute(node, "beta", 1.0)
+        _set_attribute(node, "beta", 1.0)
+    # A bias that a node of its own adds keeps its shape.
+    shape = bias.shape if bias.size == len(scale) else scale.shape
+    new_bias = bias * scale.reshape(shape) + shift.reshape(shape)
+    product, bias_slot = layer.node, (layer.node, 2)
+    if layer.bias_node is not None:
+        bias_slot = (layer.bias_node, list(graph.producers[layer.bias_node].input).index(str(layer.bias)))
+    elif layer.kind == "MatMul":  # an Add takes over the name of its output
+        insert_after(graph, layer.node, "Add", f"{layer.node}_logn_bias")
+        product, bias_slot = graph.producers[layer.node].input[0], (layer.node, 1)
     return {
-        (layer.node, 1): _rounded(_wide(weight) * factors, weight.dtype, layer.weight),
-        (layer.node, 2): _rounded(bias * scale + shift, weight.dtype, layer.bias or layer.weight),
+        (product, 1): _rounded(weight.astype(np.float64) * factors, weight.dtype, layer.weight),
+        bias_slot: _rounded(new_bias, weight.dtype, layer.bias or layer.weight),
     }
-
-
-def _map_conv(graph: OnnxGraph, layer: LinearLayer, scale: FloatArray, shift: FloatArray) -> dict[Slot, Any]:
-    weight = _stored(graph, layer.weight)
-    factors = scale.reshape(-1, *[1] * (weight.ndim - 1))
-    new_weight = _rounded(_wide(weight) * factors, weight.dtype, layer.weight)
-    if layer.bias_node is not None and layer.bias is not None:  # the bias is added by a node of its own
-        bias = _wide(_stored(graph, layer.bias))
-        new_bias = bias * scale.reshape(bias.shape) + shift.reshape(bias.shape)
-        position = list(graph.producers[layer.bias_node].input).index(layer.bias)
-        return {
-            (layer.node, 1): new_weight,
-            (layer.bias_node, position): _rounded(new_bias, weight.dtype, layer.bias),
-        }
-    bias = np.zeros(len(scale)) if layer.bias is None else _wide(_stored(graph, layer.bias))
-    return {
-        (layer.node, 1): new_weight,
-        (layer.node, 2): _rounded(bias * scale + shift, weight.dtype, layer.bias or layer.weight),
-    }
-
-
-def _map_matmul(graph: OnnxGraph, layer: LinearLayer, scale: FloatArray, shift: FloatArray) -> dict[Slot, Any]:
-    weight = _stored(graph, layer.weight)
-    bias = np.zeros(len(scale)) if layer.bias is None else _wide(_stored(graph, layer.bias))
-    new_bias = _rounded(bias * scale + shift, weight.dtype, layer.bias or layer.weight)
-    if layer.bias_node is None:
-        add, position = insert_after(graph, layer.node, "Add", f"{layer.node}_logn_bias"), 1
-    else:
-        add = layer.bias_node
-        position = list(graph.producers[add].input).index(str(layer.bias))
-    # An Add that was put in takes over the output name of the MatMul.
-    product = graph.producers[add].input[1 - position] if layer.bias_node is None else layer.node
-    return {(product, 1): _rounded(_wide(weight) * scale, weight.dtype, layer.weight), (add, position): new_bias}
-
-
-_MAPPERS = {"Gemm": _map_gemm, "Conv": _map_conv, "MatMul": _map_matmul}
 
 
 def insert_after(graph: OnnxGraph, tensor: str, operator: str, operand: str) -> str:
@@ -414,10 +362,6 @@ def _stored(graph: OnnxGraph, name: str) -> npt.NDArray[Any]:
     if value is None:
         raise InputError(f"Expected `{name}` to be stored in the file, but it is computed.")
     return value
-
-
-def _wide(array: npt.NDArray[Any]) -> FloatArray:
-    return array.astype(np.float64)
 
 
 def _rounded(value: FloatArray, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
