@@ -474,7 +474,7 @@ def test_a_trial_input_that_gives_no_numbers_proves_nothing(tmp_path):
     """NaN equals nothing and differs from nothing: the file was written, as proven to a difference of 0."""
     source = _gemm(tmp_path / "model.onnx")
     feed = {"x": np.full((2, 4), np.nan, np.float32)}
-    with pytest.raises(InputError, match="to give logits on the trial input, but it gave none"):
+    with pytest.raises(InputError, match="to give logits on the trial images, but it gave none"):
         fold_onnx(source, AFFINE, tmp_path / "out.onnx", inputs=feed)
     assert not (tmp_path / "out.onnx").exists()
     feed["x"][1] = 1.0

@@ -446,26 +446,6 @@ def _comparing(
     return hook
 
 
-def check_fold_proof(proof: Proof, name: str) -> Proof:
-    """Refuse a fold whose proof does not hold.
-
-    Example:
-        >>> check_fold_proof(Proof(0.5, 3.0, 3e-4, 10), "best.pt")
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: Expected the corrected `best.pt` to give scale * logit + shift, but it is off by 0.5 at
-        logits of up to 3; nothing was written.
-    """
-    if proof.rows == 0:
-        raise InputError(f"Expected the class layer of `{name}` to run on the images, but it did not.")
-    if not proof.holds:
-        raise InputError(
-            f"Expected the corrected `{name}` to give scale * logit + shift, but it is off by "
-            f"{proof.largest_difference:.3g} at logits of up to {proof.largest_logit:.3g}; nothing was written."
-        )
-    return proof
-
-
 def check_same_weights(found: nn.Module, wanted: nn.Module, name: str) -> None:
     """Refuse a model from a file whose weights are not, bit for bit, those that were to be written.
 

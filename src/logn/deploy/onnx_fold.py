@@ -303,8 +303,7 @@ def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial) -> Proof:
             if tensor.name in file.external:
                 onnx.external_data_helper.set_external_data(tensor, data_name)
         onnx.save_model(folded, str(written))
-        proof = trial.prove(written)
-        _check_proof(proof, file.path)
+        proof = trial.prove(written).checked(str(file.path))
         data = written.parent / data_name
         if data.exists():
             data.chmod(written.stat().st_mode)  # onnx makes it readable for its owner only
@@ -376,16 +375,6 @@ class _Trial:
                 raise InputError(f"Expected the {kind} to stay as they are, {old}, but they became {new}.")
 
 
-def _check_proof(proof: Proof, path: Path) -> None:
-    if proof.rows == 0:
-        raise InputError(f"Expected `{path}` to give logits on the trial input, but it gave none; pass other `inputs`.")
-    if not proof.holds:
-        raise InputError(
-            f"Expected the folded `{path}` to give scale * logit + shift, but it is off by "
-            f"{proof.largest_difference:.3g} at logits of up to {proof.largest_logit:.3g}; nothing was written."
-        )
-
-
 @dataclass(frozen=True)
 class Proof:
     """What the comparison of two models gave.
@@ -406,6 +395,25 @@ class Proof:
     def holds(self) -> bool:
         """Whether the difference is within the tolerance."""
         return self.largest_difference <= self.tolerance
+
+    def checked(self, name: str) -> Proof:
+        """This proof; one that does not hold is refused.
+
+        Example:
+            >>> Proof(0.5, 3.0, 3e-4, 10).checked("best.pt")
+            Traceback (most recent call last):
+            ...
+            logn.errors.InputError: Expected the corrected `best.pt` to give scale * logit + shift, but it is off by
+            0.5 at logits of up to 3; nothing was written.
+        """
+        if self.rows == 0:
+            raise InputError(f"Expected `{name}` to give logits on the trial images, but it gave none; pass others.")
+        if not self.holds:
+            raise InputError(
+                f"Expected the corrected `{name}` to give scale * logit + shift, but it is off by "
+                f"{self.largest_difference:.3g} at logits of up to {self.largest_logit:.3g}; nothing was written."
+            )
+        return self
 
 
 def compare_logits(

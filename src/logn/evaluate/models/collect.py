@@ -101,7 +101,6 @@ class TorchModel:
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
         from logn.deploy.fold import (
-            check_fold_proof,
             check_kept,
             check_same_weights,
             copied_layer,
@@ -128,7 +127,7 @@ class TorchModel:
             check_kept(self.layer, maps[0], before, watch_outputs(written.network, self.layer, lambda: run(written)))
         with evaluation_mode(written.network):
             proof = prove_fold(written.network, self.layer, plain, maps, lambda: run(written))
-        return check_fold_proof(proof, self.name)
+        return proof.checked(self.name)
 
 
 @dataclass

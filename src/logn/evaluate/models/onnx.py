@@ -62,7 +62,6 @@ class OnnxDetector:
         background: Place of the background column: 0 or -1; by default what `like` says, else none.
         num_classes: Columns of the logits, where the search finds several.
         tensor: Name of the tensor that holds the logits, or several, where the search finds several.
-        anchors: Anchors of an SSD, `(rows, 4)`: cx, cy, w, h from 0 to 1; or a `.npy` file of them.
         provider: Where the model runs, by onnxruntime's name.
     """
 
@@ -79,7 +78,6 @@ class OnnxDetector:
         background: int | None = None,
         num_classes: int | None = None,
         tensor: str | Sequence[str] | None = None,
-        anchors: npt.NDArray[Any] | str | os.PathLike[str] | None = None,
         provider: str = "CPUExecutionProvider",
     ) -> None:
         file = read_onnx(path)
@@ -106,11 +104,10 @@ class OnnxDetector:
                 raise chosen_inside(graph, Path(path).name) from error
             raise
         self.name, self.fingerprint = Path(path).name, onnx_digest(file)
-        self._anchors = _read_anchors(anchors)
         exposed = exposing(file.model, self._logits.tensors)
         values = trial_values(file, self._logits, trial) or OnnxSession(exposed, str(path)).run(trial)
-        self._boxes = find_boxes(graph, self._logits, values, name=self.name, has_anchors=self._anchors is not None)
-        decode_boxes(self._boxes, self._boxes.rows(values), self._size, self._anchors, name=self.name)
+        self._boxes = find_boxes(graph, self._logits, values, name=self.name)
+        decode_boxes(self._boxes, self._boxes.rows(values), self._size, name=self.name)
         self._session = OnnxSession(exposed, str(path), provider=provider)
         self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors)))
         found, self.background = description.reading(self._logits.activation or activation, background)
@@ -171,7 +168,7 @@ class OnnxDetector:
                 f"Expected `{self.name}` to give as many boxes as rows of logits for each of {len(part)} images, but "
                 f"got {rows.shape[:2]} and {logits.shape[:2]}."
             )
-        boxes = decode_boxes(self._boxes, rows, self._size, self._anchors, name=self.name)
+        boxes = decode_boxes(self._boxes, rows, self._size, name=self.name)
         objectness = self._boxes.objectness_logits(rows)
         for number, item in enumerate(part):
             yield Proposals(
@@ -219,18 +216,6 @@ def _foreground_names(
     if len(names) != expected:
         raise InputError(f"Expected `class_names` to name the {expected} classes of the model, but got {len(names)}.")
     return names
-
-
-def _read_anchors(anchors: npt.NDArray[Any] | str | os.PathLike[str] | None) -> npt.NDArray[Any] | None:
-    if not isinstance(anchors, str | os.PathLike):
-        return anchors
-    try:
-        found = np.load(anchors, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"Expected `{anchors}` to be a .npy file of anchors, but it cannot be read: {error}."
-        ) from error
-    return np.asarray(found)
 
 
 def _pixels(image: Any) -> npt.NDArray[np.uint8]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
+from logn.logits.arrays import sigmoid, softmax
 from logn.logits.onnx.candidates import ACTIVATIONS
 from logn.logits.onnx.file import OnnxGraph, operators
 from logn.logits.onnx.layers import find_layers
@@ -34,7 +35,6 @@ _CHOOSING = ("NonMaxSuppression", "TopK", "Loop", "Scan", "EfficientNMS_TRT", "B
 _PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (8, 16, 32, 64, 128), (4, 8, 16, 32), (16, 32))
 # The logarithm of a size, in strides, that no image has.
 _LARGEST = 30.0
-_SSD_VARIANCES = (0.1, 0.1, 0.2, 0.2)
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ class BoxLayout:
     Attributes:
         outputs: The outputs that hold boxes, one per level or one for all.
         transposed: Whether they have their rows along the last axis.
-        kind: "centre" (cx, cy, w, h in pixels), "corners", "unit" (cx, cy, w, h from 0 to 1), "grid", "bins" or
-            "anchors".
+        kind: "centre" (cx, cy, w, h in pixels), "corners", "unit" (cx, cy, w, h from 0 to 1), "grid" or "bins".
         first: Column at which a box begins.
         width: How many columns it has: 4, or four times the bins.
         objectness: Its column, or None.
@@ -93,9 +92,7 @@ def _of_images(rows: Array) -> Array:
     return rows[None] if rows.ndim == 2 else rows.reshape(len(rows), -1, rows.shape[-1])
 
 
-def find_boxes(
-    graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], *, name: str, has_anchors: bool = False
-) -> BoxLayout:
+def find_boxes(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], *, name: str) -> BoxLayout:
     """Find the boxes among the outputs of a run.
 
     Args:
@@ -103,7 +100,6 @@ def find_boxes(
         logits: Where its class logits are.
         values: The outputs and the tensors of the logits, from a run.
         name: What error messages call the model.
-        has_anchors: Whether the user gave anchors.
     """
     if graph.outputs and any(values[output].ndim < 2 for output in graph.outputs):
         raise chosen_inside(graph, name)
@@ -111,7 +107,7 @@ def find_boxes(
         found = _joint(graph, logits, values, scores) or _beside(graph, logits, values, scores)
         if found is not None:
             one_image = any(values[name].ndim == 2 for name in (*found.outputs, *logits.tensors))
-            return replace(_with_kind(graph, found, values, has_anchors, logits), one_image=one_image, order=order)
+            return replace(_with_kind(graph, found, values, logits), one_image=one_image, order=order)
     raise chosen_inside(graph, name)
 
 
@@ -133,7 +129,8 @@ def find_objectness(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, A
 def _ordered_scores(logits: OnnxLogits, values: Mapping[str, Array]) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Orders of the levels, and the scores of all rows in that order; of many levels their own order alone."""
     for order in itertools.permutations(range(len(logits.tensors))):
-        yield order, _activated(class_rows(logits, values, order), logits.activation)
+        rows = class_rows(logits, values, order)
+        yield order, {"sigmoid": sigmoid, "softmax": softmax}.get(str(logits.activation), np.asarray)(rows)
         if len(order) > 5:
             return
 
@@ -152,20 +149,6 @@ def chosen_inside(graph: OnnxGraph, name: str) -> InputError:
     return InputError(
         f"Expected the outputs of `{name}` ({shapes}) to hold boxes beside the scores of its classes, but none do."
     )
-
-
-def _activated(rows: Array, activation: str | None) -> Array:
-    if activation == "sigmoid":
-        return _sigmoid(rows)
-    if activation == "softmax":
-        powers = np.exp(rows - rows.max(axis=-1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
-    return rows
-
-
-def _sigmoid(values: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 
 def _as_rows(array: Array, transposed: bool) -> Array:
@@ -234,9 +217,7 @@ def _same(first: Array, second: Array) -> bool:
     return bool(np.allclose(first, second, rtol=tolerance, atol=nearest_zero))
 
 
-def _with_kind(
-    graph: OnnxGraph, layout: BoxLayout, values: Mapping[str, Array], has_anchors: bool, logits: OnnxLogits
-) -> BoxLayout:
+def _with_kind(graph: OnnxGraph, layout: BoxLayout, values: Mapping[str, Array], logits: OnnxLogits) -> BoxLayout:
     """What the numbers of a box mean."""
     if layout.width > 4:
         return replace(layout, kind="bins")
@@ -245,7 +226,7 @@ def _with_kind(
     classes = {layer.node for layer in logits.layers}
     straight = [layer for layer in origin.layers if layer.node not in classes]
     if activated and straight:
-        return replace(layout, kind="anchors" if has_anchors else "grid")
+        return replace(layout, kind="grid")
     if activated and origin.stops:
         return replace(layout, kind="unit")
     if len(layout.outputs) == 1 and layout.rows(values).shape[2] > layout.width:
@@ -255,16 +236,13 @@ def _with_kind(
     return replace(layout, kind="corners" if ordered else "centre")
 
 
-def decode_boxes(
-    layout: BoxLayout, rows: Array, size: tuple[int, int], anchors: Array | None = None, *, name: str = "the model"
-) -> Array:
+def decode_boxes(layout: BoxLayout, rows: Array, size: tuple[int, int], *, name: str = "the model") -> Array:
     """Corners `x1, y1, x2, y2` of each row, in pixels of the input.
 
     Args:
         layout: What the rows hold.
         rows: `(images, rows, columns)`.
         size: Height and width of the input.
-        anchors: `(rows, 4)`: cx, cy, w, h from 0 to 1, where boxes are relative to such.
         name: What error messages call the model.
 
     Example:
@@ -280,8 +258,6 @@ def decode_boxes(
         return _corners(boxes)
     if layout.kind == "unit":
         return _corners(boxes) * scale
-    if layout.kind == "anchors":
-        return _from_anchors(boxes, anchors, name) * scale
     places, strides = _grid(rows.shape[1], size, name)
     if layout.kind == "grid":
         centres = (boxes[..., :2] + places) * strides
@@ -303,16 +279,6 @@ def _corners(boxes: Array) -> Array:
     return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], axis=-1)
 
 
-def _from_anchors(boxes: Array, anchors: Array | None, name: str) -> Array:
-    if anchors is None or anchors.shape != boxes.shape[1:]:
-        shape = None if anchors is None else anchors.shape
-        raise InputError(f"Expected `anchors` of `{name}` to have shape {boxes.shape[1:]}, but got {shape}.")
-    known = anchors.astype(np.float32)
-    variances = np.array(_SSD_VARIANCES, np.float32)
-    centres = known[:, :2] + boxes[..., :2] * variances[:2] * known[:, 2:]
-    return _corners(np.concatenate([centres, _exp(boxes[..., 2:] * variances[2:]) * known[:, 2:]], axis=-1))
-
-
 @functools.lru_cache(maxsize=8)
 def _grid(count: int, size: tuple[int, int], name: str) -> tuple[Array, Array]:
     """Column and row of each place of a pyramid, `(count, 2)`, and the stride of its level, `(count, 1)`."""
@@ -323,7 +289,7 @@ def _grid(count: int, size: tuple[int, int], name: str) -> tuple[Array, Array]:
     else:
         raise InputError(
             f"Expected `{name}` to have a box for each place of a pyramid of strides 8, 16, 32 over an input of "
-            f"{size[0]} x {size[1]}, but it has {count}: boxes relative to anchors need `anchors`."
+            f"{size[0]} x {size[1]}, but it has {count}: export it with boxes in pixels."
         )
     places = [np.stack(np.meshgrid(range(width), range(height)), axis=-1).reshape(-1, 2) for height, width in shapes]
     widths = [np.full((height * width, 1), stride) for (height, width), stride in zip(shapes, strides, strict=True)]
