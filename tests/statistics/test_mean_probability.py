@@ -164,7 +164,7 @@ def test_what_one_side_lacks_is_lost_with_a_word():
     plain = logn.ClassMoments(3, mean_probability=False)
     plain.update(rows)
     for first, second in ((moments_of(rows), plain), (copy.copy(plain), moments_of(rows))):
-        with pytest.warns(logn.LogNWarning, match=r"holds no mean probability .*`--prior`"):
+        with pytest.warns(logn.LogNWarning, match="holds no mean probability"):
             first.merge(second)
         assert first.mean_probability is None
 
