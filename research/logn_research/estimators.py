@@ -81,8 +81,6 @@ class MovingAverage:
             "count": count,
             "mean": mean,
             "m2": np.maximum(variance, 0.0) * (count - 1.0),
-            "within_variance_sum": np.maximum(variance, 0.0) * self._batches,
-            "batches": np.full_like(mean, self._batches),
             "skipped": np.zeros_like(mean),
         }
         return ClassMoments.from_arrays(arrays, _with_estimator(self._exact.metadata, "moving average"))
@@ -133,7 +131,7 @@ class PositiveMoments:
         """The statistics so far; the population names the estimator."""
         own = self._own.to_arrays()
         arrays = self._all.to_arrays()
-        arrays |= {name: own[name] for name in ("count", "mean", "m2", "within_variance_sum", "batches")}
+        arrays |= {name: own[name] for name in ("count", "mean", "m2")}
         kind = "recognised positives" if self._require_correct else "positives"
         return ClassMoments.from_arrays(arrays, _with_estimator(self._all.metadata, kind))
 

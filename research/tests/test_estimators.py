@@ -64,8 +64,6 @@ def test_a_bias_correction_removes_any_start_and_single_rows_are_left_out():
     np.testing.assert_allclose(moments.mean, (0.9 * X[:2].mean(axis=0) + X[2:].mean(axis=0)) / 1.9, atol=1e-12)
     variances = X[:2].var(axis=0, ddof=1), X[2:].var(axis=0, ddof=1)
     np.testing.assert_allclose(moments.variance, (0.9 * variances[0] + variances[1]) / 1.9, atol=1e-12)
-    # It never sees the variance between batches, so its own is the one within them.
-    np.testing.assert_allclose(moments.within_batch_variance, moments.variance, atol=1e-12)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 2.0])
@@ -104,15 +102,6 @@ def test_a_batch_without_a_sample_that_counts_changes_nothing(correct):
     after = positives.moments()
     assert before.count.tolist() == after.count.tolist() == [1, 1 if correct else 2, 0]
     np.testing.assert_array_equal(after.mean, before.mean)
-
-
-def test_the_variance_within_batches_is_over_those_with_two_samples_of_the_class():
-    positives = PositiveMoments(2)
-    for values in ([1.0, 3.0], [10.0], [0.0, 2.0, 4.0]):
-        positives.update(np.array([[value, 0.0] for value in values]), [0] * len(values))
-    moments = positives.moments()
-    assert moments.within_batch_variance[0] == pytest.approx((2.0 + 4.0) / 2)
-    assert moments.variance[0] == pytest.approx(np.var([1.0, 3.0, 10.0, 0.0, 2.0, 4.0], ddof=1))
 
 
 @given(

@@ -82,14 +82,6 @@ def test_a_constant_logit_follows_the_papers_eps():
     assert affine(np.array([1.1, 0.5]))[0] == pytest.approx(31.6228, abs=1e-3)
 
 
-def test_within_batch_variance_beside_the_pooled_one():
-    moments = logn.ClassMoments(4)
-    moments.update(X[:2])
-    moments.update(X[2:])
-    np.testing.assert_allclose(moments.within_batch_variance, [2.0, 0.3125, 3.3125, 2.5], atol=1e-12)
-    np.testing.assert_allclose(moments.variance, [1.666667, 0.729167, 2.229167, 1.666667], atol=1e-6)
-
-
 def test_merging_three_rows_and_one():
     first, second = logn.ClassMoments(4), logn.ClassMoments(4)
     first.update(X[:3])

@@ -87,18 +87,6 @@ def test_many_batches_lose_no_digits(seed, distance, step):
     # What float64 itself has left of a value that is so many standard deviations from zero.
     tolerance = 1e-11 + 1e-15 * distance
     np.testing.assert_allclose(moments.variance, exact.var(axis=0, ddof=1), rtol=tolerance)
-    within = np.var(batches, axis=1, ddof=1).mean(axis=0)
-    np.testing.assert_allclose(moments.within_batch_variance, within, rtol=tolerance + 1e-15 * scale)
-
-
-@given(seed=SEEDS, sizes=st.lists(st.sampled_from([1, 2, 5, 300, 9000]), min_size=1, max_size=8), distance=DISTANCES)
-@settings(max_examples=40, deadline=None)
-def test_the_variance_within_batches_of_any_sizes(seed, sizes, distance):
-    batches = [draw_rows(seed + index, (size, 4), distance, 1.0, np.float32) for index, size in enumerate(sizes)]
-    moments = moments_of(batches, 4)
-    variances = [batch.astype(np.float64).var(axis=0, ddof=1) for batch in batches if len(batch) > 1]
-    expected = np.mean(variances, axis=0) if variances else np.full(4, np.nan)
-    np.testing.assert_allclose(moments.within_batch_variance, expected, rtol=1e-5, atol=1e-9)
 
 
 @given(
@@ -124,9 +112,6 @@ def assert_as_in_float64(moments, batches):
     spread = exact.std(axis=0) + 1e-7 * np.abs(exact).max()
     assert (np.abs(moments.mean - exact.mean(axis=0)) <= 1e-5 * spread).all()
     np.testing.assert_allclose(moments.variance, exact.var(axis=0, ddof=1), rtol=1e-5, atol=1e-12)
-    variances = [batch.astype(np.float64).var(axis=0, ddof=1) for batch in batches if len(batch) > 1]
-    if variances:
-        np.testing.assert_allclose(moments.within_batch_variance, np.mean(variances, axis=0), rtol=2e-5, atol=1e-12)
 
 
 def test_single_rows_do_not_vouch_for_large_narrow_batches():
@@ -159,7 +144,7 @@ def test_reading_in_between_changes_not_a_digit(seed, batches, read_at):
         curious.update(batch)
         if index == read_at:
             assert f"rows={7 * (index + 1)}" in repr(curious)
-            _ = curious.count, curious.mean, curious.variance, curious.within_batch_variance, curious.skipped
+            _ = curious.count, curious.mean, curious.variance, curious.skipped
             logn.ClassMoments(3).merge(curious)
     assert_identical(quiet, curious)
 

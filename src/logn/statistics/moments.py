@@ -145,8 +145,7 @@ class ClassMoments:
 
     Any split of the data into batches, shards, ranks or machines, merged in any order, gives the same result: to the
     last digits of float64, or where large batches are float32 to some millionths of a variance, as float32 is summed
-    in short runs. One call of `update` is one batch; the mean of the variances within batches, which is what the
-    paper's moving average tends to, is kept beside the pooled variance.
+    in short runs.
 
     Args:
         num_columns: Columns of the logits, the background included.
@@ -324,7 +323,7 @@ class ClassMoments:
 
     @property
     def variance(self) -> FloatArray:
-        """Unbiased variance, pooled over all batches; NaN where fewer than two values were seen."""
+        """Unbiased variance; NaN where fewer than two values were seen."""
         seen = self._sums.totals
         return np.divide(seen.m2, seen.count - 1, out=np.full_like(seen.m2, np.nan), where=seen.count > 1)
 
@@ -332,13 +331,6 @@ class ClassMoments:
     def std(self) -> FloatArray:
         """Square root of the variance."""
         return np.sqrt(self.variance)
-
-    @property
-    def within_batch_variance(self) -> FloatArray:
-        """Mean over the batches of the unbiased variance within each; NaN where no batch had two values."""
-        seen = self._sums.totals
-        unknown = np.full_like(seen.m2, np.nan)
-        return np.divide(seen.within_variance_sum, seen.batches, out=unknown, where=seen.batches > 0)
 
     @property
     def skipped(self) -> FloatArray:

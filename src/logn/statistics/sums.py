@@ -16,8 +16,8 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.logits.arrays import FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
 
-VECTORS = ("count", "mean", "m2", "within_variance_sum", "batches", "skipped")
-WHOLE_NUMBERS = ("count", "batches", "skipped")
+VECTORS = ("count", "mean", "m2", "skipped")
+WHOLE_NUMBERS = ("count", "skipped")
 ACTIVATIONS = ("softmax", "sigmoid")
 # Batches of at most this many values are summed in float64 throughout: their speed does not matter.
 SMALL_BATCH = 2**15
@@ -38,10 +38,10 @@ PROBABILITY_ROWS = "probability_rows"
 
 @dataclass(frozen=True)
 class Totals:
-    """What was seen of each column: count, mean, M2 (sum of squared deviations), and figures of the batches.
+    """What was seen of each column: count, mean, M2 (sum of squared deviations), and values that were left out.
 
     Example:
-        >>> first, second = (Totals.of_batch(np.ones(1), np.array([mean]), np.zeros(1)) for mean in (2.0, 4.0))
+        >>> first, second = (Totals(np.ones(1), np.array([mean]), np.zeros(1), np.zeros(1)) for mean in (2.0, 4.0))
         >>> both = first.merged(second)
         >>> both.count.tolist(), both.mean.tolist(), both.m2.tolist()
         ([2.0], [3.0], [2.0])
@@ -50,23 +50,12 @@ class Totals:
     count: FloatArray
     mean: FloatArray
     m2: FloatArray
-    within_variance_sum: FloatArray
-    batches: FloatArray
     skipped: FloatArray
 
     @classmethod
     def zeros(cls, num_columns: int) -> Totals:
         """Totals of no rows."""
         return cls(*(np.zeros(num_columns) for _ in VECTORS))
-
-    @classmethod
-    def of_batch(cls, count: FloatArray, mean: FloatArray, m2: FloatArray, skipped: FloatArray | None = None) -> Totals:
-        """Totals of one batch, in which each column may have its own count."""
-        # M2 is 0 where there are fewer than two values.
-        within = m2 / np.maximum(count - 1.0, 1.0)
-        return cls(
-            count, mean, m2, within, (count > 1.0).astype(np.float64), np.zeros_like(m2) if skipped is None else skipped
-        )
 
     def merged(self, other: Totals) -> Totals:
         """Totals of both (the pairwise update of Chan, Golub and LeVeque)."""
@@ -77,8 +66,6 @@ class Totals:
             count=count,
             mean=self.mean + delta * share,
             m2=self.m2 + other.m2 + delta * delta * self.count * share,
-            within_variance_sum=self.within_variance_sum + other.within_variance_sum,
-            batches=self.batches + other.batches,
             skipped=self.skipped + other.skipped,
         )
 
@@ -87,7 +74,7 @@ class Totals:
         """Totals of at least one part, added in a tree: at most one sum of each size 1, 2, 4, … is held.
 
         Example:
-            >>> parts = (Totals.of_batch(np.ones(1), np.array([mean]), np.zeros(1)) for mean in (2.0, 4.0, 9.0))
+            >>> parts = (Totals(np.ones(1), np.array([mean]), np.zeros(1), np.zeros(1)) for mean in (2.0, 4.0, 9.0))
             >>> Totals.merged_all(parts).mean.tolist()
             [5.0]
         """
@@ -137,7 +124,7 @@ class RunningSums:
         finite = bool(np.isfinite(m2.sum()))
         if finite:
             mean = total / count if pilot is None else pilot + total / count
-            batch = Totals.of_batch(np.full_like(m2, count), mean, np.maximum(m2, 0.0))
+            batch = Totals(np.full_like(m2, count), mean, np.maximum(m2, 0.0), np.zeros_like(m2))
             self._pilot = pilot
         else:
             batch = _careful_totals(rows, nonfinite)
@@ -225,7 +212,7 @@ def _careful_totals(rows: npt.NDArray[Any], nonfinite: str) -> Totals:
     for block in row_blocks(rows, block_rows):
         deviation = np.where(np.isfinite(block), block, mean).astype(np.float64) - mean
         m2 += (deviation * deviation).sum(axis=0)
-    return Totals.of_batch(count, mean, m2, skipped=len(rows) - count)
+    return Totals(count, mean, m2, skipped=len(rows) - count)
 
 
 class ProbabilitySums:
