@@ -26,7 +26,7 @@ from logn.logits.onnx.file import (
     onnx_digest,
     read_onnx,
 )
-from logn.logits.onnx.images import completed, image_input, other_inputs, settle, size_for_images
+from logn.logits.onnx.images import completed, image_input, other_inputs, require_size, settle
 from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.statistics.record import SAMPLE_ROWS
@@ -109,9 +109,9 @@ def record_onnx(
         model_path: The ONNX file, or one that was read.
         images: Folder of images, or a list of image files.
         preprocessing: How they become inputs; size, layout and type are taken from the model where it states them. By
-            default what `like` says, else what the file says of itself: Ultralytics' metadata, or a
-            `preprocessor_config.json` beside it; else RGB from 0 to 1, stretched to the model's size or, where that is
-            open, to the nearest common size that it runs at.
+            default what `like` says, else what the file says of itself in its metadata, or a
+            `preprocessor_config.json` beside it; else RGB from 0 to 1, stretched to the model's size. A size that the
+            model leaves open and nothing says is asked for.
         like: The name of a preset of `logn.logits.images`, such as "yolox".
         tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
         num_classes: Columns of the logits, the background included, where the search finds several.
@@ -143,15 +143,8 @@ def record_onnx(
     file, paths = read_onnx(model_path), select_images(images, max_images)
     settled, description = settle(file, like)
     if preprocessing is None:
-        preprocessing = size_for_images(file, settled, paths)
-        if preprocessing != settled:
-            height, width = preprocessing.size or (0, 0)
-            warnings.warn(
-                f"`{file.path}` does not state its image size: images are resized to {height} x {width}, the nearest "
-                "common size that it runs at; give its `size` if it is another.",
-                LogNWarning,
-                stacklevel=2,
-            )
+        require_size(file, settled)
+        preprocessing = settled
     batches = plan_batches(file.inputs, preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.classes.tables import read_class_names
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError
 from logn.logits.arrays import is_torch_tensor
 from logn.logits.images import PRESETS, Placement, Preprocessing
 from logn.logits.onnx.boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.logits.onnx.file import (
     SUPPRESSION,
     Arrays,
-    OnnxFile,
     OnnxSession,
     exposing,
     model_inputs,
@@ -28,12 +26,9 @@ from logn.logits.onnx.file import (
     random_inputs,
     read_onnx,
 )
-from logn.logits.onnx.images import at_size, completed, image_input, nearest_size, other_inputs, settle
+from logn.logits.onnx.images import at_size, completed, image_input, other_inputs, require_size, settle
 from logn.logits.onnx.locate import locate_onnx_logits, trial_values, wanted_of
 from logn.logits.proposals import Postprocessing, Proposals
-
-# Detectors that say nothing of their size are mostly made for this one.
-USUAL_SIDE = 640
 
 
 class Prepared(NamedTuple):
@@ -91,7 +86,10 @@ class OnnxDetector:
         specs = model_inputs(file.model)
         self._image = image_input(specs)
         self.preprocessing = settled if preprocessing is None else completed(preprocessing, self._image)
-        self._size = self._settle_size(file)
+        require_size(file, self.preprocessing)
+        if self.preprocessing.size is None:
+            raise InputError(f"Expected `size` for `{path}`, whose boxes are in pixels of its input.")
+        self._size = self.preprocessing.size
         self._others = [spec for spec in specs if spec is not self._image]
         names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
         wanted = wanted_of(description, num_classes, names, activation, has_background=background is not None)
@@ -118,22 +116,6 @@ class OnnxDetector:
             class_names, description.names_of(columns, self.background), columns, self.background
         )
         self.postprocessing = Postprocessing() if preset is None else preset.postprocessing
-
-    def _settle_size(self, file: OnnxFile) -> tuple[int, int]:
-        """Height and width of the input; what nobody says is found out by a run, and said."""
-        if self.preprocessing.size is None:
-            self.preprocessing = nearest_size(file, self.preprocessing, USUAL_SIDE)
-            size = self.preprocessing.size
-            if size is None:
-                raise InputError(f"Expected `size` for `{file.path}`, which leaves it open.")
-            warnings.warn(
-                f"Nothing says which size `{file.path}` was made for: it runs at {size[0]} x {size[1]}, which is taken;"
-                " give its `size` if it is another.",
-                LogNWarning,
-                stacklevel=3,
-            )
-            return size
-        return self.preprocessing.size
 
     def prepare(self, image: npt.NDArray[np.uint8]) -> Prepared:
         """An RGB image `(height, width, 3)` as `propose` takes it; may run in another thread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, preprocessing_in_words
 from logn.logits.images import PRESETS, Preprocessing
 from logn.logits.onnx.file import OnnxFile, read_onnx
-from logn.logits.onnx.images import Description, settle, size_for_images
+from logn.logits.onnx.images import Description, require_size, settle
 from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import plan_batches, record_onnx
 
@@ -81,10 +81,6 @@ class OnnxModel:
     ) -> tuple[ClassMoments, ...]:
         """Run it over the images once."""
         hints, left_out = self.hints, list[Path]()
-        preprocessing = size_for_images(self.file, self.preprocessing, images.paths)
-        if preprocessing != self.preprocessing:
-            self.preprocessing = preprocessing
-            self.traits = replace(self.traits, preprocessing=preprocessing_in_words(preprocessing))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* could not be read", category=LogNWarning)
             moments = record_onnx(
@@ -134,6 +130,7 @@ def open_onnx(path: Path, like: str | None, given: Mapping[str, Any], hints: Log
             f"{', '.join(PRESETS)}; or the points of it one by one (`--size`, `--resize`, `--mean`, `--std`, "
             "`--max-value`, `--channels`)."
         )
+    require_size(file, preprocessing)
     said = f" ({description.source})" if description.source else ""
     producer = f", {file.model.producer_name}" if file.model.producer_name else ""
     traits = Traits(f"ONNX{producer}", preprocessing_in_words(preprocessing) + said, ".onnx")

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError
-from logn.logits.images import PRESETS, Preprocessing, Preset, parse_preprocessing, preset_named, read_rgb
-from logn.logits.onnx.file import Arrays, InputSpec, OnnxFile, OnnxSession, model_inputs, random_inputs, with_shapes
+from logn.logits.images import PRESETS, Preprocessing, Preset, parse_preprocessing, preset_named
+from logn.logits.onnx.file import Arrays, InputSpec, OnnxFile, with_shapes
 from logn.logits.proposals import Postprocessing
 from logn.strict_json import parse_json
 
 # What Hugging Face writes beside a model.
 PROCESSOR_FILE = "preprocessor_config.json"
-# Sides that models are commonly made for.
-COMMON_SIZES = (224, 256, 320, 416, 512, 640)
 _BACKGROUNDS = {"first": 0, "last": -1, "none": None}
 # Image processors of transformers, by how their names begin, and the preset of the models that they go with.
 _PROCESSORS = {
@@ -140,7 +138,7 @@ def settle(file: OnnxFile, like: str | None = None, **given: Any) -> tuple[Prepr
         **given: Fields of `Preprocessing`; None stands for those that are not given.
     """
     description = describe(file, like)
-    image = image_input(model_inputs(file.model))
+    image = image_input(file.inputs)
     base = Preprocessing() if description.preset is None else description.preset.preprocessing
     if _fixed_size(image, given.get("layout") or base.layout) is not None:
         base = replace(base, size=None)  # the preset's is for models that leave it open
@@ -161,39 +159,13 @@ def at_size(specs: Sequence[InputSpec], image: InputSpec, size: tuple[int, int],
     return with_shapes(specs, given)
 
 
-def nearest_size(file: OnnxFile, preprocessing: Preprocessing, side: int) -> Preprocessing:
-    """Where nobody says a size: the common one nearest to `side` that the model runs at.
-
-    A model without a batch axis keeps the images as they are: it brings them to its size itself, as torchvision's do.
-    """
-    specs = model_inputs(file.model)
-    image = image_input(specs)
-    if preprocessing.size is not None or len(image.shape) != 4:
-        return preprocessing
-    layout = _layout(image, preprocessing.layout)
-    declared = [image.shape[axis] for axis in _image_axes(layout)]
-    session = OnnxSession(file.model, str(file.path), optimised=False)
-    failure: InputError | None = None
-    for common in sorted(COMMON_SIZES, key=lambda common: abs(common - side)):
-        height, width = (length if isinstance(length, int) else common for length in declared)
-        try:
-            session.run(random_inputs(at_size(specs, image, (height, width), layout)))
-        except InputError as error:
-            failure = failure or error
-            continue
-        return replace(preprocessing, size=(height, width))
-    raise InputError(f"{str(failure).rstrip('.')}; give its `size`.")
-
-
-def size_for_images(file: OnnxFile, preprocessing: Preprocessing, paths: Sequence[Path]) -> Preprocessing:
-    """`nearest_size` to the longer side of the first image that can be read."""
-    for path in paths if preprocessing.size is None else ():
-        try:
-            height, width = read_rgb(path).shape[:2]
-        except InputError:
-            continue  # who reads the images says what is wrong with it
-        return nearest_size(file, preprocessing, max(height, width))
-    return preprocessing
+def require_size(file: OnnxFile, preprocessing: Preprocessing) -> None:
+    """Refuse to guess the size of a model that leaves it open; one without a batch axis scales its images itself."""
+    if preprocessing.size is None and len(image_input(file.inputs).shape) == 4:
+        raise InputError(
+            f"Expected `size` for `{file.path}`, which leaves it open: say the height and width that it was trained "
+            "at (`--size`), or write them as `imgsz` into the metadata of the file."
+        )
 
 
 def _fixed_size(image: InputSpec, layout: str | None) -> tuple[int, int] | None:
