@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.files import write_text
-from logn_research.evidence import deployment_prior, operating_points
+from logn_research.evidence import deployment_prior, operating_points, thresholds
 
 ROOT = Path(__file__).parents[1]
 Rows = Sequence[Sequence[str]]
@@ -186,6 +186,7 @@ def _accuracy_cells(row: Mapping[str, Any], before: Mapping[str, Any], has_paper
 TABLES: dict[str, Callable[[Any], str]] = {
     "deployment-prior": deployment_prior.results,
     "operating-points": operating_points.results,
+    "thresholds": thresholds.results,
 }
 _BLOCK = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->\n)", flags=re.S)
 

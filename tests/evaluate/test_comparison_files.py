@@ -26,12 +26,12 @@ from logn.evaluate.comparison.comparison import (
     Provenance,
 )
 from logn.evaluate.comparison.method_fitting import ScoresAsLogits, UnsavedMap
+from logn.evaluate.comparison.threshold_curve import ThresholdCurve
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.gallery import GalleryImage, Mark, ReportDetails, score_histogram
 from logn.evaluate.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
-from logn.evaluate.thresholds.curve import ThresholdCurve
 
 VALUES = st.floats(-2, 2) | st.just(math.nan)
 TEXTS = st.text(max_size=12)

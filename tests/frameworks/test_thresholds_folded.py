@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import logn
-from logn.evaluate.thresholds.model_files import fold_thresholds
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
+from logn.thresholds import fold_thresholds
 
 CLASSES = 5
 NAMES = ("car", "person", "bus", "cat", "dog")

@@ -20,11 +20,11 @@ from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import CompareSettings, Comparison
+from logn.evaluate.comparison.threshold_curve import describe_threshold
 from logn.evaluate.decode.decoder import decode
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.gallery import GalleryImage, Mark, ReportDetails, ScoreHistogram
 from logn.evaluate.detection.metrics import RecallAtCount
-from logn.evaluate.thresholds.curve import describe_threshold
 from logn.report.page import NotShown, PageData, render_page, write_report
 from logn.report.page_classes import ChangedClasses, ClassRow, StatisticsCharts
 from logn.report.page_gallery import Gallery, GalleryPart, Key, Picture, View, gallery

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from logn.errors import InputError
 from logn.evaluate.comparison.comparison import Comparison, MethodResult
-from logn.evaluate.thresholds.curve import ThresholdCurve, describe_threshold
+from logn.evaluate.comparison.threshold_curve import ThresholdCurve, describe_threshold
 from logn.report.svg_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, number, symbol_path
 
 # More classes than this would be a page of their own: those with the most objects are shown.

@@ -76,7 +76,7 @@ def fold(
 
 
 def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_json: bool, **given: Any) -> None:
-    from logn.evaluate.thresholds.model_files import fold_thresholds
+    from logn.thresholds import fold_thresholds
 
     done = fold_thresholds(model, thresholds, output, at=at, overwrite=True, **given)
     if as_json:

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from logn import __version__
 from logn.errors import InputError
 from logn.evaluate.classification.metrics import ConfusedPair, Reliability
+from logn.evaluate.comparison.threshold_curve import ThresholdCurve
 from logn.evaluate.decode.detections import DecodeSettings
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.gallery import ReportDetails
 from logn.evaluate.detection.metrics import EvaluationProtocol, RecallAtCount
 from logn.evaluate.detection.tide import ErrorTypes
-from logn.evaluate.thresholds.curve import ThresholdCurve
 from logn.statistics.moments import ClassMoments
 
 DETECTION, CLASSIFICATION = "detection", "classification"

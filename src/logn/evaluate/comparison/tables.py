@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from logn.errors import InputError
 from logn.evaluate.classification.truth import SHOTS
 from logn.evaluate.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
+from logn.evaluate.comparison.threshold_curve import describe_threshold
 from logn.evaluate.detection.bootstrap import Interval
 from logn.evaluate.detection.metrics import SHOWN_AT, recall_name
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
-from logn.evaluate.thresholds.curve import describe_threshold
 from logn.table import USUAL, TextStyle, write_table
 
 FORMATS = ("table", "markdown")

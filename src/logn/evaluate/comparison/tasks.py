@@ -40,6 +40,7 @@ from logn.evaluate.comparison.comparison import (
     describe_statistics,
 )
 from logn.evaluate.comparison.method_fitting import LogitMap, aligned_counts
+from logn.evaluate.comparison.threshold_curve import ThresholdCurve
 from logn.evaluate.decode.decoder import Purpose, available_processors, decode_for
 from logn.evaluate.decode.detections import Detections, Skipped
 from logn.evaluate.detection.bootstrap import DrawnMethod, draw_methods
@@ -70,7 +71,6 @@ from logn.evaluate.detection.metrics import (
 )
 from logn.evaluate.detection.tide import error_types
 from logn.evaluate.store.store import PredictionStore, StoreHeader
-from logn.evaluate.thresholds.curve import ThresholdCurve
 from logn.labels.annotation_columns import fingerprint_images, image_names
 from logn.labels.sources import find_labels
 from logn.logits.arrays import FloatArray, foreground_columns
