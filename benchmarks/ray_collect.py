@@ -71,7 +71,9 @@ def over_ray(
 ) -> logn.ClassMoments:
     blocks = max(workers, len(paths) // BLOCK)
     rows = ray.data.from_items([{"path": str(path)} for path in paths], override_num_blocks=blocks)
-    return logn.ray.collect(rows, partial(make_model, clocks), batch=batch, workers=workers, progress=done)
+    return logn.ray.collect(
+        rows, partial(make_model, clocks), like=as_tensor, batch=batch, workers=workers, progress=done
+    )
 
 
 def compare(images: int, workers: int, batch: int) -> None:
@@ -111,7 +113,7 @@ def pictures(batch: dict[str, Any]) -> dict[str, Any]:
 def drive(images: int) -> None:
     """Collect from so many small pictures and print the peak of this process."""
     rows = ray.data.range(images, override_num_blocks=images // BLOCK).map_batches(pictures)
-    moments = logn.ray.collect(rows, make_small, logn.LogitLayer("1"), workers=1)
+    moments = logn.ray.collect(rows, make_small, like=as_tensor, layer=logn.LogitLayer("1"), workers=1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{int(moments.count[0]):,} images in {images // BLOCK:,} blocks: the driver has {peak:,.0f} MB at its peak")
 

@@ -35,7 +35,7 @@ def over_ray(folder: str, path: str) -> None:
     import ray
 
     images = ray.data.read_binary_files(folder, include_paths=True)
-    moments = logn.ray.collect(images, make_model, preprocess=preprocess, batch=32, skip_unreadable=True)
+    moments = logn.ray.collect(images, make_model, like=preprocess, batch=32)
     moments.save(path)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.labels.dataset import DetectionDataset
 from logn.logits.proposals import Proposals
+from logn_research.datasets.sample_dataset import SampleDataset
 
 LEAST_OVERLAP = 0.5
 
@@ -39,7 +39,7 @@ def assign(proposals: npt.NDArray[Any], boxes: npt.NDArray[Any], labels: npt.NDA
 
 
 def classes_of(
-    proposals: Proposals, dataset: DetectionDataset, index: int, background: int | None
+    proposals: Proposals, dataset: SampleDataset, index: int, background: int | None
 ) -> npt.NDArray[np.int64]:
     """The foreground class of each proposal of an image; -1 for those of none.
 
@@ -58,7 +58,7 @@ def classes_of(
 
 
 def columns_of(
-    proposals: Proposals, dataset: DetectionDataset, index: int, background: int | None
+    proposals: Proposals, dataset: SampleDataset, index: int, background: int | None
 ) -> npt.NDArray[np.int64]:
     """The column of the class of each proposal; -1 for those of none."""
     classes = classes_of(proposals, dataset, index, background)

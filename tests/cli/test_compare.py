@@ -11,7 +11,7 @@ from logn.errors import LogNWarning
 from logn.evaluate.comparison.compare import compare as compare_in_python
 from logn.evaluate.comparison.comparison import CompareSettings
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
-from logn.labels.annotation_columns import fingerprint_images
+from logn.labels.annotations import fingerprint_images
 from logn.logits.proposals import Proposals
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 

@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from logn.calibrators.affine import ClassAffine
+from logn.errors import LogNWarning
 from logn.logits.onnx.file import exposing
 from logn.statistics.moments import ClassMoments
 
@@ -84,8 +85,6 @@ def test_an_onnx_file(run, tmp_path, model, images):
     old, new = (1 / (1 + np.exp(-values)) for values in (rows, affine(rows)))
     assert (new > change["matching"]).sum() <= (old > 0.2).sum() <= (new >= change["matching"]).sum()
     assert (old > 0.2).sum() > 100
-    assert change["before"] == pytest.approx((old > 0.2).sum() / len(rows) * 256)
-    assert change["after"] == pytest.approx((new > 0.2).sum() / len(rows) * 256)
 
 
 @pytest.mark.parametrize("width", [60, 100])
@@ -154,11 +153,10 @@ def test_a_correction_in_a_file(run, tmp_path, model, images):
 
 def test_images_that_cannot_be_read_are_left_out_with_a_warning(run, tmp_path, model, images):
     (images / "00.png").write_bytes(b"no picture")
-    done = run("correct", model, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx", "--json")
+    with pytest.warns(LogNWarning, match="1 of 12 images could not be read and were left out: `.*00.png`"):
+        done = run("correct", model, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx", "--json")
     assert (done.code, done.json["images"]) == (0, 11)
     assert done.json["unreadable"] == [str(images / "00.png")]
-    assert "1 of 12 images could not be read and were left out" in done.json["warnings"][0]
-    assert f"Warning: {done.json['warnings'][0]}" in done.err
 
 
 FUNCTION = """
@@ -229,7 +227,7 @@ def test_a_function_that_returns_a_classifier(run, tmp_path, images, functions):
 
 def test_a_function_that_returns_a_detector_of_a_known_framework(run, tmp_path, images, functions):
     out = tmp_path / "corrected.safetensors"
-    options = ("--images", images, "--max-images", "3", "--method", "recommended", "-o", out, "--json")
+    options = ("--images", images, "--max-images", "3", "--method", "logn", "-o", out, "--json")
     done = run("correct", f"{functions}:detector", *options)
     assert (done.code, done.json["framework"], done.json["background"]) == (0, "torchvision, SSD", 0)
     assert done.json["num_classes"] == 5
@@ -255,7 +253,7 @@ def test_a_function_that_returns_a_detector_of_a_known_framework(run, tmp_path, 
         ("gone --images train -o out.onnx", "to be an `.onnx` file, a Hugging Face folder"),
         ("empty --images train -o x", "but it is none of these"),
         ("w.safetensors --images train -o out.onnx", "weights without a model"),
-        ("{functions}:detector --images train --tensor z -o x.safetensors", "only with an ONNX file"),
+        ("{functions}:detector --images train --tensor z -o x.safetensors", "Expected no `tensor` for"),
         ("{functions}:gone {given} -o x.safetensors", "be a function that can be imported"),
         ("half_written_models:classifier {given} -o x.safetensors", "'(' was never closed (half_written_models.py"),
         ("{functions}:nothing {given} -o x.safetensors", "to return a torch module, but got dict"),

@@ -9,6 +9,7 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
+import logn
 from logn.calibrators.affine import ClassAffine
 from logn.evaluate.store.store import PredictionStore
 from logn.statistics.moments import ClassMoments
@@ -85,9 +86,9 @@ def test_only_the_images_that_annotations_list_are_taken(run, refused, tmp_path,
 def test_images_that_cannot_be_read_are_left_out_with_a_warning(run, refused, tmp_path, model, images):
     collect = ("collect", model, "--images", images, "--like", "imagenet", "-o", tmp_path / "stats.safetensors")
     (images / "3b.png").write_bytes(b"no image")
-    result = run(*collect, "--json")
+    with pytest.warns(logn.LogNWarning, match="1 of 7 images could not be read and were left out: `.*3b.png`"):
+        result = run(*collect, "--json")
     assert (result.json["images"], result.json["unreadable"]) == (6, [str(images / "3b.png")])
-    assert f"Warning: 1 image could not be read: `{images / '3b.png'}`." in result.err
     for path in images.iterdir():
         path.write_bytes(b"no image")
     assert "images that can be read, but none of 7 can" in refused(*collect)
@@ -148,7 +149,7 @@ def two_heads(path):
         ("collect model.onnx --images images", "Expected `like` for `model.onnx`"),
         ("collect model.onnx --images images --like yolo", "Expected `like` to be one of yolov5"),
         ("collect model.onnx --images empty --like imagenet", "to hold images"),
-        ("collect best.pt --images images", "Expected `trust` with `best.pt`"),
+        ("collect best.pt --images images", "for `best.pt`, which is a pickle"),
     ],
 )
 def test_bad_input_is_one_sentence_and_no_file(refused, tmp_path, monkeypatch, model, images, affine, words, sentence):

@@ -18,8 +18,6 @@ SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.
 # Made of these classes where their frameworks are.
 STAND_INS = {
     "logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest",
-    "logn.callbacks.lightning.LogNCallback": "logn.callbacks.lightning.CorrectBestCheckpoint",
-    "logn.callbacks.transformers.LogNCallback": "logn.callbacks.transformers.CorrectBestModel",
 }
 KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.statistics"}
 

@@ -94,7 +94,7 @@ def calibrated(name, paths):
 @pytest.mark.parametrize("source", [("--images", "images"), ("--data", "train.json")], ids=["folder", "labels"])
 def test_detectors(folder, name, few, source):
     model = f"tiny_detectors:{name}"
-    corrected = logn.correct(model, folder / "images", dry_run=True, method="logn", max_images=few).moments[0]
+    corrected = logn.correct(model, folder / "images", method="logn", max_images=few).moments[0]
     assert corrected.metadata.population == POPULATIONS[name]
     assert corrected.count.max() >= 100
     paths = sorted((folder / "images").iterdir())
@@ -118,7 +118,7 @@ def test_an_onnx_file(folder, dynamic):
     torch.onnx.export(
         network, torch.rand(1, 3, 64, 64), "model.onnx", input_names=["image"], dynamic_axes=axes, dynamo=False
     )
-    corrected = logn.correct("model.onnx", folder / "images", dry_run=True, method="logn", like="imagenet").moments[0]
+    corrected = logn.correct("model.onnx", folder / "images", method="logn", like="imagenet").moments[0]
     words = ("--images", "images", "--like", "imagenet")
     equal(collected(folder, "model.onnx", *words), corrected)
     equal(collected(folder, "model.onnx", "--data", "train.json", *words[2:]), corrected)
@@ -139,7 +139,7 @@ def test_a_corrected_model_is_collected_but_not_corrected_again(folder):
     twice = collected(folder, "twice:build", "--images", "images")
     np.testing.assert_allclose(twice.mean, 2.0 * plain.mean, rtol=1e-5)
     with pytest.raises(logn.InputError, match="to have no map folded into it, but it has one"):
-        logn.correct("twice:build", folder / "images", dry_run=True)
+        logn.correct("twice:build", folder / "images")
 
 
 PROPOSALS_ONLY = """
@@ -165,4 +165,4 @@ def test_a_source_without_a_network_has_what_it_proposes(folder):
     assert moments.count.tolist() == [44.0] * 3
     assert moments.metadata.class_names == ("ant", "bee", "background")
     with pytest.raises(logn.InputError, match="Expected `own_source:build` to return a torch model to correct"):
-        logn.correct("own_source:build", folder / "images", dry_run=True)
+        logn.correct("own_source:build", folder / "images")

@@ -362,7 +362,7 @@ def test_layouts_without_an_objectness_have_none(tmp_path, name):
 @pytest.mark.parametrize("threshold", [0.25, 0.5])
 def test_a_corrected_file_keeps_its_number_of_scores(tmp_path, name, threshold):
     source, folder = with_tail(LAYOUTS[name](tmp_path / "m.onnx")), pictures(tmp_path / "images", 12)
-    done = logn.correct(source, folder, tmp_path / "new.onnx", like=name, threshold=threshold)
+    done = logn.correct(source, folder, tmp_path / "new.onnx", like=name, at=threshold)
     (moments,), (affine,) = done.moments, done.maps
     assert len(moments.sample) == moments.count.max()  # all rows are in it
     before, after = (int((class_scores(moments, part, "sigmoid") > threshold).sum()) for part in (None, affine))
@@ -424,7 +424,7 @@ def test_without_a_word_on_the_preprocessing_it_is_asked_for(tmp_path):
 
 def test_a_size_that_the_model_does_not_take_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"Expected `size` to be \(64, 64\)"):
-        OnnxDetector(yolox(tmp_path / "m.onnx"), preprocessing=Preprocessing((32, 32)))
+        OnnxDetector(yolox(tmp_path / "m.onnx"), like=Preprocessing((32, 32)))
 
 
 def test_a_model_that_chooses_its_boxes_inside_is_corrected_but_not_stored(tmp_path):
@@ -456,3 +456,12 @@ def test_raw_levels_with_box_objectness_and_classes_are_split_where_the_user_say
     source = raw_levels(tmp_path / "m.onnx")
     found, _ = locate_onnx_logits(read_onnx(source), Wanted(start=5))
     assert (found.num_classes, found.start, found.activation, len(found.tensors)) == (CLASSES, 5, None, 3)
+
+
+def test_like_is_a_preset_a_json_file_or_a_preprocessing(tmp_path):
+    path = yolox(tmp_path / "m.onnx")
+    (tmp_path / "own.json").write_text('{"size": [64, 64], "resize": "letterbox", "mean": [1, 2, 3]}')
+    expected = Preprocessing((64, 64), "letterbox", mean=(1, 2, 3))
+    for like in (tmp_path / "own.json", str(tmp_path / "own.json"), expected):
+        found = OnnxDetector(path, like=like, activation="sigmoid").preprocessing
+        assert (found.size, found.resize, found.mean) == ((64, 64), "letterbox", (1, 2, 3))

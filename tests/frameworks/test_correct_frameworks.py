@@ -130,12 +130,12 @@ class TestHuggingFace:
         assert (done.moments[0].metadata.background, done.moments[0].metadata.activation) == (-1, "softmax")
         close(self.logits(out), self.logits(source), maps_of(out, in_folder=True)[0])
 
-    def test_a_dry_run_writes_nothing(self, folder, images, tmp_path, capsys):
+    def test_without_an_output_nothing_is_written(self, folder, images, tmp_path, capsys):
         source = folder("rt_detr_v2")
         before = sorted(path for path in tmp_path.rglob("*"))
         assert execute(["correct", str(source), "--images", str(images), "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        assert (told["method"], told["output"], told["files"], told["dry_run"]) == ("recommended", None, [], True)
+        assert (told["method"], told["output"], told["files"]) == ("recommended", None, [])
         assert told["proof"]["largest_difference"] <= told["proof"]["tolerance"]
         assert told["framework"] == "transformers, RTDetrV2ForObjectDetection"
         assert sorted(path for path in tmp_path.rglob("*")) == before
@@ -204,7 +204,7 @@ class TestUltralytics:
     @pytest.mark.parametrize(("name", "stages"), [("yolov8n", 1), ("yolo26n", 2)])
     def test_the_corrected_file_gives_the_map_of_the_logits(self, name, stages, file, images, tmp_path):
         source, out = file(name), tmp_path / "corrected.pt"
-        done = correct(source, images, out, trust=True, method="recommended")
+        done = correct(source, images, out, trust=True, method="p2p:strength=0.5")
         assert (done.num_classes, done.images, len(done.maps)) == (5, 6, stages)
         assert done.traits.preprocessing == "letterboxed to 64"
         assert done.moments[0].metadata.class_names == ("cup", "fork", "bed", "cat", "dog")
@@ -229,7 +229,7 @@ class TestUltralytics:
         arguments = ["correct", str(source), "--images", str(images), "-o", str(tmp_path / "out.pt")]
         assert execute(arguments) == 2
         told = capsys.readouterr().err
-        assert told.startswith("Error: Expected `trust` with `")
+        assert told.startswith("Error: Expected `trust=True` (`--trust`) for `")
         assert "which is a pickle" in told
         assert told.count("\n") == 1
         assert not (tmp_path / "out.pt").exists()

@@ -250,11 +250,11 @@ def test_fewer_anchors_can_be_kept():
 def test_a_file_is_opened_only_when_it_is_trusted(tmp_path):
     yolo = ultralytics.YOLO("yolov8n.yaml")
     yolo.save(tmp_path / "best.pt")
-    with pytest.raises(InputError, match=r"`trust` with .* which is a pickle"):
+    with pytest.raises(InputError, match=r"`trust=True` .* which is a pickle"):
         logn.detector(tmp_path / "best.pt")
-    opened = logn.detector(tmp_path / "best.pt", trust=True, image_size=128)
+    opened = logn.detector(tmp_path / "best.pt", trust=True, size=128)
     image = as_tensor(pictures()[0])
-    expected = logn.detector(yolo, image_size=128).propose([image])[0]
+    expected = logn.detector(yolo, size=128).propose([image])[0]
     np.testing.assert_allclose(opened.propose([image])[0].logits, expected.logits, atol=2e-2)  # saved in half precision
 
 
@@ -271,7 +271,7 @@ def test_what_is_no_file_of_ultralytics_is_refused(tmp_path):
         ("yolov8s-world", {}, "to be a detector of Ultralytics"),
         ("yolo11n-cls", {}, "to be a detector of Ultralytics"),
         ("yolo11n", {"end2end": True}, "`end2end` to be False"),
-        ("yolo11n", {"image_size": 3}, "`image_size` to be at least 32"),
+        ("yolo11n", {"size": 3}, "`size` to be at least 32"),
     ],
 )
 def test_models_that_cannot_propose_are_refused(name, options, sentence):

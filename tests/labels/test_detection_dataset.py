@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from logn.errors import InputError
-from logn.labels.annotation_columns import Category
-from logn.labels.dataset import DetectionDataset
+from logn.labels.dataset import Category, DetectionDataset
 
 TRIANGLE = [[2.0, 2.0, 12.5, 3.0, 6.0, 11.5]]
 RUNS = {"size": [20, 30], "counts": [45, 4, 16, 4, 531]}
@@ -80,38 +77,7 @@ def test_everything_that_a_file_says(tmp_path):
     np.testing.assert_array_equal(dataset.labels_of(1), [2, 1, 0, 1])
     np.testing.assert_array_equal(dataset.is_crowd_of(1), [False, False, True, False])
     np.testing.assert_array_equal(dataset.boxes_of(1)[0], np.float32([2, 2, 12.5, 11.5]))
-    assert [labels.tolist() for labels in dataset.labels_per_image()] == [[0], [2, 1, 1], []]
     assert "3 images, 3 classes, 5 annotations" in repr(dataset)
-
-
-def test_a_sample_has_image_boxes_labels_and_masks(tmp_path):
-    from pycocotools import mask as coco_mask
-
-    dataset = DetectionDataset(write(tmp_path, lvis_content()))
-    sample = dataset[1]
-    assert sample.image_id == 10
-    assert sample.image.dtype == np.uint8
-    assert sample.image.shape == (20, 30, 3)
-    assert abs(int(sample.image.mean()) - 10) <= 2  # JPEG
-    assert (sample.boxes.dtype, sample.labels.dtype) == (np.float32, np.int64)
-    masks = sample.masks()
-    assert (masks.dtype, masks.shape) == (np.bool_, (4, 20, 30))
-    triangle = coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(TRIANGLE, 20, 30)))
-    np.testing.assert_array_equal(masks[0], triangle.astype(np.bool_))
-    runs = coco_mask.decode(coco_mask.frPyObjects(RUNS, 20, 30)).astype(np.bool_)
-    np.testing.assert_array_equal(masks[1], runs)
-    np.testing.assert_array_equal(dataset[0].masks()[0], runs)
-    assert masks[3].all()
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as loader:
-        from_a_process = loader.submit(dataset.__getitem__, 1).result()
-    np.testing.assert_array_equal(from_a_process.masks(), sample.masks())
-
-
-def test_an_image_without_objects(tmp_path):
-    sample = DetectionDataset(write(tmp_path, lvis_content()))[-1]
-    assert sample.boxes.shape == (0, 4)
-    assert sample.labels.shape == (0,)
-    assert sample.masks().shape == (0, 20, 30)
 
 
 def test_agrees_with_the_lvis_package(tmp_path, monkeypatch):
@@ -125,8 +91,6 @@ def test_agrees_with_the_lvis_package(tmp_path, monkeypatch):
         np.testing.assert_array_equal(
             ours.category_ids[ours.labels_of(position)], [entry["category_id"] for entry in entries]
         )
-        for mask, entry in zip(ours[position].masks(), entries, strict=True):
-            np.testing.assert_array_equal(mask, theirs.ann_to_mask(entry).astype(np.bool_))
 
 
 def test_agrees_with_pycocotools(tmp_path):
@@ -160,7 +124,7 @@ def test_where_images_are_looked_for(tmp_path, entry, place):
     Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(root / place)
     dataset = DetectionDataset(write(tmp_path, content, images=False), root)
     assert dataset.image_path(0) == root / place
-    assert dataset[0].image.shape == (2, 3, 3)
+    assert dataset.read_image(0).shape == (2, 3, 3)
     assert dataset.categories[0].frequency is None
 
 
@@ -168,7 +132,7 @@ def test_grey_and_transparent_images_become_rgb(tmp_path):
     content = {"images": [{"id": 1, "height": 2, "width": 3, "file_name": "a.png"}], "categories": [{"id": 1}]}
     for mode in ("L", "LA", "RGBA", "P", "1"):
         Image.new(mode, (3, 2)).save(tmp_path / "a.png")
-        assert DetectionDataset(write(tmp_path, content, images=False))[0].image.shape == (2, 3, 3)
+        assert DetectionDataset(write(tmp_path, content, images=False)).read_image(0).shape == (2, 3, 3)
 
 
 def test_degenerate_boxes_are_dropped_and_counted(tmp_path):
@@ -180,7 +144,6 @@ def test_degenerate_boxes_are_dropped_and_counted(tmp_path):
     assert (dataset.dropped_boxes, dataset.clipped_boxes) == (6, 1)
     np.testing.assert_array_equal(dataset.boxes_of(1), [[28, 18, 30, 20]])
     assert dataset.instance_counts.tolist() == [1, 0, 0]
-    assert dataset[1].masks().shape == (1, 20, 30)
 
 
 def test_rounding_over_the_edge_is_clipped_without_a_word(tmp_path, recwarn):
@@ -239,52 +202,22 @@ def test_missing_truncated_and_wrong_images_are_named(tmp_path):
     whole = picture.read_bytes()
     picture.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"000000000010\.jpg` to be a whole image"):
-        dataset[1]
+        dataset.read_image(1)
     picture.write_text("no picture")
     with pytest.raises(InputError, match="to be a whole image"):
-        dataset[1]
+        dataset.read_image(1)
     Image.new("RGB", (31, 20)).save(picture)
     with pytest.raises(InputError, match=r"height and width \(20, 30\).* but it has \(20, 31\)"):
-        dataset[1]
+        dataset.read_image(1)
     picture.unlink()
     with pytest.raises(InputError, match=r"Expected image 10 .*train2017/000000000010\.jpg.* but there is no file"):
-        dataset[1]
+        dataset.read_image(1)
     with pytest.raises(IndexError):
-        dataset[3]
+        dataset.read_image(3)
 
 
 def test_gigantic_images_are_refused(tmp_path, monkeypatch):
     dataset = DetectionDataset(write(tmp_path, lvis_content()))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(InputError, match="to be a whole image"):
-        dataset[1]
-
-
-def test_a_broken_mask_names_its_annotation(tmp_path):
-    content = lvis_content()
-    content["annotations"][0]["segmentation"] = {"size": [5, 5], "counts": [25]}
-    dataset = DetectionDataset(write(tmp_path, content))
-    with pytest.raises(InputError, match=r"annotation 1 of `.*lvis\.json`"):
-        dataset[1].masks()
-
-
-def test_a_file_that_changed_is_noticed(tmp_path):
-    file = write(tmp_path, lvis_content())
-    sample = DetectionDataset(file)[1]
-    file.write_text(file.read_text(encoding="utf-8") + "  ", encoding="utf-8")
-    with pytest.raises(InputError, match="it has changed"):
-        sample.masks()
-
-
-def test_reading_needs_no_torch(tmp_path):
-    import subprocess
-    import sys
-
-    file = write(tmp_path, lvis_content())
-    code = (
-        "import sys; from logn.labels.dataset import DetectionDataset; "
-        "from logn_research.datasets.samplers import make_sampler; import logn_research.training.augmentation; "
-        f"d = DetectionDataset({str(file)!r}); assert d[1].masks().any(); make_sampler('random', d).indices(); "
-        "assert not {'torch', 'matplotlib', 'typer'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+        dataset.read_image(1)

@@ -61,10 +61,9 @@ def test_every_form_gives_the_same_data_set(forms):
         assert dataset.class_names == expected.class_names
         assert dataset.image_sizes.tolist() == expected.image_sizes.tolist()
         for index in range(len(expected)):
-            one, other = dataset[index], expected[index]
-            np.testing.assert_array_equal(one.image, other.image)
-            np.testing.assert_allclose(one.boxes, other.boxes, atol=1e-5)
-            np.testing.assert_array_equal(one.labels, other.labels)
+            np.testing.assert_array_equal(dataset.read_image(index), expected.read_image(index))
+            np.testing.assert_allclose(dataset.boxes_of(index), expected.boxes_of(index), atol=1e-5)
+            np.testing.assert_array_equal(dataset.labels_of(index), expected.labels_of(index))
         assert dataset.instance_counts.tolist() == [2, 1, 2]
         assert dataset.image_counts.tolist() == [1, 1, 2]
 

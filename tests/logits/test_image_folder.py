@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from logn.errors import InputError
-from logn.labels.image_file import read_image
 from logn.logits.images import Preprocessing, find_images, read_prepared, read_rgb
+from logn.logits.images import read_rgb as read_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), dtype=np.uint8)
 

@@ -130,13 +130,12 @@ def preview(
 
     Example: `logn data preview glyphs -o sheet.png`.
     """
-    from logn.labels.dataset import DetectionDataset
-    from logn.labels.image_file import write_image
-    from logn.labels.training_annotations import find_annotations
-    from logn_research.datasets.contact_sheet import draw_contact_sheet
+    from logn.labels.sources import find_annotations
+    from logn_research.datasets.contact_sheet import draw_contact_sheet, write_image
+    from logn_research.datasets.sample_dataset import SampleDataset
 
     check_output(output, overwrite=overwrite)
-    dataset = DetectionDataset(find_annotations(annotations), images)
+    dataset = SampleDataset(find_annotations(annotations), images)
     sheet = draw_contact_sheet(dataset, rows=rows, columns=columns, seed=seed)
     write_image(output, sheet, colours=colours)
     show({"file": output, "height": sheet.shape[0], "width": sheet.shape[1]}, as_json=json)
@@ -206,11 +205,11 @@ def logits(
 
 def count_boxes(annotations: Path, sampler: str | None = None, threshold: float = 0.001) -> dict[str, Any]:
     """Count images, classes and objects of annotations."""
-    from logn.labels.dataset import DetectionDataset
+    from logn_research.datasets.sample_dataset import SampleDataset
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)  # of dropped and clipped boxes, which are told below
-        dataset = DetectionDataset(annotations)
+        dataset = SampleDataset(annotations)
     groups = Counter(category.frequency or "none" for category in dataset.categories)
     result: dict[str, Any] = {
         "images": len(dataset),

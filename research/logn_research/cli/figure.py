@@ -113,14 +113,14 @@ def _training_pass(
     run: Path, data: Path | None, images: Path | None, max_images: int | None, shown: bool | None
 ) -> tuple[Any, Any]:
     """The training images, and what the detector of a run says of them."""
-    from logn.labels.dataset import DetectionDataset
-    from logn.labels.training_annotations import find_annotations
+    from logn.labels.sources import find_annotations
+    from logn_research.datasets.sample_dataset import SampleDataset
     from logn_research.figures.data import training_pass
     from logn_research.training.train import load_detector
 
     if data is None:
         raise InputError("Expected `--data` to name the training annotations, from whose images the figure is drawn.")
-    training = DetectionDataset(find_annotations(data), images)
+    training = SampleDataset(find_annotations(data), images)
     detector = load_detector(run, num_classes=training.num_classes)
     with progress("Training images", total=min(max_images or len(training), len(training)), shown=shown) as advance:
         return training, training_pass(detector, training, max_images=max_images, progress=advance)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.labels.dataset import DetectionDataset
-from logn.labels.image_file import ImageArray, import_pillow
-from logn.labels.sample import Sample
+from logn.files import atomic_path
+from logn.logits.images import ImageArray, import_pillow
+from logn_research.datasets.sample import Sample
+from logn_research.datasets.sample_dataset import SampleDataset
 
 #: Colours that stay apart for the colour-blind: rare vermilion, common yellow, frequent blue, none white.
 GROUP_COLOURS = {"r": (213, 94, 0), "c": (240, 228, 66), "f": (86, 180, 233), None: (255, 255, 255)}
@@ -19,7 +22,7 @@ _TILE_PIXELS = 192
 _GAP_PIXELS = 4
 
 
-def draw_contact_sheet(dataset: DetectionDataset, *, rows: int = 3, columns: int = 4, seed: int = 0) -> ImageArray:
+def draw_contact_sheet(dataset: SampleDataset, *, rows: int = 3, columns: int = 4, seed: int = 0) -> ImageArray:
     """Draw a random choice of images that have objects, frames in the colour of each class's frequency group."""
     with_objects = [index for index in range(len(dataset)) if len(dataset.labels_of(index))]
     if not with_objects:
@@ -34,7 +37,7 @@ def draw_contact_sheet(dataset: DetectionDataset, *, rows: int = 3, columns: int
     return sheet
 
 
-def _tile(sample: Sample, dataset: DetectionDataset) -> ImageArray:
+def _tile(sample: Sample, dataset: SampleDataset) -> ImageArray:
     pillow = import_pillow()
     from PIL import ImageDraw
 
@@ -56,3 +59,17 @@ def _tinted(sample: Sample, colours: list[tuple[int, int, int]]) -> npt.NDArray[
     for mask, colour in zip(sample.masks(), colours, strict=True):
         tinted[mask] = 0.75 * tinted[mask] + 0.25 * np.array(colour, np.float32)
     return np.asarray(tinted, np.uint8)
+
+
+def write_image(path: str | os.PathLike[str], image: ImageArray, *, colours: int | None = None) -> None:
+    """Write an image atomically; the suffix gives the format, and few `colours` make a small file."""
+    pillow = import_pillow()
+    picture = pillow.fromarray(image)
+    if colours is not None:
+        if not 2 <= colours <= 256:
+            raise InputError(f"Expected `colours` to be from 2 to 256, but got {colours}.")
+        picture = picture.quantize(colours)
+    if Path(path).suffix.lower() not in pillow.registered_extensions():
+        raise InputError(f"Expected `{path}` to end in .png or the suffix of another picture format, but it does not.")
+    with atomic_path(path) as temporary:
+        picture.save(temporary, optimize=True)

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
-from logn.labels.image_file import ImageArray, read_image
-from logn.logits.images import SUFFIXES
+from logn.logits.images import SUFFIXES, ImageArray, read_rgb
 
 IntArray = npt.NDArray[np.int64]
 SPLITS = ("train", "dev", "test")
@@ -92,7 +91,7 @@ class LabelledImages:
     def image(self, index: int) -> ImageArray:
         """One image as uint8 RGB of shape `(height, width, 3)`; an error names a file that is missing or broken."""
         chosen = self.pixels[index]
-        return read_image(chosen) if isinstance(chosen, Path) else np.array(chosen)
+        return read_rgb(chosen) if isinstance(chosen, Path) else np.array(chosen)
 
     def stack(self, indices: Iterable[int]) -> ImageArray:
         """Several images of one size as uint8 `(B, height, width, 3)`; quick where they lie in one array."""

@@ -26,7 +26,7 @@ PAPER_THRESHOLD = 0.001
 
 
 class ImagesOfClasses(Protocol):
-    """What the samplers know of a data set: a `DetectionDataset`, or `LabelledImages` with one class an image."""
+    """What the samplers know of a data set: a `SampleDataset`, or `LabelledImages` with one class an image."""
 
     @property
     def num_classes(self) -> int:
@@ -55,7 +55,7 @@ class ImageSampler(ABC):
 
     Args:
         labels_per_image: The foreground classes of the objects of each image, or the one class of each
-            (`labels_per_image()` of `DetectionDataset` and `LabelledImages`).
+            (`labels_per_image()` of `SampleDataset` and `LabelledImages`).
         num_classes: How many foreground classes there are.
         skip_empty: Leave out images without any object, as the usual training recipes do.
     """

@@ -13,11 +13,11 @@ from logn.calibrators.affine import ClassAffine
 from logn.deploy.attach import attach
 from logn.errors import InputError
 from logn.evaluate.models.collect import as_tensor
-from logn.labels.dataset import DetectionDataset
 from logn.logits.layer import fingerprint
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.statistics.record import default_sample_rows, record
 from logn_research.assignment import columns_of
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler
 from logn_research.estimators import Statistics, add_batch
 from logn_research.training.augmentation import Augmentation
@@ -26,7 +26,7 @@ from logn_research.training.batches import DetectorBatches, ImageStream, SampleC
 
 def collect_detector_statistics(
     detector: Any,
-    dataset: DetectionDataset,
+    dataset: SampleDataset,
     *,
     max_images: int | None = None,
     batch: int = 8,
@@ -65,7 +65,7 @@ def collect_detector_statistics(
 
 def collect_sampled_statistics(
     detector: Any,
-    dataset: DetectionDataset,
+    dataset: SampleDataset,
     augmentation: Augmentation,
     *,
     sampler: str = "random",
@@ -113,7 +113,7 @@ def collect_sampled_statistics(
 
 def collect_stage_statistics(
     detector: Any,
-    dataset: DetectionDataset,
+    dataset: SampleDataset,
     *,
     max_images: int | None = None,
     batch: int = 8,
@@ -160,7 +160,7 @@ def correct_stages(detector: Any, maps: Sequence[ClassAffine]) -> str:
     return f"stages:{digest.hexdigest()}"
 
 
-def _drawn(detector: Any, dataset: DetectionDataset, max_images: int | None, seed: int) -> list[int]:
+def _drawn(detector: Any, dataset: SampleDataset, max_images: int | None, seed: int) -> list[int]:
     """Images in a random order, without repetition; images of other classes than the detector's are refused."""
     if max_images is not None and max_images < 1:
         raise InputError(f"Expected `max_images` to be at least 1, but got {max_images}.")
@@ -175,7 +175,7 @@ def _drawn(detector: Any, dataset: DetectionDataset, max_images: int | None, see
     return order
 
 
-def _start(detector: Any, dataset: DetectionDataset, estimator: Callable[..., Statistics]) -> Statistics:
+def _start(detector: Any, dataset: SampleDataset, estimator: Callable[..., Statistics]) -> Statistics:
     """Statistics that have seen nothing yet, and know what they are of."""
     layer, names = detector.logit_layer, dataset.class_names
     has_background = detector.background is not None

@@ -92,7 +92,7 @@ def _batches(distinct: Detections, size: int) -> Iterator[tuple[npt.NDArray[np.i
 
 
 def _encoded_masks(
-    detector: ProposingDetector, dataset: ImageSource, places: npt.NDArray[np.intp], parts: Sequence[Detections]
+    detector: Any, dataset: ImageSource, places: npt.NDArray[np.intp], parts: Sequence[Detections]
 ) -> list[dict[str, Any]]:
     images = [as_tensor(dataset.read_image(int(place))) for place in places]
     masks = detector.predict_masks(images, [part.boxes for part in parts], [part.labels for part in parts])

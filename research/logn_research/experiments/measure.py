@@ -23,11 +23,11 @@ from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.store.predict import predict
 from logn.evaluate.store.store import PredictionStore
 from logn.files import atomic_path
-from logn.labels.dataset import DetectionDataset
 from logn.logits.layer import find_modules, fingerprint
 from logn.statistics.moments import ClassMoments
 from logn.strict_json import plain_values
 from logn_research.datasets.glyphs.settings import GlyphSettings
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.estimators import MovingAverage, PositiveMoments, Statistics
 from logn_research.experiments.cache import EXPECTED_ERRORS, ArtifactCache
 from logn_research.experiments.detector_statistics import (
@@ -277,7 +277,7 @@ def half_width(values: Sequence[float]) -> float:
     return _QUANTILES[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def training_counts(training: DetectionDataset) -> ClassCounts:
+def training_counts(training: SampleDataset) -> ClassCounts:
     """Images and objects of each class; a class without any counts as one, since logarithms are taken."""
     images, objects = (values.astype(np.float64) for values in (training.image_counts, training.instance_counts))
     return ClassCounts(images, objects, training.class_names, len(training)).at_least(1.0)
@@ -325,7 +325,7 @@ def _collected(
     cache: ArtifactCache,
     spec: ModelSpec,
     detector: Any,
-    training: DetectionDataset,
+    training: SampleDataset,
     protocol: Protocol,
     of_labels: str,
     images: int,

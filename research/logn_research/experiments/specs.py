@@ -11,12 +11,12 @@ from typing import Any
 from safetensors import safe_open
 
 from logn.errors import InputError
-from logn.labels.dataset import DetectionDataset
 from logn.strict_json import parse_json
 from logn_research.datasets.glyphs.classes import generate_glyph_classes
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
 from logn_research.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings
 from logn_research.datasets.labelled_images import open_images
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import PAPER_THRESHOLD
 from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
@@ -222,14 +222,14 @@ class ModelSpec:
             generate(folder, settings, workers=workers, progress=progress)
 
     def dataset(self, folder: Path, split: str) -> Any:
-        """A split of the data: a `DetectionDataset`, or `LabelledImages`."""
+        """A split of the data: a `SampleDataset`, or `LabelledImages`."""
         problem = self.problem
         if not problem.is_detection:
             return open_images(folder, split, root=problem.images)
         files = {"train": problem.train, "test": problem.test} if problem.train else {}
         if problem.train and split not in files:
             raise InputError(f"Expected data with the splits train and test only, but `{split}` was asked for.")
-        return DetectionDataset(files.get(split) or folder / f"{split}.json", problem.images)
+        return SampleDataset(files.get(split) or folder / f"{split}.json", problem.images)
 
     def training_config(self, data: Path, run: Path, start: Path | None) -> TrainingConfig:
         """The training of the model.

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.models.collect import as_tensor
-from logn.labels.dataset import DetectionDataset
 from logn.logits.arrays import foreground_columns
 from logn.statistics.diagnosis import Correlation, pearson, spearman
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn_research.assignment import classes_of
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler, repeat_factors
 from logn_research.estimators import PositiveMoments
 
@@ -63,7 +63,7 @@ class TrainingPass:
 
 def training_pass(
     detector: Any,
-    training: DetectionDataset,
+    training: SampleDataset,
     *,
     max_images: int | None = None,
     seed: int = 0,
@@ -130,7 +130,7 @@ class LabelShift:
     threshold: float
 
 
-def label_shift(training: DetectionDataset, seen: TrainingPass, *, threshold: float = 0.001) -> LabelShift:
+def label_shift(training: SampleDataset, seen: TrainingPass, *, threshold: float = 0.001) -> LabelShift:
     """Fig. 1a: compare label distributions with the prior, the share of each class among all annotated objects."""
     labels = training.labels_per_image()
     prior = RandomSampler(labels, training.num_classes).label_distribution()
@@ -227,7 +227,7 @@ def logit_statistics(
     return LogitStatistics(order, log_share, mean, variance, _link(mean, log_share), _link(variance, log_share))
 
 
-def resampled_shares(training: DetectionDataset, threshold: float) -> Floats:
+def resampled_shares(training: SampleDataset, threshold: float) -> Floats:
     """The label distribution that repeat factor sampling shows."""
     labels = training.labels_per_image()
     sampler = RepeatFactorSampler(labels, training.num_classes, threshold=threshold, rounding="stochastic")

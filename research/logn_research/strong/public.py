@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.evaluate.models.collect import as_tensor
-from logn.evaluate.models.proposal_statistics import column_names
-from logn.labels.dataset import DetectionDataset
+from logn.evaluate.models.collect import as_tensor, column_names
 from logn.statistics.moments import StatisticsMetadata
+from logn_research.datasets.sample_dataset import SampleDataset
 
 STATISTICS_IMAGES = 1000
 MEASURED_IMAGES = 1000
@@ -32,7 +31,7 @@ def ssdlite(weights: Path) -> Any:
 class FirstImages:
     """The first images of a data set, as a source for `logn.predict`."""
 
-    def __init__(self, dataset: DetectionDataset, number: int) -> None:
+    def __init__(self, dataset: SampleDataset, number: int) -> None:
         self._dataset = dataset
         self.image_ids = dataset.image_ids[:number]
         self.class_names, self.category_ids = dataset.class_names, dataset.category_ids
@@ -42,7 +41,7 @@ class FirstImages:
         return self._dataset.read_image(index)
 
 
-def record(detector: Any, images: DetectionDataset, number: int) -> logn.ClassMoments:
+def record(detector: Any, images: SampleDataset, number: int) -> logn.ClassMoments:
     """Statistics of all boxes of some training images, with the objectness where there is one."""
     moments: logn.ClassMoments | None = None
     for index in np.linspace(0, len(images) - 1, min(number, len(images))).astype(int):
@@ -66,6 +65,6 @@ def write_public(detector: Any, data: Path, folder: Path) -> None:
     statistics = folder / "statistics.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     if not statistics.exists():
-        record(detector, DetectionDataset(data / "train.json"), STATISTICS_IMAGES).save(statistics)
-    test = FirstImages(DetectionDataset(data / "test.json"), MEASURED_IMAGES)
+        record(detector, SampleDataset(data / "train.json"), STATISTICS_IMAGES).save(statistics)
+    test = FirstImages(SampleDataset(data / "test.json"), MEASURED_IMAGES)
     logn.predict(detector, test, folder / "test")

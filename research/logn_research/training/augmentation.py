@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from logn.errors import InputError, MissingExtraError
-from logn.labels.image_file import ImageArray, import_pillow
 from logn.labels.masks import BoolArray
-from logn.labels.sample import Sample
+from logn.logits.images import ImageArray, import_pillow
+from logn_research.datasets.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Augmentation:
             white.
 
     Example:
-        >>> from logn.labels.sample import Sample
+        >>> from logn_research.datasets.sample import Sample
         >>> sample = Sample(
         ...     np.zeros((48, 64, 3), np.uint8), np.array([[0, 0, 32, 24]], np.float32), np.array([0]),
         ...     np.array([False]), 1, lambda: np.ones((1, 48, 64), np.bool_)

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from logn.errors import InputError
-from logn.labels.dataset import DetectionDataset
-from logn.labels.image_file import ImageArray, import_pillow
-from logn.labels.sample import Sample
+from logn.logits.images import ImageArray, import_pillow
 from logn_research.datasets.labelled_images import LabelledImages
+from logn_research.datasets.sample import Sample
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import ImageSampler
 from logn_research.processes import keyboard_to_this_process
 from logn_research.training.augmentation import Augmentation, fitted_size, to_tensors
@@ -100,7 +100,7 @@ class SampleCache:
         masks: Whether the masks are kept too; without them they are read again whenever they are needed.
     """
 
-    def __init__(self, dataset: DetectionDataset, room: int = CACHE_BYTES, *, masks: bool = True) -> None:
+    def __init__(self, dataset: SampleDataset, room: int = CACHE_BYTES, *, masks: bool = True) -> None:
         self.dataset, self.room, self.masks = dataset, room, masks
         self._samples: dict[int, Sample] = {}
 

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.files import write_text
-from logn.labels.dataset import DetectionDataset
-from logn.labels.training_annotations import find_annotations
+from logn.labels.sources import find_annotations
 from logn_research.datasets.labelled_images import LabelledImages, require_every_class
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import make_sampler
 from logn_research.losses.loss_factory import DEFAULT_LOSS, make_loss
 from logn_research.training.backbones import read_backbone_weights
@@ -217,7 +217,7 @@ def _train_detector(
     classification_loss: ClassificationLoss | None,
     progress: bool | None,
 ) -> TrainingResult:
-    dataset = DetectionDataset(find_annotations(config.data), config.images)
+    dataset = SampleDataset(find_annotations(config.data), config.images)
     sampler = make_sampler(config.sampler, dataset, threshold=config.repeat_threshold)
     epoch = len(sampler.indices(0, config.seed))
     schedule = config.schedule(epoch, process.world_size)
@@ -261,7 +261,7 @@ def _fit(
 
 
 def _detector(
-    config: DetectorTrainingConfig, process: Process, dataset: DetectionDataset, loss: ClassificationLoss | None
+    config: DetectorTrainingConfig, process: Process, dataset: SampleDataset, loss: ClassificationLoss | None
 ) -> TwoStageDetector:
     """The detector of `config`, ready to be trained."""
     weights = None if config.backbone_file is None else read_backbone_weights(config.backbone_file)

@@ -18,11 +18,11 @@ import pytest
 from logn_research.datasets.glyphs import scenes as glyph_scenes
 from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
+from logn_research.datasets.sample_dataset import SampleDataset
 from PIL import Image
 
 from logn.demo.scene import draw_scene, scaled_number
 from logn.errors import InputError
-from logn.labels.dataset import DetectionDataset
 
 
 def styles(characters):
@@ -55,14 +55,14 @@ def test_workers_do_not_matter(scenes, tmp_path):
 
 def test_another_seed_is_another_problem(scenes, tmp_path):
     other = generate_glyph_scenes(tmp_path, dataclasses.replace(SETTINGS, seed=4))
-    ours, theirs = DetectionDataset(scenes / "train.json"), DetectionDataset(other / "train.json")
+    ours, theirs = SampleDataset(scenes / "train.json"), SampleDataset(other / "train.json")
     assert ours.class_names != theirs.class_names
     assert not np.array_equal(ours.read_image(0), theirs.read_image(0))
 
 
 def test_counts_in_the_file_are_those_of_the_annotations(scenes):
     content = json.loads((scenes / "train.json").read_text())
-    dataset = DetectionDataset(scenes / "train.json")
+    dataset = SampleDataset(scenes / "train.json")
     assert [entry["image_count"] for entry in content["categories"]] == dataset.image_counts.tolist()
     assert [entry["instance_count"] for entry in content["categories"]] == dataset.instance_counts.tolist()
     for name in FILES:  # the others repeat the counts of the training set, as LVIS does
@@ -75,7 +75,7 @@ def test_counts_in_the_file_are_those_of_the_annotations(scenes):
 
 @pytest.mark.parametrize("name", FILES)
 def test_boxes_and_areas_are_those_of_the_masks(scenes, name):
-    dataset = DetectionDataset(scenes / name)
+    dataset = SampleDataset(scenes / name)
     content = json.loads((scenes / name).read_text())
     areas = iter(entry["area"] for entry in content["annotations"])
     for sample in dataset:
@@ -117,8 +117,8 @@ def test_each_class_is_verified_absent_on_8_to_16_images(tmp_path):
 
 def test_polygons_are_the_same_masks(scenes, tmp_path):
     settings = dataclasses.replace(SETTINGS, masks="polygon")
-    polygons = DetectionDataset(generate_glyph_scenes(tmp_path, settings) / "dev.json")
-    runs = DetectionDataset(scenes / "dev.json")
+    polygons = SampleDataset(generate_glyph_scenes(tmp_path, settings) / "dev.json")
+    runs = SampleDataset(scenes / "dev.json")
     for ours, theirs in zip(polygons, runs, strict=True):
         np.testing.assert_array_equal(ours.masks(), theirs.masks())
         np.testing.assert_array_equal(ours.image, theirs.image)
@@ -132,7 +132,7 @@ def test_opens_in_lvis_pycocotools_and_hotcoco(scenes, name, monkeypatch):
     monkeypatch.setattr(np, "float", float, raising=False)  # lvis 0.5.3 was written for an older NumPy
     from lvis import LVIS
 
-    ours = DetectionDataset(scenes / name)
+    ours = SampleDataset(scenes / name)
     with contextlib.redirect_stdout(io.StringIO()):
         readers = LVIS(str(scenes / name)), COCO(str(scenes / name)), hotcoco.COCO(str(scenes / name))
     lvis, coco, hot = readers

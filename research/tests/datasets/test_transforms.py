@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from logn_research.datasets.sample import Sample
 from logn_research.training.augmentation import (
     PAPER_TEST,
     PAPER_TRAIN,
@@ -17,7 +18,6 @@ from logn_research.training.augmentation import (
 )
 
 from logn.errors import InputError
-from logn.labels.sample import Sample
 
 
 def sample_with_a_square(height=60, width=90, top=10, left=20, side=24):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.experiments.detector_statistics import collect_sampled_statistics
 from logn_research.experiments.stage_corrections import correct_stages
 from logn_research.training.augmentation import SMALL_TRAIN
@@ -13,7 +14,6 @@ from logn.calibrators.normalization import logit_normalization
 from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.models.collect import as_tensor
-from logn.labels.dataset import DetectionDataset
 from logn.logits.layer import fingerprint
 from logn.statistics.moments import ClassMoments
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def dataset(lvis_folder):
-    return DetectionDataset(lvis_folder / "train.json")
+    return SampleDataset(lvis_folder / "train.json")
 
 
 @pytest.fixture

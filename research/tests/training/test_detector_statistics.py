@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.estimators import MovingAverage, PositiveMoments
 from logn_research.experiments.detector_statistics import collect_detector_statistics, collect_sampled_statistics
 from logn_research.training.augmentation import SMALL_TRAIN
@@ -14,7 +15,6 @@ from logn_research.training.detectors import make_detector
 
 from logn.cli.main import execute
 from logn.evaluate.models.collect import as_tensor
-from logn.labels.dataset import DetectionDataset
 from logn.statistics.moments import ClassMoments
 
 pytestmark = [
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def dataset(lvis_folder):
-    return DetectionDataset(lvis_folder / "train.json")
+    return SampleDataset(lvis_folder / "train.json")
 
 
 @pytest.fixture(scope="module")

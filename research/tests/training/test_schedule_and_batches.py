@@ -5,13 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler
 from logn_research.training.augmentation import Augmentation
 from logn_research.training.batches import DetectorBatches, ImageStream, SampleCache
 from logn_research.training.recipes import LIGHT, PAPER, SMALL, DetectorTrainingConfig, find_annotations, make_schedule
 
 from logn.errors import InputError
-from logn.labels.dataset import DetectionDataset
 
 
 def test_the_papers_schedule_on_lvis():
@@ -122,7 +122,7 @@ def test_epochs_of_changing_length_are_joined_without_gaps():
 
 
 def batches_of(folder, **options):
-    dataset = DetectionDataset(folder / "train.json")
+    dataset = SampleDataset(folder / "train.json")
     sampler = RandomSampler(dataset.labels_per_image(), dataset.num_classes)
     return DetectorBatches(
         ImageStream(sampler, 4, seed=0), SampleCache(dataset).__getitem__, Augmentation(flip=0.5, colour=0.2), **options
@@ -151,7 +151,7 @@ def test_processes_share_the_very_images_of_one_process(lvis_folder):
 
 
 def test_cached_samples_equal_fresh_ones(lvis_folder):
-    dataset = DetectionDataset(lvis_folder / "train.json")
+    dataset = SampleDataset(lvis_folder / "train.json")
     cache, full = SampleCache(dataset), SampleCache(dataset, room=0)
     for _ in range(2):
         for index in range(3):

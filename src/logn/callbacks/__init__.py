@@ -1,1 +1,1 @@
-"""Callbacks of training frameworks: correct the best checkpoint where a training ends, and log before and after."""
+"""What a training framework calls at the end of a training, to leave a corrected model beside the best one."""

@@ -1,4 +1,4 @@
-"""LogNCallback for Ultralytics: where the training of a YOLO ends, `best-corrected.pt` is put beside `best.pt`.
+"""LogNCallback for Ultralytics: at the end of a training, `best-corrected.pt` is written beside `best.pt`.
 
 yolo.add_callback("on_train_end", LogNCallback())
 """
@@ -6,11 +6,12 @@ yolo.add_callback("on_train_end", LogNCallback())
 from __future__ import annotations
 
 import importlib
+import warnings
 from pathlib import Path
 from typing import Any
 
-from logn.callbacks.end_of_training import SUFFIX, before_and_after, told_not_raised
-from logn.errors import InputError
+from logn.calibrators.recommend import RECOMMENDED
+from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.evaluate.models.correct import Correction, correct
 
 
@@ -18,36 +19,22 @@ class LogNCallback:
     """Correct the best checkpoint of an Ultralytics training, and log its metrics before and after.
 
     The best checkpoint runs once over the training images, prepared as for validation and without their labels; what
-    `logn.correct` makes of it is written beside it. Both are validated on the images of the training's own validation,
-    and the metrics go to Ultralytics' logger. The checkpoints and the trainer stay as they are. Where a correction is
-    refused, a warning says why.
+    `logn.correct` makes of it is written beside it. Both are validated on the validation images of the training, and
+    the metrics go to Ultralytics' logger. The checkpoints and the trainer stay as they are. If a correction is refused,
+    a warning says why: the training is never lost.
 
     Args:
-        method: As for `logn.correct`; by default as the statistics speak for.
-        labels: "federated" or "exhaustive": the labels by which you will measure the detector.
+        method: As for `logn.correct`.
         max_images: Take at most this many training images, spread evenly.
-        skip_unreadable: Leave out images that cannot be read.
 
     Attributes:
         correction: What `logn.correct` found and did; None before the end of a training.
         before: The metrics of the best checkpoint.
-        after: Those of the corrected one; empty where nothing was written.
+        after: Those of the corrected one; empty if nothing was written.
     """
 
-    def __init__(
-        self,
-        *,
-        method: str | None = None,
-        labels: str | None = None,
-        max_images: int | None = None,
-        skip_unreadable: bool = False,
-    ) -> None:
-        self.options: dict[str, Any] = {
-            "method": method,
-            "labels": labels,
-            "max_images": max_images,
-            "skip_unreadable": skip_unreadable,
-        }
+    def __init__(self, *, method: str = RECOMMENDED, max_images: int | None = None) -> None:
+        self.method, self.max_images = method, max_images
         self.correction: Correction | None = None
         self.before: dict[str, float] = {}
         self.after: dict[str, float] = {}
@@ -55,20 +42,22 @@ class LogNCallback:
     def __call__(self, trainer: Any) -> None:
         """Correct the best checkpoint of `trainer`."""
         self.correction, self.before, self.after = None, dict(trainer.metrics or {}), {}
-        with told_not_raised():
+        try:
             self._correct(trainer)
+        except (InputError, MissingExtraError) as error:
+            warnings.warn(f"No corrected checkpoint was written: {error}", LogNWarning, stacklevel=2)
 
     def _correct(self, trainer: Any) -> None:
         best = Path(trainer.best)
         if not best.is_file():
             raise InputError(f"Expected the training to leave `{best}`, but it did not.")
-        output = best.with_name(f"{best.stem}{SUFFIX}{best.suffix}")
-        if trainer.args.exist_ok:  # then `best.pt` of an earlier run was replaced, too
+        output = best.with_name(f"{best.stem}-corrected{best.suffix}")
+        if trainer.args.exist_ok:  # `best.pt` of an earlier run was replaced, too
             for stale in (output, *best.parent.glob(f"{output.stem}.*.safetensors")):
                 stale.unlink(missing_ok=True)
         device = "cpu" if trainer.device.type == "cpu" else "auto"
-        done = correct(best, training_images(trainer), output, trust=True, device=device, **self.options)
-        self.correction = done
+        options: dict[str, Any] = {"method": self.method, "max_images": self.max_images, "device": device}
+        done = self.correction = correct(best, training_images(trainer), output, trust=True, **options)
         log = importlib.import_module("ultralytics.utils").LOGGER.info
         if done.method is None:
             log(f"LogN: nothing to correct, nothing written. {done.recommendation.finding}")
@@ -76,8 +65,10 @@ class LogNCallback:
         validator = trainer.get_validator()  # a new one: other callbacks read the metrics of the trainer's own
         validator.args.plots = False
         self.after = {name: float(value) for name, value in validator(model=output).items() if name != "fitness"}
+        both = [name for name in self.before if name in self.after]
+        change = ", ".join(f"{name} {self.before[name]:.4g} -> {self.after[name]:.4g}" for name in both)
         log(f"LogN: {done.method} over {done.images:,} training images, written to {output}.")
-        log(f"LogN: best.pt -> {output.name}: {before_and_after(self.before, self.after)}")
+        log(f"LogN: best.pt -> {output.name}: {change}")
 
 
 def training_images(trainer: Any) -> list[Path]:

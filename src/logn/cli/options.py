@@ -19,7 +19,7 @@ from logn.files import WRITERS, check_new, format_of, require_place
 
 if TYPE_CHECKING:
     from logn.classes.counts import ClassCounts
-    from logn.evaluate.models.correct import ImageSource
+    from logn.evaluate.models.collect import ImageSource
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -254,7 +254,7 @@ def training_images(images: Path | None, data: Path | None) -> ImageSource:
             raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
         return images
     from logn.labels.dataset import DetectionDataset
-    from logn.labels.training_annotations import find_annotations
+    from logn.labels.sources import find_annotations
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)  # of boxes, which are not used

@@ -19,7 +19,7 @@ import numpy as np
 from logn.demo.plan import IntArray, frequency_group, long_tailed_counts, mix_families, plan_training, plan_validation
 from logn.demo.scene import BoolArray, Glyph, draw_scene
 from logn.files import atomic_path, write_text
-from logn.labels.image_file import import_pillow
+from logn.logits.images import import_pillow
 
 #: Images that the shipped detector was trained on; the demonstration draws the first of them.
 TRAINING_IMAGES = 2400

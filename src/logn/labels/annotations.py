@@ -7,6 +7,7 @@ are not even parsed then.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -186,6 +187,28 @@ def label_protocol(annotations: str | os.PathLike[str] | Mapping[str, Any] | Ann
 
 def _is_federated(image: Mapping[str, Any]) -> bool:
     return any(field in image for field in FEDERATED_FIELDS)
+
+
+def image_names(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Paths where an image may be, best first: LVIS gives the folder only in `coco_url`."""
+    names = []
+    if isinstance(entry.get("coco_url"), str):
+        parts = entry["coco_url"].split("/")
+        names += ["/".join(parts[-2:]), parts[-1]]
+    if isinstance(entry.get("file_name"), str):
+        names.insert(0, entry["file_name"])
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def fingerprint_images(images: Iterable[tuple[int, tuple[str, ...]]]) -> str:
+    """Digest of the ids and names of images, which tells apart two data sets with the same ids.
+
+    Example:
+        >>> fingerprint_images([(1, ("a.jpg",))]) == fingerprint_images([(1, ("b.jpg",))])
+        False
+    """
+    listed = sorted((number, *names) for number, names in images)
+    return hashlib.sha256(repr(listed).encode()).hexdigest()[:32]
 
 
 def _elements(content: Mapping[str, Any], name: str) -> Iterator[Element]:

@@ -1,111 +1,120 @@
-"""Images with boxes, labels and masks from annotations of LVIS, COCO, YOLO or Pascal VOC."""
+"""DetectionDataset: the images of a data set with boxes and labels, from LVIS, COCO, YOLO or Pascal VOC."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
-from logn.labels.annotation_columns import Category, fingerprint_images, read_annotation_columns
-from logn.labels.annotations import IntArray
-from logn.labels.image_file import ImageArray, read_image
-from logn.labels.json_stream import read_element
-from logn.labels.masks import BoolArray, decode_segmentation
-from logn.labels.sample import Sample
+from logn.labels.annotations import IntArray, fingerprint_images, image_names, read_annotations
 from logn.labels.sources import find_labels
+from logn.logits.images import ImageArray, read_rgb
 
 FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Category:
+    """One class; `frequency` is LVIS's group (`r`, `c`, `f`), None if the file has none."""
+
+    id: int
+    name: str
+    frequency: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """One image; `names` are the paths where it may be, best first."""
+
+    id: int
+    names: tuple[str, ...]
+    height: int
+    width: int
 
 
 class DetectionDataset:
-    """The images and annotations of a data set, held in a few dozen bytes an annotation.
+    """The images and annotations of a data set, in a few dozen bytes per annotation.
 
-    Foreground class `f` is position `f` of `categories`, which are sorted by id; gaps in the ids, as COCO
-    has them, are closed that way and `category_ids` leads back. Boxes are clipped to the image, and those
-    that are then less than a pixel wide or high are dropped; a warning counts both. Crowd regions stay,
-    marked by `is_crowd`, but don't count in `image_counts` and `instance_counts`.
-
-    Polygons stay in the file until `Sample.masks()` asks for them, so the file must not change meanwhile.
+    Foreground class `f` is position `f` of `categories`, which are sorted by id; gaps in the ids, as COCO has them, are
+    closed, and `category_ids` leads back. Boxes are clipped to the image, and those that are then less than a pixel
+    wide or high are dropped, as MMDetection does; a warning counts both. Crowd regions stay, marked by `is_crowd_of`,
+    but do not count in `image_counts` and `instance_counts`.
 
     Args:
         annotation_file: An LVIS v1 or COCO JSON file; the `data.yaml` of YOLO labels, or its folder; a folder of Pascal
-            VOC. The split of the last two stands behind a colon, as in `data.yaml:train`; it is "val" else. They have
-            no masks.
-        image_root: The folder that the paths in the file start from; by default the folder of the file. LVIS
-            tells paths only as `coco_url`: its last two parts (`train2017/000000391895.jpg`) and its last
-            part are looked for.
+            VOC. The split of the last two follows a colon, as in `data.yaml:train`; it is "val" by default.
+        image_root: The folder that the paths in the file start from; by default the folder of the file. LVIS gives
+            paths only as `coco_url`: its last two parts (`train2017/000000391895.jpg`) and its last part are tried.
     """
 
     def __init__(
         self, annotation_file: str | os.PathLike[str], image_root: str | os.PathLike[str] | None = None
     ) -> None:
         self.annotation_file = Path(annotation_file)
-        source = find_labels(self.annotation_file)
-        self.image_root = source.root if image_root is None else Path(image_root)
-        self._columns = read_annotation_columns(self.annotation_file)
-        #: Whether the annotations can have masks; those of YOLO and VOC are read as boxes.
-        self.has_masks = source.form == "json"
-        self._mask_file = source.path
-        self._stamp = _stamp(self._mask_file)
-        self._warn()
-
-    def _warn(self) -> None:
-        dropped, clipped = self._columns.dropped_boxes, self._columns.clipped_boxes
-        if dropped or clipped:
+        self.image_root = find_labels(annotation_file).root if image_root is None else Path(image_root)
+        found = read_annotations(annotation_file, integers={"images": ("height", "width")}, image=self._record)
+        found.require("images", "categories")
+        self._images: tuple[ImageRecord, ...] = tuple(found.images)
+        #: The classes in the order of their ids.
+        self.categories = tuple(sorted(map(_category, found.categories), key=lambda category: category.id))
+        image_of = found.positions("image", (image.id for image in self._images))
+        label_of = found.positions("category", (category.id for category in self.categories))
+        corners = found.boxes.copy()
+        corners[:, 2:] += corners[:, :2]
+        clipped = corners.clip(0.0, np.tile(self.image_sizes[:, ::-1].astype(np.float64)[image_of], 2))
+        whole = ((clipped[:, 2:] - clipped[:, :2]) >= 1.0).all(axis=1)
+        # Rounded coordinates often end a fraction of a pixel outside.
+        outside = (np.abs(clipped - corners) > 1.0).any(axis=1) & whole
+        order = np.argsort(image_of, kind="stable")
+        order = order[whole[order]]
+        # The annotations of image `i` are `starts[i]:starts[i + 1]`.
+        self._starts = np.searchsorted(image_of[order], np.arange(len(self) + 1))
+        self._boxes: FloatArray = clipped[order].astype(np.float32)
+        self._labels: npt.NDArray[np.int32] = label_of[order].astype(np.int32)
+        self._is_crowd: BoolArray = found.crowd[order]
+        self._places: IntArray = found.places[order]  # in the file, for who reads more of the annotations
+        #: Boxes left out because less than a pixel of them is inside the image.
+        self.dropped_boxes = int(np.count_nonzero(~whole))
+        #: Boxes that reached more than a pixel over the edge of the image.
+        self.clipped_boxes = int(np.count_nonzero(outside))
+        if self.dropped_boxes or self.clipped_boxes:
             warnings.warn(
-                f"Of the boxes of `{self.annotation_file}`, {dropped} are dropped because they are empty, "
-                f"less than a "
-                f"pixel wide or high, or outside the image, and {clipped} are clipped to the image.",
+                f"Of the boxes of `{annotation_file}`, {self.dropped_boxes} are dropped because they are empty, less "
+                f"than a pixel wide or high, or outside the image, and {self.clipped_boxes} are clipped to the image.",
                 LogNWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
+
+    def _record(self, entry: Mapping[str, Any]) -> ImageRecord:
+        number, height, width = entry["id"], entry["height"], entry["width"]
+        if min(height, width) < 1:
+            raise InputError(
+                f"Expected image {number} of `{self.annotation_file}` to have a height and a width of a pixel or more, "
+                f"but got {height} and {width}."
+            )
+        names = image_names(entry)
+        if not names:
+            raise InputError(
+                f"Expected image {number} of `{self.annotation_file}` to have a `file_name` or a `coco_url`, but it "
+                "has none."
+            )
+        return ImageRecord(number, names, height, width)
 
     def __len__(self) -> int:
-        return len(self._columns.images)
-
-    def __getitem__(self, index: int) -> Sample:
-        position = self._position(index)
-        record = self._columns.images[position]
-        rows = self._rows(position)
-        image = self.read_image(position)
-        return Sample(
-            image=image,
-            boxes=self._columns.boxes[rows].copy(),
-            labels=self._columns.labels[rows].astype(np.int64),
-            is_crowd=self._columns.is_crowd[rows].copy(),
-            image_id=record.id,
-            mask_source=partial(
-                _read_masks,
-                self._mask_file,
-                self._stamp,
-                self._columns.places[rows].copy(),
-                (record.height, record.width),
-            )
-            if self.has_masks
-            else partial(_refuse_masks, self.annotation_file),
-        )
-
-    def __iter__(self) -> Iterator[Sample]:
-        return (self[index] for index in range(len(self)))
+        return len(self._images)
 
     def __repr__(self) -> str:
-        return (
-            f"DetectionDataset({str(self.annotation_file)!r}: {len(self)} images, {self.num_classes} "
-            f"classes, "
-            f"{len(self._columns.labels)} annotations)"
-        )
-
-    @property
-    def categories(self) -> tuple[Category, ...]:
-        """The classes in the order of their ids."""
-        return self._columns.categories
+        counts = f"{len(self)} images, {self.num_classes} classes, {len(self._labels)} annotations"
+        return f"{type(self).__name__}({str(self.annotation_file)!r}: {counts})"
 
     @cached_property
     def category_ids(self) -> IntArray:
@@ -119,69 +128,51 @@ class DetectionDataset:
 
     @property
     def num_classes(self) -> int:
-        """How many foreground classes there are."""
+        """Number of foreground classes."""
         return len(self.categories)
 
     @cached_property
     def image_ids(self) -> IntArray:
         """The id in the file of each image."""
-        return np.array([image.id for image in self._columns.images], np.int64)
+        return np.array([image.id for image in self._images], np.int64)
 
     @cached_property
     def image_sizes(self) -> IntArray:
         """Height and width of each image, shape `(len(self), 2)`."""
-        return np.array([(image.height, image.width) for image in self._columns.images], np.int64)
+        return np.array([(image.height, image.width) for image in self._images], np.int64)
 
     @property
     def images_fingerprint(self) -> str:
         """Digest of the ids and file names of all images, which differs for two data sets with the same ids."""
-        return fingerprint_images((image.id, image.names) for image in self._columns.images)
+        return fingerprint_images((image.id, image.names) for image in self._images)
 
     @cached_property
     def instance_counts(self) -> IntArray:
-        """How many objects each class has in this file, crowd regions left out."""
-        labels = self._columns.labels[~self._columns.is_crowd]
-        return np.bincount(labels, minlength=self.num_classes).astype(np.int64)
+        """Number of objects of each class, without crowd regions."""
+        return np.bincount(self._labels[~self._is_crowd], minlength=self.num_classes).astype(np.int64)
 
     @cached_property
     def image_counts(self) -> IntArray:
-        """In how many images of this file each class occurs, crowd regions left out."""
-        columns = self._columns
-        image_of = np.repeat(np.arange(len(self)), np.diff(columns.starts))
-        pairs = np.unique((image_of * self.num_classes + columns.labels)[~columns.is_crowd])
+        """Number of images that have each class, without crowd regions."""
+        image_of = np.repeat(np.arange(len(self)), np.diff(self._starts))
+        pairs = np.unique((image_of * self.num_classes + self._labels)[~self._is_crowd])
         return np.bincount(pairs % self.num_classes, minlength=self.num_classes).astype(np.int64)
 
-    @property
-    def dropped_boxes(self) -> int:
-        """How many boxes of the file were left out because nothing of them lies inside the image."""
-        return self._columns.dropped_boxes
-
-    @property
-    def clipped_boxes(self) -> int:
-        """How many boxes reached more than a pixel over the edge of the image."""
-        return self._columns.clipped_boxes
-
     def boxes_of(self, index: int) -> FloatArray:
-        """Boxes `(N, 4)` of an image as corners `x1, y1, x2, y2`, without opening it."""
-        return self._columns.boxes[self._rows(self._position(index))].copy()
+        """Boxes `(N, 4)` of an image as corners `x1, y1, x2, y2`."""
+        return np.array(self._boxes[self._rows(index)])
 
     def labels_of(self, index: int) -> IntArray:
-        """Foreground classes `(N,)` of the boxes of an image, without opening it."""
-        return self._columns.labels[self._rows(self._position(index))].astype(np.int64)
+        """Foreground classes `(N,)` of the boxes of an image."""
+        return np.array(self._labels[self._rows(index)], np.int64)
 
     def is_crowd_of(self, index: int) -> BoolArray:
-        """Which annotations `(N,)` of an image are crowd regions, without opening it."""
-        return self._columns.is_crowd[self._rows(self._position(index))].copy()
-
-    def labels_per_image(self) -> list[IntArray]:
-        """`labels_of` of every image with crowd regions left out, as the samplers want them."""
-        objects = ~self._columns.is_crowd
-        counted = np.concatenate([[0], np.cumsum(objects)])[self._columns.starts]
-        return np.split(self._columns.labels[objects].astype(np.int64), counted[1:-1])
+        """Which annotations `(N,)` of an image are crowd regions."""
+        return np.array(self._is_crowd[self._rows(index)])
 
     def image_path(self, index: int) -> Path:
-        """Where the image lies; an error that names the places tried where there is none."""
-        record = self._columns.images[self._position(index)]
+        """Path of an image; an error that names the places tried if there is none."""
+        record = self._images[self._position(index)]
         tried = [self.image_root / name for name in record.names]
         for path in tried:
             if path.is_file():
@@ -190,14 +181,14 @@ class DetectionDataset:
         raise InputError(f"Expected image {record.id} of `{self.annotation_file}` at {places}, but there is no file.")
 
     def image_paths(self) -> list[Path]:
-        """Where each image lies; an error that names the first that is missing."""
+        """Path of each image; an error that names the first that is missing."""
         return [self.image_path(index) for index in range(len(self))]
 
     def read_image(self, index: int) -> ImageArray:
-        """Only the picture of an image."""
-        record = self._columns.images[self._position(index)]
+        """An image as RGB, `(height, width, 3)`."""
+        record = self._images[self._position(index)]
         path = self.image_path(index)
-        image = read_image(path)
+        image = read_rgb(path)
         if image.shape[:2] != (record.height, record.width):
             raise InputError(
                 f"Expected `{path}` to have height and width {(record.height, record.width)} as "
@@ -210,34 +201,12 @@ class DetectionDataset:
             raise IndexError(f"Expected `index` to be within {len(self)} images, but got {index}.")
         return int(index) % len(self)
 
-    def _rows(self, position: int) -> slice:
-        return slice(int(self._columns.starts[position]), int(self._columns.starts[position + 1]))
+    def _rows(self, index: int) -> slice:
+        position = self._position(index)
+        return slice(int(self._starts[position]), int(self._starts[position + 1]))
 
 
-@dataclass(frozen=True)
-class _Stamp:
-    bytes: int
-    modified: int
-
-
-def _stamp(path: Path) -> _Stamp:
-    status = path.stat()
-    return _Stamp(status.st_size, status.st_mtime_ns)
-
-
-def _refuse_masks(path: Path) -> BoolArray:
-    raise InputError(f"Expected `{path}` to have masks, but only boxes are read of YOLO and VOC labels.")
-
-
-def _read_masks(path: Path, stamp: _Stamp, places: IntArray, size: tuple[int, int]) -> BoolArray:
-    if _stamp(path) != stamp:
-        raise InputError(f"Expected `{path}` to be as it was when it was read, but it has changed; read it again.")
-    masks = np.zeros((len(places), *size), np.bool_)
-    with path.open("rb") as file:
-        for row, (start, stop) in enumerate(places.tolist()):
-            annotation = read_element(file, start, stop)
-            try:
-                masks[row] = decode_segmentation(annotation.get("segmentation", []), *size)
-            except InputError as error:
-                raise InputError(f"{str(error)[:-1]} (annotation {annotation.get('id')} of `{path}`).") from error
-    return masks
+def _category(entry: Mapping[str, Any]) -> Category:
+    frequency = entry.get("frequency")
+    name = str(entry.get("name", entry["id"]))
+    return Category(entry["id"], name, frequency if frequency in ("r", "c", "f") else None)

@@ -76,12 +76,6 @@ def stream_elements(path: str | os.PathLike[str], *, skip: str | None = None) ->
         reader.expect_end()
 
 
-def read_element(file: BinaryIO, start: int, stop: int) -> Any:
-    """Read one element again by the place that `stream_elements` told."""
-    file.seek(start)
-    return json.loads(file.read(stop - start))
-
-
 def _elements(reader: _Reader, section: str) -> Iterator[Element]:
     if reader.take("]"):
         return

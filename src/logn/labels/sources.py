@@ -1,17 +1,29 @@
-"""Where labels are and in which form: a COCO or LVIS file, a YOLO `data.yaml`, or a folder of Pascal VOC."""
+"""What a path to labels is: a COCO or LVIS file, a YOLO `data.yaml`, or a folder of Pascal VOC; and which split."""
 
 from __future__ import annotations
 
 import os
 import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
+
+from logn.errors import InputError, LogNWarning
+from logn.logits.images import import_pillow
 
 YAML_SUFFIXES = (".yaml", ".yml")
 YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 ROBOFLOW_NAME = "_annotations.coco.json"
-#: The split that is measured where none is named, as in Ultralytics.
+TRAINING_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
+#: The split that is measured if none is named, as in Ultralytics.
 DEFAULT_SPLIT = "val"
+_ORIENTATION = 0x0112
+_HEADERS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,7 @@ class LabelSource:
     Args:
         path: A JSON file, a `data.yaml`, or the folder of VOC's XML files.
         form: "json", "yolo" or "voc".
-        split: Which part of them was named behind a colon, as in `data.yaml:test`; None for no word on it.
+        split: The part named behind a colon, as in `data.yaml:test`; None if none is.
     """
 
     path: Path
@@ -45,7 +57,7 @@ def image_sets(folder: Path) -> Path:
 
 
 def find_labels(source: str | os.PathLike[str]) -> LabelSource:
-    """See what a path stands for; what is nothing else is taken as a JSON file, whose reader says what is wrong.
+    """Recognise labels by their path; anything unknown is taken as a JSON file, whose reader says what is wrong.
 
     Example:
         >>> found = find_labels("coco/data.yaml:test")
@@ -64,7 +76,7 @@ def find_labels(source: str | os.PathLike[str]) -> LabelSource:
 
 
 def with_split(source: str | os.PathLike[str], split: str) -> Path:
-    """Labels that have splits with one of them named: `split`, unless the source names another itself.
+    """Name a split of labels that have splits, unless the source names one itself.
 
     Example:
         >>> with_split("data.yaml", "train").name, with_split("data.yaml:val", "train").name
@@ -79,8 +91,32 @@ def with_split(source: str | os.PathLike[str], split: str) -> Path:
 
 
 def are_labels(source: str | os.PathLike[str]) -> bool:
-    """Whether a path is a `data.yaml` or a folder with one, or a folder of VOC; with or without a split."""
+    """Whether a path is a `data.yaml`, a folder with one, or a folder of VOC; with or without a split."""
     return find_labels(source).form != "json"
+
+
+def find_annotations(data: str | os.PathLike[str]) -> Path:
+    """The training annotations that `data` is or holds; of YOLO and VOC the split "train".
+
+    A folder with a single JSON file needs no particular name.
+    """
+    path = Path(data)
+    if path.is_dir():
+        for name in TRAINING_NAMES:
+            if (path / name).is_file():
+                return path / name
+    found = find_labels(path)
+    if not found.path.exists():
+        raise InputError(f"Expected `data` to be an annotation file or a folder, but there is no `{path}`.")
+    if found.form != "json":
+        return with_split(path, "train")
+    if not found.path.is_dir():
+        return found.path
+    files = sorted(path.glob("*.json"))
+    if len(files) == 1:
+        return files[0]
+    names = ", ".join(file.name for file in files[:5]) or "no JSON file at all"
+    raise InputError(f"Expected `{path}` to hold `train.json`, but it holds {names}; name the file itself.")
 
 
 def _form_of(path: Path) -> LabelSource | None:
@@ -98,7 +134,7 @@ def _form_of(path: Path) -> LabelSource | None:
 
 
 def _yaml_in(folder: Path) -> Path | None:
-    """The `data.yaml` of a folder, or the only file there that describes a data set of YOLO under another name."""
+    """The `data.yaml` of a folder, or its only YAML file if that describes a YOLO data set."""
     for name in YAML_NAMES:
         if (folder / name).is_file():
             return folder / name
@@ -106,3 +142,52 @@ def _yaml_in(folder: Path) -> Path | None:
     if len(files) == 1 and re.search(rb"(?m)^(names|nc)\s*:", files[0].read_bytes()):
         return files[0]
     return None
+
+
+def image_sizes(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Width and height of each image, in order, from the headers of the files, read ahead by a few threads.
+
+    A warning counts images that their EXIF data ask to be turned, which is not done.
+    """
+    read = partial(_header, import_pillow())
+    turned, first = 0, None
+    pending = iter(paths)
+    with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
+        while part := list(islice(pending, _HEADERS_AT_ONCE)):
+            for path, (width, height, is_turned) in zip(part, pool.map(read, part), strict=True):
+                if is_turned:
+                    turned, first = turned + 1, first or path
+                yield width, height
+    if turned:
+        warnings.warn(
+            f"{turned} images, `{first}` for one, are to be turned by their EXIF data, which is not done here: their "
+            "boxes will not lie on their objects unless they were drawn on the picture as it is stored.",
+            LogNWarning,
+            stacklevel=2,
+        )
+
+
+def _header(pillow: Any, path: str) -> tuple[int, int, bool]:
+    try:
+        with pillow.open(path) as picture:
+            # Only JPEG files hold their EXIF data in the header; to look for it elsewhere costs a decoding.
+            turned = "exif" in picture.info and picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
+            return *picture.size, turned
+    except FileNotFoundError:
+        raise InputError(f"Expected the image `{path}` to exist, but there is no such file.") from None
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise InputError(f"Expected `{path}` to be an image, but it cannot be read ({error}).") from error
+
+
+def numbered(stems: Sequence[str]) -> list[int]:
+    """Ids of images by the names of their files: the numbers that they are, or else their places from 1 on.
+
+    Example:
+        >>> numbered(["000391", "000007"]), numbered(["a", "b"]), numbered(["1", "01"])
+        ([391, 7], [1, 2], [1, 2])
+    """
+    if all(stem.isascii() and stem.isdecimal() and len(stem) < 19 for stem in stems):
+        numbers = [int(stem) for stem in stems]
+        if len(set(numbers)) == len(numbers):
+            return numbers
+    return list(range(1, len(stems) + 1))

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError, LogNWarning
-from logn.files import file_identity
-from logn.labels.data_yaml import read_data_yaml
-from logn.labels.image_headers import image_sizes, numbered
+from logn.files import file_identity, require_file
 from logn.labels.json_stream import Element
-from logn.labels.sources import DEFAULT_SPLIT, LabelSource
+from logn.labels.sources import DEFAULT_SPLIT, LabelSource, image_sizes, numbered
 from logn.logits.images import SUFFIXES
 
 _KEYS = ("path", "train", "val", "validation", "test", "names", "nc", "kpt_shape")
@@ -57,11 +55,11 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
     images = split_images(data, source.split or DEFAULT_SPLIT)
     for number, name in enumerate(data.names):
         yield Element("categories", {"id": number + 1, "name": name}, -1, -1)
-    twice, labelled, count, name_of = 0, 0, 0, _Names(source.root)
-    ids = numbered([_stem(path) for path in images])
+    twice, labelled, count = 0, 0, 0
+    ids = numbered([Path(path).stem for path in images])
     measured = image_sizes(images) if sizes else [None] * len(images)
     for path, image_id, size in zip(images, ids, measured, strict=True):
-        entry: dict[str, Any] = {"id": image_id, "file_name": name_of(path)}
+        entry: dict[str, Any] = {"id": image_id, "file_name": Path(os.path.relpath(path, source.root)).as_posix()}
         if size is not None:
             entry |= {"width": size[0], "height": size[1]}
         yield Element("images", entry, -1, -1)
@@ -95,34 +93,50 @@ def _warn(source: LabelSource, images: Sequence[str], labelled: int, twice: int)
 def label_file(image: str) -> str:
     """Where the labels of an image are: the last folder `images` of its path becomes `labels`.
 
-    Paths are texts here: of a hundred thousand images, objects for them take longer than reading the files.
-
     Example:
-        >>> label_file("coco8/images/val/000000000036.jpg")
+        >>> Path(label_file("coco8/images/val/000000000036.jpg")).as_posix()
         'coco8/labels/val/000000000036.txt'
     """
-    folder, _, name = _with_one_separator(image).rpartition(os.sep)
-    parts = f"{os.sep}{folder}{os.sep}".rpartition(f"{os.sep}images{os.sep}")
-    if parts[1]:
-        folder = f"{parts[0]}{os.sep}labels{os.sep}{parts[2]}"[1:-1]
-    return f"{folder}{os.sep if folder or image.startswith((os.sep, '/')) else ''}{name.rpartition('.')[0]}.txt"
-
-
-def _stem(path: str) -> str:
-    return _with_one_separator(path).rpartition(os.sep)[2].rpartition(".")[0]
-
-
-def _with_one_separator(path: str) -> str:
-    """The path in the system's own writing: lists of images have `/` on Windows, too."""
-    return path.replace(os.altsep, os.sep) if os.altsep else path
+    path = Path(image)
+    folders = list(path.parts[:-1])
+    if "images" in folders:
+        folders[len(folders) - 1 - folders[::-1].index("images")] = "labels"
+    return str(Path(*folders, f"{path.stem}.txt"))
 
 
 def read_yolo_data(file: Path) -> YoloData:
-    """Read a `data.yaml`, and refuse one whose classes are not told plainly."""
-    found = read_data_yaml(file, _KEYS)
+    """Read a `data.yaml`, and refuse one whose classes are not clear."""
+    found = _read_yaml(file)
     found["val"] = found.get("val") or found.get("validation")
     splits = {name: _texts(file, name, found[name]) for name in _SPLITS if found.get(name)}
     return YoloData(file, _class_names(file, found), splits, _folder(file, found.get("path")), _keypoints(file, found))
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    """The keys of a `data.yaml`; every scalar is a text, so that a class may be called `no` or `1e3`."""
+    import yaml
+
+    class Loader(yaml.BaseLoader):  # type: ignore[misc]  # makes texts, lists and mappings only
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            for place, key in enumerate(keys):
+                if key in keys[:place]:
+                    line = node.value[place][0].start_mark.line + 1
+                    raise InputError(f"Expected `{key}` once in `{file}`, but line {line} has it again.")
+            return super().construct_mapping(node, deep)
+
+    require_file(file, "a `data.yaml`")
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8-sig"), Loader)  # noqa: S506
+    except UnicodeDecodeError as error:
+        raise InputError(f"Expected `{file}` to be UTF-8 text, but it is not ({error}).") from None
+    except yaml.YAMLError as error:
+        raise InputError(
+            f"Expected `{file}` to be YAML, but it cannot be read: {' '.join(str(error).split())}."
+        ) from None
+    if not isinstance(content, dict):
+        raise InputError(f"Expected `{file}` to hold `key: value` lines, but it does not.")
+    return {key: content[key] for key in _KEYS if content.get(key) not in (None, "", "~", "null")}
 
 
 def _texts(file: Path, key: str, value: Any) -> tuple[str, ...]:
@@ -147,7 +161,7 @@ def _class_names(file: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
                 f"{lacking}."
             )
         names = [names[key] for key in keys]
-    if not isinstance(names, list) or not names or not all(names):
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise InputError(f"Expected `names` of `{file}` to name the classes, but got {names!r:.60}.")
     if number is not None and int(number) != len(names):
         raise InputError(f"Expected `names` of `{file}` to name the {number} classes of `nc`, but got {len(names)}.")
@@ -239,21 +253,6 @@ def _listed_images(file: Path, folder: Path) -> list[str]:
             raise InputError(f"Expected the image in line {number} of `{file}` at `{places[0]}`, but there is no file.")
         found.append(str(image))
     return found
-
-
-class _Names:
-    """Paths of images from a folder, which is asked for once for each folder that has images."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._folders: dict[str, str] = {}
-
-    def __call__(self, path: str) -> str:
-        folder, name = os.path.split(path)
-        if folder not in self._folders:
-            self._folders[folder] = Path(os.path.relpath(folder, self._root)).as_posix()
-        inside = self._folders[folder]
-        return name if inside == "." else f"{inside}/{name}"
 
 
 Row = tuple[float, float, float, float, float]

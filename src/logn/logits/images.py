@@ -18,6 +18,7 @@ from logn.logits.proposals import Postprocessing
 from logn.strict_json import parse_json
 
 Item = TypeVar("Item")
+ImageArray = npt.NDArray[np.uint8]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 RESIZES = ("stretch", "letterbox", "crop")
 LAYOUTS = ("NCHW", "NHWC", "CHW", "HWC", None)
@@ -197,7 +198,7 @@ def read_rgb(path: str | os.PathLike[str] | BinaryIO, name: str | None = None) -
     ask for is not made. 16 bits are brought to 8, where Pillow's own conversion would make them white; numbers whose
     white is not known (32 bits, floating point) are refused.
     """
-    pillow = _import_pillow()
+    pillow = import_pillow()
     try:
         with pillow.open(path) as picture:
             if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in _WIDE_IN_16_BITS):
@@ -215,7 +216,8 @@ def _from_16_bits(grey: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.repeat(levels[..., None], 3, axis=2)
 
 
-def _import_pillow() -> Any:
+def import_pillow() -> Any:
+    """`PIL.Image`, or an error that says what to install."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -242,7 +244,7 @@ def _column(values: tuple[float, ...]) -> npt.NDArray[np.float64]:
 def _scaled(image: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
     if image.shape[:2] == (height, width):
         return image
-    pillow = _import_pillow()
+    pillow = import_pillow()
     return np.asarray(pillow.fromarray(image).resize((width, height), pillow.Resampling.BILINEAR))
 
 

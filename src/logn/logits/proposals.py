@@ -157,7 +157,7 @@ def _as_numbers(name: str, values: Any) -> npt.NDArray[Any]:
 
 
 class ProposingDetector(Protocol):
-    """What a detector must offer to be evaluated: proposals with full logits and, optionally, masks on demand.
+    """What a detector must offer to be evaluated: proposals with full logits.
 
     Images are float tensors of shape (3, H, W) with values in 0..1. Foreground classes are numbered 0..F-1 in the
     order of the category ids, whatever column of the logits they stand in.
@@ -184,10 +184,4 @@ class ProposingDetector(Protocol):
 
     def propose(self, images: Sequence[Any]) -> list[Proposals]:
         """Proposals of each image, with boxes in pixels of the image as given."""
-        ...
-
-    def predict_masks(
-        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Mask probabilities `(M, R, R)` in the frame of each given box, for the given foreground classes."""
         ...

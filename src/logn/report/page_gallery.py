@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, GalleryImage, Mark, ReportDetails
 from logn.evaluate.detection.metrics import RecallAtCount
-from logn.labels.image_file import ImageArray, import_pillow
+from logn.logits.images import ImageArray, import_pillow
 
 LARGEST_SIDE = 560
 RULES = {

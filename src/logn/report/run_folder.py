@@ -16,8 +16,8 @@ from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.detection.gallery import GalleryImage
 from logn.evaluate.store.store import PredictionStore
 from logn.labels.dataset import DetectionDataset
-from logn.labels.image_file import ImageArray, read_image
 from logn.labels.sources import find_labels, with_split
+from logn.logits.images import ImageArray, read_rgb
 from logn.statistics.moments import ClassMoments
 
 
@@ -118,7 +118,7 @@ class Run:
             raise InputError(
                 f"Expected image {image.image_id} at {tried} (`--images` names another folder), but it is not there."
             )
-        pixels = read_image(path)
+        pixels = read_rgb(path)
         if image.size is not None and pixels.shape[:2] != image.size:
             raise InputError(
                 f"Expected `{path}` to have height and width {image.size} as the annotations say, but it has "

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
-from logn.labels.image_file import import_pillow
+from logn.logits.images import import_pillow
 
 STYLES = tuple(
     f"DejaVu{family}{style}.ttf"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from logn.demo.scene import FloatArray, blur_and_add_noise, draw_background, paint_glyph, turned_glyph
 from logn.errors import InputError
 from logn.files import atomic_path
-from logn.labels.image_file import ImageArray
+from logn.logits.images import ImageArray
 from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, read_settings, write_json
 from logn_research.datasets.glyphs.settings import (

@@ -13,7 +13,7 @@ import numpy as np
 
 from logn.errors import InputError
 from logn.files import write_text
-from logn.labels.image_file import import_pillow
+from logn.logits.images import import_pillow
 from logn_research.datasets.glyphs.alphabet import Alphabet, font_folder
 from logn_research.datasets.glyphs.settings import SPLITS
 from logn_research.processes import fresh_processes

@@ -16,11 +16,12 @@ import numpy as np
 from logn.demo.plan import IntArray, frequency_group
 from logn.demo.scene import draw_scene
 from logn.files import atomic_path
-from logn.labels.image_file import import_pillow
-from logn.labels.masks import BoolArray, encode_mask, outline_mask
+from logn.labels.masks import BoolArray, encode_mask
+from logn.logits.images import import_pillow
 from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, write_json
 from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
+from logn_research.datasets.outlines import outline_mask
 
 # As in LVIS, a class is verified absent in a few images only; the others say nothing about it.
 _FEWEST_NEGATIVES, _MOST_NEGATIVES = 8, 16

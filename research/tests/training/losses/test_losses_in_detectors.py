@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.experiments.detector_statistics import collect_detector_statistics
 from logn_research.losses import LOSS_NAMES, CrossEntropyLoss, SeesawLoss, make_loss
 from logn_research.training.checkpoint import Checkpoint, load_detector
@@ -22,7 +23,6 @@ from logn.evaluate.decode.decoder import decode_many
 from logn.evaluate.models.collect import as_tensor
 from logn.evaluate.store.predict import predict
 from logn.evaluate.store.store import PredictionStore
-from logn.labels.dataset import DetectionDataset
 from logn.statistics.record import record
 
 CLASSES = 4
@@ -185,7 +185,7 @@ def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvi
     detector = load_detector(tmp_path / "run")
     # As after a long training: clearly different logits.
     nn.init.normal_(detector.roi_heads.box_predictor.cls_score.weight, std=0.5)
-    dataset = DetectionDataset(lvis_folder / "train.json")
+    dataset = SampleDataset(lvis_folder / "train.json")
     moments = collect_detector_statistics(detector, dataset, max_images=4)
     assert moments.metadata.class_names[-CLASSES:] == dataset.class_names
     assert (moments.metadata.background, moments.metadata.activation) == (detector.background, detector.activation)

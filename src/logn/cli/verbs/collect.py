@@ -57,25 +57,29 @@ def collect(
         return
     if len(sources) > 1:
         raise InputError(f"Expected one model, or any number of files of logits, but got `{models[0]}` and others.")
-    from logn.evaluate.models.correct import choose_images
-    from logn.evaluate.models.model_kinds import ImageFiles
-    from logn.evaluate.models.onnx_model import LogitHints
-    from logn.evaluate.models.open_model import open_model
+    from logn.evaluate.models.collect import ImageFiles, choose_images
+    from logn.evaluate.models.open import Hints, open_model
 
     (model,) = models
     if images is None and data is None:
         words = ("logn", "collect", model, "--images", "train/", "-o", output)
         raise InputError(f"Expected `--images` or `--data` with a model, but got neither: try `{command(*words)}`.")
     options.check_output(output, model, holds=FORMAT)
-    hints = LogitHints(activation, options.background_index(background), tensor or None, None, class_names)
-    given = {} if size is None else {"size": options.parse_size(size)}
-    source = open_model(model, hints, like, given, trust=trust, device=device)
-    files = ImageFiles(choose_images(options.training_images(images, data), max_images), skip_unreadable=True)
+    hints = Hints(
+        like=like,
+        size=options.parse_size(size),
+        activation=activation,
+        background=options.background_index(background),
+        tensor=tensor or None,
+        class_names=class_names,
+        device=device,
+        trust=trust,
+    )
+    source = open_model(model, hints)
+    files = ImageFiles(choose_images(options.training_images(images, data), max_images))
     with progress("Collecting", len(files.items)) as advance:
         stages = source.collect(files, batch=batch, progress=advance)
     unreadable = list(files.unreadable)
-    if unreadable:
-        print_note(f"Warning: {count_of(len(unreadable), 'image')} could not be read: {options.listed(unreadable)}.")
     count = len(files.items) - len(unreadable)
     facts = {"images": count, "unreadable": unreadable}
     _report(_save(output, stages), stages, facts, count_of(count, "image"), as_json=json)

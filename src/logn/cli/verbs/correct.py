@@ -12,8 +12,7 @@ from logn.cli.console import COMMAND_LINE, command, count_of, echo, print_json, 
 from logn.report.commands import HOW_IT_RUNS, corrected_name
 
 if TYPE_CHECKING:
-    from logn.evaluate.models.correct import Correction
-    from logn.evaluate.models.score_change import ScoreChange
+    from logn.evaluate.models.correct import Correction, ScoreChange
 
 # The width of a line where there is no terminal.
 WIDTH = 100
@@ -49,21 +48,18 @@ def correct(
       logn correct rtdetr/ --images train/ -o rtdetr-corrected/
       logn correct yolox.onnx --like yolox --data train.json -o corrected.onnx
     """
-    from logn.evaluate.models.correct import choose_images
+    from logn.calibrators.recommend import RECOMMENDED
+    from logn.evaluate.models.collect import choose_images
     from logn.evaluate.models.correct import correct as run
 
     chosen = choose_images(options.training_images(images, data), max_images)
-    fitted = None if method is None else options.read_method(method)
     with progress("Collecting", len(chosen)) as advance:
         done = run(
             model,
             chosen,
             output,
-            method=fitted if isinstance(fitted, str) else None,
-            affine=None if isinstance(fitted, str) else fitted,
-            threshold=at,
-            skip_unreadable=True,
-            dry_run=output is None,
+            method=RECOMMENDED if method is None else options.read_method(method),
+            at=at,
             overwrite=overwrite,
             trust=trust,
             device=device,
@@ -75,14 +71,10 @@ def correct(
             size=options.parse_size(size),
             progress=advance,
         )
-    notes = list(done.doubts)
-    if left_out := done.unreadable:
-        total = f"{len(left_out):,} of {len(chosen):,} images"
-        notes.insert(0, f"{total} could not be read and were left out: {options.listed(left_out)}.")
-    for note in notes:
+    for note in done.doubts:
         print_note(f"Warning: {note}")
     if json:
-        print_json({**done.to_dict(), "warnings": notes})
+        print_json(done.to_dict())
         return
     for label, text in _lines(done, asked=method is not None, verbose=verbose):
         _print(label, text)

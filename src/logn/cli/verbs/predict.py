@@ -44,7 +44,7 @@ def predict(
       logn predict yolox.onnx --like yolox --class-names coco.txt --data val.json -o predictions
       logn predict my_models:build --data val.json --images val/ -o predictions
     """
-    from logn.evaluate.models.open import fingerprint_of
+    from logn.evaluate.models.collect import fingerprint_of
     from logn.evaluate.store.predict import match_detector
     from logn.evaluate.store.predict import predict as run
     from logn.labels.dataset import DetectionDataset
@@ -88,11 +88,11 @@ def _open(
     from logn.evaluate.models.open import choose_device, detector, move_to
 
     if model.lower().endswith(".onnx"):
-        return _open_onnx(Path(model), like, size, class_names, hints)
+        return detector(model, like=like, size=size, class_names=class_names, **hints)
     for name, value in {"like": like, **hints}.items():
         if value is not None:
             raise InputError(f"Expected `--{name}` only with an ONNX file, but got `{model}`.")
-    opened: Any = detector(model, trust=trust, **({} if size is None else {"image_size": max(size)}))
+    opened: Any = detector(model, trust=trust, **({} if size is None else {"size": size}))
     if class_names is not None:
         if getattr(opened, "class_names", None) is not None:
             raise InputError(f"Expected no `--class-names` for `{model}`, which names its classes itself.")
@@ -100,18 +100,6 @@ def _open(
     chosen = choose_device(device)
     own = chosen.type == "cuda" and ":" not in device
     return move_to(opened, f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if own else str(chosen))
-
-
-def _open_onnx(
-    model: Path, like: str | None, size: tuple[int, int] | None, class_names: Path | None, hints: dict[str, Any]
-) -> Any:
-    from logn.evaluate.models.onnx import OnnxDetector
-    from logn.logits.onnx.file import read_onnx
-    from logn.logits.onnx.images import settle
-
-    settled, _ = settle(read_onnx(model), like, size=size)
-    preprocessing = None if size is None else settled
-    return OnnxDetector(model, like=like, preprocessing=preprocessing, class_names=class_names, **hints)
 
 
 def _annotations(data: Path) -> Path:

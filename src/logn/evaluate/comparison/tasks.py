@@ -71,7 +71,7 @@ from logn.evaluate.detection.metrics import (
 )
 from logn.evaluate.detection.tide import error_types
 from logn.evaluate.store.store import PredictionStore, StoreHeader
-from logn.labels.annotation_columns import fingerprint_images, image_names
+from logn.labels.annotations import fingerprint_images, image_names
 from logn.labels.sources import find_labels
 from logn.logits.arrays import FloatArray, foreground_columns
 from logn.statistics.moments import ClassMoments

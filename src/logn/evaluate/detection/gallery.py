@@ -18,7 +18,7 @@ from logn.evaluate.detection.ground_truth import GroundTruth, Groups
 from logn.evaluate.detection.matching import Marks, MatchedDetections
 from logn.evaluate.detection.metrics import RecallAtCount
 from logn.evaluate.detection.tide import ErrorTypes
-from logn.labels.annotation_columns import image_names
+from logn.labels.annotations import image_names
 
 # Title of each part of the gallery; the images of a part are those with the most of what it counts.
 FOUND, LOST, ALARMS = "Rare objects found", "Objects lost", "False alarms added"

@@ -1,37 +1,155 @@
-"""A torch model as `correct` wants it: run over images, folded, written, read back and compared."""
+"""The one collector: an opened model runs over images once and gives the statistics of its logits.
+
+`correct`, `logn collect` and `logn.ray` all go through `Model.collect`, so they give the same statistics for the same
+model. `Model.write` folds a correction, writes the model in its own kind of file, reads it back and proves it.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
-from logn.deploy.onnx_fold import Proof
 from logn.errors import InputError, LogNWarning, MissingExtraError
-from logn.evaluate.models.model_kinds import Advance, ImageFiles, Traits, beside
-from logn.evaluate.models.open import network_of
-from logn.evaluate.models.proposal_statistics import column_names, counted_objectness, start_statistics
+from logn.logits.arrays import NO_CLASS, foreground_columns
 from logn.logits.hooks import evaluation_mode
+from logn.logits.images import Preprocessing, read_rgb, select_images, spread_evenly
 from logn.logits.layer import LogitLayer, count_columns, find_modules, fingerprint
-from logn.statistics.moments import ClassMoments
-from logn.statistics.record import collect_moments
+from logn.logits.proposals import Postprocessing, Proposals
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.record import collect_moments, default_sample_rows
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from logn.deploy.onnx_fold import Proof
+    from logn.logits.onnx.file import OnnxFile
+
 Images = Sequence[npt.NDArray[np.uint8]]
+# A file, or a function that returns an RGB image.
+ImageItem = Path | Callable[[], npt.NDArray[np.uint8]]
+ImageSource = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Callable[[], npt.NDArray[np.uint8]]]
+Advance = Callable[[int], object]
+# One per stage of a cascade; else one.
+Stages = tuple[ClassMoments, ...]
 BATCH = 8
+
+
+def ignore(count: int) -> None:
+    """No progress bar."""
+
+
+def choose_images(source: ImageSource, count: int | None = None) -> list[ImageItem]:
+    """The images of a folder or list, at most `count` of them, spread evenly.
+
+    Example:
+        >>> [path.name for path in choose_images(["a.png", "b.png", "c.png", "d.png"], 2)]
+        ['a.png', 'c.png']
+    """
+    if isinstance(source, str | os.PathLike):
+        return [*select_images(source, count)]
+    items: list[ImageItem] = [item if callable(item) else Path(item) for item in source]
+    return spread_evenly(items, count)
+
+
+@dataclass
+class ImageFiles:
+    """The images that a model runs over.
+
+    Args:
+        items: Their files, or functions that return them.
+        unreadable: Those that could not be read and were left out, with the reason.
+    """
+
+    items: Sequence[ImageItem]
+    unreadable: dict[ImageItem, str] = field(default_factory=dict)
+
+    def batches(self, size: int) -> Iterator[list[npt.NDArray[np.uint8]]]:
+        """The images as RGB arrays, `size` at a time."""
+        batch: list[npt.NDArray[np.uint8]] = []
+        for item in self.items:
+            try:
+                batch.append(read_rgb(item) if isinstance(item, Path) else item())
+            except InputError as error:
+                self.unreadable[item] = str(error)
+            if len(batch) == size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files; functions are refused."""
+        paths = [item for item in self.items if isinstance(item, Path)]
+        if len(paths) < len(self.items):
+            raise InputError("Expected `images` to be files for an ONNX model, but got functions.")
+        return paths
+
+    def first(self, count: int) -> ImageFiles:
+        """The first images that can be read."""
+        return ImageFiles([item for item in self.items if item not in self.unreadable][:count])
+
+    def finish(self) -> None:
+        """Warn of images that were left out; refuse if all were."""
+        left_out = list(self.unreadable)
+        if left_out and len(left_out) == len(self.items):
+            reason = self.unreadable[left_out[0]]
+            raise InputError(f"Expected images that can be read, but none of {len(left_out):,} can: {reason}")
+        if left_out:
+            named = ", ".join(f"`{path}`" for path in left_out[:3]) + (", …" if len(left_out) > 3 else "")
+            warnings.warn(
+                f"{len(left_out):,} of {len(self.items):,} images could not be read and were left out: {named}.",
+                LogNWarning,
+                stacklevel=4,
+            )
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a model before it runs.
+
+    Args:
+        framework: Where it comes from and what it is, such as "transformers, RTDetrForObjectDetection".
+        preprocessing: What happens to an image before the model, in words.
+        suffix: Suffix of the corrected file; empty for a folder.
+    """
+
+    framework: str
+    preprocessing: str
+    suffix: str
+
+
+class Model(Protocol):
+    """An opened model: it can be run over images, corrected and written."""
+
+    traits: Traits
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+
+    def check(self) -> None:
+        """Refuse what could not be corrected, before the pass over the images, which may take an hour."""
+
+    def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
+        """Run the model over the images once: the statistics of its logits."""
+
+    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
+        """Write the corrected model, read it back and prove it on the images; raise if the proof fails."""
 
 
 @dataclass
 class TorchModel:
-    """A network with its class layer.
+    """A torch model with its class layer.
 
     Args:
         name: What the user calls it.
@@ -39,7 +157,7 @@ class TorchModel:
         layer: Where its logits are.
         run: Runs it on RGB images, prepared as it needs them.
         traits: What is known of it.
-        class_names: Of all columns, the background included, where they are known.
+        class_names: Of all columns, including the background, if known.
         save: Writes it to a path.
         reopen: Reads what `save` wrote.
     """
@@ -54,12 +172,12 @@ class TorchModel:
     reopen: Callable[[TorchModel, Path], TorchModel]
 
     def check(self) -> None:
-        """Refuse what could not be corrected before the pass over the images, which may take an hour."""
+        """Refuse a layer that cannot be folded, and weights that hold a correction."""
         from logn.deploy.fold import check_foldable
 
         for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
             check_foldable(path, module)
-        # Weights do not say that a map is in them. What `correct` wrote beside them does: it is of the weights before.
+        # Weights do not tell that a map is in them. The statistics beside them do: they are of the weights before.
         model = Path(self.name)
         for stage in (None, 0):
             file = beside(model, "statistics", stage, in_folder=model.is_dir())
@@ -70,29 +188,16 @@ class TorchModel:
                     "delete it if the model was trained anew)."
                 )
 
-    def collect(
-        self,
-        images: ImageFiles,
-        *,
-        batch: int | None = None,
-        sample_rows: int | None = None,
-        progress: Advance = lambda count: None,
-    ) -> tuple[ClassMoments, ...]:
-        """Run it over the images once."""
+    def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
+        """Record the logits at the class layer."""
 
         def run(part: Images) -> None:
             self.run(part)
             progress(len(part))
 
-        stages = collect_moments(
-            self.network,
-            self.layer,
-            images.batches(batch or BATCH),
-            run,
-            class_names=self.class_names,
-            sample_rows=sample_rows,
-        )
-        images.require_some()
+        batches = images.batches(batch or BATCH)
+        stages = collect_moments(self.network, self.layer, batches, run, class_names=self.class_names)
+        images.finish()
         for moments in stages:
             if not moments.count.any():
                 raise InputError(f"Expected logits to come through `{moments.metadata.layer}`, but none came.")
@@ -117,7 +222,7 @@ class TorchModel:
 
         before = watch_outputs(self.network, self.layer, lambda: run(self))
         with warnings.catch_warnings():
-            # The file is read back below: what a tied weight needs to stay untied is seen there.
+            # The file is read back below, which shows whether a tied weight stays untied.
             warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
             fold(self.network, self.layer, list(maps) if self.layer.stages else maps[0])
         self.save(self, output)
@@ -130,9 +235,16 @@ class TorchModel:
         return proof.checked(self.name)
 
 
+def _fingerprint_in(statistics: Path) -> str | None:
+    try:
+        return ClassMoments.load(statistics).metadata.fingerprint
+    except InputError:
+        return None  # another file of that name
+
+
 @dataclass
 class ProposalModel:
-    """A source of proposals of the user's own, without a torch module: its logits can be read, but not corrected.
+    """A source of proposals without a torch module: its logits can be read, but not corrected.
 
     Args:
         name: What the user calls it.
@@ -151,22 +263,16 @@ class ProposalModel:
             "has none as `model`; `logn collect` and `logn fit` give the correction of its logits."
         )
 
-    def collect(
-        self,
-        images: ImageFiles,
-        *,
-        batch: int | None = None,
-        sample_rows: int | None = None,
-        progress: Advance = lambda count: None,
-    ) -> tuple[ClassMoments, ...]:
-        """Collect the statistics of what it proposes."""
+    def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
+        """Take the logits of what it proposes."""
         moments: ClassMoments | None = None
+        prepare = getattr(self.source, "prepare", as_tensor)
         for part in images.batches(batch or BATCH):
-            for proposals in self.source.propose([as_tensor(image) for image in part]):
-                moments = moments or start_statistics(self.source, None, proposals.num_columns, sample_rows)
+            for proposals in self.source.propose([prepare(image) for image in part]):
+                moments = moments or start_moments(self.source, None, proposals.num_columns)
                 moments.update(proposals.logits, counted_objectness(self.source, proposals))
             progress(len(part))
-        images.require_some()
+        images.finish()
         if moments is None:
             raise InputError(f"Expected `{self.name}` to propose boxes, but it gave none.")
         return (moments,)
@@ -174,6 +280,102 @@ class ProposalModel:
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
         """Never reached: `check` comes first."""
         raise NotImplementedError
+
+
+@dataclass
+class OnnxModel:
+    """An ONNX file, run by onnxruntime.
+
+    Args:
+        file: The file, read once.
+        traits: What is known of it.
+        preprocessing: How images become inputs.
+        like: Name of a preset or of a JSON file, if the user gives one.
+        hints: `activation`, `background`, `tensor` and `class_names`, where the user gives them.
+        tensors: Where its logits were found, once it has run.
+    """
+
+    file: OnnxFile
+    traits: Traits
+    preprocessing: Preprocessing
+    like: str | None
+    hints: dict[str, Any]
+    tensors: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return str(self.file.path)
+
+    def check(self) -> None:
+        """Refuse a file that holds a correction already."""
+        from logn.deploy.onnx_fold import refuse_folded_file
+
+        refuse_folded_file(self.file.model, self.file.path)
+
+    def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
+        """Record the logits where `fold_onnx` changes them."""
+        from logn.statistics.record_onnx import record_onnx
+
+        left_out: list[Path] = []
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* could not be read", category=LogNWarning)
+            moments = record_onnx(
+                self.file,
+                images.paths,
+                self.preprocessing,
+                like=self.like,
+                batch_size=batch or 1,
+                skip_unreadable=True,
+                progress=progress,
+                skipped=left_out.extend,
+                **self.hints,
+            )
+        images.unreadable.update(dict.fromkeys(left_out, "it cannot be read"))
+        images.finish()
+        self.tensors = tuple(str(moments.metadata.layer).split(", "))
+        return (moments,)
+
+    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
+        """Fold the map into the file and run both files on the images."""
+        from logn.deploy.onnx_fold import TOLERANCE, Proof, fold_onnx
+        from logn.statistics.record_onnx import plan_batches
+
+        (affine,) = maps
+        batches = plan_batches(self.file.inputs, self.preprocessing, 1)
+        runs = [inputs for inputs, _ in islice(batches.read(images.paths, None), len(images.paths))]
+        report = fold_onnx(self.file, affine, output, tensor=self.tensors, inputs=runs)
+        tolerance = TOLERANCE * max(1.0, report.largest_logit)
+        return Proof(report.largest_difference, report.largest_logit, tolerance, report.rows)
+
+
+def in_words(preprocessing: Preprocessing) -> str:
+    """A preprocessing in a few words.
+
+    Example:
+        >>> in_words(Preprocessing((416, 416), "letterbox", max_value=255.0, channels="BGR"))
+        'letterbox to 416x416, BGR, 0 to 255'
+    """
+    size = preprocessing.size
+    words = ["in its own size" if size is None else f"{preprocessing.resize} to {size[0]}x{size[1]}"]
+    words += ["BGR"] if preprocessing.channels == "BGR" else []
+    words.append(f"0 to {preprocessing.max_value:g}")
+    if any(preprocessing.mean) or set(preprocessing.std) != {1.0}:
+        words.append("normalised")
+    return ", ".join(words)
+
+
+def beside(output: Path, what: str, stage: int | None = None, *, in_folder: bool) -> Path:
+    """Path of the statistics or the map of a corrected model.
+
+    Example:
+        >>> beside(Path("best.pt"), "statistics", in_folder=False).name
+        'best.statistics.safetensors'
+        >>> beside(Path("model"), "affine", 1, in_folder=True).as_posix()
+        'model/logn-affine-2.safetensors'
+    """
+    part = what if stage is None else f"{what}-{stage + 1}"
+    return output / f"logn-{part}.safetensors" if in_folder else output.with_name(f"{output.stem}.{part}.safetensors")
 
 
 def as_tensor(image: npt.NDArray[np.uint8]) -> Any:
@@ -190,39 +392,80 @@ def as_tensor(image: npt.NDArray[np.uint8]) -> Any:
     return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).float().div_(255)
 
 
-def _fingerprint_in(statistics: Path) -> str | None:
-    try:
-        return ClassMoments.load(statistics).metadata.fingerprint
-    except InputError:
-        return None  # a file of that name, but none of ours
+def network_of(adapter: Any) -> Any:
+    """The torch module behind a detector, which may be itself; None if there is none."""
+    network = adapter if hasattr(adapter, "state_dict") else getattr(adapter, "model", None)
+    return network if hasattr(network, "state_dict") else None
 
 
-def from_adapter(adapter: Any, **rest: Any) -> TorchModel:
-    """The model behind a detector adapter, which prepares the images; `rest` are the other arguments.
+def fingerprint_of(adapter: Any) -> str | None:
+    """Digest of the weights behind a detector, by which statistics and predictions recognise each other.
+
+    Example:
+        >>> fingerprint_of(object()) is None
+        True
+    """
+    if (own := getattr(adapter, "fingerprint", None)) is not None:
+        return str(own)
+    network = network_of(adapter)
+    return None if network is None else fingerprint(network)
+
+
+def start_moments(source: Any, names: Sequence[str] | None, columns: int) -> ClassMoments:
+    """Empty statistics of a detector's proposals.
 
     Args:
-        adapter: With `propose`, and `model` and `logit_layer`, or a network itself.
-        rest: Further arguments of `TorchModel`.
+        source: A source of proposals.
+        names: Its foreground classes; by default its own `class_names`.
+        columns: Columns of its logits.
     """
+    layer = getattr(source, "logit_layer", None)
+    metadata = StatisticsMetadata(
+        class_names=column_names(source, names or getattr(source, "class_names", None), columns),
+        background=source.background,
+        activation=source.activation,
+        layer=None if layer is None else layer.name,
+        population=getattr(source, "population", None),
+        fingerprint=fingerprint_of(source),
+    )
+    return ClassMoments(columns, sample_rows=default_sample_rows(columns), mean_probability=True, metadata=metadata)
+
+
+def counted_objectness(source: Any, proposals: Proposals) -> npt.NDArray[Any] | None:
+    """The objectness of proposals if its sigmoid is a plain factor of their scores, as statistics take it."""
+    kind = getattr(source, "postprocessing", None) or Postprocessing()
+    return proposals.objectness if (kind.objectness, kind.score_power) == ("factor", 1.0) else None
+
+
+def column_names(source: Any, names: Sequence[str] | None, columns: int) -> tuple[str, ...] | None:
+    """The name of each column: a class, the background or no class. None if `names` are not those of its classes."""
+    places = class_columns(source, columns)
+    if names is None or len(names) != len(places):
+        return None
+    named = [NO_CLASS] * columns
+    if source.background is not None:
+        named[source.background] = "background"
+    for column, name in zip(places, names, strict=True):
+        named[column] = str(name)
+    return tuple(named)
+
+
+def class_columns(source: Any, columns: int) -> npt.NDArray[np.intp]:
+    """The column of each foreground class of a model."""
+    named = getattr(source, "class_columns", None)
+    return np.asarray(
+        named if named is not None else np.arange(columns)[foreground_columns(columns, source.background)]
+    )
+
+
+def adapter_model(adapter: Any, **fields: Any) -> TorchModel:
+    """The torch model behind a detector adapter, which prepares the images; `fields` are those of `TorchModel`."""
     network: nn.Module = network_of(adapter)
     layer: LogitLayer = adapter.logit_layer
-    names = column_names(adapter, getattr(adapter, "class_names", None), count_columns(network, layer))
     return TorchModel(
         network=network,
         layer=layer,
         run=lambda images: adapter.propose([as_tensor(image) for image in images]),
-        class_names=names,
-        **rest,
+        class_names=column_names(adapter, getattr(adapter, "class_names", None), count_columns(network, layer)),
+        **fields,
     )
-
-
-def with_activation(layer: LogitLayer, activation: str | None) -> LogitLayer:
-    """The layer with the activation that the user says, where the model does not say it; another one is refused."""
-    if activation is None or layer.activation == activation:
-        return layer
-    if layer.activation is not None:
-        raise InputError(
-            f"Expected `activation` to be {layer.activation}, which the model applies to `{layer.name}`, but got "
-            f"{activation}."
-        )
-    return replace(layer, activation=activation)

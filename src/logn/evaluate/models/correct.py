@@ -6,34 +6,85 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
 from logn.calibrators.checks import checked_share
 from logn.calibrators.methods import fit, parse
-from logn.calibrators.recommend import NONE, RECOMMENDED, Recommendation, recommend
-from logn.deploy.onnx_fold import Proof
+from logn.calibrators.recommend import (
+    NONE,
+    RECOMMENDED,
+    Recommendation,
+    class_scores,
+    matching_threshold,
+    recommend,
+)
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.models.model_kinds import Advance, ImageFiles, ImageItem, Traits, beside
-from logn.evaluate.models.onnx_model import LogitHints
-from logn.evaluate.models.open_model import open_model
-from logn.evaluate.models.score_change import ScoreChange, score_change
+from logn.evaluate.models.collect import Advance, ImageFiles, ImageSource, Traits, beside, choose_images, ignore
+from logn.evaluate.models.open import Hints, open_model
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
-from logn.logits.images import select_images, spread_evenly
 from logn.statistics.diagnosis import row_checks, sanity_checks
 from logn.statistics.moments import ClassMoments
 
-ImageSource = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Callable[[], npt.NDArray[np.uint8]]]
-# How many images the proof runs on.
+if TYPE_CHECKING:
+    from logn.deploy.onnx_fold import Proof
+
+# Images that the proof runs on.
 PROOF_IMAGES = 4
+
+
+@dataclass(frozen=True)
+class ScoreChange:
+    """What a correction does to the scores, seen on the recorded row sample.
+
+    Attributes:
+        threshold: The user's score threshold.
+        matching: The threshold that as many corrected scores exceed as original ones exceed `threshold`; None if the
+            sample holds too few of them.
+        other_best: Share of the rows, weighted by their foreground score, whose top class changes.
+        is_classification: Whether each image is one row, of which the top class counts.
+    """
+
+    threshold: float
+    matching: float | None
+    other_best: float
+    is_classification: bool
+
+
+def score_change(moments: ClassMoments, affine: ClassAffine, threshold: float) -> ScoreChange | None:
+    """What `affine` does to the scores at `threshold`; None without a row sample.
+
+    Args:
+        moments: The statistics of the model.
+        affine: The correction.
+        threshold: The user's score threshold.
+
+    Example:
+        >>> moments = ClassMoments(2, sample_rows=1000)
+        >>> moments.update(np.random.default_rng(0).standard_normal((1000, 2)) - 2)
+        >>> change = score_change(moments, ClassAffine([1, 1], [0, 1]), 0.5)
+        >>> change.matching > 0.5
+        True
+    """
+    if len(moments.sample) == 0:
+        return None
+    activation = moments.metadata.settled(affine.background).activation or "sigmoid"
+    before, after = (class_scores(moments, part, activation) for part in (None, affine))
+    weight = before.sum(axis=1)
+    changed = after.argmax(axis=1) != before.argmax(axis=1)
+    return ScoreChange(
+        threshold=threshold,
+        matching=matching_threshold(moments, affine, threshold, activation),
+        other_best=float(weight @ changed / max(float(weight.sum()), np.finfo(np.float64).tiny)),
+        is_classification=activation == "softmax" and affine.background is None,
+    )
 
 
 @dataclass(frozen=True)
@@ -42,16 +93,16 @@ class Correction:
 
     Attributes:
         model: The model, as the user names it.
-        output: The corrected model; None where nothing was written.
+        output: The corrected model; None if nothing was written.
         traits: Framework, preprocessing and kind of file.
-        images: How many images it ran over.
+        images: Number of images that it ran over.
         unreadable: Images that were left out.
-        moments: The statistics, of each stage.
+        moments: The statistics, one per stage.
         recommendation: What `logn.recommend` says of them.
-        method: The method of the correction; None where there was nothing to correct.
-        maps: The maps, of each stage.
+        method: The method of the correction; None if there was nothing to correct.
+        maps: The maps, one per stage.
         change: What they do to the scores.
-        proof: How far the corrected model is off the map of the old one; None where there was nothing to correct.
+        proof: How far the corrected model is from the map of the old one; None if there was nothing to correct.
         files: All files and folders that were written.
         doubts: What looks wrong with the statistics.
     """
@@ -77,13 +128,15 @@ class Correction:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are, without the background and columns that are none."""
+        """Number of classes, without the background and unused columns."""
         first = self.moments[0]
         return first.num_classes - len(set(first.metadata.unused))
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
-        known = self.moments[0].metadata
+        first = self.moments[0]
+        known = first.metadata
+        names = known.class_names
         return {
             "model": self.model,
             "output": self.output,
@@ -91,17 +144,16 @@ class Correction:
             "preprocessing": self.traits.preprocessing,
             "layer": self.layer,
             "num_classes": self.num_classes,
-            "class_names": known.class_names
-            and list(known.class_names[foreground_columns(self.moments[0].num_columns, known.background)]),
+            "class_names": names and list(names[foreground_columns(first.num_columns, known.background)]),
             "activation": known.activation,
             "background": known.background,
             "population": known.population,
             "images": self.images,
             "unreadable": list(self.unreadable),
-            "rows": int(self.moments[0].count.max()),
+            "rows": int(first.count.max()),
             "recommendation": self.recommendation.to_dict(),
             "method": self.method,
-            "change": None if self.change is None else self.change.to_dict(),
+            "change": None if self.change is None else asdict(self.change),
             "proof": None if self.proof is None else asdict(self.proof),
             "files": list(self.files),
             "warnings": list(self.doubts),
@@ -109,65 +161,47 @@ class Correction:
 
 
 def correct(
-    model: str | os.PathLike[str],
+    model: Any,
     images: ImageSource,
     output: str | os.PathLike[str] | None = None,
     *,
-    method: str | None = None,
-    affine: ClassAffine | None = None,
-    threshold: float | None = None,
+    method: str | ClassAffine = RECOMMENDED,
+    at: float | None = None,
     max_images: int | None = None,
-    batch: int | None = None,
-    skip_unreadable: bool = False,
-    dry_run: bool = False,
-    overwrite: bool = False,
+    like: Any = None,
     trust: bool = False,
-    device: str = "auto",
-    activation: str | None = None,
-    background: int | None = None,
-    tensor: str | Sequence[str] | None = None,
-    num_classes: int | None = None,
-    class_names: Sequence[str] | str | os.PathLike[str] | None = None,
-    like: str | None = None,
-    progress: Advance = lambda count: None,
-    **preprocessing: Any,
+    overwrite: bool = False,
+    progress: Advance = ignore,
+    **hints: Any,
 ) -> Correction:
     '''Correct a model by one pass over unlabelled training images, and write it anew.
 
-    The model runs over the images, the statistics of its logits are judged by `logn.recommend`, and where there is
-    something to correct, the correction is folded into the weights of its class layer. The corrected model is written
-    in the same kind of file under a temporary name, read back, compared with the old one on some of the images, and
-    only then gets its name. Statistics and map are written beside it (into it, where it is a folder).
+    The model runs over the images, `logn.recommend` judges the statistics of its logits, and if there is something to
+    correct, the correction is folded into the weights of its class layer. The corrected model is written in the same
+    kind of file under a temporary name, read back, compared with the old one on some of the images, and only then gets
+    its name. Statistics and map are written beside it (into it, if it is a folder).
 
     Args:
         model: An `.onnx` file; a folder in the form of transformers' `save_pretrained`; a `.pt` file of Ultralytics,
-            with `trust`; or "package.module:function" or "file.py:function", a function of yours that
-            returns a model of torch, whose corrected state dict is then written as `.safetensors`.
-        images: A folder of training images, a list of files, or a list of functions without arguments that give one
-            RGB image each. Labels are not needed.
-        output: Where to write; it must not exist yet, unless `overwrite`.
-        method: A method as for `logn.methods.fit`; what `logn.recommend` says by default.
-        affine: A map to fold in the place of one that is fitted here, such as that of `logn.OperatingPoints`.
-        threshold: The score above which you count a detection; by default 0.25 for sigmoids, 0.05 for a softmax.
+            with `trust`; "package.module:function" or "file.py:function", a function of yours that returns a torch
+            model; or a torch model. The last two are written as state dicts in `.safetensors`.
+        images: A folder of training images, a list of files, or a list of functions that return one RGB image each.
+            Labels are not needed. Files that cannot be read are left out, with a warning.
+        output: Where to write. None writes nothing: the result says what would be done.
+        method: "recommended" changes nothing where there is little to correct; "logn" (the paper's) or another method
+            of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`.
+        at: Your score threshold; by default 0.25 for sigmoids, 0.05 for a softmax.
         max_images: Take at most this many images, spread evenly.
-        batch: Images per forward pass; by default 1 for ONNX files, else 8.
-        skip_unreadable: Leave out images that cannot be read.
-        dry_run: Do all of it but leave nothing on disk.
-        overwrite: Replace the files of `output` where they exist; a folder is never replaced.
-        trust: Open a `.pt` file, which is a pickle: opening it runs whatever code its author put there.
-        device: "auto", "cpu" or "cuda", for models of torch.
-        activation: "softmax" or "sigmoid", where the model does not say what it applies to the logits.
-        background: ONNX: place of the background column, 0 or -1.
-        tensor: ONNX: name of the tensor that holds the logits, where the search finds several.
-        num_classes: ONNX: columns of the logits, where the search finds several.
-        class_names: ONNX: name of each column, or a file of them, for the record.
-        like: ONNX files and functions: the name of a preset of `logn.logits.images`, such as "yolox".
+        like: How images are prepared, for ONNX files and functions that do not say it: a preset such as "yolox", a JSON
+            file with fields of `Preprocessing`, or a `Preprocessing`.
+        trust: Open a `.pt` file, which is a pickle and runs its author's code.
+        overwrite: Replace the files of `output`; a folder is never replaced.
         progress: Called with the number of images whenever some are done.
-        preprocessing: Fields of `Preprocessing` in which the model differs from that, such as `size=(640, 640)`.
+        hints: Rarely needed: `size`, `activation`, `device`; for ONNX files `background`, `tensor`, `class_names`; for
+            functions `layer`. See `logn.evaluate.models.open.Hints`.
 
     Returns:
-        What was found and done. Where there is nothing to correct (and no `method` was asked for), its `method` is
-        None and nothing was written.
+        What was found and done. If there is nothing to correct, its `method` is None and nothing was written.
 
     Example:
         >>> import onnx.parser, numpy as np
@@ -178,112 +212,89 @@ def correct(
         >>> onnx.save_model(onnx.parser.parse_model(text), str(folder / "model.onnx"))
         >>> for place, pixel in enumerate(np.random.default_rng(0).integers(0, 256, (20, 3), np.uint8)):
         ...     Image.fromarray(pixel.reshape(1, 1, 3)).save(folder / f"{place}.png")
-        >>> done = correct(folder / "model.onnx", folder, folder / "new.onnx", method="logn", max_value=1.0)
+        >>> done = correct(folder / "model.onnx", folder, folder / "new.onnx", method="logn", size=(1, 1))
         >>> done.num_classes, done.method, done.proof.holds, [file.name for file in done.files]
         (3, 'logn', True, ['new.affine.safetensors', 'new.statistics.safetensors', 'new.onnx'])
     '''
-    name, target = os.fspath(model), None if output is None else Path(output)
-    if threshold is not None:
-        checked_share("threshold", threshold)
-    if method is not None:
-        if affine is not None:
-            raise InputError("Expected `method` or a map (`affine`), but got both.")
+    target = None if output is None else Path(output)
+    if at is not None:
+        checked_share("at", at)
+    if isinstance(method, str):
         parse(method)
-    if target is None and not dry_run:
-        raise InputError("Expected `output`, where to write the corrected model, but got none.")
-    names = (tensor,) if isinstance(tensor, str) else tensor
-    hints = LogitHints(activation, background, names, num_classes, class_names)
-    given = {key: value for key, value in preprocessing.items() if value is not None}
     items = choose_images(images, max_images)
     if target is not None:
-        _check_target(name, target, overwrite=overwrite)
-    source = open_model(name, hints, like, given, trust=trust, device=device)
+        _check_target(model, target, overwrite=overwrite)
+    source = open_model(model, Hints(like=like, trust=trust, **hints))
     if target is not None:
-        _check_suffix(name, target, source.traits.suffix)
+        _check_suffix(source.name, target, source.traits.suffix)
     source.check()
-    files = ImageFiles(items, skip_unreadable)
+    files = ImageFiles(items)
+    moments = source.collect(files, progress=progress)
     with _quiet():
-        moments = source.collect(files, batch=batch, progress=progress)
-        recommendation = _judge(moments, threshold)
+        judged = [recommend(part, threshold=at) for part in moments]
+    # That of the first stage that has something to correct.
+    recommendation = next((part for part in judged if part.method != NONE), judged[0])
     found = Correction(
-        model=name,
+        model=source.name,
         output=None,
         traits=source.traits,
         images=len(items) - len(files.unreadable),
-        unreadable=tuple(files.unreadable),
+        unreadable=tuple(item for item in files.unreadable if isinstance(item, Path)),
         moments=moments,
         recommendation=recommendation,
         doubts=(*sanity_checks(moments[0]), *row_checks(moments[0])),
     )
-    maps: tuple[ClassAffine, ...]
-    if affine is not None:
-        chosen, maps = affine.method or "the given map", _one_map(affine, moments)
-    elif method is None and recommendation.method == NONE:
+    if method == RECOMMENDED and recommendation.method == NONE:
         return found
-    else:
-        chosen = method or RECOMMENDED
-        keeps: dict[str, Any] = {"threshold": recommendation.threshold} if chosen == RECOMMENDED else {}
-        with _quiet():
-            maps = tuple(fit(chosen, part, **keeps) for part in moments)
+    maps = _maps(method, moments, recommendation.threshold)
     place = target or Path(f"corrected{source.traits.suffix}")
-    with _workshop(target if not dry_run else None) as folder:
-        proof = source.write(maps, folder / place.name, files.few(PROOF_IMAGES))
-        _keep_statistics(folder, place, moments, maps, in_folder=not source.traits.suffix)
-        written = () if target is None or dry_run else _move(folder, target)
-    return Correction(
-        **{
-            **vars(found),
-            "output": None if dry_run else target,
-            "method": chosen,
-            "maps": maps,
-            "change": score_change(moments[0], maps[0], recommendation.threshold, found.images),
-            "proof": proof,
-            "files": written,
-        }
+    with _workshop(target) as folder:
+        proof = source.write(maps, folder / place.name, files.first(PROOF_IMAGES))
+        for stage, (part, affine) in enumerate(zip(moments, maps, strict=True)):
+            number, in_folder = stage if len(maps) > 1 else None, not source.traits.suffix
+            part.save(beside(folder / place.name, "statistics", number, in_folder=in_folder))
+            affine.save(beside(folder / place.name, "affine", number, in_folder=in_folder))
+        written = () if target is None else _move(folder, target)
+    return replace(
+        found,
+        output=target,
+        method=method if isinstance(method, str) else method.method or "the given map",
+        maps=maps,
+        change=score_change(moments[0], maps[0], recommendation.threshold),
+        proof=proof,
+        files=written,
     )
 
 
-def choose_images(source: ImageSource, count: int | None) -> list[ImageItem]:
-    """At most `count` of the images, spread evenly; all for None.
-
-    Example:
-        >>> [path.name for path in choose_images(["a.png", "b.png", "c.png", "d.png"], 2)]
-        ['a.png', 'c.png']
-    """
-    if isinstance(source, str | os.PathLike):
-        return [*select_images(source, count)]
-    items: list[ImageItem] = [item if callable(item) else Path(item) for item in source]
-    return spread_evenly(items, count)
-
-
-def _judge(moments: Sequence[ClassMoments], threshold: float | None) -> Recommendation:
-    """The recommendation for the first stage that has something to correct, else for the first."""
-    found = [recommend(part, threshold=threshold) for part in moments]
-    return next((judged for judged in found if judged.method != NONE), found[0])
-
-
-def _one_map(affine: ClassAffine, moments: Sequence[ClassMoments]) -> tuple[ClassAffine]:
-    """A given map, where the model has one set of logits and as many columns."""
+def _maps(
+    method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float | None
+) -> tuple[ClassAffine, ...]:
+    """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
+    if isinstance(method, str):
+        options: dict[str, Any] = {"threshold": threshold} if method == RECOMMENDED else {}
+        with _quiet():
+            return tuple(fit(method, part, **options) for part in moments)
     if len(moments) > 1:
         raise InputError(f"Expected a model with one set of class logits for a given map, but it has {len(moments)}.")
-    if affine.num_columns != moments[0].num_columns:
+    columns = moments[0].num_columns
+    if method.num_columns != columns:
         raise InputError(
-            f"Expected a map of {moments[0].num_columns} columns, as the model has them, but got one of "
-            f"{affine.num_columns}."
+            f"Expected a map of {columns} columns, as the model has them, but got one of {method.num_columns}."
         )
-    return (affine,)
+    return (method,)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What there is to doubt is in the result."""
+    """Without warnings: the result has the doubts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)
         yield
 
 
-def _check_target(name: str, target: Path, *, overwrite: bool) -> None:
-    if Path(name).exists() and target.exists() and target.samefile(name):
+def _check_target(model: Any, target: Path, *, overwrite: bool) -> None:
+    source = Path(model) if isinstance(model, str | os.PathLike) else None
+    if source is not None and source.exists() and target.exists() and target.samefile(source):
         raise InputError(f"Expected `output` to be another file than the model, but both are `{target}`.")
     more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
     if target.suffix.lower() == ".onnx":
@@ -305,7 +316,7 @@ def _check_suffix(name: str, target: Path, suffix: str) -> None:
 
 @contextmanager
 def _workshop(target: Path | None) -> Iterator[Path]:
-    """A folder for what is being made: beside the target, so that it can be renamed; gone afterwards."""
+    """A temporary folder: beside the target, so that its files can be renamed."""
     if target is None:
         with tempfile.TemporaryDirectory(prefix="logn-correct-") as folder:
             yield Path(folder)
@@ -318,17 +329,8 @@ def _workshop(target: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder_path, ignore_errors=True)
 
 
-def _keep_statistics(
-    folder: Path, place: Path, moments: Sequence[ClassMoments], maps: Sequence[ClassAffine], *, in_folder: bool
-) -> None:
-    for stage, (part, affine) in enumerate(zip(moments, maps, strict=True)):
-        number = stage if len(maps) > 1 else None
-        part.save(beside(folder / place.name, "statistics", number, in_folder=in_folder))
-        affine.save(beside(folder / place.name, "affine", number, in_folder=in_folder))
-
-
 def _move(folder: Path, target: Path) -> tuple[Path, ...]:
-    """Give everything its name, the model last: what bears its name is whole."""
+    """Give every file its name, the model last: what bears its name is whole."""
     parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
     for part in parts:
         os.replace(part, target.with_name(part.name))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.models.run_until import run_until
@@ -142,12 +141,6 @@ class Detectron2Detector:
         best = logits.amax(dim=1).sigmoid()
         best = best if centerness is None else best * centerness[:, 0].sigmoid()
         return best.topk(min(self._kept or len(best), len(best))).indices.sort().values
-
-    def predict_masks(
-        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Not to be had yet: only boxes are read."""
-        raise InputError("Expected a detector that gives masks, but those of Detectron2 are not read; measure boxes.")
 
 
 def _rows(level: Any, columns: int) -> Any:

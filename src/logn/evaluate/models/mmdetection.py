@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.run_until import run_until
@@ -76,12 +75,6 @@ class MMDetectionDetector:
         return Proposals(
             (boxes / scale).float(), logits.float(), height=height, width=width, objectness=_float(objectness)
         )
-
-    def predict_masks(
-        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Not to be had yet: only boxes are read."""
-        raise InputError("Expected a detector that gives masks, but those of MMDetection are not read; measure boxes.")
 
 
 class _Reader:

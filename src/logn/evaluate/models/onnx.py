@@ -26,9 +26,24 @@ from logn.logits.onnx.file import (
     random_inputs,
     read_onnx,
 )
-from logn.logits.onnx.images import at_size, completed, image_input, other_inputs, require_size, settle
+from logn.logits.onnx.images import at_size, image_input, other_inputs, require_size, settle
 from logn.logits.onnx.locate import locate_onnx_logits, trial_values, wanted_of
 from logn.logits.proposals import Postprocessing, Proposals
+
+Like = str | os.PathLike[str] | Preprocessing
+
+
+def preparation(like: Any, size: tuple[int, int] | None = None) -> tuple[str | None, dict[str, Any]]:
+    """What `like` and `size` say: the name of a preset or of a JSON file, and fields that differ from it.
+
+    Example:
+        >>> preparation("yolox", (416, 416))
+        ('yolox', {'size': (416, 416)})
+    """
+    sized = {} if size is None else {"size": size}
+    if isinstance(like, Preprocessing):
+        return None, {**vars(like), **sized}
+    return None if like is None else os.fspath(like), sized
 
 
 class Prepared(NamedTuple):
@@ -49,13 +64,12 @@ class OnnxDetector:
 
     Args:
         path: The ONNX file.
-        like: How images are prepared, by the name of a preset of `logn.logits.images`; needed where the file does not
-            say it by itself.
-        preprocessing: The same in full, instead of `like`.
+        like: How images are prepared, if the file does not say it: a preset of `logn.logits.images` such as "yolox", a
+            JSON file with fields of `Preprocessing`, or a `Preprocessing`.
+        size: Height and width of the input, if the file leaves it open.
         class_names: Name of each class, or a file of them; by default what the file says.
         activation: "softmax" or "sigmoid", where the graph ends with the logits.
         background: Place of the background column: 0 or -1; by default what `like` says, else none.
-        num_classes: Columns of the logits, where the search finds several.
         tensor: Name of the tensor that holds the logits, or several, where the search finds several.
         provider: Where the model runs, by onnxruntime's name.
     """
@@ -66,33 +80,32 @@ class OnnxDetector:
         self,
         path: str | os.PathLike[str],
         *,
-        like: str | None = None,
-        preprocessing: Preprocessing | None = None,
+        like: Like | None = None,
+        size: tuple[int, int] | None = None,
         class_names: Sequence[str] | str | os.PathLike[str] | None = None,
         activation: str | None = None,
         background: int | None = None,
-        num_classes: int | None = None,
         tensor: str | Sequence[str] | None = None,
         provider: str = "CPUExecutionProvider",
     ) -> None:
         file = read_onnx(path)
-        settled, description = settle(file, like)
+        name, given = preparation(like, size)
+        self.preprocessing, description = settle(file, name, **given)
         preset = description.preset
-        if preset is None and preprocessing is None:
+        if preset is None and not given:
             raise InputError(
                 f"Expected `like` for `{path}`, which does not say how its images are prepared: one of "
-                f"{', '.join(PRESETS)}."
+                f"{', '.join(PRESETS)}; or a JSON file with the fields of a Preprocessing."
             )
         specs = model_inputs(file.model)
         self._image = image_input(specs)
-        self.preprocessing = settled if preprocessing is None else completed(preprocessing, self._image)
         require_size(file, self.preprocessing)
         if self.preprocessing.size is None:
             raise InputError(f"Expected `size` for `{path}`, whose boxes are in pixels of its input.")
         self._size = self.preprocessing.size
         self._others = [spec for spec in specs if spec is not self._image]
         names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
-        wanted = wanted_of(description, num_classes, names, activation, has_background=background is not None)
+        wanted = wanted_of(description, None, names, activation, has_background=background is not None)
         trial = random_inputs(at_size(specs, self._image, self._size, self.preprocessing.layout or "NCHW"))
         graph = file.graph
         try:
@@ -165,12 +178,6 @@ class OnnxDetector:
         """The outputs that hold boxes, and the tensors that hold class logits, for prepared images."""
         feed: Arrays = {self._image.name: pixels, **other_inputs(self._others, self._image, pixels.shape)}
         return self._session.run(feed, self._wanted)
-
-    def predict_masks(
-        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Masks are not read from ONNX files."""
-        raise InputError(f"Expected a detector that gives masks, but only the boxes of `{self.name}` are read.")
 
 
 def _known(found: str | None, path: Any) -> str:

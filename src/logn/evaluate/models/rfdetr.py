@@ -8,9 +8,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.logits.frameworks.rfdetr import locate_in_rfdetr
 from logn.logits.layer import count_columns
@@ -77,12 +74,6 @@ class RFDetrDetector:
         center, sides = boxes.split(2, dim=-1)
         corners = self._torch.cat([center - 0.5 * sides, center + 0.5 * sides], dim=-1) * size
         return Proposals(corners.clamp(min=0).minimum(size), logits, height=height, width=width)
-
-    def predict_masks(
-        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Not to be had: its masks belong to queries, not to boxes."""
-        raise InputError("Expected a detector with a mask head on boxes, but RF-DETR has none; measure boxes.")
 
 
 def _names_of_columns(detector: Any) -> dict[int, str]:

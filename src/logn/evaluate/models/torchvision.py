@@ -6,16 +6,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.logits.frameworks.torchvision import family_of, locate_in_torchvision
 from logn.logits.layer import count_columns
 from logn.logits.proposals import Postprocessing, Proposals
-
-# The mask head makes a mask for every class of a box: at LVIS size, 4 MB a box.
-_BOXES_AT_ONCE = 64
 
 
 class TorchvisionDetector:
@@ -162,37 +156,6 @@ class TorchvisionDetector:
         return Proposals(
             pixels, logits.float(), height, width, objectness=None if objectness is None else objectness.float()
         )
-
-    def predict_masks(
-        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Mask probabilities `(M, R, R)` in the frame of each box, for foreground classes 0..F-1."""
-        if not self._is_two_stage or getattr(self.model.roi_heads, "mask_predictor", None) is None:
-            raise InputError(f"Expected `model` to have a mask head, but {type(self.model).__name__} has none.")
-        torch = self._torch
-        with torch.inference_mode():
-            batch, features = self._features(images)
-            result = []
-            for place, image in enumerate(images):
-                # One image at a time, with its own features: the heads take a list with one entry per image.
-                own = {name: feature[place : place + 1] for name, feature in features.items()}
-                inner = batch.image_sizes[place]
-                device = next(iter(features.values())).device
-                regions = torch.as_tensor(np.asarray(boxes[place], np.float32).reshape(-1, 4), device=device)
-                regions = self._resize(regions, tuple(image.shape[-2:]), inner)
-                columns = torch.as_tensor(np.asarray(labels[place], np.int64), device=device) + 1
-                result.append(self._masks(own, regions, columns, inner))
-            return result
-
-    def _masks(self, features: Any, regions: Any, columns: Any, size: tuple[int, int]) -> npt.NDArray[np.float32]:
-        heads = self.model.roi_heads
-        pieces = []
-        for start in range(0, max(len(regions), 1), _BOXES_AT_ONCE):
-            part = slice(start, start + _BOXES_AT_ONCE)
-            logits = heads.mask_predictor(heads.mask_head(heads.mask_roi_pool(features, [regions[part]], [size])))
-            rows = self._torch.arange(len(logits), device=logits.device)
-            pieces.append(logits[rows, columns[part]].sigmoid().float().cpu().numpy())
-        return np.concatenate(pieces)
 
     def _features(self, images: Sequence[Any]) -> tuple[Any, Any]:
         device = next(self.model.parameters()).device

@@ -6,15 +6,18 @@ import inspect
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from logn.deploy.transformers_folder import class_names_of
+from logn.calibrators.affine import with_background_name
+from logn.deploy.transformers_folder import class_names_of, read_transformers, write_transformers
 from logn.errors import InputError, MissingExtraError
+from logn.evaluate.models.collect import Images, TorchModel, Traits, adapter_model
+from logn.evaluate.models.open import Hints, choose_device
 from logn.logits.frameworks.transformers import locate_in_transformers
 from logn.logits.layer import count_columns
+from logn.logits.locate import locate_logits
 from logn.logits.proposals import Postprocessing, Proposals
 
 
@@ -91,11 +94,32 @@ class TransformersDetector:
         logits, quality = seen[-1] if seen else (output["logits"], [None] * len(output["logits"]))
         return zip(output["pred_boxes"].float(), logits.float(), quality, strict=True)
 
-    def predict_masks(
-        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Not to be had: the masks of these models belong to queries, not to boxes."""
-        raise InputError(f"Expected a model with a mask head on boxes, but {type(self.model).__name__} has none.")
+
+def open_file(folder: Path, hints: Hints) -> TorchModel:
+    """Open a folder in the form of `save_pretrained`: a detector, or another model whose class layer is known."""
+    hints.refuse(f"the Hugging Face folder `{folder}`, whose processor prepares the images", "size", "like")
+    network, processor = read_transformers(folder)
+    network.to(choose_device(hints.device))
+    fields: dict[str, Any] = {
+        "name": str(folder),
+        "traits": Traits(f"transformers, {type(network).__name__}", type(processor).__name__, ""),
+        "save": lambda model, path: write_transformers(model.network, processor, path, source=folder),
+        "reopen": lambda model, path: open_file(path, hints),
+    }
+    layer = hints.on_layer(locate_logits(network))
+    if "ObjectDetection" in type(network).__name__:
+        return replace(adapter_model(TransformersDetector(network, processor), **fields), layer=layer)
+
+    def run(images: Images) -> None:
+        for image in images:
+            inputs = processor(images=image, return_tensors="pt", input_data_format="channels_last")
+            like = next(network.parameters())
+            network(pixel_values=inputs["pixel_values"].to(like.device, like.dtype))
+
+    columns, names = count_columns(network, layer), class_names_of(network.config)
+    full = with_background_name(names, layer.background)
+    named = next((some for some in (full, names) if some is not None and len(some) == columns), None)
+    return TorchModel(network=network, layer=layer, run=run, class_names=named, **fields)
 
 
 def _proposals(boxes: Any, logits: Any, quality: Any, height: int, width: int) -> Proposals:

@@ -9,45 +9,40 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, MissingExtraError
+from logn.evaluate.models.collect import Images, TorchModel, Traits, adapter_model
+from logn.evaluate.models.open import Hints, choose_device
 from logn.logits.frameworks import class_names, modules_from
 from logn.logits.frameworks.ultralytics import OPEN_VOCABULARY, PACKAGE, locate_in_ultralytics
+from logn.logits.layer import LogitLayer, count_columns
+from logn.logits.locate import locate_logits
 from logn.logits.proposals import Postprocessing, Proposals
 
 _GREY = 114
 
 
-def is_ultralytics(model: Any) -> bool:
-    """Whether `model` is one of Ultralytics: the front end that `YOLO(...)` gives, or the network itself.
-
-    Example:
-        >>> is_ultralytics("best.pt")
-        False
-    """
-    return bool(class_names(model, PACKAGE))
-
-
 def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
-    """Open a `.pt` file by Ultralytics' own reader, if the user trusts it.
+    """Open a `.pt` file with Ultralytics' own reader, if the user trusts it.
 
     Example:
         >>> open_ultralytics("best.pt", trust=False)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `trust` with `best.pt`, which is a pickle: opening it runs whatever code its
-        author put there; say it if you trust where the file comes from.
+        logn.errors.InputError: Expected `trust=True` (`--trust`) for `best.pt`, which is a pickle: opening it runs
+        whatever code its author put there.
     """
     if not trust:
         raise InputError(
-            f"Expected `trust` with `{path}`, which is a pickle: opening it runs whatever code its author put there; "
-            "say it if you trust where the file comes from."
+            f"Expected `trust=True` (`--trust`) for `{path}`, which is a pickle: opening it runs whatever code its "
+            "author put there."
         )
     # Its import looks up hosts to find out whether there is a network, and would then report and update itself.
     os.environ.setdefault("YOLO_OFFLINE", "true")
@@ -60,6 +55,59 @@ def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
         return ultralytics.YOLO(os.fspath(path))
     except Exception as error:  # whatever its reader makes of a file that is none of its own
         raise InputError(f"Expected `{path}` to be a model of Ultralytics, but it cannot be read: {error}") from error
+
+
+def open_file(file: Path, hints: Hints) -> TorchModel:
+    """Open a `.pt` file, of a detector or a classifier, to correct it."""
+    hints.refuse(f"`{file}`, since Ultralytics prepares the images", "like")
+    front = open_ultralytics(file, trust=hints.trust)
+    network = front.model.to(choose_device(hints.device)).eval()
+    fields: dict[str, Any] = {
+        "name": str(file),
+        "save": lambda model, path: _save(file, model.network, model.layer, path),
+        "reopen": lambda model, path: open_file(path, hints),
+    }
+    framework = f"Ultralytics, {Path(getattr(network, 'yaml_file', '')).stem or type(network).__name__}"
+    if getattr(network, "task", None) == "classify":
+        model = _classifier(network, hints.size, framework, fields)
+    else:
+        adapter = UltralyticsDetector(front, size=hints.size)
+        kind = "stretched" if "RTDETR" in type(network).__name__ else "letterboxed"
+        model = adapter_model(adapter, traits=Traits(framework, f"{kind} to {adapter.image_size}", ".pt"), **fields)
+    return replace(model, layer=hints.on_layer(model.layer))
+
+
+def _classifier(network: Any, size: tuple[int, int] | None, framework: str, fields: dict[str, Any]) -> TorchModel:
+    import torch
+    from PIL import Image
+
+    side = max(size) if size else int(network.args.get("imgsz", 224))
+    transform = import_module("ultralytics.data.augment").classify_transforms(side)
+
+    def run(images: Images) -> None:
+        like = next(network.parameters())
+        batch = torch.stack([transform(Image.fromarray(image)) for image in images])
+        network(batch.to(like.device, like.dtype))
+
+    layer = locate_logits(network)
+    names = tuple(map(str, network.names.values()))
+    named = names if len(names) == count_columns(network, layer) else None
+    traits = Traits(framework, f"the middle, {side}x{side}", ".pt")
+    return TorchModel(network=network, layer=layer, run=run, class_names=named, traits=traits, **fields)
+
+
+def _save(source: Path, network: Any, layer: LogitLayer, path: Path) -> None:
+    """The file as it was, except for the class layer, which is kept in full precision."""
+    import torch
+
+    checkpoint, _ = import_module("ultralytics.nn.tasks").torch_safe_load(str(source))
+    stored = checkpoint.get("ema") or checkpoint["model"]
+    for module_path in layer.paths:
+        module, folded = stored.get_submodule(module_path), network.get_submodule(module_path)
+        for name in ("weight", "bias"):
+            tensor = getattr(folded, name).detach().cpu().float()
+            setattr(module, name, torch.nn.Parameter(tensor.clone(), requires_grad=False))
+    torch.save(checkpoint, path)
 
 
 @dataclass(frozen=True)
@@ -84,7 +132,8 @@ class UltralyticsDetector:
 
     Args:
         model: What `YOLO(...)` or `RTDETR(...)` gave, or its `model`.
-        image_size: The longer side that images are scaled to; by default that of the model's training, else 640.
+        size: The longer side that images are scaled to, or height and width; by default that of the model's training,
+            else 640.
         end2end: Whether the head that needs no suppression predicts (v10, 26); by default the one that is chosen in
             the model.
         max_proposals: How many anchors of an image are kept, those whose best class scores highest; by default all.
@@ -97,7 +146,7 @@ class UltralyticsDetector:
         self,
         model: Any,
         *,
-        image_size: int | None = None,
+        size: int | tuple[int, int] | None = None,
         end2end: bool | None = None,
         max_proposals: int | None = None,
     ) -> None:
@@ -118,7 +167,7 @@ class UltralyticsDetector:
         self._is_end2end = not self._is_detr and bool(getattr(head, "end2end", False))
         self.num_classes = int(head.nc)
         self.class_names = _names_of(network, self.num_classes)
-        self.image_size = _image_size(network, image_size)
+        self.image_size = _image_size(network, size)
         self._stride = max(int(network.stride.max()), 32)
         self._kept = max_proposals
         self.population = "queries" if self._is_detr else "kept anchors" if max_proposals else "all anchors"
@@ -146,12 +195,6 @@ class UltralyticsDetector:
                 height, width = (int(side) for side in images[number].shape[-2:])
                 found[number] = self._proposals(boxes, logits, placed[number], height, width)
         return [found[number] for number in range(len(placed))]
-
-    def predict_masks(
-        self, images: Sequence[Any], boxes: Sequence[npt.NDArray[Any]], labels: Sequence[npt.NDArray[Any]]
-    ) -> list[npt.NDArray[np.float32]]:
-        """Refuse: its masks belong to anchors, not to boxes."""
-        raise InputError("Expected a detector with a mask head on boxes, but those of Ultralytics have none.")
 
     def _place(self, image: Any) -> _Placed:
         pixels = (image * 255).round().clamp(0, 255).to(self._torch.uint8).permute(1, 2, 0).numpy(force=True)
@@ -213,12 +256,12 @@ def _names_of(network: Any, num_classes: int) -> tuple[str, ...] | None:
     return tuple(map(str, named)) if len(names) == num_classes else None
 
 
-def _image_size(network: Any, given: int | None) -> int:
+def _image_size(network: Any, given: int | tuple[int, int] | None) -> int:
     trained = getattr(network, "args", None)
     size = given if given is not None else trained.get("imgsz", 640) if isinstance(trained, dict) else 640
     size = size if isinstance(size, int) else max(size)
     if size < 32:
-        raise InputError(f"Expected `image_size` to be at least 32, but got {size}.")
+        raise InputError(f"Expected `size` to be at least 32, but got {size}.")
     return -(-size // 32) * 32
 
 

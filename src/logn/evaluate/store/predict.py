@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from logn.classes.matching import ClassMatch, match_classes, warn_of_position
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.models.collect import as_tensor
-from logn.evaluate.models.open import detector, fingerprint_of
+from logn.evaluate.models.collect import as_tensor, fingerprint_of
+from logn.evaluate.models.open import detector
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.labels.dataset import DetectionDataset
 from logn.logits.proposals import Proposals, ProposingDetector

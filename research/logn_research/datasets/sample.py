@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from logn.labels.image_file import ImageArray
 from logn.labels.masks import BoolArray
+from logn.logits.images import ImageArray
 
 
 @dataclass(frozen=True, eq=False)
