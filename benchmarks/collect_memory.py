@@ -30,7 +30,22 @@ SHARD_ROWS = 40_000
 PART_ROWS = 1_000
 # Enough to fill the sample: what starting, saving and telling take is no matter of speed.
 SMALL_ROWS = 5_000
-IMPORTS = "import numpy, logn.cli.verbs.collect, logn.logits.dumped, logn.statistics.collect"
+IMPORTS = """
+import os, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy, logn.cli.verbs.collect
+from logn.logits.dumped import open_shards
+from logn.statistics.collect import collect_shards
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
+"""
+# What `logn collect` does, with the number of threads and what is kept to choose.
+COLLECT = f"""{IMPORTS}
+output, threads, kept, *paths = sys.argv[1:]
+empty = ClassMoments(
+    1204, sample_rows=4096, mean_probability=kept == "prior", metadata=StatisticsMetadata(activation="softmax")
+)
+collect_shards(open_shards(paths), empty, threads=int(threads)).save(output)
+"""
 
 
 def make_shards(folder: Path, gigabytes: float, dtype: str) -> float:
@@ -63,8 +78,7 @@ def run_measured(command: list[str]) -> tuple[float, float, float]:
 def measure(folder: Path, size: float, threads: int, kept: str, repeats: int) -> None:
     """Run `cat` and `logn collect` on the shards of a folder in turn, and print the fastest of each."""
     memory, *_ = run_measured([sys.executable, "-c", IMPORTS])
-    command = [sys.executable, "-m", "logn.cli.main", "collect", "-o", str(folder / "stats.safetensors")]
-    command += ["--activation", "softmax", kept, "--threads", str(threads)]
+    command = [sys.executable, "-c", COLLECT, str(folder / "stats.safetensors"), str(threads), kept]
     shards = sorted(map(str, folder.glob("*.npy")))
     started, read, collected = [], [], []
     for _ in range(repeats):
@@ -93,7 +107,7 @@ def main() -> None:
             folder = Path(name) / dtype
             folder.mkdir()
             size = make_shards(folder, options.gigabytes, dtype)
-            for threads, kept in itertools.product(options.threads, ("--no-prior", "--prior")):
+            for threads, kept in itertools.product(options.threads, ("no prior", "prior")):
                 measure(folder, size, threads, kept, options.repeats)
 
 
