@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import nox
@@ -77,6 +78,7 @@ def ray(session: nox.Session) -> None:
 def dist(session: nox.Session) -> None:
     """Build sdist and wheel, install each into an empty environment, walk the README there."""
     session.install("build", "virtualenv")
+    shutil.rmtree("dist", ignore_errors=True)
     session.run("python", "-m", "build", "--outdir", "dist", ".", silent=True)
     for pattern in ("*.whl", "*.tar.gz"):
         (built,) = Path("dist").glob(f"logn-{pattern}")
