@@ -14,6 +14,7 @@ Example:
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,21 +22,36 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from logn.calibrators.affine import ClassAffine, foreground_names
+from logn.calibrators.methods import fit
+from logn.calibrators.recommend import NONE, RECOMMENDED, recommend
 from logn.errors import InputError
+from logn.evaluate.models.collect import ImageFiles, ImageSource, TorchModel, beside, network_of
+from logn.evaluate.models.correct import Correction, correct
+from logn.evaluate.models.open import Hints, choose_device, detector, move_to, open_model
+from logn.evaluate.store.predict import predict
 from logn.evaluate.thresholds.choose import Goal as Goal
 from logn.evaluate.thresholds.fold import FoldedPoints as FoldedPoints
+from logn.evaluate.thresholds.operating_points import counts_per_class, read_detections
 from logn.evaluate.thresholds.operating_points import operating_points as operating_points
+from logn.evaluate.thresholds.points import DEFAULT_AT
 from logn.evaluate.thresholds.points import ClassPoint as ClassPoint
 from logn.evaluate.thresholds.points import OperatingPoints as OperatingPoints
 from logn.files import check_new
+from logn.logits.arrays import foreground_columns
+from logn.logits.layer import fingerprint
+from logn.statistics.moments import ClassMoments
 
 __all__ = [
     "ClassPoint",
     "FoldedModel",
     "FoldedPoints",
     "Goal",
+    "ModelThresholds",
     "OperatingPoints",
+    "correct_with_thresholds",
     "fold_thresholds",
     "operating_points",
 ]
@@ -76,6 +92,7 @@ def fold_thresholds(
     tensor: Sequence[str] | None = None,
     allow_refold: bool = False,
     overwrite: bool = False,
+    **hints: Any,
 ) -> FoldedModel:
     """Write thresholds per class into a model with sigmoid scores, so that one threshold acts as all of them.
 
@@ -83,7 +100,7 @@ def fold_thresholds(
     noise, and gets its name only if its logits are those of the old one, shifted.
 
     Args:
-        model: An `.onnx` file.
+        model: An `.onnx` file, an Ultralytics `.pt` (with `trust=True`) or a Hugging Face folder.
         thresholds: Thresholds by class name, JSON text, a .json or .csv file, or `OperatingPoints`. Classes that are
             not named have `at`, or the threshold of the key "default".
         output: The model to write, of the same kind.
@@ -92,6 +109,7 @@ def fold_thresholds(
         tensor: ONNX: the tensors that hold the logits, where the search finds several.
         allow_refold: Fold on top of a map that is in the model already.
         overwrite: Replace the output.
+        hints: How to open other models: `trust`, `device`.
     """
     name, target = os.fspath(model), Path(output)
     if not target.absolute().parent.is_dir():
@@ -99,7 +117,10 @@ def fold_thresholds(
     if Path(name).suffix.lower() == ".onnx":
         options = {"allow_refold": allow_refold, "overwrite": overwrite}
         return _fold_onnx(Path(name), thresholds, target, at, class_names, tuple(tensor or ()), options)
-    raise InputError(f"Expected an ONNX file, but got `{name}`.")
+    for option, value in (("class_names", class_names), ("tensor", tensor)):
+        if value is not None:
+            raise InputError(f"Expected `{option}` only with an ONNX file, but got `{name}`.")
+    return _fold_torch(name, thresholds, target, at, hints, overwrite=overwrite)
 
 
 def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | None, name: str) -> OperatingPoints:
@@ -205,3 +226,135 @@ def _scale_scores(file: Any, layout: Any, points: OperatingPoints, target: Path,
         notes.append(f"Scores may exceed 1, since a threshold is below {points.at:g}; a lower `at` avoids that.")
     rows = after.size // factors.size
     return FoldedModel(target, points, output, difference, rows, tuple(notes))
+
+
+def _fold_torch(
+    name: str, thresholds: Any, target: Path, at: float | None, hints: Mapping[str, Any], *, overwrite: bool
+) -> FoldedModel:
+    check_new(target, overwrite=overwrite)
+    source = open_model(name, Hints(**hints))
+    if not isinstance(source, TorchModel) or source.class_names is None:
+        raise InputError(f"Expected a model that names its classes, but `{name}` does not.")
+    if source.layer.activation != "sigmoid":
+        raise InputError(_NO_SOFTMAX.format(name=name))
+    if target.suffix.lower() != source.traits.suffix:
+        raise InputError(f"Expected `output` to be of the kind of `{name}`, but got `{target}`.")
+    source.check()
+    points = points_for(thresholds, at, source.class_names, name)
+    affine = points.affine()
+    if affine.source is not None:  # by which the new file is known to hold a map
+        affine = affine.with_source(replace(affine.source, fingerprint=fingerprint(source.network)))
+    maps = (affine,) * source.layer.num_stages  # YOLO26 has two heads, which share the classes
+    noise = np.random.default_rng(0).integers(0, 256, (2, 320, 320, 3), np.uint8)
+    with tempfile.TemporaryDirectory(prefix=f".{target.stem}.", suffix=".partial", dir=target.parent) as folder:
+        written = Path(folder) / target.name
+        proof = source.write(maps, written, ImageFiles([lambda: noise[0], lambda: noise[1]]))
+        affine.save(beside(written, "affine", in_folder=not source.traits.suffix))
+        for part in sorted(Path(folder).iterdir(), key=lambda part: part.name == target.name):
+            os.replace(part, target.with_name(part.name))
+    return FoldedModel(target, points, ", ".join(source.layer.paths), proof.largest_difference, proof.rows)
+
+
+@dataclass(frozen=True)
+class ModelThresholds:
+    """Thresholds that went into a model with its correction.
+
+    Args:
+        points: The thresholds after the correction; their `found_before` is of the corrected model at `at`.
+        folded: The map that was folded, with the share of detections that it keeps.
+        uncorrected: Objects found and false alarms `(2, F)` of the model as it was, at `at`; None for given thresholds.
+    """
+
+    points: OperatingPoints
+    folded: FoldedPoints
+    uncorrected: npt.NDArray[np.int64] | None = None
+
+
+def correct_with_thresholds(
+    model: str | os.PathLike[str],
+    images: ImageSource,
+    output: str | os.PathLike[str] | None = None,
+    thresholds: Any = "f1",
+    *,
+    labels: Any = None,
+    label_images: str | os.PathLike[str] | None = None,
+    at: float = DEFAULT_AT,
+    method: str | ClassAffine = RECOMMENDED,
+    **options: Any,
+) -> tuple[Correction, ModelThresholds]:
+    """Correct a model as `logn.correct` does, and fold a threshold per class with the correction.
+
+    Args:
+        model: As for `logn.correct`.
+        images: Training images, as for `logn.correct`; their labels are not used.
+        output: The model to write; None writes nothing.
+        thresholds: What to choose them for: "f1", "precision=0.9" or "recall=0.8" in each class, "fppi=1" over all
+            classes. Or thresholds that exist, as for `fold_thresholds`; they apply to the corrected scores.
+        labels: Labelled images to choose on: COCO, LVIS, YOLO or VOC. Given thresholds need none.
+        label_images: Folder that the image paths of `labels` start from; by default that of the labels.
+        at: The threshold that the model is used with, before and after.
+        method: The correction before the thresholds; "none" for thresholds alone.
+        options: As for `logn.correct`: `like`, `trust`, `overwrite`, `size` and so on.
+    """
+    is_goal = isinstance(thresholds, str) and re.match(r"(f1|precision|recall|fppi)\b", thresholds)
+    if is_goal and labels is None:
+        raise InputError("Expected `labels` (`--data`) to choose thresholds on, but got none.")
+    if is_goal:
+        Goal.parse(thresholds)
+    made: list[ModelThresholds] = []
+
+    def add_thresholds(moments: Sequence[ClassMoments]) -> ClassAffine:
+        if len(moments) > 1:
+            raise InputError(f"Expected one set of class logits for thresholds, but the model has {len(moments)}.")
+        correction = _correction(method, moments[0], at)
+        if is_goal:
+            source = _detector(model, options)
+            made.append(_chosen(source, labels, label_images, thresholds, correction, at))
+        else:
+            made.append(_given(thresholds, correction, moments[0], at, os.fspath(model)))
+        return made[0].folded.affine
+
+    done = correct(model, images, output, method=add_thresholds, at=at, **options)
+    return done, made[0]
+
+
+def _correction(method: str | ClassAffine, moments: ClassMoments, at: float) -> ClassAffine | None:
+    """The correction before the thresholds; None where there is little to correct."""
+    if isinstance(method, ClassAffine):
+        return method
+    if method != RECOMMENDED:
+        return None if method == NONE else fit(method, moments)
+    recommendation = recommend(moments, threshold=at)
+    return None if recommendation.method == NONE else recommendation.fit(moments)
+
+
+def _detector(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Any:
+    names = ("trust", "like", "size", "class_names", "activation", "background", "tensor")
+    opened = detector(model, **{name: options[name] for name in names if options.get(name) is not None})
+    return move_to(opened, str(choose_device(options.get("device", "auto")))) if network_of(opened) else opened
+
+
+def _chosen(
+    source: Any, labels: Any, label_images: Any, goal: str, correction: ClassAffine | None, at: float
+) -> ModelThresholds:
+    """Thresholds chosen on the predictions for labelled images."""
+    with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
+        predict(source, labels, folder, images=label_images)
+        points = operating_points(folder, labels, goal, correction, at=at, allow_missing_classes=True)
+        plain = read_detections(folder, labels, allow_missing_classes=True).scored
+        uncorrected = np.array(counts_per_class(plain, plain.scores >= at))
+        return ModelThresholds(points, points.fold(at, folder), uncorrected)
+
+
+def _given(
+    thresholds: Any, correction: ClassAffine | None, moments: ClassMoments, at: float, name: str
+) -> ModelThresholds:
+    """Thresholds that exist; those of a file that has its own correction keep it."""
+    metadata = moments.metadata
+    points = points_for(thresholds, at, foreground_names(metadata), name)
+    if points.goal == "given":
+        columns = np.arange(moments.num_columns)[foreground_columns(moments.num_columns, metadata.background)]
+        facts = {"columns": columns.tolist(), "num_columns": moments.num_columns}
+        facts["objectness"] = moments.sample_objectness is not None
+        points = replace(points, correction=correction, source=metadata, settings=facts)
+    return ModelThresholds(points, points.fold(at))

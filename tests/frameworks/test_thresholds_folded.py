@@ -9,7 +9,7 @@ import torch
 import logn
 from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
-from logn.thresholds import fold_thresholds
+from logn.thresholds import correct_with_thresholds, fold_thresholds
 
 CLASSES = 5
 NAMES = ("car", "person", "bus", "cat", "dog")
@@ -174,3 +174,139 @@ def test_with_an_objectness_the_scores_are_scaled_exactly(tmp_path):
     after = onnx_outputs(tmp_path / "out.onnx")[0]
     np.testing.assert_array_equal(after[..., :5], before[..., :5])
     np.testing.assert_array_equal(after[..., 4:5] * after[..., 5:] >= AT, scores >= thresholds)
+
+
+class TestModelFiles:
+    thresholds = (0.6, 0.3, 0.1, 0.3, 0.3)
+
+    @property
+    def given(self):
+        return {"car": 0.6, "bus": 0.1, "default": 0.3}
+
+    @pytest.fixture
+    def ultralytics_file(self, tmp_path, spread):
+        """A `.pt` file as Ultralytics' trainer writes it: in half precision."""
+
+        def save(name):
+            model, _ = SIGMOIDS[name]()
+            spread(model, locate_logits(model))
+            model.names = dict(enumerate(NAMES))
+            content = {"epoch": -1, "ema": model.half(), "model": None, "train_args": {"imgsz": 64}}
+            torch.save(content, tmp_path / "best.pt")
+            return tmp_path / "best.pt"
+
+        return save
+
+    @staticmethod
+    def logits(file):
+        """What Ultralytics' own reader and the model's class layers give."""
+        from ultralytics import RTDETR, YOLO
+
+        model = (RTDETR if "rtdetr" in str(file) else YOLO)(file).model.float().eval()
+        return logits_of(model, locate_logits(model), PIXELS)
+
+    @pytest.mark.parametrize("name", ["YOLOv5u", "YOLOv8", "YOLO11", "RT-DETR"])
+    def test_an_ultralytics_file_takes_thresholds(self, name, ultralytics_file, tmp_path):
+        source, out = ultralytics_file(name), tmp_path / "out.pt"
+        done = fold_thresholds(source, self.given, out, at=AT, trust=True)
+        assert done.points.class_names == NAMES
+        before, after = self.logits(source), self.logits(out)
+        shifts = np.log(AT / (1 - AT)) - np.log(np.array(self.thresholds) / (1 - np.array(self.thresholds)))
+        np.testing.assert_allclose(after, before + shifts, atol=2e-3)  # of weights in half precision
+        odds = np.log(np.array(self.thresholds) / (1 - np.array(self.thresholds)))
+        clear = np.abs(before - odds) > 5e-3
+        np.testing.assert_array_equal(kept(after, AT)[clear], kept(before, self.thresholds)[clear])
+        with pytest.raises(logn.InputError, match="holds a correction already"):
+            fold_thresholds(out, self.given, tmp_path / "again.pt", trust=True)
+        assert not (tmp_path / "again.pt").exists()
+        with pytest.raises(logn.InputError, match="which is a pickle"):
+            fold_thresholds(source, self.given, tmp_path / "again.pt")
+
+    def test_a_hugging_face_folder_takes_thresholds(self, tmp_path, spread):
+        hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
+        model, _ = SIGMOIDS["Conditional DETR"]()
+        layer = locate_logits(model)
+        spread(model, layer)
+        model.save_pretrained(tmp_path / "model")
+        size = {"shortest_edge": 64, "longest_edge": 96}
+        hf.ConditionalDetrImageProcessor(size=size).save_pretrained(tmp_path / "model")
+        fold_thresholds(tmp_path / "model", self.given, tmp_path / "out", at=AT)
+        again = hf.ConditionalDetrForObjectDetection.from_pretrained(tmp_path / "out").eval()
+        before, after = (logits_of(network, layer, PIXELS) for network in (model, again))
+        np.testing.assert_array_equal(kept(after, AT), kept(before, self.thresholds))
+
+    def test_correction_and_thresholds_go_into_one_file(self, ultralytics_file, tmp_path):
+        source, out = ultralytics_file("YOLO11"), tmp_path / "out.pt"
+        data = labelled_by(logn.detector(source, trust=True), tmp_path)
+        options = {"labels": f"{data}:val", "method": "p2p:strength=0.5", "trust": True}
+        done, chosen = correct_with_thresholds(source, tmp_path / "images" / "val", out, "f1", at=AT, **options)
+        assert done.output == out
+        assert chosen.folded.is_exact
+        assert chosen.folded.kept == 1.0
+        assert chosen.points.correction is not None
+        found = [sum(getattr(point, name) for point in chosen.points.points) for name in ("found", "found_before")]
+        assert max(found) > 0
+        affine = logn.ClassAffine.load(tmp_path / "out.affine.safetensors")
+        assert affine == chosen.folded.affine
+        before, after = self.logits(source), self.logits(out)
+        np.testing.assert_allclose(after, affine(before), atol=1e-2, rtol=1e-2)
+
+    def test_given_thresholds_apply_to_corrected_scores(self, ultralytics_file, tmp_path):
+        source, out = ultralytics_file("YOLO11"), tmp_path / "out.pt"
+        images = [lambda: np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)] * 2
+        options = {"at": AT, "method": "p2p:strength=0.5", "trust": True}
+        correct_with_thresholds(source, images, out, self.given, **options)
+        plain = logn.correct(source, images, tmp_path / "plain.pt", **options).maps[0]
+        corrected, after = plain(self.logits(source)), self.logits(out)
+        odds = np.log(np.array(self.thresholds) / (1 - np.array(self.thresholds)))
+        clear = np.abs(corrected - odds) > 2e-2
+        np.testing.assert_array_equal(kept(after, AT)[clear], kept(corrected, self.thresholds)[clear])
+
+
+def labelled_by(detector, folder, count=12):
+    """A data.yaml of random pictures, whose labels are some of the model's own detections: thresholds have a task."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for part in ("images", "labels"):
+        (folder / part / "val").mkdir(parents=True)
+    for number in range(count):
+        pixels = rng.integers(0, 256, (64, 96, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / "val" / f"{number}.png")
+        (proposals,) = detector.propose([torch.from_numpy(pixels).permute(2, 0, 1).float() / 255])
+        labels = proposals.logits[:, -CLASSES:].argmax(axis=1)  # a background stands first
+        boxes = proposals.boxes if proposals.boxes.ndim == 2 else proposals.boxes[np.arange(len(labels)), labels]
+        boxes = np.clip(boxes, 0, [96, 64, 96, 64])
+        inside = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] > 4).all(axis=1))
+        lines = []
+        for place in rng.choice(inside, min(6, len(inside)), replace=False):
+            left, top, right, bottom = boxes[place] / [96, 64, 96, 64]
+            centre, size = f"{(left + right) / 2} {(top + bottom) / 2}", f"{right - left} {bottom - top}"
+            lines.append(f"{labels[place]} {centre} {size}\n")
+        (folder / "labels" / "val" / f"{number}.txt").write_text("".join(dict.fromkeys(lines)))
+    names = "".join(f"  {place}: {name}\n" for place, name in enumerate(NAMES))
+    data = folder / "data.yaml"
+    data.write_text(f"path: {folder}\ntrain: images/val\nval: images/val\nnames:\n{names}")
+    return data
+
+
+def test_a_softmax_keeps_what_is_said_or_is_refused(tmp_path, spread):
+    """A Faster R-CNN: thresholds are chosen on its predictions, and the share of detections that stay is measured."""
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    options = {"weights": None, "weights_backbone": None, "num_classes": 6, "min_size": 64, "max_size": 96}
+    model = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(**options).eval()
+    spread(model, locate_logits(model))
+    detector = logn.detector(model, class_names=NAMES)
+    data = labelled_by(detector, tmp_path)
+    logn.predict(detector, f"{data}:val", tmp_path / "store")
+    points = logn.operating_points(tmp_path / "store", f"{data}:val", num_bootstrap=20, allow_missing_classes=True)
+    assert points.activation == "softmax"
+    folded = points.fold(points.common, tmp_path / "store", at_least=0.0)
+    assert not folded.is_exact
+    assert 0 < folded.kept <= 1
+    if folded.kept < 1:
+        with pytest.raises(logn.InputError, match="but with a softmax it keeps"):
+            points.affine(points.common, tmp_path / "store", at_least=folded.kept + 1e-6)
+    with pytest.raises(logn.InputError, match="solve the shifts for a softmax on"):
+        points.affine()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logn.cli import options
 from logn.cli.console import COMMAND_LINE, command, count_of, echo, print_json, print_note, progress, text_style
@@ -13,6 +13,7 @@ from logn.report.commands import HOW_IT_RUNS, corrected_name
 
 if TYPE_CHECKING:
     from logn.evaluate.models.correct import Correction, ScoreChange
+    from logn.thresholds import ModelThresholds
 
 # The width of a line where there is no terminal.
 WIDTH = 100
@@ -24,6 +25,7 @@ def correct(
     data: options.OptionalData = None,
     output: options.OptionalOutput = None,
     method: options.Method = None,
+    thresholds: options.OptionalThresholds = None,
     at: options.At = 0.25,
     like: options.Like = None,
     size: options.Size = None,
@@ -41,47 +43,68 @@ def correct(
     """Correct a model by one pass over unlabelled training images.
 
     The corrected model has the same inputs, outputs and speed. It is written only after it was
-    read back and proven. Without -o nothing is written: you see what would be done.
+    read back and proven. Without -o nothing is written: you see what would be done. --thresholds
+    adds a threshold per class, chosen on the labels of --data, so that --at acts as all of them.
 
     Examples:
       logn correct best.pt --images train/ -o corrected.pt --trust
-      logn correct rtdetr/ --images train/ -o rtdetr-corrected/
+      logn correct best.pt --data data.yaml --thresholds f1 -o shipped.pt --trust
       logn correct yolox.onnx --like yolox --data train.json -o corrected.onnx
     """
     from logn.calibrators.recommend import RECOMMENDED
     from logn.evaluate.models.collect import choose_images
     from logn.evaluate.models.correct import correct as run
+    from logn.labels.sources import with_split
 
     chosen = choose_images(options.training_images(images, data), max_images)
+    given: dict[str, Any] = {
+        "method": RECOMMENDED if method is None else options.read_method(method),
+        "at": at,
+        "overwrite": overwrite,
+        "trust": trust,
+        "device": device,
+        "activation": activation,
+        "background": options.background_index(background),
+        "tensor": tensor or None,
+        "class_names": class_names,
+        "like": like,
+        "size": options.parse_size(size),
+    }
+    shipped: ModelThresholds | None = None
     with progress("Collecting", len(chosen)) as advance:
-        done = run(
-            model,
-            chosen,
-            output,
-            method=RECOMMENDED if method is None else options.read_method(method),
-            at=at,
-            overwrite=overwrite,
-            trust=trust,
-            device=device,
-            activation=activation,
-            background=options.background_index(background),
-            tensor=tensor or None,
-            class_names=class_names,
-            like=like,
-            size=options.parse_size(size),
-            progress=advance,
-        )
+        if thresholds is None:
+            done = run(model, chosen, output, progress=advance, **given)
+        else:
+            from logn.thresholds import correct_with_thresholds
+
+            given |= {"labels": None if data is None else with_split(data, "val"), "label_images": images}
+            done, shipped = correct_with_thresholds(model, chosen, output, thresholds, progress=advance, **given)
     for note in done.doubts:
         print_note(f"Warning: {note}")
     if json:
-        print_json(done.to_dict())
+        print_json(done.to_dict() | ({} if shipped is None else {"thresholds": shipped.points.to_dict()}))
         return
-    for label, text in _lines(done, asked=method is not None, verbose=verbose):
+    for label, text in _lines(done, asked=method is not None, verbose=verbose, shipped=shipped):
         _print(label, text)
-    _print_next(done, data, images)
+    if shipped is None:
+        _print_next(done, data, images)
+    else:
+        _print_thresholds(shipped)
 
 
-def _lines(done: Correction, *, asked: bool, verbose: bool) -> Iterator[tuple[str, str]]:
+def _print_thresholds(shipped: ModelThresholds) -> None:
+    """The table of all states, what one threshold keeps, and which one to use."""
+    from logn.evaluate.thresholds.points import write_points
+
+    echo("")
+    echo(write_points(shipped.points, text_style(), shipped.uncorrected))
+    echo(shipped.folded.describe())
+    echo(f"Keep using {shipped.folded.at:g}: it now acts as your per-class thresholds.")
+
+
+def _lines(
+    done: Correction, *, asked: bool, verbose: bool, shipped: ModelThresholds | None = None
+) -> Iterator[tuple[str, str]]:
     """What was found and done: a label and a text for each line."""
     recorded = done.moments[0].metadata
     layer = options.listed(done.layer.split(", "), 1)
@@ -95,8 +118,12 @@ def _lines(done: Correction, *, asked: bool, verbose: bool) -> Iterator[tuple[st
         yield "Did", "nothing, since there is little to correct: use the model as it is."
         return
     method = f"{done.method}, as asked." if asked else "half of the prior, as recommended."
+    if shipped is not None:
+        first = shipped.points.correction
+        before = "no correction" if first is None else first.method or "a correction"
+        method = f"{before}, then a threshold per class ({shipped.points.goal})."
     yield "Did", f"{method} {done.recommendation.expect}" if verbose and not asked else method
-    if done.change is not None:
+    if done.change is not None and shipped is None:
         yield "Scores", _change_in_words(done.change)
     proven = f"proven on {count_of(done.proof.rows, 'row')} of logits" if done.proof else "not proven"
     if verbose and done.proof is not None:

@@ -6,6 +6,7 @@ model. `Model.write` folds a correction, writes the model in its own kind of fil
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -177,10 +178,10 @@ class TorchModel:
 
         for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
             check_foldable(path, module)
-        # Weights do not tell that a map is in them. The statistics beside them do: they are of the weights before.
+        # Weights do not tell that a map is in them. What lies beside them does: it is of the weights before.
         model = Path(self.name)
-        for stage in (None, 0):
-            file = beside(model, "statistics", stage, in_folder=model.is_dir())
+        for what, stage in (("statistics", None), ("statistics", 0), ("affine", None)):
+            file = beside(model, what, stage, in_folder=model.is_dir())
             if file.is_file() and _fingerprint_in(file) not in (None, fingerprint(self.network)):
                 raise InputError(
                     f"Expected a model that is not corrected yet, but `{self.name}` holds a correction already; use "
@@ -235,11 +236,14 @@ class TorchModel:
         return proof.checked(self.name)
 
 
-def _fingerprint_in(statistics: Path) -> str | None:
-    try:
-        return ClassMoments.load(statistics).metadata.fingerprint
-    except InputError:
-        return None  # another file of that name
+def _fingerprint_in(file: Path) -> str | None:
+    """The fingerprint of the weights that statistics or a map are of; None for another file."""
+    for kind in (ClassMoments, ClassAffine):
+        with contextlib.suppress(InputError):
+            loaded = kind.load(file)
+            source = loaded.metadata if isinstance(loaded, ClassMoments) else loaded.source
+            return None if source is None else source.fingerprint
+    return None
 
 
 @dataclass

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -165,7 +165,7 @@ def correct(
     images: ImageSource,
     output: str | os.PathLike[str] | None = None,
     *,
-    method: str | ClassAffine = RECOMMENDED,
+    method: str | ClassAffine | Callable[[Sequence[ClassMoments]], ClassAffine] = RECOMMENDED,
     at: float | None = None,
     max_images: int | None = None,
     like: Any = None,
@@ -189,7 +189,8 @@ def correct(
             Labels are not needed. Files that cannot be read are left out, with a warning.
         output: Where to write. None writes nothing: the result says what would be done.
         method: "recommended" changes nothing where there is little to correct; "logn" (the paper's) or another method
-            of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`.
+            of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`, or a
+            function that gives the map for the statistics of each stage.
         at: Your score threshold; by default 0.25 for sigmoids, 0.05 for a softmax.
         max_images: Take at most this many images, spread evenly.
         like: How images are prepared, for ONNX files and functions that do not say it: a preset such as "yolox", a JSON
@@ -246,6 +247,8 @@ def correct(
     )
     if method == RECOMMENDED and recommendation.method == NONE:
         return found
+    if not isinstance(method, str | ClassAffine):
+        method = method(moments)
     maps = _maps(method, moments, recommendation.threshold)
     place = target or Path(f"corrected{source.traits.suffix}")
     with _workshop(target) as folder:
