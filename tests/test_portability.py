@@ -1,11 +1,9 @@
 """What must not depend on the system: encodings, ends of lines, separators, names of files."""
 
 import ast
-import os
 from pathlib import Path
 
 import logn
-from logn.labels.yolo import label_file
 
 SOURCE = Path(logn.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -49,13 +47,6 @@ def test_modules_of_one_system_are_not_imported_at_the_top():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not POSIX_ONLY & {*names, getattr(node, "module", None)}, path
-
-
-def test_labels_are_found_in_a_list_with_either_separator(monkeypatch):
-    monkeypatch.setattr(os, "sep", "\\")
-    monkeypatch.setattr(os, "altsep", "/")
-    for image in ("D:\\hats/images/val/7.jpg", "D:\\hats\\images\\val\\7.jpg"):
-        assert label_file(image) == "D:\\hats\\labels\\val\\7.txt"
 
 
 def test_no_file_of_the_repository_has_a_name_that_a_system_forbids():

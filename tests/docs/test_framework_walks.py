@@ -96,7 +96,7 @@ def test_ultralytics_from_the_model_to_the_report(labelled, workplace, run_logn,
     correct = commands("ultralytics.md", "correct")
     run_logn(correct, shorter={"best.pt": "best.pt --size 64", "train/": "images --max-images 6 --method logn"})
     assert ultralytics.YOLO(workplace / "corrected.pt").names == dict(enumerate(labelled))
-    run_logn(commands("ultralytics.md"), shorter={"best.pt": "best.pt --image-size 64"})
+    run_logn(commands("ultralytics.md"), shorter={"best.pt": "best.pt --size 64"})
     decode = assert_measured(workplace)
     assert (decode["nms"], decode["nms_iou"], decode["multi_label"]) == ("class-wise", 0.7, True)
 
@@ -115,7 +115,7 @@ def test_a_classifier_of_a_function_of_ones_own(labelled, workplace, run_logn, m
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ("best.pt", "`--trust` with `best.pt`, which is a pickle"),
+        ("best.pt", "(`--trust`) for `best.pt`, which is a pickle"),
         ("nothing.pt", "there is no such file or folder"),
         ("my_models:nothing", "a function that can be imported, but it cannot"),
         ("my_models:names", "a function that returns a model, but got list"),
