@@ -27,7 +27,6 @@ from logn.evaluate.comparison.compare import CompareSettings, compare
 from logn.evaluate.comparison.comparison import Comparison
 from logn.evaluate.decode.decoder import decode
 from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.metrics import result_table
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
@@ -122,10 +121,13 @@ def made_split(folder: Path, images: int, counts: np.ndarray) -> tuple[Predictio
 
 def write_results(store: PredictionStore, annotations: Path, path: Path) -> None:
     """The detections of the uncorrected model as a result file."""
-    table = result_table(decode(store), load_ground_truth(annotations))
+    found, truth = decode(store), load_ground_truth(annotations)
+    boxes = np.hstack([found.boxes[:, :2], found.boxes[:, 2:] - found.boxes[:, :2]]).astype(float)
+    images, categories = truth.image_ids[found.image_index], truth.category_ids[found.labels]
+    columns = (images.tolist(), boxes.tolist(), found.scores.tolist(), categories.tolist())
     entries = [
-        {"image_id": int(row[0]), "bbox": row[1:5], "score": row[5], "category_id": int(row[6])}
-        for row in table.tolist()
+        {"image_id": image, "bbox": box, "score": score, "category_id": category}
+        for image, box, score, category in zip(*columns, strict=True)
     ]
     path.write_text(json.dumps(entries))
 

@@ -4,7 +4,6 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from logn.evaluate.comparison.sweep import Sweep
 
 from logn.calibrators.affine import ClassAffine
 from logn.calibrators.fracal import fracal
@@ -203,7 +202,6 @@ def test_a_new_method_is_a_function_and_a_line(monkeypatch):
     np.testing.assert_allclose(fit("raise:direction=down,power=2", counts=counts).shift, -(shifts**2))
     assert parse("raise:direction=down,power=2") == ("raise", {"direction": "down", "power": 2.0})
     assert (needs("raise"), number_options("raise")) == (("counts",), ("power",))
-    assert Sweep.parse("raise:power=1:2:1").specs == ("raise:power=1", "raise:power=2")
     header = StoreHeader(num_columns=4, background=0, activation="softmax")
     np.testing.assert_allclose(fit_for_store("raise", header, counts=counts).shift, [0, *shifts])
     for spec, sentence in [

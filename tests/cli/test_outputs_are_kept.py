@@ -124,11 +124,11 @@ def test_a_fold_does_not_replace_a_data_file(run, refused, tmp_path):
 
 
 def test_a_comparison_does_not_replace_files_of_others(refused, logits, tmp_path):
-    (tmp_path / "per_class.csv").write_text("mine")
+    (tmp_path / "comparison.md").write_text("mine")
     logit_file = tmp_path / "shards" / "0.npy"
     sentence = refused("compare", logit_file, "--labels", logit_file, "-o", tmp_path)
-    assert "but its `per_class.csv` is another file, which would be lost" in sentence
-    assert (tmp_path / "per_class.csv").read_text() == "mine"
+    assert "but its `comparison.md` is another file, which would be lost" in sentence
+    assert (tmp_path / "comparison.md").read_text() == "mine"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")

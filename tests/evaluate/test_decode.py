@@ -14,7 +14,7 @@ from logn.evaluate.decode.decoder import DecodeSettings, decode, decode_many
 from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.scores import ImageLogits, ScoreFunction, Scratch
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.arrays import foreground_columns, sigmoid, softmax
+from logn.logits.arrays import foreground_columns, softmax
 from logn.logits.proposals import Proposals
 
 COLUMNS = ("image_index", "labels", "scores", "boxes", "proposal")
@@ -237,16 +237,6 @@ def test_transform_never_changes_the_store(tmp_path):
     np.testing.assert_allclose(destroyed.scores, 1 / 3)
 
 
-def test_settings_may_override_what_is_recorded(tmp_path):
-    header = StoreHeader(num_columns=3, background=0)
-    store = made_store(tmp_path, header, made_images(0, header, images=1))
-    found = decode(store, None, DecodeSettings(activation="sigmoid", background=None, nms_iou=1.0))
-    assert set(found.labels.tolist()) == {0, 1, 2}
-    best = found.take(slice(0, 1))
-    expected = sigmoid(float(store[0].logits[best.proposal[0], best.labels[0]]))
-    assert best.scores[0] == pytest.approx(float(expected), rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -254,8 +244,6 @@ def test_settings_may_override_what_is_recorded(tmp_path):
         ({"max_per_class": 0}, "Expected `max_per_class` to be at least 1"),
         ({"nms_iou": 1.5}, "Expected `nms_iou`"),
         ({"score_threshold": 1.0}, "Expected `score_threshold`"),
-        ({"activation": "relu"}, "Expected `activation`"),
-        ({"background": 4}, "Expected `background`"),
     ],
 )
 def test_bad_settings_are_refused(arguments, message):

@@ -30,24 +30,6 @@ DEFAULT_METHODS = (RECOMMENDED, "logn")
 BASELINE = "none"
 
 
-def split_methods(text: str) -> list[str]:
-    """Split a list of specifications at its commas, but not at those between the options of one method.
-
-    Example:
-        >>> split_methods("none,logn:margin=0,use_std=false,loga")
-        ['none', 'logn:margin=0,use_std=false', 'loga']
-    """
-    specs: list[str] = []
-    for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        if ":" in piece.partition("=")[0] or "=" not in piece:
-            specs.append(piece)
-        elif specs:
-            specs[-1] += ("," if ":" in specs[-1] else ":") + piece
-        else:
-            raise InputError(f"Expected `methods` to begin with a method, but got {piece!r}.")
-    return specs
-
-
 def named_methods(methods: Methods) -> dict[str, str | LogitMap]:
     """Methods by name, the uncorrected model first.
 

@@ -178,13 +178,13 @@ def _recall_caption(comparison: Comparison) -> str:
 
 
 def points(value: float) -> str:
-    """Write a value between 0 and 1 in points.
+    """Write a value between -1 and 1 in points; a zero has no sign.
 
     Example:
-        >>> points(0.2543), points(float("nan"))
-        ('25.4', '-')
+        >>> points(0.2543), points(-0.0002), points(float("nan"))
+        ('25.4', '0.0', '-')
     """
-    return "-" if math.isnan(value) else f"{100 * value:.1f}"
+    return "-" if math.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"
 
 
 def _nats(value: float) -> str:
@@ -301,7 +301,7 @@ def tone(change: Interval) -> str:
 def _amount(metric: str, change: Interval) -> str:
     """By how much, without a sign: the verb has it, and so the ends of the interval have none either."""
     low, high = sorted((abs(change.low), abs(change.high)))
-    return f"{metric} by {in_points(abs(change.difference))} [{in_points(low)}, {in_points(high)}]"
+    return f"{metric} by {points(abs(change.difference))} [{points(low)}, {points(high)}]"
 
 
 def interval_text(change: Interval) -> str:
@@ -311,17 +311,7 @@ def interval_text(change: Interval) -> str:
         >>> interval_text(Interval(0.02, -0.01, 0.05))
         '[-1.0, 5.0]'
     """
-    return f"[{in_points(change.low)}, {in_points(change.high)}]"
-
-
-def in_points(value: float) -> str:
-    """A value between -1 and 1 in points, where a zero has no sign.
-
-    Example:
-        >>> in_points(-0.0283), in_points(-0.0002)
-        ('-2.8', '0.0')
-    """
-    return f"{round(100 * value, 1) + 0.0:.1f}"
+    return f"[{points(change.low)}, {points(change.high)}]"
 
 
 def join_words(words: Iterable[str]) -> str:

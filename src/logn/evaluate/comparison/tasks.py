@@ -19,30 +19,15 @@ import numpy.typing as npt
 
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
+from logn.evaluate.classification import metrics as accuracy
 from logn.evaluate.classification.logits import ClassifierLogits, RowOutcomes, open_logits, row_outcomes
-from logn.evaluate.classification.metrics import (
-    Reliability,
-    bootstrap_metrics,
-    metrics_of_outcomes,
-    same_confusions,
-)
-from logn.evaluate.classification.truth import (
-    PAPER_BOUNDS,
-    ClassificationTruth,
-    Labels,
-    checked_labels,
-    classification_truth,
-)
-from logn.evaluate.comparison.comparison import (
-    CompareSettings,
-    EvaluatedClass,
-    MethodResult,
-    describe_statistics,
-)
+from logn.evaluate.classification.truth import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
+from logn.evaluate.comparison.comparison import CompareSettings, EvaluatedClass, MethodResult, describe_statistics
 from logn.evaluate.comparison.method_fitting import LogitMap, aligned_counts
 from logn.evaluate.comparison.threshold_curve import ThresholdCurve
 from logn.evaluate.decode.decoder import Purpose, available_processors, decode_for
 from logn.evaluate.decode.detections import Detections, Skipped
+from logn.evaluate.detection import metrics as ap
 from logn.evaluate.detection.bootstrap import DrawnMethod, draw_methods
 from logn.evaluate.detection.gallery import Outcomes, ReportDetails, choose_images, rare_classes, score_histograms
 from logn.evaluate.detection.ground_truth import (
@@ -54,21 +39,7 @@ from logn.evaluate.detection.ground_truth import (
     refuse_without_objects,
 )
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
-from logn.evaluate.detection.metrics import (
-    COCO_CAP,
-    FIXED_LIMIT,
-    FIXED_THRESHOLD,
-    SHOWN_AT,
-    EvaluationProtocol,
-    average_precision,
-    average_precision_pool,
-    calibration_error,
-    counts_above,
-    fixed_protocol,
-    recall_at_count,
-    rows_within_limits,
-    why_fixed_cannot_move,
-)
+from logn.evaluate.detection.metrics import SHOWN_AT, EvaluationProtocol
 from logn.evaluate.detection.tide import error_types
 from logn.evaluate.store.store import PredictionStore, StoreHeader
 from logn.labels.annotations import fingerprint_images, image_names
@@ -173,7 +144,7 @@ class DetectionTask:
         every = truth.style == "lvis" and truth.verified is not None and truth.verified.all()
         protocol = EvaluationProtocol(
             style=truth.style,
-            max_detections=decode.max_detections if truth.style == "lvis" else COCO_CAP,
+            max_detections=decode.max_detections if truth.style == "lvis" else ap.COCO_CAP,
             score_threshold=decode.score_threshold,
             nms_iou=decode.nms_iou if decode.nms != "none" else None,
             groups=self.group_source,
@@ -181,7 +152,7 @@ class DetectionTask:
             nms=decode.nms or "class-wise",
             multi_label=decode.multi_label is not False,
         )
-        fixed = fixed_protocol(protocol)
+        fixed = ap.fixed_protocol(protocol)
         found = {"AP": protocol, "AP-Pool": fixed if self.settings.fixed else protocol}
         found |= {"AP-Fixed": fixed} if self.settings.fixed else {}
         return found | ({"mask": replace(protocol, iou_type="segm")} if self.mask_maker else {})
@@ -201,8 +172,8 @@ class DetectionTask:
         evaluated = None if settings.errors or verified is None else verified | self.looked_at[:, None]
         purposes = [Purpose(settings.decode, evaluated)]
         if settings.fixed:
-            lowest = min(settings.decode.score_threshold, FIXED_THRESHOLD)
-            limits = replace(settings.decode, max_detections=None, max_per_class=FIXED_LIMIT, score_threshold=lowest)
+            lowest = min(settings.decode.score_threshold, ap.FIXED_THRESHOLD)
+            limits = replace(settings.decode, max_detections=None, max_per_class=ap.FIXED_LIMIT, score_threshold=lowest)
             purposes.append(Purpose(limits, verified))
         found, *others = decode_for(self.store, list(maps.values()), purposes, progress=progress)
         detections = [self._within_limits(of_method.detections) for of_method in found]
@@ -216,11 +187,11 @@ class DetectionTask:
         """The decoder holds the limit per image; COCO's is per image and class."""
         if self.truth.style == "lvis":
             return detections
-        return detections.take(rows_within_limits(detections, self.protocols["AP"]))
+        return detections.take(ap.rows_within_limits(detections, self.protocols["AP"]))
 
     def _few_skipped(self, detections: Sequence[Detections], skipped: Sequence[Skipped]) -> list[Skipped]:
         """Detections that are not evaluated, as far as they can be among as many as are counted."""
-        most = max(counts_above(np.concatenate([detections[0].scores, skipped[0].scores])).values()) + 1
+        most = max(ap.counts_above(np.concatenate([detections[0].scores, skipped[0].scores])).values()) + 1
         few = []
         for found, others in zip(detections, skipped, strict=True):
             scores = np.concatenate([found.scores, others.scores])
@@ -231,7 +202,7 @@ class DetectionTask:
     def measure(self, names: Sequence[str], outcomes: Sequence[_MethodDetections]) -> list[_Measured]:
         """All metrics of each method, and what the report shows of it."""
         first = outcomes[0]
-        counts = counts_above(np.concatenate([first.detections.scores, first.skipped.scores]))
+        counts = ap.counts_above(np.concatenate([first.detections.scores, first.skipped.scores]))
         with ThreadPoolExecutor(available_processors()) as pool:
             measured = list(pool.map(partial(self._measure, counts), names, outcomes))
             if len(measured) < 2 or not self.looked_at.any():
@@ -244,21 +215,21 @@ class DetectionTask:
         started = time.perf_counter()
         truth, groups, found = self.truth, self.groups, method.detections
         matched = match_detections(found, truth)
-        metrics = average_precision(matched, truth, self.protocols["AP"], groups)
+        metrics = ap.average_precision(matched, truth, self.protocols["AP"], groups)
         matched = replace(matched, pairs=None)
         unverified = found.take(np.setdiff1d(np.arange(len(found)), matched.rows))
         skipped = Skipped.concatenate(
             [method.skipped, Skipped(unverified.image_index, unverified.labels, unverified.scores)]
         )
-        recall, hits = recall_at_count(matched, skipped, counts, truth, groups)
+        recall, hits = ap.recall_at_count(matched, skipped, counts, truth, groups)
         masks = None
         others: dict[str, float] = {}
         if method.masks is not None:
             masks = match_detections(found, truth, masks=method.masks)
-            of_masks = average_precision(masks, truth, self.protocols["mask"], groups).values
+            of_masks = ap.average_precision(masks, truth, self.protocols["mask"], groups).values
             others |= {f"{metric}-mask": value for metric, value in of_masks.items()}
         others |= self._fixed_and_pool(method.fixed, matched)
-        others |= calibration_error(matched, groups=groups)
+        others |= ap.calibration_error(matched, groups=groups)
         others |= {metric: value for point in recall.values() for metric, value in point.values.items()}
         row = MethodResult(
             name,
@@ -278,16 +249,14 @@ class DetectionTask:
         values: dict[str, float] = {}
         if fixed is not None:
             protocol = self.protocols["AP-Fixed"]
-            matched = match_detections(fixed.take(rows_within_limits(fixed, protocol)), self.truth)
-            metrics = average_precision(matched, self.truth, protocol, self.groups)
+            matched = match_detections(fixed.take(ap.rows_within_limits(fixed, protocol)), self.truth)
+            metrics = ap.average_precision(matched, self.truth, protocol, self.groups)
             names = ["AP", *(f"AP{group}" for group in "rcf" if self.groups is not None)]
             values = {f"{name}-Fixed": metrics[name] for name in names}
-        return values | average_precision_pool(matched, self.truth, groups=self.groups)
+        return values | ap.average_precision_pool(matched, self.truth, groups=self.groups)
 
     def _method_notes(self, transform: LogitMap) -> tuple[str, ...]:
-        activation = self.settings.decode.activation
-        activation = self.store.header.activation if activation == "recorded" else activation
-        reason = why_fixed_cannot_move(activation, transform) if self.settings.fixed else None
+        reason = ap.why_fixed_cannot_move(self.header.activation, transform) if self.settings.fixed else None
         return (reason,) if reason else ()
 
     def _details(self, baseline: _Measured, method: _Measured) -> ReportDetails:
@@ -420,7 +389,7 @@ class ClassificationTask:
     def open(
         cls,
         logits: Any,
-        labels: Labels,
+        labels: Any,
         settings: CompareSettings,
         moments: Callable[[], ClassMoments | None],
         counts: Any,
@@ -456,17 +425,17 @@ class ClassificationTask:
     def measure(self, names: Sequence[str], outcomes: Sequence[tuple[LogitMap, RowOutcomes]]) -> list[_MeasuredRows]:
         """All metrics of each method."""
         truth, measured = self.truth, []
-        worst = metrics_of_outcomes(outcomes[0][1], truth).confused
+        worst = accuracy.metrics_of_outcomes(outcomes[0][1], truth).confused
         for name, (transform, outcome) in zip(names, outcomes, strict=True):
-            metrics = metrics_of_outcomes(outcome, truth)
+            metrics = accuracy.metrics_of_outcomes(outcome, truth)
             row = MethodResult(
                 name,
                 metrics.values,
                 metrics.per_class,
                 transform=transform,
                 predictions_per_class=metrics.predictions_per_class,
-                confused=same_confusions(outcome.predicted, truth, worst),
-                reliability=Reliability.of(outcome, truth.labels),
+                confused=accuracy.same_confusions(outcome.predicted, truth, worst),
+                reliability=accuracy.Reliability.of(outcome, truth.labels),
             )
             measured.append(_MeasuredRows(row, outcome))
         return measured
@@ -474,7 +443,7 @@ class ClassificationTask:
     def draw(self, measured: Sequence[_MeasuredRows]) -> list[Drawn]:
         """The metrics of each method over the same bootstrap samples of rows."""
         outcomes = [method.outcome for method in measured]
-        return [*bootstrap_metrics(outcomes, self.truth, self.settings.num_bootstrap, self.settings.seed)]
+        return [*accuracy.bootstrap_metrics(outcomes, self.truth, self.settings.num_bootstrap, self.settings.seed)]
 
     @property
     def description(self) -> str:

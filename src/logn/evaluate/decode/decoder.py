@@ -12,23 +12,27 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
+import sys
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.decode.detections import DecodeSettings as DecodeSettings
-from logn.evaluate.decode.detections import Detections, Skipped
+from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.image_decoder import Decoded, ImageDecoder, ImageTask, Method
-from logn.evaluate.decode.processes import FreshPool
 from logn.evaluate.decode.scores import Float32
 from logn.evaluate.store.store import PredictionStore
 
@@ -171,7 +175,7 @@ class _Buffer:
     def add(self, part: Decoded) -> None:
         """Take in what was found in the images after those of before."""
         self._parts.append(part)
-        self._size += len(part.detections) + len(part.skipped.scores)
+        self._size += len(part)
         if self._limit is not None and self._size > self._trim_at:
             self._trim(self._limit)
 
@@ -198,17 +202,14 @@ class _Buffer:
             Decoded(found.take(found.scores >= floor[found.labels]), others.take(others.scores >= floor[others.labels]))
             for found, others in ((part.detections, part.skipped) for part in self._parts)
         ]
-        self._size = sum(len(part.detections) + len(part.skipped.scores) for part in self._parts)
+        self._size = sum(map(len, self._parts))
         self._trim_at = int(_GROWTH * self._size) + _FEW
 
     def best(self) -> Decoded:
         """What is kept, sorted by image, then by descending score."""
         if self._limit is not None:
             self._trim(self._limit)
-        found = Decoded(
-            Detections.concatenate([part.detections for part in self._parts]),
-            Skipped.concatenate([part.skipped for part in self._parts]),
-        )
+        found = Decoded.concatenate(self._parts)
         if self._limit is None or self.floor is None:
             return found
         self._parts = [found]
@@ -336,3 +337,53 @@ def _decode_here(task: ImageTask) -> _Found:
     if _own_decoder is None:
         raise RuntimeError("This process was not prepared for decoding.")
     return _own_decoder.decode(task)
+
+
+class FreshPool(ProcessPoolExecutor):
+    """A pool of processes that start afresh: a fork of a process with threads (torch, a progress bar) may hang.
+
+    The processes do not run the main script a second time, so a user's script needs no `if __name__ == "__main__":`.
+    What they work on must lie in modules.
+
+    Args:
+        number: How many processes.
+        prepare: What each of them calls first.
+    """
+
+    def __init__(self, number: int, prepare: Callable[[], object]) -> None:
+        super().__init__(
+            number, mp_context=multiprocessing.get_context("spawn"), initializer=_first_steps, initargs=(prepare,)
+        )
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        """Have `work` done, which may start a process."""
+        with _without_main():
+            return super().submit(work, *arguments, **options)
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for the work that has begun; after an error the rest is not done."""
+        self.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _first_steps(prepare: Callable[[], object]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears the keyboard, and ends the others
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    prepare()
+
+
+def _end_with_the_first() -> None:
+    """End when the process that started this one has ended: nothing would give it work any more."""
+    first = multiprocessing.parent_process()
+    if first is not None:
+        first.join()
+        os._exit(1)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.evaluate.store.store import StoreHeader
-from logn.logits.arrays import check_background
 from logn.logits.proposals import Postprocessing, check_nms
 
 LVIS_CAP = 300
@@ -141,8 +140,6 @@ class DecodeSettings:
             for all.
         min_box_size: Boxes with a side shorter than this, in pixels, are dropped, 0 drops none; None takes what the
             store says, 0.01 as torchvision where it says nothing.
-        activation: "softmax" or "sigmoid"; "recorded" takes what the store says.
-        background: Place of the background column, None, 0 or -1; "recorded" takes what the store says.
         nms: "class-wise", "class-agnostic" or "none"; None takes what the store says, "class-wise" where it says
             nothing.
         multi_label: Whether a proposal may be detected as several classes, or as its best one alone; None takes what
@@ -158,8 +155,6 @@ class DecodeSettings:
     max_detections: int | None = LVIS_CAP
     max_per_class: int | None = None
     min_box_size: float | None = None
-    activation: str = "recorded"
-    background: int | str | None = "recorded"
     nms: str | None = None
     multi_label: bool | None = None
 
@@ -173,12 +168,6 @@ class DecodeSettings:
         check_nms("none" if self.nms is None else self.nms, 0.5 if self.nms_iou is None else self.nms_iou)
         if not self.score_threshold < 1:
             raise InputError(f"Expected `score_threshold` to be below 1, but got {self.score_threshold}.")
-        if self.activation not in ("recorded", "softmax", "sigmoid"):
-            raise InputError(
-                f'Expected `activation` to be "recorded", "softmax" or "sigmoid", but got {self.activation!r}.'
-            )
-        if self.background != "recorded":
-            check_background(self.background)
 
     @classmethod
     def of_framework(cls, postprocessing: Postprocessing) -> DecodeSettings:

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
-from logn.errors import InputError
 from logn.evaluate.decode.detections import DecodeSettings, Detections, Skipped
 from logn.evaluate.decode.nms import Boxes, Suppression
 from logn.evaluate.decode.scores import (
@@ -198,6 +197,17 @@ class Decoded:
     detections: Detections
     skipped: Skipped
 
+    def __len__(self) -> int:
+        return len(self.detections) + len(self.skipped.scores)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Decoded]) -> Decoded:
+        """Join parts whose images follow each other."""
+        return Decoded(
+            Detections.concatenate([part.detections for part in parts]),
+            Skipped.concatenate([part.skipped for part in parts]),
+        )
+
 
 class ImageDecoder:
     """Decodes images of a store under all methods; threads share it, each with arrays and guesses of its own.
@@ -211,25 +221,18 @@ class ImageDecoder:
     def __init__(
         self, store: PredictionStore, transforms: Sequence[Method], purposes: Sequence[DecodeSettings]
     ) -> None:
-        settings = purposes[0].resolved(store.header)
+        header = store.header
         self.store, self.transforms, self.purposes = store, tuple(transforms), tuple(purposes)
-        self._settings = settings
-        activation = store.header.activation if settings.activation == "recorded" else settings.activation
-        background: Any = store.header.background if settings.background == "recorded" else settings.background
-        foreground = foreground_columns(store.num_columns, background)
-        columns = range(*foreground.indices(store.num_columns))
-        self._class_of = _class_of_columns(store.header, columns)
+        self._settings = purposes[0].resolved(header)
+        foreground = foreground_columns(header.num_columns, header.background)
+        columns = range(*foreground.indices(header.num_columns))
+        self._class_of = _class_of_columns(header, columns)
         self._num_columns = len(columns)
         #: How many classes detections may have.
-        self.num_classes = len(columns) if self._class_of is None else store.num_classes
-        if self.num_classes != store.num_classes and store.header.class_boxes:
-            raise InputError(
-                f"Expected `background` to leave the {store.num_classes} classes that have boxes, "
-                f"but it leaves {self.num_classes}."
-            )
-        self._said = store.header.postprocessing or Postprocessing()
+        self.num_classes = header.num_classes
+        self._said = header.postprocessing or Postprocessing()
         self._functions = [
-            ScoreFunction(transform, store.num_columns, activation, foreground) for transform in transforms
+            ScoreFunction(transform, header.num_columns, header.activation, foreground) for transform in transforms
         ]
         self._local = threading.local()
 
@@ -240,7 +243,7 @@ class ImageDecoder:
             for purpose, method, kept in self._decode_image(task, index, self.store[index]):
                 parts[purpose][method].append(kept)
         self.store.release(task.start, task.stop)
-        return [[_together(of_method) for of_method in of_purpose] for of_purpose in parts]
+        return [[Decoded.concatenate(of_method) for of_method in of_purpose] for of_purpose in parts]
 
     def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[tuple[int, int, Decoded]]:
         scratch = self._local.__dict__.setdefault("scratch", Scratch())
@@ -308,14 +311,6 @@ class ImageDecoder:
         if self._class_of is not None:
             scores = ChosenClassScores(scores, self._class_of, self.num_classes)
         return scores, threshold
-
-
-def _together(parts: Sequence[Decoded]) -> Decoded:
-    """What was found in images that follow each other."""
-    return Decoded(
-        Detections.concatenate([part.detections for part in parts]),
-        Skipped.concatenate([part.skipped for part in parts]),
-    )
 
 
 def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.intp] | None:

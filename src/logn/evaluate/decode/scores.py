@@ -31,8 +31,6 @@ _SAFE_EXPONENT = 60.0
 _SAFE_SHIFT_RANGE = 40.0
 # The comparison without division may be off by rounding; it must never lose a candidate, so it is a little lax.
 _LAX = 1e-5
-# Of more candidates than this share of all, all scores are made: picking them one by one would take longer.
-_MANY = 0.125
 # Below this an objectness is none: its division would leave float32.
 _NO_OBJECT = 1e-30
 # From here on sigmoids of logits that are further apart than rounding may be the same in float32.
@@ -122,10 +120,6 @@ class SoftmaxScores:
         shape = (self._numerators.shape[0], self._numerators.shape[1])
         mask = self._scratch.array("mask", shape, np.bool_)
         flat = np.flatnonzero(np.greater(self._numerators, self._least(level), out=mask))
-        if len(flat) > _MANY * mask.size:
-            quotients = self._scratch.array("quotients", shape, np.float32)
-            np.divide(self._numerators, self._totals[:, None], out=quotients)
-            return strictly_above(flat, quotients.reshape(-1).take(flat), level)
         return strictly_above(flat, self._scores_at(flat), level)
 
     def near_best(self) -> Found:
