@@ -322,7 +322,7 @@ class TestOfADetector:
             "fewer than 5 right detections",
         )
         text = " ".join(str(points).split())
-        assert f"1 with no objects in these images, which keep the common {points.common:.3f}: thing 2." in text
+        assert f"Classes with no objects in these images keep the common {points.common:.3f} (1): thing 2." in text
 
     @pytest.mark.parametrize(
         ("options", "sentence"),

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logn.cli import options
-from logn.cli.console import COMMAND_LINE, command, count_of, echo, print_json, print_note, progress, text_style
+from logn.cli.console import (
+    COMMAND_LINE,
+    command,
+    count_of,
+    echo,
+    print_json,
+    print_note,
+    print_text,
+    progress,
+    text_style,
+)
 from logn.report.commands import HOW_IT_RUNS, corrected_name
 
 if TYPE_CHECKING:
@@ -97,8 +107,9 @@ def _print_thresholds(shipped: ModelThresholds) -> None:
     from logn.evaluate.thresholds.points import write_points
 
     echo("")
-    echo(write_points(shipped.points, text_style(), shipped.uncorrected))
-    echo(shipped.folded.describe())
+    is_corrected = shipped.points.correction is not None
+    echo(write_points(shipped.points, text_style(), shipped.uncorrected if is_corrected else None))
+    print_text(shipped.folded.describe())
     echo(f"Keep using {shipped.folded.at:g}: it now acts as your per-class thresholds.")
 
 
@@ -117,11 +128,11 @@ def _lines(
     if done.method is None:
         yield "Did", "nothing, since there is little to correct: use the model as it is."
         return
-    method = f"{done.method}, as asked." if asked else "half of the prior, as recommended."
+    name = done.method.removesuffix(" then thresholds")
+    method = f"{name}, as asked." if asked else "half of the prior, as recommended."
     if shipped is not None:
-        first = shipped.points.correction
-        before = "no correction" if first is None else first.method or "a correction"
-        method = f"{before}, then a threshold per class ({shipped.points.goal})."
+        before = "no correction" if shipped.points.correction is None else method.rstrip(".")
+        method = f"{before}; then a threshold per class ({shipped.points.goal})."
     yield "Did", f"{method} {done.recommendation.expect}" if verbose and not asked else method
     if done.change is not None and shipped is None:
         yield "Scores", _change_in_words(done.change)

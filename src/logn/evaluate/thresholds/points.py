@@ -342,5 +342,5 @@ def _common_classes(points: OperatingPoints) -> list[str]:
     """The classes that have the common threshold, by reason."""
     reasons = sorted({point.reason for point in points.points} - {""})
     groups = {why: [point.name for point in points.points if point.reason == why] for why in reasons}
-    keep = f"which keep the common {points.common:.3f}"
-    return [f"{len(names)} with {why}, {keep}: {_listed(names)}." for why, names in groups.items()]
+    keep = f"keep the common {points.common:.3f}"
+    return [f"Classes with {why} {keep} ({len(names)}): {_listed(names)}." for why, names in groups.items()]
