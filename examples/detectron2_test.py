@@ -1,6 +1,6 @@
 """Test a Detectron2 model with its logits normalised, by the framework's own evaluation.
 
-    python examples/detectron2_test.py CONFIG WEIGHTS --margin min
+    python examples/detectron2_test.py CONFIG WEIGHTS --method logn
 
 LVIS is expected where Detectron2 looks for it (`DETECTRON2_DATASETS`).
 """
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
     parser.add_argument("weights")
-    parser.add_argument("--margin", default="balance", help='"min" is the paper\'s')
+    parser.add_argument("--method", default="recommended", help="logn is the paper's equation")
     parser.add_argument("--num-batches", type=int, help="collect from so many images only")
     chosen = parser.parse_args()
 
@@ -38,7 +38,7 @@ def main() -> None:
     logn.calibrate(
         model,
         itertools.islice(training_images, chosen.num_batches),
-        margin=chosen.margin,
+        method=chosen.method,
         forward=lambda model, batch: model(batch),
         progress=True,
     )
