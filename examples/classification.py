@@ -1,4 +1,4 @@
-"""From arrays of logits to a corrected classifier: the code of docs/how-to/classification.md, on thinned digits."""
+"""From arrays of logits to a corrected classifier: the code of docs/how-to/pytorch.md, on thinned digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Correct a classifier: the code of docs/how-to/classifiers.md, on a long-tailed problem made here."""
+"""Correct a classifier: the code of docs/how-to/pytorch.md, on a long-tailed problem made here."""
 
 from __future__ import annotations
 

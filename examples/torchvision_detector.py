@@ -1,4 +1,4 @@
-"""Correct a torchvision detector: the code of docs/how-to/torchvision.md, on random weights and random images."""
+"""Correct a torchvision detector: the code of docs/how-to/pytorch.md, on random weights and random images."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ layer = logn.locate_logits(model)
 with logn.record(model, layer) as moments, torch.inference_mode():
     for images in loader:
         model(images)
-affine = logn.logit_normalization(moments)
-handle = logn.attach(model, layer, affine)
+affine = logn.recommend(moments).fit(moments)
+logn.fold(model, layer, affine)
 
 # --- thresholds
 model.roi_heads.score_thresh = 1e-4
 model.roi_heads.detections_per_img = 300
 
-# --- fold and save
-handle.remove()
-logn.fold(model, layer, affine)
+# --- save
 torch.save(model.state_dict(), folder / "corrected.pt")
 
 # --- keep the parts

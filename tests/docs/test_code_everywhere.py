@@ -142,5 +142,7 @@ def test_scripts_and_targets_on_a_page_exist(page):
         for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", given):
             assert f'"{option}"' in source, f"{path} has no {option}"
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
+    sessions = re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(encoding="utf-8"), flags=re.M)
+    targets |= {f"test-{session}" for session in sessions}
     for named in re.findall(r"(?:^\$ |`)make ([a-z-]+(?: [a-z-]+)*)", text, flags=re.M):
         assert set(named.split()) <= targets, named

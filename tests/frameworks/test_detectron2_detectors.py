@@ -26,7 +26,7 @@ from logn.errors import InputError
 from logn.evaluate.models.detectron2 import Detectron2Detector
 from logn.evaluate.store.store import PredictionStore
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/detectron2.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/mmdetection.md"
 CLASSES = 4
 FEATURES = 8
 
@@ -249,15 +249,16 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch):
     generate_glyph_scenes(tmp_path, GlyphSettings(classes=CLASSES, train=12, dev=2, test=4, size=64))
     (tmp_path / "test.json").rename(tmp_path / "val.json")
     (tmp_path / "my_detector.py").write_text(BUILD.format(here=__file__))
-    block = re.search(r"```bash\n(logn predict my_detector.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
-    commands = [shlex.split(line) for line in block.splitlines()]
+    page = PAGE.read_text(encoding="utf-8")
+    block = re.search(r"```console\n(\$ logn predict my_detector.*?)```", page, re.DOTALL)[1]
+    commands = [shlex.split(line.removeprefix("$ ")) for line in block.splitlines()]
     assert [command[1] for command in commands] == ["predict", "collect", "compare", "report"]
     for command in commands:
         assert execute(command[1:]) == 0
     sys.modules.pop("my_detector", None)
     store = PredictionStore("predictions")
     assert (len(store), store.header.background, store.header.num_classes) == (4, -1, CLASSES)
-    assert (tmp_path / "report.html").is_file()
+    assert (tmp_path / "comparison" / "report.html").is_file()
 
 
 def test_the_first_command_of_the_page(tmp_path, monkeypatch):
@@ -267,7 +268,8 @@ def test_the_first_command_of_the_page(tmp_path, monkeypatch):
     generate_glyph_scenes(tmp_path, GlyphSettings(classes=CLASSES, train=12, dev=1, test=1, size=64))
     (tmp_path / "images").rename(tmp_path / "train")
     (tmp_path / "my_detector.py").write_text(BUILD.format(here=__file__))
-    command = shlex.split(re.search(r"```bash\n(logn correct .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1])
+    page = PAGE.read_text(encoding="utf-8")
+    command = shlex.split(re.search(r"```console\n\$ (logn correct .*?)```", page, re.DOTALL)[1])
     assert execute([*command[1:], "--method", "logn"]) == 0  # random weights have no tail that asks for one
     sys.modules.pop("my_detector", None)
     weights = load_file("corrected.safetensors")

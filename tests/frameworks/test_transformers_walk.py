@@ -16,7 +16,7 @@ from logn.evaluate.store.store import PredictionStore
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/transformers.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/huggingface.md"
 NAMES = ("cup", "fork", "bed", "cat", "dog")
 
 
@@ -60,8 +60,8 @@ def work(models_of, spread, tmp_path, monkeypatch):
 def test_the_commands_of_the_page(work):
     page = PAGE.read_text(encoding="utf-8")
     starts = ("correct", "predict")
-    blocks = [re.search(rf"```bash\n(logn {verb} detector.*?)```", page, re.DOTALL)[1] for verb in starts]
-    commands = [shlex.split(line) for line in "".join(blocks).splitlines()]
+    blocks = [re.search(rf"```console\n(\$ logn {verb} detector.*?)```", page, re.DOTALL)[1] for verb in starts]
+    commands = [shlex.split(line.removeprefix("$ ")) for line in "".join(blocks).splitlines()]
     assert [command[1] for command in commands] == ["correct", "predict", "compare", "report"]
     # The page says train/; random weights may give nothing to correct.
     commands[0][commands[0].index("train/")] = str(work)
@@ -71,7 +71,7 @@ def test_the_commands_of_the_page(work):
     store = PredictionStore("predictions")
     assert (len(store), store.header.class_names, store.header.objectness) == (6, NAMES, True)
     assert store.header.postprocessing.objectness == "added"
-    assert "report.html" in {file.name for file in work.iterdir()}
+    assert (work / "comparison" / "report.html").is_file()
 
 
 def test_classes_that_the_model_does_not_know_are_refused_and_nothing_is_written(work, capsys):
