@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from logn.calibrators.affine import ClassAffine
-from logn.calibrators.fracal import FracalSigmoid
 from logn.deploy.attach import attach
 from logn.errors import InputError, LogNWarning
 from logn.logits.layer import LogitLayer
@@ -160,32 +159,6 @@ def test_traced_models_keep_the_map_for_any_batch_size():
     attach(model, layer, AFFINE)
     traced = torch.jit.trace(model, torch.rand(1, 2, 3, 3))
     torch.testing.assert_close(layer.rows(traced(features)), expected)
-
-
-def test_any_function_of_rows_can_be_attached_to_a_convolution():
-    torch.manual_seed(0)
-    model, features = nn.Sequential(nn.Conv2d(2, 6, 1)), torch.rand(3, 2, 5, 4)
-    layer = LogitLayer("0", class_axis=1, anchors=2)
-    plain = model(features)
-    with attach(model, layer, lambda rows: rows.square() + torch.arange(3)):
-        mapped = model(features)
-    assert mapped.shape == plain.shape
-    torch.testing.assert_close(layer.rows(mapped), layer.rows(plain).square() + torch.arange(3))
-    with attach(model, layer, lambda rows: rows[..., :2]), pytest.raises(InputError, match="`affine` to return logits"):
-        model(features)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fracal_for_sigmoids_comes_back_as_the_logits_of_its_scores(dtype):
-    model, features = linear_model().to(dtype), torch.randn(50, 4).to(dtype) * 8
-    fracal = FracalSigmoid.fit([60, 20, 1], 100, [1.8, 1.0, 1.0])
-    expected = fracal(model(features).double())
-    with attach(model, LogitLayer("0", activation="sigmoid"), fracal):
-        scores = model(features).double().sigmoid()
-    torch.testing.assert_close(scores, expected, atol=1e-6 if dtype == torch.float32 else 0.02, rtol=0)
-    assert scores.isfinite().all()
-    with pytest.raises(InputError, match="feed a sigmoid"):
-        attach(model, LogitLayer("0", activation="softmax"), fracal)
 
 
 def test_recording_sees_the_logits_before_the_map_in_any_order():

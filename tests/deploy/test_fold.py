@@ -202,20 +202,6 @@ class CosineLinear(nn.Linear):
         return linear_of(normalize(features) * self.tempearture, normalize(self.weight), self.bias)
 
 
-class ScaledCosine(nn.Module):
-    """A cosine head whose temperature is one number per class."""
-
-    def __init__(self):
-        super().__init__()
-        self.out_features = 3
-        self.weight = nn.Parameter(torch.randn(3, 16))
-        self.bias = nn.Parameter(torch.zeros(3))
-        self.register_buffer("temperature", torch.full((3,), 20.0))
-
-    def forward(self, features):
-        return linear_of(normalize(features), normalize(self.weight)) * self.temperature + self.bias
-
-
 def test_a_cosine_head_is_refused_with_the_way_out_and_stays_as_it_was():
     model = named(head=CosineLinear(8, 3))
     before = copy.deepcopy(model.state_dict())
@@ -235,18 +221,6 @@ def test_a_cosine_head_takes_a_map_that_only_shifts():
     expected = shift(model.head(inputs))
     fold(model, LogitLayer("head"), shift)
     torch.testing.assert_close(model.head(inputs), expected)
-
-
-def test_a_temperature_per_class_takes_the_scale_of_a_cosine_head():
-    torch.manual_seed(0)
-    model, affine = named(head=ScaledCosine()), random_map(3)
-    inputs = torch.rand(2, 16)
-    expected, keys = affine(model.head(inputs)), model.state_dict().keys()
-    fold(model, LogitLayer("head"), affine)
-    torch.testing.assert_close(model.head(inputs), expected)
-    assert model.state_dict().keys() == keys
-    with pytest.raises(InputError, match="no map folded"):
-        fold(model, LogitLayer("head"), affine)
 
 
 class Normed(nn.Conv2d):
@@ -327,7 +301,7 @@ def test_overflow_is_refused():
 
 def test_what_is_not_affine_is_refused():
     fracal = FracalSigmoid.fit([60, 20, 1], 100, None)
-    with pytest.raises(InputError, match=r"FracalSigmoid, which is not affine; use logn\.attach"):
+    with pytest.raises(InputError, match="to be a ClassAffine, but got FracalSigmoid"):
         fold(named(head=nn.Linear(4, 3)), LogitLayer("head", activation="sigmoid"), fracal)
 
 

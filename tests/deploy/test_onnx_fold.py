@@ -15,7 +15,6 @@ from logn.calibrators.affine import ClassAffine
 from logn.deploy import onnx_fold
 from logn.deploy.onnx_fold import METADATA_KEY, Proof, compare_logits, fold_onnx
 from logn.errors import InputError, MissingExtraError
-from logn.logits.onnx import file as onnx_session
 
 CLASSES = 3
 AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", settings={"strength": 2})
@@ -355,11 +354,6 @@ def test_external_data_stays_external(tmp_path):
         "out.onnx.data",
         "plain.onnx",
     ]
-
-
-def test_models_that_no_message_can_hold_go_through_a_file(folded, monkeypatch):
-    monkeypatch.setattr(onnx_session, "_message", lambda model: None)
-    assert folded("z = Gemm(x, w, b) y = Softmax(z)", "z", weights={"w": random(4, 3), "b": random(3)}).way == "weights"
 
 
 def test_the_file_says_what_was_folded_and_refuses_another_fold(tmp_path):

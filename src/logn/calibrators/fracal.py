@@ -50,7 +50,7 @@ def fracal(
     if activation == "sigmoid":
         raise InputError(
             "Expected a softmax for the method `fracal`, but got a sigmoid, for which its form is no affine map; "
-            "`logn compare` measures that form, and FracalSigmoid with logn.attach applies it."
+            "`logn compare` measures that form."
         )
     shift, total = _frequency_shift(counts, num_images, base, count_kind)
     lengths = _checked_dimensions(dimensions, len(shift))

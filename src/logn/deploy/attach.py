@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from logn.calibrators.affine import ClassAffine, LogitFacts, asks_for_weights, fingerprint_kind
-from logn.calibrators.fracal import FracalSigmoid
 from logn.errors import InputError, LogNWarning
 from logn.logits.hooks import OwnSlot, give_own_slots, recompile
 from logn.logits.layer import (
@@ -28,8 +27,6 @@ from logn.logits.locate import layer_of
 ATTRIBUTE = "_logn_folded"
 # A cast to bfloat16 moves a number by 2**-9 of it.
 CAST_TOLERANCE = 2**-7
-
-LogitFunction = Callable[[Any], Any]
 
 
 def mark_module(module: nn.Module) -> None:
@@ -103,7 +100,7 @@ class AttachedMap:
 def attach(
     model: nn.Module,
     layer: LogitLayer | str,
-    affine: LogitFunction | Sequence[LogitFunction],
+    affine: ClassAffine | Sequence[ClassAffine],
     *,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
@@ -120,9 +117,7 @@ def attach(
     Args:
         model: A torch module.
         layer: Where the logits are (`logn.locate_logits`), or the path of their module.
-        affine: A ClassAffine, or any function of logits (…, C) that returns new ones. For a layer with `stages=True`
-            one per stage, or one for all. FRACAL for sigmoid heads comes back as the logits of its scores, so that
-            the model's own sigmoid gives the scores.
+        affine: The map; for a layer with `stages=True` one per stage, or one for all.
         allow_refold: Attach even to a layer that has a map folded into its weights.
         allow_mismatch: Only warn where `affine` was made for another layer, other weights or another activation, for
             example those of the model before it was retrained. To know, all weights are digested once, if `affine`
@@ -160,11 +155,11 @@ def attach(
 def maps_of_modules(
     model: nn.Module,
     layer: LogitLayer,
-    affine: LogitFunction | Sequence[LogitFunction],
+    affine: ClassAffine | Sequence[ClassAffine],
     *,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
-) -> tuple[LogitFunction, ...]:
+) -> tuple[ClassAffine, ...]:
     """One map per module, checked against the layer and, unless a fold has changed them already, the weights."""
     maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
     if isinstance(affine, Sequence) and not layer.stages:
@@ -178,29 +173,18 @@ def maps_of_modules(
     digest = fingerprint(model) if not allow_refold and asks_for_weights(maps, "") else None
     facts = LogitFacts(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
     for stage, logit_map in enumerate(maps if isinstance(affine, Sequence) else maps[:1]):
-        _check_map(logit_map, facts, allow_mismatch)
+        if not isinstance(logit_map, ClassAffine):
+            raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
+        logit_map.check_fits(facts, allow_mismatch=allow_mismatch)
         # One map for all stages may come from any of them.
         names = layer.stage_names if not isinstance(affine, Sequence) else layer.stage_names[stage : stage + 1]
         _check_layer_of(logit_map, {*names, layer.name}, allow_mismatch)
     return tuple(maps[stage] for stage in layer.stage_of)
 
 
-def _check_map(logit_map: LogitFunction, facts: LogitFacts, allow_mismatch: bool) -> None:
-    if not callable(logit_map):
-        raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
-    if isinstance(logit_map, ClassAffine):
-        logit_map.check_fits(facts, allow_mismatch=allow_mismatch)
-        return
-    width: int | None = getattr(logit_map, "num_columns", None)
-    if width is not None:
-        facts.check_width("`affine`", width)
-    if isinstance(logit_map, FracalSigmoid) and facts.activation == "softmax":
-        raise InputError(f"Expected {facts.name} to feed a sigmoid for FracalSigmoid, but got {facts.activation!r}.")
-
-
-def _check_layer_of(logit_map: LogitFunction, names: Collection[str], allow_mismatch: bool) -> None:
+def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismatch: bool) -> None:
     """Refuse a map that was recorded at another layer, or warn of it."""
-    source = getattr(logit_map, "source", None)
+    source = logit_map.source
     # The tensors of an ONNX file have names of their own.
     if source is None or source.layer is None or fingerprint_kind(source.fingerprint or "") == "onnx":
         return
@@ -215,15 +199,13 @@ def _check_layer_of(logit_map: LogitFunction, names: Collection[str], allow_mism
 
 def refuse_attached(path: str, module: nn.Module) -> None:
     """Refuse a module that has a map attached."""
-    if any(isinstance(hook, _MapHook | _FunctionHook) for hook in module._forward_hooks.values()):
+    if any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values()):
         raise InputError(
             f"Expected `{path}` to have no map attached, but it has one; call .remove() on its handle first."
         )
 
 
-def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: LogitFunction) -> _MapHook | _FunctionHook:
-    if not isinstance(logit_map, ClassAffine):
-        return _FunctionHook(layer, index, logit_map)
+def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: ClassAffine) -> _MapHook:
     # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
     hook = _MapHook(layer, index, logit_map, check_width=output_width(module) is None)
     weight = getattr(module, "weight", None)
@@ -266,42 +248,6 @@ class _MapHook:
                 shift = torch.tensor(self._shift, dtype=working, device=device).reshape(shape)
             self._cache[key] = (scale, shift)
         return self._cache[key]
-
-
-class _FunctionHook:
-    """A forward hook for any function of logits (…, C)."""
-
-    def __init__(self, layer: LogitLayer, index: int, function: LogitFunction) -> None:
-        self._layer = layer
-        self._index = index
-        self._function = function
-
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
-        rows = self._layer.rows(output, self._index)
-        if isinstance(self._function, FracalSigmoid):
-            mapped = _fracal_logits(self._function, rows)
-        else:
-            mapped = self._function(rows)
-        if tuple(mapped.shape) != tuple(rows.shape):
-            raise InputError(
-                f"Expected `affine` to return logits of shape {tuple(rows.shape)}, but got {tuple(mapped.shape)}."
-            )
-        if self._layer.extra_columns:
-            # The columns that are no classes stay as they are, around those that the view writes to.
-            whole: Tensor = output.clone()
-            self._layer.rows(whole, self._index).copy_(mapped)
-            return whole
-        # Anchors, if any, are an axis of their own, just before that of the classes.
-        axis = self._layer.axis_in(output) + (rows.dim() - output.dim())
-        return mapped.movedim(-1, axis).reshape(output.shape)
-
-
-def _fracal_logits(fracal: FracalSigmoid, rows: Tensor) -> Tensor:
-    """The logit of FRACAL's score: `-log(exp(-x) + exp(-y) + exp(-x-y))` with `y = x + shift`."""
-    first = rows.float() if rows.element_size() < 4 else rows
-    second = first + first.new_tensor(fracal.shift.tolist())
-    either = torch.logaddexp(-first, -second)
-    return -torch.logaddexp(either, -first - second).to(rows.dtype)
 
 
 NOT_SAVED = (

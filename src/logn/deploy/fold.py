@@ -130,26 +130,20 @@ def fold_checked(
 def _state_of(module: nn.Module) -> dict[str, Any]:
     """What a fold may replace in a module; it writes to no storage, so the tensors need not be copied."""
     data = {name: parameter.data for name, parameter in module._parameters.items() if parameter is not None}
-    return {"_parameters": dict(module._parameters), "_buffers": dict(module._buffers), "data": data}
+    return {"parameters": dict(module._parameters), "data": data}
 
 
 def _restore(module: nn.Module, state: Mapping[str, Any]) -> None:
-    module._parameters.update(state["_parameters"])
-    module._buffers.update(state["_buffers"])
+    module._parameters.update(state["parameters"])
     for name, tensor in state["data"].items():
-        state["_parameters"][name].data = tensor
+        state["parameters"][name].data = tensor
     unmark_module(module)
 
 
-def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[Any]) -> dict[int, _Fold]:
+def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[ClassAffine]) -> dict[int, _Fold]:
     """The fold of every distinct module, by identity; whatever is wrong is found before anything changes."""
     folds: dict[int, _Fold] = {}
     for index, (path, module, logit_map) in enumerate(zip(layer.paths, modules, maps, strict=True)):
-        if not isinstance(logit_map, ClassAffine):
-            raise InputError(
-                f"Expected `affine` to be a ClassAffine to fold, but got {type(logit_map).__name__}, which is not "
-                f"affine; {WAY_OUT}."
-            )
         check_foldable(path, module, shifts=bool(logit_map.shift.any()))
         if id(module) not in folds:
             folds[id(module)] = _prepare(layer, index, module, logit_map)
@@ -221,17 +215,10 @@ def _prepare(layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffi
 
 
 def _folded_tensors(module: nn.Module, scale: Tensor, shift: Tensor) -> dict[str, Tensor]:
-    """Weight and bias after the fold, in float64; a temperature per class takes the scale instead of the weight."""
-    factor = "temperature" if _has_temperature(module, len(scale)) else "weight"
-    tensor: Tensor = getattr(module, factor).detach().double().cpu()
-    folded = {factor: tensor * scale.reshape(-1, *[1] * (tensor.dim() - 1))}
-    bias = module._parameters.get("bias")
-    return folded if bias is None else {**folded, "bias": bias.detach().double().cpu() * scale + shift}
-
-
-def _has_temperature(module: nn.Module, width: int) -> bool:
-    temperature = getattr(module, "temperature", None)
-    return isinstance(temperature, Tensor) and tuple(temperature.shape) == (width,)
+    """Weight and bias after the fold, in float64."""
+    exact = {name: tensor.detach().double().cpu() for name, tensor in module.named_parameters(recurse=False)}
+    folded = {"weight": exact["weight"] * scale.reshape(-1, *[1] * (exact["weight"].dim() - 1))}
+    return {**folded, "bias": exact["bias"] * scale + shift} if "bias" in exact else folded
 
 
 def _try_out(path: str, module: nn.Module, exact: dict[str, Tensor], scale: Tensor, shift: Tensor) -> None:
@@ -287,18 +274,8 @@ def _trial_input(module: Any) -> Tensor:
 
 
 def _assign(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Put `tensor` in the place of the parameter or buffer `name`, also where there is none yet."""
-    current = getattr(module, name, None)
-    if isinstance(current, nn.Parameter) or current is None:
-        trainable = current.requires_grad if current is not None else _is_trainable(module)
-        setattr(module, name, nn.Parameter(tensor, requires_grad=trainable))
-    else:
-        setattr(module, name, tensor)
-
-
-def _is_trainable(module: nn.Module) -> bool:
-    weight = module._parameters.get("weight")
-    return weight is not None and weight.requires_grad
+    """Put `tensor` in the place of the parameter `name`."""
+    setattr(module, name, nn.Parameter(tensor, requires_grad=getattr(module, name).requires_grad))
 
 
 def _parameters_outside(model: nn.Module, folds: dict[int, _Fold]) -> dict[int, str]:
@@ -316,8 +293,8 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
     """Write the new tensors; say whether any was tied. Storage is not written to, so what shares only memory stays."""
     tied = False
     for name, tensor in item.tensors.items():
-        current = getattr(item.module, name, None)
-        if current is not None and id(current) in outside:
+        current = getattr(item.module, name)
+        if id(current) in outside:
             warnings.warn(
                 f"`{item.path}.{name}` was tied to `{outside[id(current)]}`; it now has a copy of its own, so do not "
                 "tie them again when loading.",
@@ -326,8 +303,6 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
             )
             _assign(item.module, name, tensor)
             tied = True
-        elif not isinstance(current, nn.Parameter):
-            _assign(item.module, name, tensor)
         elif id(current) not in written:
             # The parameter itself stays, for optimizers and for modules of the layer that share it.
             written[id(current)] = tensor

@@ -1,8 +1,9 @@
-"""Logits dumped to `.npy`, `.npz` and `.safetensors` files, read block by block without loading a whole file.
+"""Logits dumped to `.npy`, `.npz` and `.safetensors` files, read block by block.
 
 Nothing here unpickles, and a file that does not hold what its header promises is refused at once. Blocks depend only
 on the files and on `batch_rows`, never on the number of threads, so that statistics over them repeat bit by bit. Each
-block maps its own stretch of the file: mapping whole files would make the resident memory grow with them.
+block maps its own stretch of the file: mapping whole files would make the resident memory grow with them. Only an
+array of a `.npz` file, which mostly is compressed, is read whole.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class StoredArray:
         shape: The shape (…, C); the last axis is the class.
         dtype: float16, bfloat16, float32 or float64.
         storage: How the bytes are read; bfloat16 is read as uint16, which NumPy knows.
-        offset: Position of the first byte; None when it is compressed and can be read from the front only.
+        offset: Position of the first byte; None in a `.npz` file, whose arrays are read whole.
         size: Bytes of the whole file, to notice that it changed.
         mtime_ns: Time of its last change.
     """
@@ -162,8 +163,8 @@ def read_array(path: str | os.PathLike[str], key: str | None = None) -> npt.NDAr
     """
     array = locate_array(path, key, least_axes=1)
     if array.offset is None:
-        with refusing_damage(array.path), open_compressed(array) as stream:
-            stored = np.frombuffer(stream.read(), dtype=array.storage)
+        with refusing_damage(array.path), np.load(array.path, allow_pickle=False) as archive:
+            stored = archive[array.name]
     else:
         stored = np.fromfile(array.path, dtype=array.storage, offset=array.offset, count=math.prod(array.shape))
     return as_floats(stored, array.dtype).reshape(array.shape)
@@ -180,14 +181,6 @@ def as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
         return (stored.astype(np.uint32) << 16).view(np.float32)
     native: np.dtype[Any] = stored.dtype.newbyteorder("=")
     return np.asarray(stored).astype(native, copy=False)
-
-
-@contextlib.contextmanager
-def open_compressed(array: StoredArray) -> Iterator[IO[bytes]]:
-    """Open a compressed array of a `.npz` file as a stream that stands at its first byte."""
-    with zipfile.ZipFile(array.path) as archive, archive.open(f"{array.name}.npy") as stream:
-        _read_npy_header(stream, array.path)
-        yield stream
 
 
 def _locate_npy(path: Path, key: str | None) -> StoredArray:
@@ -207,22 +200,11 @@ def _locate_npz(path: Path, key: str | None) -> StoredArray:
             header_bytes = stream.tell()
     if information.file_size != header_bytes + math.prod(shape) * dtype.itemsize:
         raise InputError(f"Expected `{name}` in `{path}` to hold {shape} values of {dtype}, but its size differs.")
-    offset = None
-    if information.compress_type == zipfile.ZIP_STORED:
-        offset = _stored_member_start(path, information.header_offset) + header_bytes
-    return _stored(path, name, shape, dtype.name, dtype, offset)
+    return _stored(path, name, shape, dtype.name, dtype, None)
 
 
 def _npz_names(archive: zipfile.ZipFile) -> tuple[str, ...]:
     return tuple(member.removesuffix(".npy") for member in archive.namelist() if member.endswith(".npy"))
-
-
-def _stored_member_start(path: Path, header_offset: int) -> int:
-    """Find the first byte of an uncompressed member: it follows a header of varying length."""
-    with path.open("rb") as file:
-        file.seek(header_offset + 26)
-        name_length, extra_length = struct.unpack("<HH", file.read(4))
-    return int(header_offset + 30 + name_length + extra_length)
 
 
 def _read_safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
@@ -385,12 +367,12 @@ class LogitBlock:
     Attributes:
         shard: The array that it belongs to.
         batches: First and last-plus-one row of each batch.
-        data: The bytes, when they had to be read beforehand because they are compressed.
+        rows: Its rows, where the whole array was read beforehand.
     """
 
     shard: StoredArray
     batches: tuple[tuple[int, int], ...]
-    data: bytes | None = None
+    rows: npt.NDArray[Any] | None = None
 
     @property
     def start(self) -> int:
@@ -404,17 +386,13 @@ class LogitBlock:
 
     def read_batches(self) -> Iterator[np.ndarray]:
         """Yield the batches as (rows, C) arrays of float16, float32 or float64, valid until the next one."""
-        rows = self._read()
+        rows = self._mapped() if self.rows is None else self.rows
         for start, stop in self.batches:
             yield as_floats(rows[start - self.start : stop - self.start], self.shard.dtype)
 
-    def _read(self) -> np.ndarray:
+    def _mapped(self) -> np.ndarray:
         shard, shape = self.shard, (self.stop - self.start, self.shard.num_classes)
-        if self.data is not None:
-            return np.frombuffer(self.data, dtype=shard.storage).reshape(shape)
-        if shard.offset is None:
-            raise ValueError("a compressed block carries its bytes")
-        offset = shard.offset + self.start * shard.row_bytes
+        offset = (shard.offset or 0) + self.start * shard.row_bytes
         try:
             return np.memmap(shard.path, dtype=shard.storage, mode="r", offset=offset, shape=shape)
         except ValueError as error:  # the file has shrunk since its header was read
@@ -444,8 +422,11 @@ def read_blocks(
     """
     if batch_rows < 1:
         raise InputError(f"Expected `batch_rows` to be at least 1, but got {batch_rows}.")
-    blocks = (LogitBlock(shard, batches) for batches in _block_ranges(shard, batch_rows, first_row))
-    yield from blocks if shard.offset is not None else _with_data(shard, blocks)
+    whole = None
+    if shard.offset is None:
+        whole = read_array(shard.path, shard.name).reshape(shard.rows, shard.num_classes)
+    for batches in _block_ranges(shard, batch_rows, first_row):
+        yield LogitBlock(shard, batches, None if whole is None else whole[batches[0][0] : batches[-1][1]])
 
 
 def _block_ranges(shard: StoredArray, batch_rows: int, first_row: int) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -467,28 +448,6 @@ def _batch_ranges(shard: StoredArray, batch_rows: int) -> Iterator[tuple[int, in
     for item in range(0, shard.rows, shard.item_rows):
         for start in range(item, item + shard.item_rows, step):
             yield start, min(start + step, item + shard.item_rows)
-
-
-def _with_data(shard: StoredArray, blocks: Iterator[LogitBlock]) -> Iterator[LogitBlock]:
-    """Decompress from the front; only the block at hand is in memory."""
-    position = 0
-    with refusing_damage(shard.path), open_compressed(shard) as stream:
-        for block in blocks:
-            while position < block.start:  # rows that an earlier run has counted
-                skipped = min(block.start - position, max(1, _BLOCK_BYTES // shard.row_bytes))
-                _read_exactly(stream, skipped * shard.row_bytes)
-                position += skipped
-            data = _read_exactly(stream, (block.stop - block.start) * shard.row_bytes)
-            position = block.stop
-            yield LogitBlock(shard, block.batches, data)
-        stream.read(1)  # the end of the stream is where the checksum is compared
-
-
-def _read_exactly(stream: Any, size: int) -> bytes:
-    data: bytes = stream.read(size)
-    if len(data) != size:
-        raise EOFError("it ends too early")
-    return data
 
 
 _SAFETENSORS_NAMES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}

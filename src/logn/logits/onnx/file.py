@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -354,7 +353,7 @@ def with_shapes(specs: Sequence[InputSpec], shapes: Mapping[str, tuple[int, ...]
 
 
 class OnnxSession:
-    """A model loaded into onnxruntime; one above the 2 GiB of a protobuf message goes through a file.
+    """A model loaded into onnxruntime; one above the 2 GiB of a protobuf message is refused.
 
     Args:
         model: An `onnx.ModelProto`.
@@ -379,8 +378,8 @@ class OnnxSession:
             options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.name = name
         try:
-            self._session = _start(runtime, model, options, [provider])
-        except Exception as error:  # onnxruntime's errors have no common class of their own
+            self._session = runtime.InferenceSession(model.SerializeToString(), options, providers=[provider])
+        except Exception as error:  # onnxruntime's and protobuf's errors have no common class
             raise InputError(f"Expected `{name}` to load in onnxruntime, but it does not: {_reason(error)}.") from error
         self.inputs = self._session.get_inputs()
         self.outputs = self._session.get_outputs()
@@ -399,33 +398,6 @@ class OnnxSession:
                 f"Expected `{self.name}` to run in onnxruntime on {shapes}, but it does not: {_reason(error)}."
             ) from error
         return dict(zip(wanted, results, strict=True))
-
-
-def _start(runtime: Any, model: Any, options: Any, providers: list[str]) -> Any:
-    message = _message(model)
-    if message is not None:
-        return runtime.InferenceSession(message, options, providers=providers)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        _save_in_two_files(model, path)
-        return runtime.InferenceSession(str(path), options, providers=providers)
-
-
-def _message(model: Any) -> bytes | None:
-    try:
-        return bytes(model.SerializeToString())
-    except Exception:  # protobuf's way to say that it is larger than a message can be
-        return None
-
-
-def _save_in_two_files(model: Any, path: Path) -> None:
-    """Write the weights next to the model; they leave its message."""
-    import onnx
-
-    for tensor in model.graph.initializer:
-        if tensor.HasField("raw_data"):
-            onnx.external_data_helper.set_external_data(tensor, "model.data")
-    onnx.save_model(model, str(path))
 
 
 def _reason(error: Exception) -> str:
