@@ -163,13 +163,12 @@ def compare_step(**choices: Any) -> Callable[[Split, int], dict[str, Any]]:
 def report(split: Split, images: int) -> dict[str, Any]:
     """Two methods compared with all that the page shows, and the page."""
     from logn.report.page import write_report
-    from logn.report.run_folder import open_run
 
     folder = split.root / f"comparison-{images}"
     found = compared(split, images, METHODS[:2], report_images=500)
     start, processor = time.perf_counter(), time.process_time()
     found.save(folder)
-    write_report(open_run(folder), folder / "report.html")
+    write_report(folder, folder / "report.html")
     return {"seconds for details and page": [time.perf_counter() - start, time.process_time() - processor]}
 
 

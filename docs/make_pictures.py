@@ -1,4 +1,4 @@
-"""Make the pictures of the documentation from a run: `python docs/make_pictures.py runs/demo/standard/seed-0`.
+"""Make the pictures of the documentation from a run: `python docs/make_pictures.py runs/demo/comparison`.
 
 The picture of the problem needs matplotlib; the screenshots need selenium, Chromium and its driver.
 """
@@ -10,6 +10,7 @@ import base64
 import io
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from logn_research.figures.draw import BLUE, GREY, PAGE, paper_style
 from PIL import Image
 
 from logn.evaluate.comparison.comparison import Comparison
-from logn.report.class_changes_data import ClassChanges, class_changes
 from logn.report.page import write_report
-from logn.report.run_folder import Run, open_run
+from logn.report.sections import follows_count, logit_statistics
 from logn.report.statistics_plot import GROUP_STYLES
 
 IMAGES = Path(__file__).parent / "images"
@@ -30,11 +30,11 @@ FLAGS = (
 )
 # Name, width of the window, light or dark, from which element to which.
 SHOTS = (
-    ("report-top", 1240, "light", "header", "#groups"),
+    ("report-top", 1240, "light", "header", "nav"),
     ("report-statistics", 1240, "light", "#statistics", "#statistics"),
     ("report-errors", 1240, "dark", "#errors", "#errors"),
     ("report-gallery", 1240, "light", "#gallery", "#gallery .gallery"),
-    ("report-phone", 380, "dark", "header", "header"),
+    ("report-phone", 380, "dark", "header", "nav"),
 )
 MOST_BYTES = 200_000
 
@@ -54,40 +54,39 @@ def save_small(picture: Image.Image, path: Path, most_bytes: int = MOST_BYTES) -
     print(f"{path}: {size[0]} x {size[1]}, {buffer.tell() / 1000:.0f} kB")
 
 
-def draw_problem(run: Run, method: str) -> None:
+def draw_problem(folder: Path, method: str) -> None:
     """The picture of the README: the bias in the logits, and what removing it does to each group."""
+    comparison = Comparison.load(folder)
     with paper_style() as make:
         figure = make(PAGE, 2.75)
         left, right = figure.subplots(1, 2, width_ratios=[1.35, 1])
-        _draw_means(left, run.comparison, class_changes(run.comparison, method))
-        _draw_groups(right, run.comparison, method)
+        _draw_means(left, comparison, logit_statistics(comparison, comparison[method]))
+        _draw_groups(right, comparison, method)
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=200)
     buffer.seek(0)
     save_small(Image.open(buffer), IMAGES / "problem.png", 120_000)
 
 
-def _draw_means(axes: Any, comparison: Comparison, changes: ClassChanges) -> None:
+def _draw_means(axes: Any, comparison: Comparison, statistics: Mapping[str, Any]) -> None:
     groups = np.array([entry.group or "f" for entry in comparison.classes])
+    images, before, after = (statistics[name] for name in ("images", "mean_before", "mean_after"))
     for group, (colour, marker) in GROUP_STYLES.items():
         chosen = groups == group
-        images = changes.images[chosen]
-        axes.scatter(images, changes.mean_before[chosen], s=11, marker=marker, c="none", edgecolors=GREY, lw=0.7)
-        axes.scatter(images, changes.mean_after[chosen], s=7, marker=marker, c=colour, lw=0)
+        axes.scatter(images[chosen], before[chosen], s=11, marker=marker, c="none", edgecolors=GREY, lw=0.7)
+        axes.scatter(images[chosen], after[chosen], s=7, marker=marker, c=colour, lw=0)
     axes.set_xscale("log")
     axes.set_xlabel("training images of the class")
     axes.set_ylabel("mean logit of the class")
     axes.set_title("Mean logit of each class over all proposals", loc="left")
     axes.grid(axis="y")
-    correlation = changes.follows_count(changes.mean_before)
-    before = f"before: follows the training images\n(rank correlation {correlation:+.2f})"
-    axes.text(0.98, 0.06, before, transform=axes.transAxes, ha="right", va="bottom", color="#555A61")
+    followed = f"before: follows the training images\n(rank correlation {follows_count(before, images):+.2f})"
+    axes.text(0.98, 0.06, followed, transform=axes.transAxes, ha="right", va="bottom", color="#555A61")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.1 * (high - low))
-    height = float(np.nanmean(changes.mean_after)) + 0.06 * (high - low)
-    is_flat = np.ptp(changes.mean_after) < 0.01 * np.ptp(changes.mean_before)
-    after = "the same for all classes" if is_flat else f"{changes.follows_count(changes.mean_after):+.2f}"
-    axes.text(changes.images.min(), height, f"after: {after}", color=BLUE)
+    is_flat = np.ptp(after) < 0.01 * np.ptp(before)
+    words = "the same for all classes" if is_flat else f"{follows_count(after, images):+.2f}"
+    axes.text(images.min(), float(np.nanmean(after)) + 0.06 * (high - low), f"after: {words}", color=BLUE)
 
 
 def _draw_groups(axes: Any, comparison: Comparison, method: str) -> None:
@@ -106,17 +105,17 @@ def _draw_groups(axes: Any, comparison: Comparison, method: str) -> None:
     axes.set_ylim(top=axes.get_ylim()[1] * 1.12)
 
 
-def take_screenshots(run: Run, method: str) -> None:
+def take_screenshots(folder: Path, method: str) -> None:
     """The page at the widths of a desk and of a phone."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        for flag in [*FLAGS.split(), f"--user-data-dir={folder}/profile"]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        for flag in [*FLAGS.split(), f"--user-data-dir={temporary}/profile"]:
             options.add_argument(flag)
-        page = Path(folder) / "report.html"
-        write_report(run, page, method=method)
+        page = Path(temporary) / "report.html"
+        write_report(folder, page, method=method)
         browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(shutil.which("chromedriver"))))
         try:
             for name, width, scheme, first, last in SHOTS:
@@ -147,15 +146,14 @@ def _screenshot(browser: Any, address: str, width: int, scheme: str, part: tuple
 def main() -> None:
     """Read the run's folder from the command line and make every picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="folder of a run, as `logn demo` makes it")
+    parser.add_argument("comparison", type=Path, help="folder that `logn compare -o` wrote, as `logn demo` has it")
     parser.add_argument("--method", default="recommended", help="the method to look at")
     parser.add_argument("--only", choices=["problem", "screenshots"], help="one kind of picture only")
     arguments = parser.parse_args()
-    run = open_run(arguments.run)
     IMAGES.mkdir(exist_ok=True)
     for name, make in (("problem", draw_problem), ("screenshots", take_screenshots)):
         if arguments.only in (None, name):
-            make(run, arguments.method)
+            make(arguments.comparison, arguments.method)
 
 
 if __name__ == "__main__":

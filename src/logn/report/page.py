@@ -4,76 +4,48 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 from logn import __version__
 from logn.errors import InputError, MissingExtraError, import_extra
-from logn.evaluate.comparison.comparison import CLASSIFICATION, MethodResult
-from logn.evaluate.comparison.tables import points, tone
-from logn.evaluate.detection.gallery import ReportDetails
-from logn.evaluate.detection.metrics import SHOWN_AT
+from logn.evaluate.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.files import write_text
-from logn.report.class_changes_data import class_changes
-from logn.report.page_classes import StatisticsCharts, changed_classes, statistics_charts
-from logn.report.page_classifier import confusion_table, reliability_charts
-from logn.report.page_gallery import Gallery, gallery
-from logn.report.page_next_steps import next_steps
-from logn.report.page_provenance import provenance, subject
-from logn.report.page_scores import score_changes
-from logn.report.page_summary import (
-    ErrorKinds,
-    Verdict,
-    change_words,
-    error_kinds,
-    group_bars,
-    method_table,
-    verdict,
-)
-from logn.report.page_thresholds import threshold_curves
-from logn.report.run_folder import Run
-from logn.report.svg_charts import number
+from logn.report import sections
+from logn.report.commands import command
+from logn.report.gallery import gallery
+from logn.report.svg import number
 from logn.table import unbroken
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-
-class Section(Protocol):
-    """A part of the page: what it shows, and the template that draws it."""
-
-    @property
-    def template(self) -> str:
-        """File under `templates`, which sees the section as `part`."""
-
-
-@dataclass(frozen=True)
-class NotShown:
-    """A sentence instead of a section that lacks its input."""
-
-    template: ClassVar[str] = "not_shown.html.jinja"
-    title: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class PageData:
-    """All that the page shows.
-
-    Args:
-        kicker: Above the title: which model, on which data, when.
-        verdict: The top of the page.
-        sections: What follows, in this order.
-        subject: Model and data, for the title of the window.
-    """
-
-    kicker: str
-    verdict: Verdict
-    sections: Sequence[Section]
-    subject: str = ""
+# Sections in the order of the page: the function and template macro, the word in the bar of contents, the title.
+COMMON_END = (
+    ("classes", "Classes", "Which classes gained and lost most"),
+    ("statistics", "Why", "Logits and training frequency"),
+)
+LAST = (("steps", "Next steps", "What to do now"), ("provenance", "Provenance", "How it was made"))
+CONTENTS = {
+    DETECTION: (
+        ("gallery", "Images", "See it"),
+        ("methods", "Methods", "All methods"),
+        ("thresholds", "Threshold", "Which score threshold to use now"),
+        *COMMON_END,
+        ("errors", "Errors", "Which errors it fixes, and which it makes"),
+        *LAST,
+    ),
+    CLASSIFICATION: (
+        ("methods", "Methods", "All methods"),
+        ("confusions", "Confusions", "What is taken for what"),
+        ("reliability", "Reliability", "Can its probabilities be believed?"),
+        *COMMON_END,
+        *LAST,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +55,7 @@ class ReportSummary:
     Args:
         path: The page.
         method: The method that it looks at closely.
-        verdict: What that method changes, in one sentence.
+        verdict: What that method changes, in words.
         missing: Sections that could not be made, and why.
     """
 
@@ -93,42 +65,89 @@ class ReportSummary:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_report(run: Run, output: str | os.PathLike[str], *, method: str | None = None) -> ReportSummary:
-    """Write the page of a run.
+def write_report(
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    method: str | None = None,
+    images: str | os.PathLike[str] | None = None,
+) -> ReportSummary:
+    """Write the page of a comparison.
 
     Args:
-        run: The run; only its comparison is necessary. A section that lacks its input says what it needs.
+        folder: What `logn compare -o` or `Comparison.save` wrote.
         output: The HTML file.
         method: The method to look at closely; by default the first of the comparison.
-    """
-    focus = run.comparison.focus(method)
-    builder = _Builder(run, focus, Path(output))
-    data = PageData(_kicker(run), verdict(run.comparison, focus), builder.sections(), subject(run))
-    write_text(output, render_page(data))
-    return ReportSummary(Path(output), focus.name, run.comparison.verdict(focus.name), builder.missing)
-
-
-def _kicker(run: Run) -> str:
-    comparison = run.comparison
-    if comparison.task == CLASSIFICATION:
-        measured = f"{sum(known.examples for known in comparison.classes):,} rows"
-    else:
-        measured = comparison.protocol.images or "all images"
-    created = comparison.provenance.created
-    parts = [subject(run), f"{len(comparison.classes):,} classes, {measured}", created.partition(" ")[0]]
-    return " · ".join(["LogN report", *filter(None, parts)])
-
-
-def render_page(data: PageData) -> str:
-    """Draw the page. Whatever comes from the data is text: no name in it can become code.
+        images: Folder that the image paths of the annotations start from; by default where the comparison saw them.
 
     Example:
-        >>> from logn.report.page_summary import Headline
-        >>> top = Verdict("logn", Headline("raises AP by", "2.0 points", "up"), "", (), 0.95, draws=0, others=())
-        >>> '<p class="kicker">cups &amp; forks</p>' in render_page(PageData("cups & forks", top, ()))
-        True
+        >>> import logn, numpy as np, tempfile
+        >>> labels, folder = np.repeat([0, 1, 2], 20), tempfile.mkdtemp()
+        >>> logits = 2 * np.eye(3)[labels] + [3.0, 1.0, 0.0]
+        >>> logn.compare(logits, labels, ["logn"], train_logits=logits, counts=[900, 90, 9]).save(folder)
+        >>> write_report(folder, f"{folder}/report.html").missing
+        {}
     """
-    return _environment().get_template("page.html.jinja").render(page=data, version=__version__)
+    comparison = Comparison.load(folder)
+    focus = comparison.focus(method)
+    parts, missing = make_sections(comparison, focus, None if images is None else Path(images))
+    of_provenance = parts[-1]
+    of_provenance["commands"] = _commands(comparison, folder, focus.name, images, output)
+    write_text(output, render_page(sections.top(comparison, focus), parts, **_names(comparison, focus, Path(folder))))
+    return ReportSummary(Path(output), focus.name, comparison.verdict(focus.name), missing)
+
+
+def make_sections(
+    comparison: Comparison, focus: MethodResult, images: Path | None
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """All sections in order, and what is missing by title: such a section says in one sentence what it needs."""
+    parts: list[dict[str, Any]] = []
+    missing: dict[str, str] = {}
+    for name, word, title in CONTENTS[comparison.task]:
+        part: dict[str, Any] = {"id": name, "word": word, "title": title, "reason": ""}
+        try:
+            if name == "gallery":
+                content, lacking = gallery(comparison, focus, images)
+                missing |= {title: lacking} if lacking else {}
+            else:
+                content = getattr(sections, name)(comparison, focus)
+            part |= content
+        except (InputError, MissingExtraError) as error:
+            missing[title] = part["reason"] = str(error)
+        parts.append(part)
+    return parts, missing
+
+
+def _names(comparison: Comparison, focus: MethodResult, folder: Path) -> dict[str, str]:
+    """The title of the window, and the line above the headline: which model, on which data, when."""
+    subject = sections.subject(comparison, folder)
+    if comparison.task == CLASSIFICATION:
+        measured = f"{sum(entry.examples for entry in comparison.classes):,} rows"
+    else:
+        measured = comparison.protocol.images or "all images"
+    date = comparison.provenance.created.partition(" ")[0]
+    line = ["LogN report", subject, f"{len(comparison.classes):,} classes, {measured}", date]
+    return {"title": f"LogN report: {focus.name}, {subject}", "kicker": " · ".join(filter(None, line))}
+
+
+def _commands(
+    comparison: Comparison,
+    folder: str | os.PathLike[str],
+    method: str,
+    images: str | os.PathLike[str] | None,
+    output: str | os.PathLike[str],
+) -> list[str]:
+    """The command that compared the methods, as it was typed, and the one that writes the page again."""
+    where = [] if images is None else ["--images", images]
+    again = command("logn", "report", folder, *where, "--method", method, "-o", output)
+    typed = comparison.provenance.command
+    return [*([command(*typed)] if typed else []), again]
+
+
+def render_page(top: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], *, title: str, kicker: str) -> str:
+    """Draw the page. Whatever comes from the data is text: no name in it can become code."""
+    template = _environment().get_template("page.html.jinja")
+    return template.render(top=top, parts=parts, title=title, kicker=kicker, version=__version__)
 
 
 @cache
@@ -145,9 +164,8 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        points=points,
-        tone=tone,
-        change_words=change_words,
+        points=lambda value: sections.metric_text("", value),
+        signed=lambda value: "–" if math.isnan(value) else f"{100 * value:+.1f}",
         thousands="{:,}".format,
         sort_key=sort_key,
         unbroken=unbroken,
@@ -159,7 +177,7 @@ def _environment() -> Environment:
 
 
 def _written(value: Any) -> Any:
-    """What a template writes for a value: a coordinate for a float; nothing at all is a mistake of ours."""
+    """What a template writes for a value: a coordinate for a float; None is a mistake of ours."""
     if value is None:
         raise TypeError("Expected a template to write a value, but it is None.")
     return number(value) if isinstance(value, float) else value
@@ -175,86 +193,3 @@ def sort_key(value: float | None) -> str:
     if value is None or math.isnan(value):
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-class _Builder:
-    """Makes the sections in order; one that cannot be made leaves a sentence in its place."""
-
-    def __init__(self, run: Run, focus: MethodResult, output: Path) -> None:
-        self.run, self.focus, self.output = run, focus, output
-        self.comparison = run.comparison
-        self.missing: dict[str, str] = {}
-
-    def sections(self) -> tuple[Section, ...]:
-        """All sections in the order of the page."""
-        comparison, focus = self.comparison, self.focus
-        of_task = self._of_classifier if comparison.task == CLASSIFICATION else self._of_detector
-        sections = [
-            method_table(comparison, focus),
-            group_bars(comparison, focus),
-            self._attempt("Logit statistics by class", self._statistics),
-            changed_classes(comparison, focus),
-            *of_task(),
-            next_steps(comparison, focus),
-            provenance(self.run, focus, self.output),
-        ]
-        return tuple(section for section in sections if section is not None)
-
-    def _of_detector(self) -> list[Section]:
-        return [
-            self._attempt("Kinds of error", self._errors),
-            self._attempt("What is found at your threshold", lambda: threshold_curves(self.comparison, self.focus)),
-            self._attempt("Scores and thresholds", lambda: score_changes(self._details(), self.comparison, self.focus)),
-            self._attempt("Images", self._gallery),
-        ]
-
-    def _of_classifier(self) -> list[Section]:
-        return [
-            self._attempt("Confusions", lambda: confusion_table(self.comparison)),
-            self._attempt("Reliability", lambda: reliability_charts(self.comparison, self.focus)),
-        ]
-
-    def _attempt(self, title: str, make: Callable[[], Section]) -> Section:
-        try:
-            return make()
-        except (InputError, MissingExtraError) as error:
-            self.missing[title] = str(error)
-            return NotShown(title, str(error))
-
-    def _statistics(self) -> StatisticsCharts:
-        return statistics_charts(self.comparison, self.focus, class_changes(self.comparison, self.focus.name))
-
-    def _details(self) -> ReportDetails:
-        if self.focus.details is None or SHOWN_AT not in self.focus.recall:
-            raise InputError(
-                "Expected the comparison to hold scores and boxes of some images, but it does not; compare again."
-            )
-        return self.focus.details
-
-    def _errors(self) -> ErrorKinds:
-        before, after = self.comparison.baseline.tide, self.focus.tide
-        if before is None or after is None:
-            raise InputError(
-                "Expected the comparison to have kinds of error, but it has none; `logn compare --errors`."
-            )
-        scope = "Over all images and classes of the comparison."
-        if self.focus.errors is None and self.focus.details is not None:
-            scope = f"Over {self.focus.details.images:,} of {self.focus.details.of_images:,} images."
-        return error_kinds(before, after, scope)
-
-    def _gallery(self) -> Gallery:
-        details = self._details()
-        pictures, reasons = {}, []
-        for image in details.gallery:
-            try:
-                pictures[image.image_id] = self.run.read_picture(image)
-            except InputError as error:
-                reasons.append(str(error))
-        if reasons and not pictures:
-            raise InputError(reasons[0])
-        lacking = ""
-        if reasons:
-            lacking = f"{len(reasons):,} of {len(details.gallery):,} pictures are not here. {reasons[0]}"
-            self.missing["Images"] = lacking
-        names = [known.name for known in self.comparison.classes]
-        return gallery(details, self.focus.recall[SHOWN_AT], pictures, names, lacking)

@@ -30,16 +30,14 @@ def report(
       logn report comparison --method logn --images coco -o report.html
     """
     from logn.report.page import write_report
-    from logn.report.run_folder import open_run
 
     if run.name == "comparison.json" and run.is_file():
         run = run.parent
     target = output if output is not None else run / "report.html"
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"Expected `{target}` to end in .html, but it does not.")
-    opened = open_run(run, images=images)
     options.check_output(target, overwrite=overwrite or _is_page(target))
-    summary = write_report(opened, target, method=method)
+    summary = write_report(run, target, method=method, images=images)
     size = target.stat().st_size
     if json:
         values = {"method": summary.method, "verdict": summary.verdict, "missing": summary.missing}

@@ -29,7 +29,7 @@ from logn.evaluate.decode.decoder import Purpose, available_processors, decode_f
 from logn.evaluate.decode.detections import Detections, Skipped
 from logn.evaluate.detection import metrics as ap
 from logn.evaluate.detection.bootstrap import DrawnMethod, draw_methods
-from logn.evaluate.detection.gallery import Outcomes, ReportDetails, choose_images, rare_classes, score_histograms
+from logn.evaluate.detection.gallery import Outcomes, ReportDetails, choose_images, rare_classes
 from logn.evaluate.detection.ground_truth import (
     LVIS_BOUNDS,
     GroundTruth,
@@ -39,7 +39,7 @@ from logn.evaluate.detection.ground_truth import (
     refuse_without_objects,
 )
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
-from logn.evaluate.detection.metrics import SHOWN_AT, EvaluationProtocol
+from logn.evaluate.detection.metrics import EvaluationProtocol
 from logn.evaluate.detection.tide import error_types
 from logn.evaluate.store.store import PredictionStore, StoreHeader
 from logn.labels.annotations import fingerprint_images, image_names
@@ -191,7 +191,7 @@ class DetectionTask:
 
     def _few_skipped(self, detections: Sequence[Detections], skipped: Sequence[Skipped]) -> list[Skipped]:
         """Detections that are not evaluated, as far as they can be among as many as are counted."""
-        most = max(ap.counts_above(np.concatenate([detections[0].scores, skipped[0].scores])).values()) + 1
+        most = max(self._counts(detections[0], skipped[0]).values()) + 1
         few = []
         for found, others in zip(detections, skipped, strict=True):
             scores = np.concatenate([found.scores, others.scores])
@@ -199,10 +199,15 @@ class DetectionTask:
             few.append(others.take(others.scores >= least))
         return few
 
+    def _counts(self, detections: Detections, skipped: Skipped) -> dict[float, int]:
+        """How many detections of the uncorrected model are above each threshold, the user's included."""
+        scores = np.concatenate([detections.scores, skipped.scores])
+        return ap.counts_above(scores) | {self.settings.at: int((scores > self.settings.at).sum())}
+
     def measure(self, names: Sequence[str], outcomes: Sequence[_MethodDetections]) -> list[_Measured]:
         """All metrics of each method, and what the report shows of it."""
         first = outcomes[0]
-        counts = ap.counts_above(np.concatenate([first.detections.scores, first.skipped.scores]))
+        counts = self._counts(first.detections, first.skipped)
         with ThreadPoolExecutor(available_processors()) as pool:
             measured = list(pool.map(partial(self._measure, counts), names, outcomes))
             if len(measured) < 2 or not self.looked_at.any():
@@ -221,7 +226,8 @@ class DetectionTask:
         skipped = Skipped.concatenate(
             [method.skipped, Skipped(unverified.image_index, unverified.labels, unverified.scores)]
         )
-        recall, hits = ap.recall_at_count(matched, skipped, counts, truth, groups)
+        recall, hits = ap.recall_at_count(matched, skipped, {at: counts[at] for at in ap.COUNTED_AT}, truth, groups)
+        at, scores = self.settings.at, np.concatenate([matched.scores, skipped.scores])
         masks = None
         others: dict[str, float] = {}
         if method.masks is not None:
@@ -238,7 +244,7 @@ class DetectionTask:
             transform=method.transform,
             notes=self._method_notes(method.transform),
             recall=recall,
-            thresholds=ThresholdCurve.of(matched, truth, self.settings.at),
+            thresholds=ThresholdCurve.of(matched, truth, at, ap.matching_threshold(scores, counts[at], at)),
             errors=error_types(found, truth, matched, groups) if self.settings.errors else None,
             seconds=time.perf_counter() - started,
         )
@@ -260,13 +266,15 @@ class DetectionTask:
         return (reason,) if reason else ()
 
     def _details(self, baseline: _Measured, method: _Measured) -> ReportDetails:
-        """Scores, kinds of error and pictures of the images that the report looks at."""
+        """Kinds of error and pictures of the images that the report looks at."""
         images, truth = self.looked_at, self.truth
         before, after = (
             Outcomes.of(side.detections, side.matched).take(images[side.detections.image_index])
             for side in (baseline, method)
         )
         rare, errors = rare_classes(truth, self.groups), None
+        curve, at = method.row.thresholds, self.settings.at
+        thresholds = (at, curve.use if curve else at)
         if method.row.errors is None:
             part = method.matched.part(images, method.detections, truth)
             position = (np.cumsum(images) - 1).astype(np.int32)
@@ -275,8 +283,7 @@ class DetectionTask:
         return ReportDetails(
             images=int(images.sum()),
             of_images=truth.num_images,
-            histograms=score_histograms(before.detections, after.detections, rare),
-            gallery=choose_images(truth, before, after, method.row.recall[SHOWN_AT], rare),
+            gallery=choose_images(truth, before, after, thresholds, rare),
             errors=errors,
         )
 
@@ -309,6 +316,7 @@ class DetectionTask:
                 "images": len(store),
                 "proposals": store.num_proposals,
                 "columns": store.num_columns,
+                "activation": store.header.activation,
                 "model": store.header.metadata.get("model"),
                 "model_words": store.header.metadata.get("model_words"),
             },

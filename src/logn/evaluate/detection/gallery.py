@@ -1,11 +1,11 @@
-"""What the report shows of one method next to the uncorrected model: scores, kinds of error, and some images.
+"""What the report shows of one method next to the uncorrected model: kinds of error, and some images.
 
 The images are chosen by a rule that is stated, and not only those that flatter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,12 @@ from logn.evaluate.decode.detections import Detections
 from logn.evaluate.decode.nms import box_iou
 from logn.evaluate.detection.ground_truth import GroundTruth, Groups
 from logn.evaluate.detection.matching import Marks, MatchedDetections
-from logn.evaluate.detection.metrics import RecallAtCount
 from logn.evaluate.detection.tide import ErrorTypes
 from logn.labels.annotations import image_names
 
 # Title of each part of the gallery; the images of a part are those with the most of what it counts.
-FOUND, LOST, ALARMS = "Rare objects found", "Objects lost", "False alarms added"
+RARE, FOUND, LOST, ALARMS = "Rare objects found", "Objects found", "Objects lost", "False alarms added"
+SAME = "Nothing changed here"
 
 
 @dataclass(frozen=True)
@@ -61,63 +61,18 @@ class GalleryImage:
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreHistogram:
-    """How many detections have which score, before and after; the bins are evenly spaced in the logarithm."""
-
-    edges: npt.NDArray[np.float64]
-    before: npt.NDArray[np.int64]
-    after: npt.NDArray[np.int64]
-
-    def old_score(self, score: float) -> float:
-        """The score that as many detections reached before as reach `score` after; between the bins interpolated.
-
-        Example:
-            >>> edges = np.array([0.01, 0.1, 0.5, 1.0])
-            >>> counts = ScoreHistogram(edges, np.array([0, 4, 4]), np.array([4, 4, 0]))
-            >>> round(counts.old_score(0.1), 3), round(counts.old_score(0.5), 3)
-            (0.5, 1.0)
-        """
-        places = np.log(self.edges)
-        before, after = (np.append(np.cumsum(side[::-1])[::-1], 0) for side in (self.before, self.after))
-        reached = np.interp(np.log(np.clip(score, self.edges[0], 1.0)), places, after)
-        # Where no detection lies between two edges the lower one is as good, and claims less.
-        counts, first = np.unique(before, return_index=True)
-        return float(np.exp(np.interp(reached, counts, places[first])))
-
-
-def score_histogram(
-    before: npt.ArrayLike, after: npt.ArrayLike, *, lowest: float = 1e-4, bins: int = 32
-) -> ScoreHistogram:
-    """Count scores in bins from `lowest` to 1; lower ones go to the first bin.
-
-    Example:
-        >>> counts = score_histogram([0.005, 0.5, 0.9], [0.05, 0.06], lowest=1e-2, bins=2)
-        >>> counts.edges.round(2).tolist(), counts.before.tolist(), counts.after.tolist()
-        ([0.01, 0.1, 1.0], [1, 2], [2, 0])
-    """
-    edges = np.geomspace(lowest, 1.0, bins + 1)
-    edges[-1] = 1.0
-    counted = [
-        np.histogram(np.clip(np.asarray(scores, np.float64), lowest, 1.0), edges)[0] for scores in (before, after)
-    ]
-    return ScoreHistogram(edges, counted[0].astype(np.int64), counted[1].astype(np.int64))
-
-
-@dataclass(frozen=True, eq=False)
 class ReportDetails:
-    """Scores, pictures and kinds of error of some images, before and after a correction.
+    """Pictures and kinds of error of some images, before and after a correction.
 
     Args:
         images: How many images were looked at.
         of_images: Of how many evaluated ones.
-        histograms: Scores of "all" detections and, where some classes are rare, of the "rare" ones.
         gallery: The images to show, with their boxes.
         errors: Kinds of error over these images; None where they were found over all of them.
     """
 
     images: int
     of_images: int
-    histograms: Mapping[str, ScoreHistogram]
     gallery: tuple[GalleryImage, ...]
     errors: ErrorTypes | None = None
 
@@ -160,18 +115,6 @@ class Outcomes:
         return found
 
 
-def score_histograms(before: Detections, after: Detections, rare: Marks) -> dict[str, ScoreHistogram]:
-    """Histograms of all detections ("all") and, where some classes are rare and others are not, of those ("rare")."""
-    lowest = float(min(before.scores.min(initial=1), after.scores.min(initial=1)))
-    lowest = min(max(lowest, 1e-4), 0.1)
-    found = {"all": score_histogram(before.scores, after.scores, lowest=lowest)}
-    if not rare.all():
-        found["rare"] = score_histogram(
-            before.scores[rare[before.labels]], after.scores[rare[after.labels]], lowest=lowest
-        )
-    return found
-
-
 def rare_classes(truth: GroundTruth, groups: Groups | None) -> Marks:
     """`(F,)` the rare classes; all of them where the groups are unknown or none is rare."""
     if groups is None or not (groups == "r").any():
@@ -181,42 +124,60 @@ def rare_classes(truth: GroundTruth, groups: Groups | None) -> Marks:
 
 
 def choose_images(
-    truth: GroundTruth, before: Outcomes, after: Outcomes, point: RecallAtCount, rare: Marks, *, each: int = 4
+    truth: GroundTruth,
+    before: Outcomes,
+    after: Outcomes,
+    thresholds: tuple[float, float],
+    rare: Marks,
+    *,
+    each: int = 4,
 ) -> tuple[GalleryImage, ...]:
     """Choose for each part the images with the most of what it counts; ties: lowest id; none twice.
+
+    Objects that are not rare stand in where no rare one is found only after the correction; where nothing changed at
+    all, the images with the most objects found are chosen, so that there is always something to see.
 
     Args:
         truth: The ground truth.
         before: Of the uncorrected model, on the images to choose from.
         after: Of the corrected one.
-        point: The two thresholds, which keep as many detections in all.
-        rare: `(F,)` the classes whose objects count as found.
+        thresholds: Scores above which detections are shown, before and after.
+        rare: `(F,)` which classes are rare; all of them where that is unknown.
         each: Images per part.
     """
-    sides = (
-        before.take(before.detections.scores > point.at),
-        after.take(after.detections.scores > point.threshold),
+    sides = tuple(
+        side.take(side.detections.scores > threshold)
+        for side, threshold in zip((before, after), thresholds, strict=True)
     )
+    looked_at = np.union1d(before.detections.image_index, after.detections.image_index)
     chosen: list[GalleryImage] = []
     for part, amounts in _amounts(truth, sides, rare).items():
         used = {image.image_index for image in chosen}
-        ranked = np.lexsort((truth.image_ids, -amounts))
-        best = [int(index) for index in ranked if amounts[index] > 0 and int(index) not in used]
-        chosen += [_image(truth, sides, part, index, int(amounts[index])) for index in best[:each]]
+        least = 0 if part == SAME else 1
+        ranked = looked_at[np.lexsort((truth.image_ids[looked_at], -amounts[looked_at]))]
+        best = [int(index) for index in ranked if amounts[index] >= least and int(index) not in used]
+        if part != SAME or not chosen:
+            chosen += [_image(truth, sides, part, index, int(amounts[index])) for index in best[:each]]
     return tuple(chosen)
 
 
 def _amounts(truth: GroundTruth, sides: Sequence[Outcomes], rare: Marks) -> dict[str, npt.NDArray[np.int64]]:
-    """Per image: rare objects found only after, objects found only before, false alarms after less before."""
+    """Per image: objects found only after, objects found only before, added false alarms, and all objects found."""
     before, after = (side.found(len(truth.labels)) for side in sides)
-    alarms = [side.detections.image_index[side.is_false_alarm] for side in sides]
-    indices: dict[str, npt.NDArray[Any]] = {
-        FOUND: truth.image_index[after & ~before & rare[truth.labels]],
-        LOST: truth.image_index[before & ~after],
-        ALARMS: alarms[1],
+    gained = after & ~before
+    gained_rare = gained & rare[truth.labels]
+    part = FOUND if rare.all() or not gained_rare.any() else RARE
+
+    def count(indices: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        return np.bincount(indices, minlength=truth.num_images)
+
+    alarms = [count(side.detections.image_index[side.is_false_alarm]) for side in sides]
+    return {
+        part: count(truth.image_index[gained_rare if part == RARE else gained]),
+        LOST: count(truth.image_index[before & ~after]),
+        ALARMS: alarms[1] - alarms[0],
+        SAME: count(truth.image_index[after]),
     }
-    amounts = {part: np.bincount(of_part, minlength=truth.num_images) for part, of_part in indices.items()}
-    return amounts | {ALARMS: amounts[ALARMS] - np.bincount(alarms[0], minlength=truth.num_images)}
 
 
 def _image(truth: GroundTruth, sides: Sequence[Outcomes], part: str, index: int, amount: int) -> GalleryImage:

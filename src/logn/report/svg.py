@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Narrow enough that the text stays readable when a phone shows one chart per row.
@@ -106,26 +106,6 @@ def number(value: float) -> str:
     return "0" if text in ("-0", "") else text
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A bar of a chart; `kind` is "before", "after" or "other"."""
-
-    name: str
-    kind: str
-    value: float
-    length: float
-
-
-def bar_length(x: Axis, value: float) -> float:
-    """How long a bar is: one pixel at least, so that it can be seen.
-
-    Example:
-        >>> bar_length(Axis(0, 1, 40, 140), 0.25), bar_length(Axis(0, 1, 40, 140), float("nan"))
-        (25.0, 1.0)
-    """
-    return 1.0 if math.isnan(value) else max(x(max(value, 0.0)) - x.start, 1.0)
-
-
 def symbol_path(shape: str, points: Sequence[tuple[float, float]], size: float) -> str:
     """One path that draws the same symbol at many points: a thousand elements would make the page slow.
 
@@ -141,33 +121,11 @@ def symbol_path(shape: str, points: Sequence[tuple[float, float]], size: float) 
     return "".join(f"M{number(x)},{number(y - 1.2 * size)}l{r},{d}h-{d}z" for x, y in points)
 
 
-def step_path(x: Axis, y: Axis, edges: Sequence[float], counts: Sequence[float]) -> str:
-    """The outline of a histogram, from the base line and back to it."""
-    base = number(y.start)
-    steps = "".join(
-        f"L{number(x(low))},{number(y(max(count, y.low)))}L{number(x(high))},{number(y(max(count, y.low)))}"
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
-    )
-    return f"M{number(x(edges[0]))},{base}{steps}L{number(x(edges[-1]))},{base}"
+def line_path(points: Sequence[tuple[float, float]]) -> str:
+    """A line from point to point.
 
-
-def ring_parts(shares: Mapping[str, float], *, radius: float = 70, hole: float = 42) -> list[tuple[str, str]]:
-    """Names and paths of the parts of a ring; each is as large as its share, those of nothing are left out."""
-    total = sum(shares.values())
-    parts, angle = [], 0.0
-    for name, value in shares.items():
-        if value > 0:
-            sweep = value / total * 2 * math.pi
-            parts.append((name, _ring_part(angle, angle + sweep, radius, hole)))
-            angle += sweep
-    return parts
-
-
-def _ring_part(start: float, end: float, radius: float, hole: float) -> str:
-    """Out along one arc and back along another, each in two halves: an arc that ends where it starts draws nothing."""
-    outer, inner = (
-        [f"{number(size * math.sin(angle))},{number(-size * math.cos(angle))}" for angle in angles]
-        for size, angles in ((radius, (start, (start + end) / 2, end)), (hole, (end, (start + end) / 2, start)))
-    )
-    there, back = (f"A{number(size)},{number(size)} 0 0 " for size in (radius, hole))
-    return f"M{outer[0]}{there}1 {outer[1]}{there}1 {outer[2]}L{inner[0]}{back}0 {inner[1]}{back}0 {inner[2]}Z"
+    Example:
+        >>> line_path([(0, 1.234), (2, 3)]), line_path([])
+        ('M0,1.23L2,3', '')
+    """
+    return "M" + "L".join(f"{number(x)},{number(y)}" for x, y in points) if points else ""

@@ -9,7 +9,6 @@ import pytest
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import CompareSettings
 from logn.report.page import write_report
-from logn.report.run_folder import open_run
 
 HOSTILE = "<script>alert(1)</script>"
 # Without a sandbox, which neither root nor every container can have: the only page is ours.
@@ -45,7 +44,7 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(run_folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    assert write_report(open_run(run_folder), path, method="recommended").missing == {}
+    assert write_report(run_folder, path, method="recommended").missing == {}
     return path.as_uri()
 
 
@@ -79,9 +78,11 @@ def page(browser, address):
 def test_no_console_message_and_no_request_leaves_the_page(page, address):
     page.execute_script("document.querySelectorAll('th button').forEach((button) => button.click())")
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    # The browser may ask on its own account when it starts; the page may not.
+    asked = [request["request"]["url"] for request in sent if request["documentURL"] == address]
     assert address in asked
-    assert all(url == address or url.startswith("data:") for url in asked)
+    assert [url for url in asked if url != address and not url.startswith("data:")] == []
     assert page.get_log("browser") == []
 
 
@@ -104,6 +105,14 @@ def test_the_table_sorts_both_ways(page):
     assert [row[1] for row in column(page, 1)] == sorted(row[1] for row in before)
     page.find_elements("css selector", "#method-table th button")[0].click()
     assert [row[0] for row in column(page, 1)] == ["loga", "logn", "none", "norcal", "recommended"]
+
+
+def test_the_bar_of_contents_leads_to_every_section(page):
+    links = page.find_elements("css selector", "nav a")
+    assert len(links) == len(page.find_elements("css selector", "main section"))
+    links[-1].click()
+    top = "return document.getElementById('provenance').getBoundingClientRect().top"
+    wait_until(page, lambda: page.execute_script(top) < 900)
 
 
 def at_class(page, chart, place):
@@ -165,15 +174,14 @@ def test_the_gallery_has_pictures_that_can_be_decoded(page):
 
 
 OPEN = "document.querySelectorAll('details').forEach((element) => { element.open = true; })"
-# What reaches beyond the window, or beyond the box that it scrolls in sideways.
+# What reaches beyond the window, apart from what scrolls sideways in a box of its own.
 CUT_OFF = """
     const limit = arguments[0] + 1;
-    const cut = [...document.querySelectorAll("body *")].filter((element) => {
+    return [...document.querySelectorAll("body *")].filter((element) => {
+      if (element.parentElement.closest(".scroll, .gallery, nav")) return false;
       const box = element.getBoundingClientRect();
       return box.right > limit || box.left < -1;
-    });
-    const scrolled = [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1);
-    return [...cut, ...scrolled].map((element) => element.outerHTML.slice(0, 120));
+    }).map((element) => element.outerHTML.slice(0, 120));
 """
 
 
@@ -189,35 +197,28 @@ def classifier_address(tmp_path_factory):
     methods = ["recommended", "logn", "logn:margin=0,use_std=false", "logn:strength=0.25", "loga", "loga:tau=0.5"]
     methods += ["loga:tau=2", "temperature:value=2", "iif"]  # nine: their names are titles of columns, too
     compare(test, labels, methods, settings=CompareSettings(num_bootstrap=50), **known).save(folder)
-    write_report(open_run(folder), folder / "report.html")
+    write_report(folder, folder / "report.html")
     return (folder / "report.html").as_uri()
 
 
 @pytest.mark.parametrize("width", [380, 800, 1400])
 @pytest.mark.parametrize("task", ["detection", "classification"])
-def test_nothing_overflows_and_no_column_is_cut_off(page, classifier_address, width, task):
+def test_nothing_overflows_and_tables_scroll_sideways(page, classifier_address, width, task):
     if task == "classification":
         page.get(classifier_address)
     resize(page, width)
     page.execute_script(OPEN)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     assert page.execute_script(CUT_OFF, width) == []
-    # Every metric of every method is there, with its name beside it on a phone and above it on a desk.
-    shown = page.execute_script(
-        "return [...document.querySelectorAll('#methods tbody td')].every((cell) => cell.getClientRects().length > 0)"
-    )
-    assert shown
-    heads = page.execute_script("return getComputedStyle(document.querySelector('#method-table thead')).display")
-    assert (heads == "none") is (width < 1400)
-
-
-@pytest.mark.parametrize("width", [380, 1400])
-def test_the_name_of_a_method_stays_on_one_line(page, width):
-    resize(page, width)
-    lines = page.execute_script(
-        "return [...document.querySelectorAll('.whole')].map((name) => name.getClientRects().length)"
-    )
-    assert set(lines) == {1}
+    script = """
+        const box = document.querySelector("#methods .scroll"), name = box.querySelector("tbody td");
+        const before = name.getBoundingClientRect().left, reach = box.scrollWidth - box.clientWidth;
+        box.scrollLeft = reach;
+        return [reach, name.getBoundingClientRect().left - before];
+    """
+    reach, shift = page.execute_script(script)
+    assert abs(shift) < 5  # the names of the methods stay
+    assert reach > 0 or width == 1400
 
 
 def test_paper_gets_what_is_folded_and_nothing_beyond_its_edge(page):
@@ -233,19 +234,6 @@ def test_paper_gets_what_is_folded_and_nothing_beyond_its_edge(page):
         assert page.execute_script(folded) > 0
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
-
-
-def test_lost_objects_are_not_green(page):
-    colours = page.execute_script(
-        "return Object.fromEntries(['hit', 'lost', 'alarm'].map((kind) => {"
-        "const box = document.createElementNS('http://www.w3.org/2000/svg', 'rect');"
-        "box.setAttribute('class', kind); document.querySelector('#gallery svg').append(box);"
-        "const stroke = getComputedStyle(box).stroke; box.remove(); return [kind, stroke]; }))"
-    )
-    assert len(set(colours.values())) == 3
-    red, green, blue = (int(part) for part in colours["lost"].strip("rgb()").split(","))
-    assert green < red
-    assert green < blue
 
 
 def test_a_name_that_looks_like_code_is_shown(page):
@@ -269,7 +257,7 @@ def test_everything_is_there_without_script(page, address):
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         page.get(address)
-        assert page.find_element("id", "verdict").text.startswith("recommended ")
+        assert page.find_element("tag name", "h1").text.startswith("Rare classes: recall ")
         assert len(page.find_elements("css selector", "#method-table tbody tr")) == 5
         assert all(element.is_displayed() for element in page.find_elements("css selector", "section h2"))
         assert len(page.find_elements("css selector", "#gallery image")) >= 2
