@@ -22,6 +22,8 @@ Index = npt.NDArray[np.intp]
 Marks = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
+# Pairs of boxes that are compared at once: some megabytes.
+PAIRS_AT_ONCE = 100_000
 IOU_THRESHOLDS: Floats = np.linspace(0.5, 0.95, 10)
 
 
@@ -189,13 +191,16 @@ def overlaps(
     detections: Detections, truth: GroundTruth, rows: Index, boxes: Index, masks: Sequence[Any] | None = None
 ) -> Floats:
     """Overlap of pairs of detection and box; with a crowd, the share of the detection that lies in it."""
-    if masks is None:
-        x, y, width, height = truth.boxes[boxes].T
-        right = np.stack([x, y, x + width, y + height], axis=-1)
-        left = detections.boxes[rows].astype(np.float64)
-        return box_iou(left, right, right_area=width * height, share_of_left=truth.crowd[boxes])
-    mask_iou = import_extra("hotcoco.primitives", extra="evaluate").mask_iou
     result = np.zeros(len(rows))
+    if masks is None:
+        corners = np.hstack([truth.boxes[:, :2], truth.boxes[:, :2] + truth.boxes[:, 2:]])
+        areas = truth.boxes[:, 2:].prod(axis=1)
+        for start in range(0, len(rows), PAIRS_AT_ONCE):
+            some, box = slice(start, start + PAIRS_AT_ONCE), boxes[start : start + PAIRS_AT_ONCE]
+            left = detections.boxes[rows[some]].astype(np.float64)
+            result[some] = box_iou(left, corners[box], right_area=areas[box], share_of_left=truth.crowd[box])
+        return result
+    mask_iou = import_extra("hotcoco.primitives", extra="evaluate").mask_iou
     images = truth.image_index[boxes]
     order = np.argsort(images, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(images[order])) + 1) if len(rows) else ():
