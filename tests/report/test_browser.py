@@ -128,26 +128,14 @@ def at_class(page, chart, place):
     return page.execute_script(script, chart, place)
 
 
-@pytest.mark.parametrize("chart", ["mean", "std"])
-def test_hovering_a_mark_shows_its_class_as_text(page, chart):
-    x, y = at_class(page, chart, 1)
-    move_mouse(page, x, y)
+def test_pointing_at_a_mark_shows_its_class_as_text_and_escape_hides_it(page):
+    move_mouse(page, *at_class(page, "mean", 1))
     tip = page.find_element("id", "tip")
     wait_until(page, tip.is_displayed)
     assert tip.text.splitlines()[0] == HOSTILE
     assert "training images" in tip.text
     assert "AP " in tip.text
     assert len(page.find_elements("css selector", ".mark.ring")) == 4  # before and after, in both charts
-
-
-def test_a_tap_shows_the_class_and_escape_hides_it(page):
-    x, y = at_class(page, "mean", 4)
-    touch = {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]}
-    page.execute_cdp_cmd("Input.dispatchTouchEvent", touch)
-    page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    tip = page.find_element("id", "tip")
-    wait_until(page, tip.is_displayed)
-    assert tip.text.splitlines()[0] == "fork"
     page.find_element("tag name", "body").send_keys("\ue00c")
     wait_until(page, lambda: not tip.is_displayed())
 
@@ -166,11 +154,6 @@ def test_the_gallery_has_pictures_that_can_be_decoded(page):
     widths = page.execute_async_script(script)
     assert len(widths) >= 2
     assert all(width == 96 for width in widths)
-    drawn = page.execute_script(
-        "return [...document.querySelectorAll('#gallery .pair svg')].every("
-        "(svg) => svg.getBoundingClientRect().width > 80 && svg.querySelector('rect'))"
-    )
-    assert drawn
 
 
 OPEN = "document.querySelectorAll('details').forEach((element) => { element.open = true; })"
@@ -236,15 +219,10 @@ def test_paper_gets_what_is_folded_and_nothing_beyond_its_edge(page):
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
-def test_a_name_that_looks_like_code_is_shown(page):
-    page.execute_script("document.querySelectorAll('details').forEach((element) => { element.open = true; })")
-    names = page.execute_script("return [...document.querySelectorAll('#all td.name')].map((cell) => cell.textContent)")
-    assert names[:3] == ["cup", HOSTILE, 'a "quoted" & <b>bold</b> name']
-    assert page.execute_script("return document.querySelectorAll('script').length") == 2
-
-
 def test_the_list_of_classes_can_be_searched(page):
     page.execute_script(OPEN)
+    names = page.execute_script("return [...document.querySelectorAll('#all td.name')].map((cell) => cell.textContent)")
+    assert names[:3] == ["cup", HOSTILE, 'a "quoted" & <b>bold</b> name']
     page.find_element("css selector", "input[type=search]").send_keys("Spoo")
     shown = page.execute_script(
         "return [...document.querySelectorAll('#all tbody tr')].filter((row) => !row.hidden)"

@@ -45,7 +45,7 @@ def test_the_story_is_told_in_the_words_of_classifiers(page):
     assert [piece["words"] for piece in pieces] == ["Few-shot classes: accuracy", "Many-shot:"]
     titles = [card["title"] for card in sections.cards(comparison, comparison["logn"])]
     assert titles[:4] == ["Accuracy, few-shot", "Accuracy, medium-shot", "Accuracy, many-shot", "Accuracy, all"]
-    assert titles[4:] == ["Class-mean accuracy", "Calibration error (ECE)", "Mean confidence"]
+    assert titles[4:] == ["Class-mean accuracy", "Calibration error (ECE)"]
     for said in (
         "All methods on the same logits",
         "50 paired draws of rows",

@@ -165,13 +165,13 @@ def cards(comparison: Comparison, focus: MethodResult) -> list[Section]:
     titles = {metric: f"{score}, {title.lower()}" for metric, title in words.groups.items()}
     titles[words.class_mean[0]] = words.class_mean[1]
     if comparison.task == CLASSIFICATION:
-        titles |= {"ECE": "Calibration error (ECE)", "confidence": "Mean confidence"}
+        titles |= {"ECE": "Calibration error (ECE)"}
     shown = []
     for metric, title in titles.items():
         if not _measured(before, focus, metric):
             continue
         change = focus.differences.get(metric, UNKNOWN)
-        remarks = [change_text(change), *(["at an equal number of detections"] if metric == RECALL else [])]
+        remarks = [change_text(change), *(["with as many detections"] if metric == RECALL else [])]
         values = {"before": points(before[metric]), "after": points(focus[metric])}
         shown.append({"title": title, **values, "remarks": remarks, "tone": _good_or_bad(metric, change)})
     return [*shown, *_threshold_card(before.thresholds, focus.thresholds)]
