@@ -124,7 +124,7 @@ def test_the_rule(gains, chosen):
 
 def test_the_page_has_the_tables_of_the_measurements():
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "strong-detectors.md").read_text(encoding="utf-8")
+    page = (root / "research" / "docs" / "strong-detectors.md").read_text(encoding="utf-8")
     found = json.loads((root / "research" / "results" / "strong.json").read_text(encoding="utf-8"))
     printed = tables.page(found)
     sections = dict(part.split("\n\n", 1) for part in printed.removeprefix("## ").split("\n\n## "))

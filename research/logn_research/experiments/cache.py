@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,6 @@ from logn.evaluate.models.open import choose_device
 from logn.files import write_text
 from logn.strict_json import plain_values
 from logn_research.experiments.specs import ModelSpec, Step
-from logn_research.processes import FreshContext
 from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
 from logn_research.training.recipes import TrainingConfig
 from logn_research.training.train import load_classifier, load_detector, train_classifier, train_detector
@@ -117,18 +117,20 @@ class ArtifactCache:
 
     def _train_in_process(self, spec: ModelSpec) -> str | None:
         """Train in a process of its own, whose end holds up nothing but its own model."""
-        context = FreshContext()
+        context = multiprocessing.get_context("spawn")
         line, theirs = context.Pipe()
+        process = context.Process(target=_train_and_tell, args=(theirs, self.config(spec), spec.problem.device))
         try:
             with _single_threaded_children():
-                context.Process(target=_train_and_tell, args=(theirs, self.config(spec), spec.problem.device)).start()
+                process.start()
             theirs.close()  # so that the end of the process is the end of the line
             failure: str | None = line.recv()
             return failure
         except (EOFError, ConnectionResetError):
             return "The process that trained it ended before it was done."
         finally:
-            context.end()
+            process.kill()
+            process.join()
 
     def records(self, spec: ModelSpec) -> dict[str, Any]:
         """All measurements of the present weights of a model, by correction; those of other weights are worthless."""

@@ -19,7 +19,6 @@ from logn_research.datasets.labelled_images import LabelledImages
 from logn_research.datasets.sample import Sample
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import ImageSampler
-from logn_research.processes import keyboard_to_this_process
 from logn_research.training.augmentation import Augmentation, fitted_size, to_tensors
 
 IntArray = npt.NDArray[np.int64]
@@ -140,8 +139,7 @@ class TrainingBatches(Dataset[Any]):
             num_workers=workers,
             generator=torch.Generator(),  # its own, so that making the loader leaves torch's random state alone
         )
-        with keyboard_to_this_process():
-            return iter(loader)  # starts the processes
+        return iter(loader)
 
 
 class DetectorBatches(TrainingBatches):

@@ -118,6 +118,10 @@ def read_checkpoint(
     try:
         values = {name: parse_json(metadata[name]) for name in names}
         stored = settings.from_dict(values[kind])
+        class_names = None if values["class_names"] is None else tuple(values["class_names"])
+        run, extra, iteration = dict(values["run"]), dict(values["extra"]), values["iteration"]
+        if not isinstance(iteration, int):
+            raise TypeError(f"`iteration` is {iteration!r}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"Expected `{file}` to hold a whole {kind}, but it does not: {error}.") from error
     if num_classes is not None and num_classes != stored.num_classes:
@@ -130,8 +134,7 @@ def read_checkpoint(
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in (MODEL, MOMENTUM)
     )
-    class_names = None if values["class_names"] is None else tuple(values["class_names"])
-    return Checkpoint(stored, int(values["iteration"]), model, momentum, values["run"], class_names, values["extra"])
+    return Checkpoint(stored, iteration, model, momentum, run, class_names, extra)
 
 
 def check_part(only: str | None, *, started: bool) -> None:

@@ -168,6 +168,8 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
             batch, moved = self.transform([image.to(device) for image in images], moved)
             features = self.backbone(batch.tensors)
             regions, _ = self.rpn(batch, features, moved)
+            self.transform.eval()
+            self.rpn.eval()
             stages = self.roi_heads.sampled_stages(features, regions, batch.image_sizes, moved)
             return [
                 SampledLogits(self.roi_heads.test_logits(logits).float().cpu().numpy(), self._columns(samples.labels))

@@ -209,14 +209,18 @@ class TrainingConfig:
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        self.settings(1)  # refuses unknown models, classifiers and losses now, not after the data is read
-        check_part(self.only, started=self.start is not None)
-        if self.only == "scales" and self.classifier != "linear":
-            raise InputError(f"Expected `classifier` to be linear to train its scales, but got {self.classifier!r}.")
-        choices = (("sampler", self.samplers), ("precision", PRECISIONS), ("preset", tuple(self.recipes)))
-        for name, allowed in choices:
+        heads = ("linear",) if self.only == "scales" else ("linear", "cosine")
+        choices = {
+            "sampler": self.samplers,
+            "precision": PRECISIONS,
+            "classifier": heads,
+            "preset": tuple(self.recipes),
+        }
+        for name, allowed in choices.items():
             if getattr(self, name) not in (*allowed, *((None,) if name == "preset" else ())):
                 raise InputError(f"Expected `{name}` to be one of {allowed}, but got {getattr(self, name)!r}.")
+        self.settings(1)  # refuses unknown models and losses now, not after the data is read
+        check_part(self.only, started=self.start is not None)
         for name in ("iterations", "epochs", "batch", "learning_rate", "checkpoint_every", "repeat_threshold"):
             value = getattr(self, name, None)
             if value is not None and not value > 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -25,7 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 from logn.errors import InputError
 from logn.evaluate.models.open import choose_device
 from logn.files import write_text
-from logn_research.processes import FreshContext
 from logn_research.training.batches import TrainingBatches
 from logn_research.training.checkpoint import FILE_NAME, Checkpoint, read_checkpoint
 from logn_research.training.recipes import Schedule, TrainingConfig
@@ -100,16 +100,20 @@ def run_distributed(work: Callable[[Process], Result], *, processes: int = 1, de
 
 
 def _run_with_children(work: Callable[[Process], Result], processes: int, kind: str) -> Result:
-    fresh, before = FreshContext(), torch.get_num_threads()
+    spawn, before = multiprocessing.get_context("spawn"), torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
-        meeting, errors = f"file://{folder}/meeting", fresh.SimpleQueue()
+        meeting, errors = f"file://{folder}/meeting", spawn.SimpleQueue()
+        # No daemons, which could not start processes of their own that read images.
+        children = [
+            spawn.Process(target=_child, args=(work, rank, processes, meeting, kind, errors))
+            for rank in range(1, processes)
+        ]
         try:
-            for rank in range(1, processes):
-                # No daemon, which could not start processes of its own that read images.
-                fresh.Process(target=_child, args=(work, rank, processes, meeting, kind, errors)).start()
+            for child in children:
+                child.start()
             torch.set_num_threads(_share_of_threads(processes))
             result = _join_group(work, 0, processes, meeting, kind)
-            for child in fresh.children:
+            for child in children:
                 child.join(timeout=10)
             return result
         except RuntimeError as error:
@@ -119,7 +123,9 @@ def _run_with_children(work: Callable[[Process], Result], processes: int, kind: 
             raise
         finally:
             torch.set_num_threads(before)
-            fresh.end()  # at once: only the leader has files to write
+            for child in children:
+                child.kill()  # at once: only the leader has files to write
+                child.join()
 
 
 def _child(work: Callable[[Process], Any], rank: int, size: int, meeting: str, kind: str, errors: Any) -> None:

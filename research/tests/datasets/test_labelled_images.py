@@ -1,136 +1,117 @@
-"""Images with one class each: where the pixels come from, subsets, and what is refused."""
+"""Images with one class each, from arrays, class folders and list files."""
 
 import re
 
 import numpy as np
 import pytest
-from logn_research.datasets.labelled_images import (
-    FilePixels,
-    LabelledImages,
-    array_images,
-    read_class_names,
-    require_every_class,
-)
-from logn_research.datasets.samplers import ClassBalancedSampler, make_sampler
+from logn_research.datasets.labelled_images import array_images, open_images, read_class_list
 from PIL import Image
 
 from logn.errors import InputError
 
-PIXELS = np.arange(5 * 4 * 6 * 3, dtype=np.uint8).reshape(5, 4, 6, 3)
+
+def write_pictures(folder, counts):
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (3, 2)).save(folder / name / f"{number}.png")
 
 
 @pytest.fixture
-def in_array():
-    return array_images(PIXELS, [0, 1, 0, 2, 0], ["cat", "dog", "hen"])
+def splits(tmp_path):
+    root = tmp_path / "folders"
+    write_pictures(root / "train", {"cat": 4, "dog": 3, "hen": 2})
+    write_pictures(root / "val", {"dog": 2, "cat": 3})
+    write_pictures(root / "test", {"cat": 1, "dog": 1, "hen": 1})
+    (root / "train" / "cat" / "notes.txt").write_text("no picture")
+    return root
 
 
 @pytest.fixture
-def in_files(tmp_path):
-    for number, pixels in enumerate(PIXELS):
-        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
-    names = tuple(f"{number}.png" for number in range(5))
-    return LabelledImages(FilePixels(tmp_path, names), np.array([0, 1, 0, 2, 0]), ("cat", "dog", "hen"))
+def lists(tmp_path):
+    root = tmp_path / "lists"
+    root.mkdir()
+    (root / "ImageNet_LT_train.txt").write_text("a.png 0\nb c.png 1\n")
+    (root / "ImageNet_LT_val.txt").write_text("c.png 1\n")
+    (root / "ImageNet_LT_test.txt").write_text("d.png\t0\n")
+    (root / "readme.txt").write_text("no list")
+    return root
 
 
-@pytest.mark.parametrize("source", ["in_array", "in_files"])
-def test_images_labels_and_subsets_are_the_same_wherever_the_pixels_lie(source, request):
-    images = request.getfixturevalue(source)
-    assert (len(images), images.num_classes, images.image_counts.tolist()) == (5, 3, [3, 1, 1])
-    np.testing.assert_array_equal(images.image(-1), PIXELS[4])
-    part = images.subset([3, -1, 1]).subset([2, 0])
-    assert part.labels.tolist() == [1, 2]
-    assert part.class_names == images.class_names
-    np.testing.assert_array_equal(part.image(0), PIXELS[1])
-    np.testing.assert_array_equal(part.stack([1, 0]), PIXELS[[3, 1]])
-    assert len(images.subset([])) == 0
+def test_split_folders_share_the_classes_of_training(splits):
+    assert open_images(splits).image_counts.tolist() == [4, 3, 2]
+    dev = open_images(splits, "dev")
+    assert (dev.class_names, dev.image_counts.tolist()) == (("cat", "dog", "hen"), [3, 2, 0])
+    assert dev.image(0).shape == (2, 3, 3)
+    assert dev.stack([0, 1]).shape == (2, 2, 3, 3)
+    (splits / "test").rename(splits / "other")  # as ImageNet's results are reported
+    assert len(open_images(splits, "test")) == 5
 
 
-def test_an_image_is_a_copy_and_labels_are_read_only(in_array):
-    in_array.image(0)[:] = 0
-    np.testing.assert_array_equal(in_array.image(0), PIXELS[0])
-    with pytest.raises(ValueError, match="read-only"):
-        in_array.labels[0] = 2
+def test_folders_without_splits_are_training_images(tmp_path):
+    write_pictures(tmp_path, {"b": 2, "a": 1})
+    assert open_images(tmp_path).class_names == ("a", "b")
+    with pytest.raises(InputError, match="Expected dev images in"):
+        open_images(tmp_path, "dev")
 
 
-def test_a_memory_map_is_not_read_into_memory(tmp_path):
-    np.save(tmp_path / "pixels.npy", PIXELS)
-    images = array_images(np.load(tmp_path / "pixels.npy", mmap_mode="r"), [0] * 5)
-    assert isinstance(images.pixels.array, np.memmap)
-    assert isinstance(images.subset([1, 2]).pixels.array, np.memmap)
-    assert not isinstance(images.image(0), np.memmap)
+@pytest.mark.parametrize("name", ["", "ImageNet_LT_train.txt", "ImageNet_LT_test.txt"])
+def test_the_lists_of_all_splits_are_found_from_the_folder_or_from_one_of_them(lists, name):
+    found = {split: open_images(lists / name, split) for split in ("train", "dev", "test")}
+    assert [images.pixels[-1].name for images in found.values()] == ["b c.png", "c.png", "d.png"]
+    assert {images.num_classes for images in found.values()} == {2}
 
 
-def test_samplers_take_images_with_one_class(in_array):
-    sampler = make_sampler("class-balanced", in_array)
-    assert isinstance(sampler, ClassBalancedSampler)
-    np.testing.assert_allclose(sampler.label_distribution(), 1 / 3)
-    np.testing.assert_allclose(make_sampler("random", in_array).label_distribution(), [0.6, 0.2, 0.2])
-    drawn = in_array.labels[np.concatenate([sampler.indices(epoch) for epoch in range(600)])]
-    np.testing.assert_allclose(np.bincount(drawn) / len(drawn), 1 / 3, atol=0.04)
+def test_lists_take_a_root_and_names(lists, tmp_path):
+    Image.new("RGB", (3, 2)).save(tmp_path / "a.png")
+    (tmp_path / "names.csv").write_text("cat\ndog\n")
+    images = open_images(lists, root=tmp_path, class_names=tmp_path / "names.csv")
+    assert (images.image(0).shape, images.class_names) == ((2, 3, 3), ("cat", "dog"))
+    with pytest.raises(InputError, match=re.escape("b c.png")):
+        images.image(1)
 
 
-def test_a_class_absent_from_training_is_named(in_array):
-    require_every_class(in_array)
-    with pytest.raises(InputError, match=re.escape("no image of class 1 (`dog`).")):
-        require_every_class(in_array.subset([0, 3]))
-    many = array_images(PIXELS[:1], [0], [f"c{number}" for number in range(9)])
-    with pytest.raises(
-        InputError, match=re.escape("classes 1 (`c1`), 2 (`c2`), 3 (`c3`), 4 (`c4`), 5 (`c5`) and 3 more")
-    ):
-        require_every_class(many)
-
-
-def test_a_missing_and_a_broken_file_are_named_on_read(in_files, tmp_path):
-    (tmp_path / "1.png").unlink()
-    (tmp_path / "2.png").write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"1\.png` to exist"):
-        in_files.image(1)
-    with pytest.raises(InputError, match=r"2\.png` to be a whole image"):
-        in_files.image(2)
-
-
-def test_images_of_several_sizes_do_not_stack(tmp_path):
-    for number, pixels in enumerate([PIXELS[0], PIXELS[0][:2]]):
-        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
-    images = LabelledImages(FilePixels(tmp_path, ("0.png", "1.png")), np.array([0, 0]), ("cat",))
-    with pytest.raises(InputError, match="to be of one size"):
-        images.stack([0, 1])
+def test_subsets_keep_all_classes():
+    images = array_images(np.arange(3, dtype=np.uint8).repeat(48).reshape(3, 4, 4, 3), [2, 0, 2], families=[0, 0, 1])
+    part = images.subset([2, 1])
+    assert (part.labels.tolist(), part.num_classes, part.families) == ([2, 0], 3, (0, 0, 1))
+    assert part.image(0)[0, 0].tolist() == [2, 2, 2]
+    assert [labels.tolist() for labels in part.labels_per_image()] == [[2], [0]]
 
 
 @pytest.mark.parametrize(
-    ("labels", "words"),
+    ("text", "sentence"),
     [
-        ([0, 1, 0, 3, 0], "from 0 to 2, but got 3 for image 3"),
-        ([0, 1, -1, 2, 0], "but got -1 for image 2"),
-        ([0, 1, 0], "to be 5 whole numbers, one an image"),
-        ([0.0, 1.0, 0.0, 2.0, 0.5], "to be 5 whole numbers"),
+        ("a.png", "line 1 of"),
+        ("a.png 0\nb.png -1\n", "line 2 of"),
+        ("a.png one\n", "a whole number from 0, but got 'a.png one'"),
+        ("\n", "but it is empty"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(labels, words):
-    with pytest.raises(InputError, match=re.escape(words)):
-        array_images(PIXELS, labels, ["cat", "dog", "hen"])
+def test_a_list_that_does_not_parse_is_refused(tmp_path, text, sentence):
+    (tmp_path / "list.txt").write_text(text)
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        read_class_list(tmp_path / "list.txt")
 
 
-def test_other_bad_input_is_refused_in_one_sentence(in_array, tmp_path):
-    with pytest.raises(InputError, match="uint8 of shape"):
-        array_images(PIXELS.astype(np.float32), [0] * 5)
-    with pytest.raises(InputError, match="`families` to be one number for each of the 1 classes, but got 2"):
-        array_images(PIXELS, [0] * 5, families=[0, 1])
-    with pytest.raises(InputError, match="within 5 images, but got 5 to 5"):
-        in_array.subset([5])
-    with pytest.raises(InputError, match="got truth values"):
-        in_array.subset(in_array.labels == 0)
-    with pytest.raises(IndexError, match="within 5 images"):
-        in_array.image(5)
-    names = tmp_path / "names.txt"
-    with pytest.raises(InputError, match="there is none"):
-        read_class_names(names)
-    names.write_text("cat\n\ndog\n")
-    with pytest.raises(InputError, match="on line 2 of"):
-        read_class_names(names)
-    names.write_text("\n")
-    with pytest.raises(InputError, match="is empty"):
-        read_class_names(names)
-    names.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(InputError, match="UTF-8"):
-        read_class_names(names)
+def test_what_does_not_fit_is_refused(lists, splits, tmp_path):
+    (lists / "ImageNet_LT_test.txt").write_text("d.png 0\ne.png 2\n")
+    with pytest.raises(InputError, match="to be from 0 to 1, but got 2 for image 1"):
+        open_images(lists, "test")
+    (lists / "Places_LT_train.txt").write_text("a.png 0\n")
+    with pytest.raises(InputError, match="one list a split"):
+        open_images(lists)
+    (splits / "val" / "cow").mkdir()
+    with pytest.raises(InputError, match="but `cow` is not"):
+        open_images(splits, "dev")
+    with pytest.raises(InputError, match="to come with list files only"):
+        open_images(splits, root=tmp_path)
+    for source, split, words in (
+        (tmp_path / "none", "train", "a folder or a list (.txt)"),
+        (splits, "val", "Expected `split` to be one of"),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            open_images(source, split)
+    for pixels, labels in ((np.zeros((2, 4, 4)), [0, 0]), (np.zeros((2, 4, 4, 3), np.uint8), [0])):
+        with pytest.raises(InputError, match="Expected `"):
+            array_images(pixels, labels)

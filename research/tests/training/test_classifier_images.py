@@ -113,7 +113,7 @@ def test_workers_make_the_same_batches(striped):
 
 
 def test_images_of_several_sizes_are_brought_to_one(striped):
-    large = array_images(np.repeat(striped.pixels.array, 2, axis=1), striped.labels, striped.class_names)
+    large = array_images(np.repeat(striped.pixels, 2, axis=1), striped.labels, striped.class_names)
     assert batches_of(large)[0].images.shape == (8, 3, 32, 32)
 
 

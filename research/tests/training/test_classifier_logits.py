@@ -31,14 +31,14 @@ def images():
 def test_logits_are_the_models_in_the_order_of_the_images(model, images):
     seen = []
     logits = classifier_logits(model, images, batch=4, progress=seen.append)
-    pixels = torch.from_numpy(images.pixels.array).permute(0, 3, 1, 2) / 255
+    pixels = torch.from_numpy(images.pixels).permute(0, 3, 1, 2) / 255
     np.testing.assert_allclose(logits, model(pixels).detach(), rtol=1e-4, atol=1e-5)
     assert logits.dtype == np.float32
     assert seen == [4, 4, 3]
 
 
 def test_statistics_know_the_model_and_its_classes(model, images):
-    moments = classifier_statistics(model, images, batch=4)
+    moments = classifier_statistics(model, images)
     logits = classifier_logits(model, images)
     np.testing.assert_allclose(moments.mean, logits.mean(0, dtype=np.float64), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(moments.variance, logits.var(0, ddof=1, dtype=np.float64), rtol=1e-4)
@@ -51,9 +51,9 @@ def test_statistics_know_the_model_and_its_classes(model, images):
 
 
 def test_one_pass_gives_both(model, images):
-    logits, moments = logits_and_statistics(model, images, batch=4)
-    np.testing.assert_array_equal(logits, classifier_logits(model, images, batch=4))
-    np.testing.assert_array_equal(moments.mean, classifier_statistics(model, images, batch=4).mean)
+    logits, moments = logits_and_statistics(model, images)
+    np.testing.assert_array_equal(logits, classifier_logits(model, images))
+    np.testing.assert_array_equal(moments.mean, classifier_statistics(model, images).mean)
 
 
 def test_a_model_in_training_mode_is_run_in_evaluation_and_left_in_training(model, images):
@@ -68,7 +68,7 @@ def test_a_model_in_training_mode_is_run_in_evaluation_and_left_in_training(mode
 
 def test_other_images_are_refused(model, images):
     with pytest.raises(InputError, match="to have the 3 classes of the classifier, but got 4"):
-        classifier_logits(model, array_images(images.pixels.array, images.labels, ("a", "b", "c", "d")))
+        classifier_logits(model, array_images(images.pixels, images.labels, ("a", "b", "c", "d")))
     model.class_names = ("a", "b", "z")
     try:
         with pytest.raises(InputError, match="Expected class 2 of `images` to be `z`"):

@@ -1,6 +1,5 @@
 """Statistics of a detector by other estimators and over the regions that training samples."""
 
-import json
 from functools import partial
 
 import numpy as np
@@ -10,12 +9,9 @@ from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.estimators import MovingAverage, PositiveMoments
 from logn_research.experiments.detector_statistics import collect_detector_statistics, collect_sampled_statistics
 from logn_research.training.augmentation import SMALL_TRAIN
-from logn_research.training.checkpoint import Checkpoint
 from logn_research.training.detectors import make_detector
 
-from logn.cli.main import execute
 from logn.evaluate.models.collect import as_tensor
-from logn.statistics.moments import ClassMoments
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -77,35 +73,3 @@ def test_repeats_of_the_sampler_count(detector, dataset):
     )
     assert found.count[0] > 10 * 48
     assert found.metadata.population == "sampled regions, repeat-factor-ceil images"
-
-
-def run_folder(tmp_path_factory, detector):
-    path = tmp_path_factory.mktemp("run")
-    Checkpoint(detector.settings, 1, detector.state_dict(), run={"preset": "small"}).save(
-        path / "checkpoint.safetensors"
-    )
-    return path
-
-
-def test_collect_of_a_run(lvis_folder, run_folder, tmp_path, capsys):
-    output = tmp_path / "statistics.safetensors"
-    arguments = ["collect", str(run_folder), "--data", str(lvis_folder), "-o", str(output), "--device", "cpu"]
-    assert execute([*arguments, "--max-images", "4", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["images"] == 4
-    moments = ClassMoments.load(output)
-    assert moments.metadata.population == "test proposals"
-    assert len(moments.sample) > 0
-    assert execute(["fit", str(output), "-o", str(tmp_path / "affine.safetensors")]) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--population", "anchors"], "Expected `--population` only with dumped logits or an ONNX model, but"),
-    ],
-)
-def test_options_that_do_not_fit_a_run_are_refused(lvis_folder, run_folder, tmp_path, capsys, options, sentence):
-    output = tmp_path / "statistics.safetensors"
-    assert execute(["collect", str(run_folder), "--data", str(lvis_folder), "-o", str(output), *options]) == 2
-    assert sentence in capsys.readouterr().err
-    assert not output.exists()

@@ -1,29 +1,24 @@
 """The light detector: its backbones compute what the originals do, and its runs are runs like any other."""
 
 import json
-import sys
 
 import pytest
 import torch
 from logn_research.losses import make_loss
-from logn_research.training import backbones as backbone_weights
 from logn_research.training.backbones import (
     BACKBONES,
     FoldedConv2d,
     LightBackbone,
-    installed_weights,
-    load_backbone,
-    read_backbone_weights,
 )
-from logn_research.training.checkpoint import Checkpoint, load_detector
+from logn_research.training.checkpoint import read_checkpoint
 from logn_research.training.detectors import build_detector, make_detector
 from logn_research.training.recipes import DetectorTrainingConfig
 from logn_research.training.settings import LIGHT_BACKBONES, DetectorSettings
 from logn_research.training.small import RegionSampler
-from logn_research.training.train import train_detector
+from logn_research.training.train import load_detector, train_detector
 from safetensors.torch import save_file
 from torch import nn
-from torchvision.models import mobilenet_v2, mobilenet_v3_large, resnet18, resnet34
+from torchvision.models import mobilenet_v2, resnet18
 from torchvision.ops import roi_align
 
 import logn
@@ -32,12 +27,7 @@ from logn.cli.main import execute
 from logn.errors import InputError
 from logn.evaluate.store.store import PredictionStore
 
-NETWORKS = {
-    "mobilenet-v2": mobilenet_v2,
-    "mobilenet-v3-large": mobilenet_v3_large,
-    "resnet18": resnet18,
-    "resnet34": resnet34,
-}
+NETWORKS = {"mobilenet-v2": mobilenet_v2, "resnet18": resnet18}
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -128,20 +118,6 @@ def test_a_folded_backbone_gives_the_features_of_torchvisions_network(name):
         torch.testing.assert_close(level, expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-4)
 
 
-def test_efficientnet_lite0_gives_the_features_of_timms_network_whose_names_are_others():
-    timm = pytest.importorskip("timm")
-    torch.manual_seed(0)
-    original = with_lived_in_norms(timm.create_model("tf_efficientnet_lite0", pretrained=False, features_only=True))
-    whole = timm.create_model("tf_efficientnet_lite0", pretrained=False)
-    whole.load_state_dict(original.state_dict(), strict=False)
-    images = torch.rand(2, 3, 64, 96)
-    with torch.no_grad():
-        wanted = original.eval()(images)[2:]
-    ours = bottom_up(LightBackbone("efficientnet-lite0", pretrained=True, weights=whole.state_dict()), images)
-    for level, expected in zip(ours, wanted, strict=True):
-        torch.testing.assert_close(level, expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-4)
-
-
 def test_a_folded_convolution_has_the_gradients_of_the_two_layers():
     torch.manual_seed(0)
     layer, norm = nn.Conv2d(4, 6, 3, 2, 1, groups=2, bias=False), nn.BatchNorm2d(6)
@@ -216,7 +192,7 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(
     config = config_for(lvis_folder, tmp_path, weights_file)
     with pytest.raises(KeyboardInterrupt):
         train_detector(config, device="cpu", classification_loss=stop_at_call(3), progress=False)
-    assert Checkpoint.load(tmp_path).iteration == 2
+    assert read_checkpoint(tmp_path, DetectorSettings).iteration == 2
     assert train_detector(config, device="cpu", progress=False).resumed_from == 2
     assert_same_run(tmp_path, finished)
 
@@ -234,23 +210,22 @@ def test_the_command_trains_collects_and_predicts(lvis_folder, weights_file, tmp
     run, statistics = tmp_path / "run", tmp_path / "statistics.safetensors"
     tiny = ["--iterations", "1", "--batch", "2", "--image-size", "64", "--device", "cpu", "--json"]
     options = ["-m", "light", "--classifier", "cosine", "--sampler", "repeat-factor-ceil"]
-    weights = ["--backbone-weights", str(weights_file)]
-    assert execute(["train", "--data", str(lvis_folder), "-o", str(run), *options, *weights, *tiny]) == 0
+    weights = ["--weights", str(weights_file)]
+    assert execute(["train", str(lvis_folder), "-o", str(run), *options, *weights, *tiny]) == 0
     assert json.loads(capsys.readouterr().out)["losses"].keys() >= {"loss_classifier", "loss_box_reg"}
-    assert execute(["collect", str(run), "--data", str(lvis_folder), "-o", str(statistics)]) == 0
+    assert execute(["collect", f"{run}/model.py:load", "--data", str(lvis_folder), "-o", str(statistics)]) == 0
     annotations = str(lvis_folder / "train.json")
-    assert execute(["predict", "--model", str(run), "--data", annotations, "-o", str(tmp_path / "found")]) == 0
+    assert execute(["predict", f"{run}/model.py:load", "--data", annotations, "-o", str(tmp_path / "found")]) == 0
     assert logn.ClassMoments.load(statistics).count.shape == (5,)
     assert len(PredictionStore(tmp_path / "found")) == 10
 
 
 def test_weights_of_another_network_get_one_sentence_and_leave_nothing(lvis_folder, tmp_path, capsys):
     torch.save(resnet18().state_dict(), tmp_path / "resnet18.pth")
-    arguments = ["train", "--data", str(lvis_folder), "-o", str(tmp_path / "run"), "-m", "light"]
+    arguments = ["train", str(lvis_folder), "-o", str(tmp_path / "run"), "-m", "light"]
     assert execute([*arguments, "--weights", str(tmp_path / "resnet18.pth"), "--device", "cpu"]) == 2
     error = capsys.readouterr().err
-    assert "Expected `--weights` to hold every layer of mobilenet-v2, but 255 of 255 are missing" in error
-    assert "features.0.0.weight (32, 3, 3, 3) first; they hold 122 tensors, conv1.weight (64, 3, 7, 7) first." in error
+    assert "to hold every layer of mobilenet-v2, but 255 of 255 are missing, features.0.0.weight first" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
@@ -261,58 +236,13 @@ def test_a_layer_of_another_shape_is_named(network):
         make_detector("light", 4, weights=weights)
 
 
-def test_other_names_are_taken_in_the_same_order_and_refused_in_another(network):
-    renamed = {
-        f"layer{place}.{name.rpartition('.')[2]}": t for place, (name, t) in enumerate(network.state_dict().items())
-    }
-    target = mobilenet_v2()
-    load_backbone(target, renamed, what="mobilenet-v2", used=target.features)
-    assert torch.equal(target.features[17].conv[1][0].weight, network.features[17].conv[1][0].weight)
-    assert torch.equal(target.features[3].conv[0][1].running_var, network.features[3].conv[0][1].running_var)
-    shuffled = dict(sorted(renamed.items()))
-    with pytest.raises(InputError, match="of mobilenet-v2, but 255 of 255 are missing"):
-        load_backbone(target, shuffled, what="mobilenet-v2", used=target.features[:18])
-
-
-def test_weights_of_an_installed_package_are_found_without_importing_it(network, tmp_path, monkeypatch):
-    package, place, _ = backbone_weights.PACKAGES["mobilenet-v2"]
-    if package in sys.modules:
-        pytest.skip("the package itself is in use")
-    file = tmp_path / package / place
-    file.parent.mkdir(parents=True)
-    (tmp_path / package / "__init__.py").write_text("raise SystemExit('imported')\n")
-    torch.save(network.state_dict(), file)
-    monkeypatch.syspath_prepend(tmp_path)
-    config = DetectorTrainingConfig("data", "run", model="light")
-    assert config.backbone_file() == file
-    assert package not in sys.modules
-    assert read_backbone_weights(file).keys() == network.state_dict().keys()
-    assert config.detector(3).pretrained
-
-
-@pytest.mark.parametrize(
-    ("backbone", "sentence"),
-    [
-        ("resnet18", r"with weights of resnet18, but got none; give `--weights FILE`"),
-        ("mobilenet-v2", r"but got none and the package `nothing-like-it`, which has them, is not installed; give"),
-    ],
-)
-def test_without_weights_one_is_told_what_to_type(backbone, sentence, monkeypatch):
-    monkeypatch.setitem(backbone_weights.PACKAGES, "mobilenet-v2", ("nothing_like_it", "a.pt", "nothing-like-it"))
-    with pytest.raises(InputError, match=sentence):
-        installed_weights(backbone)
-    scratch = DetectorTrainingConfig("data", "run", model="light", backbone=backbone, weights="none")
-    assert scratch.backbone_file() is None
-    assert not scratch.detector(3).pretrained
-
-
 def test_a_start_with_another_backbone_is_refused(lvis_folder, finished, tmp_path):
     config = config_for(lvis_folder, tmp_path, None, start=finished, backbone="resnet18", only="classifier")
     with pytest.raises(InputError, match="run with `backbone` 'resnet18', but got 'mobilenet-v2'"):
         train_detector(config, device="cpu", progress=False)
     config = config_for(lvis_folder, tmp_path, None, start=finished, only="classifier", iterations=1)
     train_detector(config, device="cpu", progress=False)
-    before, after = (Checkpoint.load(folder).model for folder in (finished, tmp_path))
+    before, after = (read_checkpoint(folder, DetectorSettings).model for folder in (finished, tmp_path))
     changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
     assert changed == {f"roi_heads.box_predictor.cls_score.{name}" for name in ("weight", "bias")}
 
@@ -321,18 +251,12 @@ def test_a_start_with_another_backbone_is_refused(lvis_folder, finished, tmp_pat
     ("wrong", "sentence"),
     [
         ({"model": "light", "backbone": "vgg"}, "Expected `backbone` to be one of .*, but got 'vgg'"),
-        ({"model": "small", "backbone": "resnet18"}, "Expected no `backbone` for 'small', which has its own, but got"),
+        ({"model": "small", "backbone": "resnet18"}, "Expected no `backbone` for 'small' without weights, but got"),
     ],
 )
 def test_wrong_backbones_get_a_sentence(wrong, sentence):
     with pytest.raises(InputError, match=sentence):
         DetectorSettings(num_classes=3, **wrong)
-
-
-def test_settings_name_the_backbone_and_old_files_have_none():
-    assert DetectorSettings("light", 3) == DetectorSettings("light", 3, backbone="mobilenet-v2")
-    old = {"model": "small", "num_classes": 3, "classifier": "linear", "temperature": 20.0, "loss": "cross-entropy"}
-    assert DetectorSettings.from_dict({**old, "pretrained": False, "image_size": None}).backbone is None
 
 
 def test_mixed_precision_is_a_choice_that_a_run_keeps(

@@ -9,13 +9,18 @@ from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler
 from logn_research.training.augmentation import Augmentation
 from logn_research.training.batches import DetectorBatches, ImageStream, SampleCache
-from logn_research.training.recipes import LIGHT, PAPER, SMALL, DetectorTrainingConfig, find_annotations, make_schedule
+from logn_research.training.recipes import DETECTOR_RECIPES, DetectorTrainingConfig
 
 from logn.errors import InputError
+from logn_research.datasets.sample_dataset import find_annotations
+
+
+def schedule_of(model="mask-rcnn-r50", images=100_000, **options):
+    return DetectorTrainingConfig("data", "run", model=model, **options).schedule(images)
 
 
 def test_the_papers_schedule_on_lvis():
-    schedule = make_schedule(PAPER, images_per_epoch=100_000, batch=16)
+    schedule = schedule_of()
     assert schedule.total == 24 * 6250
     rates = [schedule.learning_rate(epoch * 6250) for epoch in (1, 15.9, 16, 21.9, 22, 23.9)]
     np.testing.assert_allclose(rates, [0.02, 0.02, 0.002, 0.002, 0.0002, 0.0002])
@@ -24,42 +29,43 @@ def test_the_papers_schedule_on_lvis():
 
 
 def test_the_learning_rate_scales_with_the_batch_unless_it_is_given():
-    assert make_schedule(PAPER, images_per_epoch=100, batch=8).peak == pytest.approx(0.01)
-    assert make_schedule(PAPER, images_per_epoch=100, batch=8, learning_rate=0.3).peak == 0.3
+    assert schedule_of(images=100, batch=8).peak == pytest.approx(0.01)
+    assert schedule_of(images=100, batch=8, learning_rate=0.3).peak == 0.3
 
 
 def test_the_small_schedule_falls_to_nearly_nothing():
-    schedule = make_schedule(SMALL, images_per_epoch=100, batch=16)
+    schedule = schedule_of("small", images=100)
     assert schedule.total == 1000
     assert schedule.learning_rate(999) < 1e-5
     assert schedule.learning_rate(500) == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize(
-    ("preset", "rate", "warmup", "decay", "iterations", "longest_gradient"),
+    ("model", "rate", "warmup", "decay", "iterations", "longest_gradient"),
     [
-        (PAPER, 0.02, 500, "step", None, None),
-        (LIGHT, 0.02, 200, "cosine", 4000, 10.0),
-        (SMALL, 0.04, 100, "cosine", 1000, 10.0),
+        ("mask-rcnn-r101", 0.02, 500, "step", None, None),
+        ("light", 0.02, 200, "cosine", 4000, 10.0),
+        ("small", 0.04, 100, "cosine", 1000, 10.0),
     ],
 )
-def test_presets_are_those_of_the_page(preset, rate, warmup, decay, iterations, longest_gradient):
-    schedule = make_schedule(preset, images_per_epoch=100_000, batch=16)
+def test_presets_are_those_of_the_page(model, rate, warmup, decay, iterations, longest_gradient):
+    schedule = schedule_of(model, weights="none" if model == "light" else None)
     assert (schedule.peak, schedule.warmup, schedule.decay) == (rate, warmup, decay)
-    assert (preset.iterations, preset.gradient_norm) == (iterations, longest_gradient)
+    recipe = DETECTOR_RECIPES.get(model, DETECTOR_RECIPES["paper"])
+    assert (recipe.iterations, recipe.gradient_norm) == (iterations, longest_gradient)
 
 
 def test_a_short_run_warms_up_for_a_quarter_of_it():
-    assert make_schedule(PAPER, images_per_epoch=100, batch=16, iterations=1000).warmup == 250
-    assert make_schedule(PAPER, images_per_epoch=100, batch=16, iterations=2000).warmup == 500
+    assert schedule_of(images=100, batch=16, iterations=1000).warmup == 250
+    assert schedule_of(images=100, batch=16, iterations=2000).warmup == 500
 
 
 def test_the_last_images_of_an_epoch_are_an_iteration_too():
-    assert make_schedule(PAPER, images_per_epoch=33, batch=16, epochs=2).total == 2 * 3
+    assert schedule_of(images=33, batch=16, epochs=2).total == 2 * 3
 
 
 def test_shorter_runs_keep_the_share_of_the_milestones():
-    schedule = make_schedule(PAPER, images_per_epoch=160, batch=16, epochs=12)
+    schedule = schedule_of(images=160, batch=16, epochs=12)
     assert (schedule.total, schedule.drops) == (120, (80, 110))
 
 
@@ -70,10 +76,9 @@ def test_milestones_are_epochs_of_the_run_itself(tmp_path):
     assert (schedule.total, schedule.drops) == (6 * 6250, (3 * 6250, 5 * 6250))
     rates = [schedule.learning_rate(epoch * 6250) for epoch in (2.9, 3, 4.9, 5)]
     np.testing.assert_allclose(rates, [0.02, 0.002, 0.002, 0.0002])
-    assert config.run_settings(total=1, world_size=1)["milestones"] == [3, 5]
+    assert config.plan()["milestones"] == [3, 5]
     usual = DetectorTrainingConfig("data", tmp_path, model="mask-rcnn-r50", epochs=6)
     assert usual.schedule(100_000).drops == (4 * 6250, round(5.5 * 6250))
-    assert "milestones" not in usual.run_settings(total=1, world_size=1)  # runs from before can be resumed
 
 
 @pytest.mark.parametrize(

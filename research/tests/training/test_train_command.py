@@ -1,72 +1,87 @@
-"""`logn train` answers in JSON, and in one sentence when the input is wrong."""
-
-import json
+"""`logn train` answers in JSON, writes a model that other verbs open, and refuses wrong input in one sentence."""
 
 import pytest
+import torch
 
-from logn.cli.main import execute
+from logn.evaluate.store.store import PredictionStore
 
 TINY = ["--iterations", "1", "--batch", "2", "--image-size", "64", "--device", "cpu"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_the_summary_is_json_and_a_second_call_has_nothing_to_do(lvis_folder, tmp_path, capsys):
-    arguments = ["train", "--data", str(lvis_folder), "-o", str(tmp_path / "run"), *TINY]
-    assert execute([*arguments, "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+def test_the_summary_is_json_and_a_second_call_has_nothing_to_do(lvis_folder, tmp_path, run):
+    arguments = ["train", lvis_folder, "-o", tmp_path / "run", *TINY]
+    summary = run(*arguments, "--json").json
     assert (summary["iterations"], summary["num_classes"], summary["num_images"]) == (1, 4, 10)
     assert summary["losses"]["loss_mask"] > 0
-    assert execute(arguments) == 0
-    assert "Nothing was left to do" in capsys.readouterr().out
+    assert "Nothing was left to do" in run(*arguments).out
 
 
-def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder, tmp_path, capsys):
+def test_product_verbs_open_a_run_by_its_model_file(lvis_folder, tmp_path, run):
+    model = f"{tmp_path / 'run'}/model.py:load"
+    assert run("train", lvis_folder, "-o", tmp_path / "run", *TINY).code == 0
+    assert run("predict", model, "--data", lvis_folder / "train.json", "-o", tmp_path / "found").code == 0
+    assert len(PredictionStore(tmp_path / "found")) == 10
+    corrected = tmp_path / "corrected.safetensors"
+    result = run("correct", model, "--data", lvis_folder / "train.json", "--method", "logn", "-o", corrected)
+    assert result.code == 0, result.err
+    assert corrected.is_file()
+
+
+def test_a_classifier_writes_what_comparisons_need(tmp_path, run, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    drawn = ["--classes", "4", "--most", "12", "--fewest", "3", "--dev", "2", "--test", "3", "--workers", "1"]
+    assert run("data", "glyph-classes", "-o", "classes", *drawn).code == 0
+    assert run("train", "classes", "-o", "run", "--iterations", "4", "--batch", "8").code == 0
+    written = run("data", "logits", "run", "-d", "classes", "-o", "logits", "--json").json["files"]
+    assert {"train_logits.npy", "test_labels.npy", "statistics.safetensors", "class_layer.safetensors"} < {*written}
+    numbers = ["-s", "logits/statistics.safetensors", "--counts", "logits/class_counts.json", "--bootstrap", "0"]
+    arguments = ["compare", "logits/test_logits.npy", "--labels", "logits/test_labels.npy", *numbers]
+    result = run(*arguments, "--methods", "logn,loga", "--json")
+    assert result.code == 0, result.err
+    more = ["--classes", "4", "--most", "13", "--fewest", "3", "--dev", "2", "--test", "3", "--workers", "1"]
+    assert run("data", "glyph-classes", "-o", "others", *more).code == 0
+    refused = run("data", "logits", "run", "-d", "others", "-o", "wrong")
+    assert "Expected the training images of the run" in refused.err
+    second = ["--start", "run", "--only", "scales", "--sampler", "class-balanced", "--iterations", "1"]
+    assert run("train", "classes", "-o", "lws", *second).code == 0
+
+
+def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder, tmp_path, run):
     make_lvis_folder(tmp_path, images=2, classes=1203)
     options = ["-m", "mask-rcnn-r50", "--classifier", "cosine", "--sampler", "repeat-factor-ceil"]
-    assert execute(["train", "--data", str(tmp_path), "-o", str(tmp_path / "run"), *options, *TINY, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["num_classes"] == 1203
+    assert run("train", tmp_path, "-o", tmp_path / "run", *options, *TINY, "--json").json["num_classes"] == 1203
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["nowhere"], "Expected `nowhere` to be annotations, or a list or a folder of images, but there is none."),
-        (["nowhere", "--task", "detection"], "Expected `DATA` to be an annotation file or a folder, but there is no"),
-        ([".", "--imbalance", "10"], "Expected `--imbalance` only with data of an image classifier, but got data of a"),
-        ([".", "--model", "resnet10"], "Expected `--model` to be one of"),
-        (["--data", ".", "--model", "yolo"], "Expected `--model` to be one of"),
-        (["--data", ".", "--weights", "none.pth"], "there is no"),
-        (
-            [".", "--mask-classifier", "cosine"],
-            "Expected no `--mask-classifier` for 'small', which has no mask",
-        ),
-        (
-            [".", "-m", "mask-rcnn-r50", "--mask-classifier", "svm"],
-            "Expected `--mask-classifier` to be one of",
-        ),
-        ([".", "--milestones", "3,5"], "Expected no `--milestones` where the learning rate falls as a cosine"),
-        (
-            [".", "--milestones", "three"],
-            "Expected `--milestones` to be epochs with commas between them, but got",
-        ),
+        ([".", "--class-names", "x"], "Expected no `--class-names` for a detector"),
+        ([".", "--model", "resnet10"], "to be one of ('small', 'light'"),
+        ([".", "--set", "mask_classifier=cosine"], "for 'small' without weights, but got 'cosine'"),
+        ([".", "--set", "colour=red"], "Expected `--set` to name one of"),
+        ([".", "--set", "milestones=3,5"], "where the learning rate falls as a cosine"),
+        ([".", "--set", "milestones=three"], "Expected `milestones` to be of type"),
+        ([".", "-m", "light"], "Expected `weights` to be a local file"),
+        ([".", "--feature-memory"], "to be used with the loss `loce`"),
     ],
 )
-def test_bad_input_gets_one_sentence(arguments, sentence, lvis_folder, tmp_path, capsys, monkeypatch):
+def test_bad_input_gets_one_sentence(arguments, sentence, lvis_folder, tmp_path, refused, monkeypatch):
     monkeypatch.chdir(lvis_folder)
-    assert execute(["train", *arguments, "-o", str(tmp_path / "run"), *TINY]) == 2
-    error = capsys.readouterr().err
-    assert sentence in error
-    assert error.count("\n") == 1
+    assert sentence in refused("train", *arguments, "-o", tmp_path / "run", *TINY)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_image_is_named(make_lvis_folder, tmp_path, capsys):
+def test_a_missing_image_is_named(make_lvis_folder, tmp_path, refused):
     make_lvis_folder(tmp_path, images=2)
     for image in (tmp_path / "images").iterdir():
         image.unlink()
-    assert execute(["train", "--data", str(tmp_path), "-o", str(tmp_path / "runs" / "a"), *TINY]) == 2
-    assert "but there is no file." in capsys.readouterr().err
+    assert "but there is no file." in refused("train", tmp_path, "-o", tmp_path / "runs" / "a", *TINY)
     assert not (tmp_path / "runs").exists()  # what was made for the run is gone, since nothing came of it
-    (tmp_path / "there").mkdir()
-    assert execute(["train", "--data", str(tmp_path), "-o", str(tmp_path / "there"), *TINY]) == 2
-    assert (tmp_path / "there").exists()
+
+
+def test_a_damaged_weights_file_runs_nothing(lvis_folder, tmp_path, refused):
+    torch.save({"weights": print}, tmp_path / "bad.pth")
+    arguments = ["train", lvis_folder, "-o", tmp_path / "run", "-m", "mask-rcnn-r50", "--weights", tmp_path / "bad.pth"]
+    assert "not a file of tensors alone" in refused(*arguments, *TINY)

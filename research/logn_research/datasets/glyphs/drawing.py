@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +18,6 @@ from logn.files import write_text
 from logn.logits.images import import_pillow
 from logn_research.datasets.glyphs.alphabet import Alphabet, font_folder
 from logn_research.datasets.glyphs.settings import SPLITS
-from logn_research.processes import fresh_processes
 
 SETTINGS_FILE = "settings.json"
 _IMAGES = 32  # that a process draws at a time
@@ -118,7 +119,7 @@ def draw_split(
     ]
     drawn: list[Result] = []
     try:
-        with fresh_processes(min(workers, len(parts))) if workers > 1 else _here() as pool:
+        with ProcessPoolExecutor(workers, get_context("spawn")) if workers > 1 else _here() as pool:
             for results in pool.map(draw, parts):
                 drawn += results
                 progress(len(results))
