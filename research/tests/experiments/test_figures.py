@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.figures.data import (
     background_ratio,
     error_panels,
@@ -15,7 +16,6 @@ from logn_research.figures.data import (
 )
 from logn_research.pages import ROOT
 
-from logn.labels.dataset import DetectionDataset
 from logn.logits.proposals import Proposals
 
 RUN_FIGURES = ("label-shift", "background-ratio", "logit-statistics", "positive-statistics", "margin-effect")
@@ -46,7 +46,7 @@ class PerfectDetector:
 
 @pytest.fixture(scope="module")
 def seen(trained):
-    dataset = DetectionDataset(trained / "glyphs" / "train.json")
+    dataset = SampleDataset(trained / "glyphs" / "train.json")
     return dataset, training_pass(PerfectDetector(dataset), dataset)
 
 

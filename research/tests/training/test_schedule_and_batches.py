@@ -5,14 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logn_research.datasets.sample_dataset import SampleDataset
+from logn_research.datasets.sample_dataset import SampleDataset, find_annotations
 from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler
 from logn_research.training.augmentation import Augmentation
 from logn_research.training.batches import DetectorBatches, ImageStream, SampleCache
 from logn_research.training.recipes import DETECTOR_RECIPES, DetectorTrainingConfig
 
 from logn.errors import InputError
-from logn_research.datasets.sample_dataset import find_annotations
 
 
 def schedule_of(model="mask-rcnn-r50", images=100_000, **options):
