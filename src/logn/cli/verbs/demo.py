@@ -113,8 +113,9 @@ def _print_meaning(comparison: Comparison, folder: Path) -> None:
     change = after.differences["AP"]
     rare, frequent = (_recalls(before, after, group) for group in "rf")
     threshold = after.recall[AT].threshold
-    echo(f"\nGained: {rare} of the rare objects are found, at as many detections as before.")
-    echo(f"Lost: of the frequent ones {frequent}. AP changes by {_interval(change)}.")
+    found = f"{before.recall[AT].found:,} → {after.recall[AT].found:,}"
+    echo(f"\nGained: {rare} of the rare objects are found, {found} objects in all, at as many detections as before.")
+    echo(f"Lost: of the frequent objects {frequent} are found. AP changes by {_interval(change)}.")
     echo(f"A score threshold of {AT} becomes {threshold:.2g}: scores are lower after the correction.")
     echo(f"The page with charts and pictures: {folder / 'report.html'}")
     echo("Your model: logn correct best.onnx --images train/ -o corrected.onnx")
