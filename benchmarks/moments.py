@@ -66,7 +66,7 @@ def standard_scaler(batches: Batches) -> None:
 
 
 def class_moments(batches: Batches) -> None:
-    moments = logn.ClassMoments(CLASSES)
+    moments = logn.ClassMoments(CLASSES, mean_probability=False)
     for batch in batches:
         moments.update(batch)
 
@@ -104,7 +104,7 @@ def cast_to_float32(batches: Batches) -> None:
         np.copyto(out, batch)
 
 
-SAMPLED = logn.ClassMoments(CLASSES, sample_rows=1741)
+SAMPLED = logn.ClassMoments(CLASSES, sample_rows=1741, mean_probability=False)
 
 
 def class_moments_with_sample(batches: Batches) -> None:
@@ -219,7 +219,7 @@ def accuracy(rows: int, classes: int, distance: float, draws: int) -> float:
     worst = 0.0
     for seed in range(draws):
         logits = np.random.default_rng(seed).normal(distance, 1.0, (rows, classes)).astype(np.float32)
-        moments = logn.ClassMoments(classes)
+        moments = logn.ClassMoments(classes, mean_probability=False)
         moments.update(logits)
         exact = logits.astype(np.float64).var(axis=0, ddof=1)
         worst = max(worst, float(np.abs(moments.variance / exact - 1.0).max()))

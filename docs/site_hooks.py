@@ -1,8 +1,7 @@
-"""What building the site adds to the pages: files of the repository, the real help; and a last look."""
+"""What building the site adds to the pages: files of the repository, the help of each command; and a last check."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import posixpath
 import re
@@ -15,7 +14,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-# Pages that lie beside docs/ and belong to the site; links to them and from them are turned accordingly.
+# Pages outside docs/ that belong to the site; links to and from them are rewritten.
 RESEARCH = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "research" / "docs").rglob("*.md"))]
 OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "research/README.md", *RESEARCH)
 SHIM, SHIM_ELSEWHERE = "assets/iframe-worker.js", "https://unpkg.com/iframe-worker/shim"
@@ -35,12 +34,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links that leave docs/, and fill in what is kept elsewhere."""
+    """Rewrite links that leave docs/, and fill in the help of the commands."""
     source = page.file.src_uri
     if source == "reference/commands.md":
         markdown = markdown.replace("<!-- commands -->", _all_help())
-    if source == "reference/errors.md":
-        markdown = markdown.replace("<!-- errors -->", _error_texts())
     markdown = re.sub(r"^\[!\[.*actions/.*\n", "", markdown, flags=re.M)  # badges are for where the repository is
     return LINK.sub(lambda link: _on_site(source, link[1]), _with_lists_apart(markdown))
 
@@ -52,7 +49,7 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 
 def on_post_template(output_content: str, **_: Any) -> str:
-    """The same for the page that says that there is no such page."""
+    """The same for the page 404."""
     return output_content.replace(SHIM_ELSEWHERE, SHIM)
 
 
@@ -92,44 +89,26 @@ def _in_repository(page: str, link: str) -> str:
 
 
 def _on_site(source: str, link: str) -> str:
-    """The link as the page has it on the site, where what lies beside docs/ is below repository/."""
+    """The link on the site, where files outside docs/ are below repository/."""
     outside = source.startswith("repository/")
     target = _in_repository(source.removeprefix("repository/") if outside else f"docs/{source}", link)
     if not outside and target.startswith("docs/"):
         return link
-    place = target.removeprefix("docs/") if target.startswith("docs/") else f"repository/{target}"
-    return posixpath.relpath(place, posixpath.dirname(source))
-
-
-def _error_texts() -> str:
-    spec = importlib.util.spec_from_file_location("error_texts", ROOT / "docs" / "error_texts.py")
-    if spec is None or spec.loader is None:
-        raise PluginError("docs/error_texts.py is missing")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return str(module.page())
+    path = target.removeprefix("docs/") if target.startswith("docs/") else f"repository/{target}"
+    return posixpath.relpath(path, posixpath.dirname(source))
 
 
 def _all_help() -> str:
-    """A section for each command with its help, as the program prints it to whoever has no terminal."""
-    import typer
+    """A section for each command with its help, as the program prints it without a terminal."""
+    from logn.cli.main import VERBS
 
-    from logn.cli.main import VERBS, app
-
-    command = typer.main.get_command(app)
-    context = command.make_context("logn", ["x"], resilient_parsing=True)
-    calls = []
-    for verb in VERBS:
-        if not verb.hidden:
-            _, found, _ = command.resolve_command(context, [verb.name])
-            calls += [verb.name, *(f"{verb.name} {name}" for name in getattr(found, "commands", ()))]
-    return "\n".join(map(_help_of, calls))
+    return "\n".join(_help_of(verb.name) for verb in VERBS if verb.target is not None)
 
 
 def _help_of(verb: str) -> str:
     # A process of its own, for the width and for colours that nothing else has touched.
     done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", "logn", *verb.split(), "--help"],
+        [sys.executable, "-m", "logn", verb, "--help"],
         env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"},
         capture_output=True,
         text=True,

@@ -25,7 +25,7 @@ COMMAND = re.compile(rf"(?:^\s*(?:\$ )?|`)(logn (?:{NAMES})(?![\w-])[^`\n]*(?:\\
 
 def commands(text):
     joined = re.sub(r"(`logn [^`]*?)\n\s+([^`]*`)", r"\1 \2", text)  # a docstring breaks long ones
-    joined = re.sub(r"torchrun [^`\n]*-m logn\.cli\.main ", "logn ", joined)
+    joined = re.sub(r"torchrun [^`\n]*-m logn ", "logn ", joined)
     for found in COMMAND.findall(joined):
         if "{" not in found:  # a template of the code
             yield found.replace("\\\n", " ").strip()
@@ -63,7 +63,7 @@ def test_verbs_and_options_exist(source):
 def test_commands_are_found():
     found = [line for source in SOURCES for line in commands(source.read_text(encoding="utf-8"))]
     assert len(found) > 150
-    assert list(commands("torchrun --nproc-per-node 8 -m logn.cli.main train -d x\n")) == ["logn train -d x"]
+    assert list(commands("torchrun --nproc-per-node 8 -m logn train -d x\n")) == ["logn train -d x"]
     options, rest = known_options(["collect", "model.onnx", "--images", "train"])
     assert rest == ["model.onnx", "--images", "train"]
     assert {"--images", "-o", "--json"} < options

@@ -1,4 +1,4 @@
-"""The examples of the frameworks run, and the tables of models name tests that exist."""
+"""The examples of the frameworks run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,3 @@ def test_the_examples_run(script, capsys):
 @pytest.mark.parametrize("script", ["mmdetection/test.py", "detectron2_test.py", "engines.py"])
 def test_the_other_examples_compile(script):
     compile((ROOT / "examples" / script).read_text(), script, "exec")
-
-
-def test_the_tables_of_models_name_tests_that_exist():
-    page = (ROOT / "docs/supported-models.md").read_text(encoding="utf-8")
-    paths = set(re.findall(r"`(tests/[^`]+)`", page))
-    assert len(paths) >= 9
-    assert all((ROOT / path).is_file() for path in paths)
-    for rows in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
-        assert len({row.count("|") for row in rows.splitlines()}) == 1

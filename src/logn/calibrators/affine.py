@@ -330,7 +330,7 @@ class ClassAffine:
     __hash__ = None  # type: ignore[assignment]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the map to a safetensors file; `docs/file-format.md` specifies it."""
+        """Write the map to a safetensors file; `docs/reference/file-formats.md` specifies it."""
         metadata = {
             "format": FILE_FORMAT,
             "schema": str(FILE_SCHEMA),

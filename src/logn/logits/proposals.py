@@ -129,7 +129,7 @@ class Postprocessing:
 
 
 def check_nms(kind: str, iou: float) -> None:
-    """Refuse a kind of suppression that there is not, and an overlap that cannot be.
+    """Refuse an unknown kind of NMS, and an overlap outside 0 to 1.
 
     Example:
         >>> check_nms("soft", 0.5)

@@ -377,7 +377,7 @@ class ClassMoments:
         return None if self._probabilities is None else self._probabilities.mean(activation)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to a safetensors file, atomically; `docs/file-format.md` specifies it."""
+        """Write to a safetensors file, atomically; `docs/reference/file-formats.md` specifies it."""
         write_safetensors(path, self.to_arrays(), self._text())
 
     @classmethod

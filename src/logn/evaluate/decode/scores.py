@@ -343,7 +343,7 @@ class LateFactorScores:
 
 
 class BestClassScores:
-    """Only the best class of each proposal; of equal ones the first."""
+    """Only the best class of each proposal; ties: the first."""
 
     def __init__(self, scores: Scores, num_classes: int) -> None:
         self._scores, self._num_classes = scores, num_classes

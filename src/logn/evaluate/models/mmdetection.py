@@ -20,7 +20,7 @@ Rows = tuple[Any, Any, Any]
 
 
 class MMDetectionDetector:
-    """A detector of MMDetection: R-CNNs, cascades, RetinaNet and its kin, RTMDet, YOLOX, DETR and its kin.
+    """A detector of MMDetection: R-CNNs, cascades, RetinaNet and similar, RTMDet, YOLOX, DETRs.
 
     Each image goes alone through the framework's own test pipeline and its own `predict`, up to where its head would
     turn logits into scores: what the head was about to decode are the proposals. A cascade gives the mean of its
@@ -154,7 +154,7 @@ class _SparseReader(_Reader):
 
 
 class _QueryReader(_Reader):
-    """DETR and its kin."""
+    """DETRs."""
 
     def rows(self, given: dict[str, Any], meta: Mapping[str, Any]) -> Rows:
         logits, boxes = (values[-1][0] for values in list(given.values())[:2])

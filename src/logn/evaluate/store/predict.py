@@ -164,7 +164,7 @@ def match_detector(source: ProposingDetector, label_names: Sequence[str]) -> Cla
     if lacking:
         raise InputError(
             f"Expected `detector` to have `{lacking[0]}`, but {type(source).__name__} has none; "
-            "`logn.detector(model)` wraps models of known frameworks, and docs/predictions-store.md shows how to wrap "
+            "`logn.detector(model)` wraps models of known frameworks, and docs/how-to/measure.md shows how to wrap "
             "any other."
         )
     names = getattr(source, "class_names", None)

@@ -2,7 +2,7 @@
 
 A store has one folder per writing process, `part-00000` and so on, with a header, an index and one file per array.
 The rows of an image are written and flushed before its index record, so a kill at any moment loses no finished image.
-`docs/predictions-store.md` specifies the bytes.
+`docs/reference/file-formats.md` specifies the bytes.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _region_based(roi_head: Any, bbox_head: Any, root: str) -> LogitLayer | None
 
 
 def _query_based(head: Any, root: str) -> LogitLayer | None:
-    """DETR and its kin; the mask transformers."""
+    """DETRs and mask transformers."""
     sigmoid = bool(getattr(getattr(head, "loss_cls", None), "use_sigmoid", False))
     background = None if sigmoid else -1
     activation = "sigmoid" if sigmoid else "softmax"

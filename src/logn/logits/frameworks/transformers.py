@@ -77,7 +77,7 @@ def _deformable(model: Any, prefix: str) -> LogitLayer | None:
 
 
 def _last_decoder_layer(model: Any, prefix: str) -> LogitLayer | None:
-    """RT-DETR and its kin: the decoder runs its own list of layers; `class_embed` of the outer model is a tied copy.
+    """RT-DETR and similar: the decoder runs its own list of layers; `class_embed` of the outer model is a tied copy.
 
     D-FINE and DEIMv2 add the quality of a query to its logits after this layer.
     """
