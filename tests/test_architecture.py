@@ -25,7 +25,8 @@ FOLDERS = [
     "cli",
 ]
 NUMPY_ONLY = ["logits", "labels", "classes", "statistics", "calibrators"]
-MODULES = sorted(PACKAGE.rglob("*.py"))
+SOURCES = {path.relative_to(PACKAGE): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {path: ast.parse(source) for path, source in SOURCES.items()}
 
 
 def imported_names(tree):
@@ -46,31 +47,34 @@ def top_level_packages(tree):
             yield node.module.split(".")[0]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_later_folders_import_earlier_ones_never_back(path):
-    parts = path.relative_to(PACKAGE).parts
-    if len(parts) == 1:
-        return
-    own = FOLDERS.index(parts[0])
-    for name in imported_names(ast.parse(path.read_text())):
-        pieces = name.split(".")
-        if pieces[0] == "logn" and len(pieces) > 1 and pieces[1] in FOLDERS:
-            assert FOLDERS.index(pieces[1]) <= own, f"{path.name} imports {name}"
+def imports_from_later_folders(prefix, allowed_from):
+    """Imports of a module in one folder of `prefix` from a folder that its own may not import, one text each."""
+    folders = list(allowed_from)
+    for path, tree in TREES.items():
+        parts = ("logn", *path.parts)
+        if parts[: len(prefix)] != prefix or parts[len(prefix)] not in folders:
+            continue
+        for name in imported_names(tree):
+            pieces = tuple(name.split("."))
+            folder = pieces[len(prefix)] if len(pieces) > len(prefix) else None
+            if pieces[: len(prefix)] == prefix and folder in folders and folder not in allowed_from[parts[len(prefix)]]:
+                yield f"{path} imports {name}"
+
+
+def test_later_folders_import_earlier_ones_never_back():
+    assert {path.parts[0] for path in SOURCES if len(path.parts) > 1} == set(FOLDERS)
+    allowed_from = {folder: FOLDERS[: number + 1] for number, folder in enumerate(FOLDERS)}
+    assert not list(imports_from_later_folders(("logn",), allowed_from))
 
 
 #: Inside `evaluate` the data flows in this order: each folder imports those before it, never back.
 EVALUATE = ["models", "store", "decode", "detection", "classification", "thresholds", "comparison"]
 
 
-@pytest.mark.parametrize("folder", EVALUATE)
-def test_the_folders_of_evaluate_import_earlier_ones_never_back(folder):
+def test_the_folders_of_evaluate_import_earlier_ones_never_back():
     """Models and stores know each other: a store is filled by a model, and statistics are read from a store."""
-    allowed = EVALUATE[: max(EVALUATE.index(folder), 1) + 1]
-    for path in (PACKAGE / "evaluate" / folder).rglob("*.py"):
-        for name in imported_names(ast.parse(path.read_text())):
-            pieces = name.split(".")
-            if pieces[:2] == ["logn", "evaluate"] and len(pieces) > 2 and pieces[2] in EVALUATE:
-                assert pieces[2] in allowed, f"{path.name} imports {name}"
+    allowed_from = {folder: EVALUATE[: max(number, 1) + 1] for number, folder in enumerate(EVALUATE)}
+    assert not list(imports_from_later_folders(("logn", "evaluate"), allowed_from))
 
 
 #: What starts other programs, by the names under which it is imported or called.
@@ -92,11 +96,9 @@ def uses_of_the_command_line(tree):
         yield from (text for text in texts if text.split()[:1] == ["logn"])
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_below_the_command_line_calls_it(path):
-    parts = path.relative_to(PACKAGE).parts
-    if parts[0] != "cli" and parts != ("__main__.py",):
-        assert not list(uses_of_the_command_line(ast.parse(path.read_text())))
+def test_nothing_below_the_command_line_calls_it():
+    below = {path: tree for path, tree in TREES.items() if path.parts[0] not in ("cli", "__main__.py")}
+    assert not [f"{path} uses {use!r}" for path, tree in below.items() for use in uses_of_the_command_line(tree)]
 
 
 @pytest.mark.parametrize(
@@ -118,16 +120,16 @@ def test_uses_of_the_command_line_are_seen(code, used):
     assert list(uses_of_the_command_line(ast.parse(code))) == used
 
 
-@pytest.mark.parametrize("folder", NUMPY_ONLY)
-def test_the_first_folders_need_numpy_and_safetensors_only(folder):
+def test_the_first_folders_need_numpy_and_safetensors_only():
     allowed = {*sys.stdlib_module_names, "numpy", "safetensors", "logn"}
-    for path in (PACKAGE / folder).rglob("*.py"):
-        assert set(top_level_packages(ast.parse(path.read_text()))) <= allowed, path.name
+    core = {path: tree for path, tree in TREES.items() if path.parts[0] in NUMPY_ONLY}
+    imports = [(path, package) for path, tree in core.items() for package in top_level_packages(tree)]
+    assert not [f"{path} imports {package}" for path, package in imports if package not in allowed]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_modules_stay_small(path):
-    assert len(path.read_text().splitlines()) <= 600
+def test_modules_stay_small():
+    lengths = {path: len(source.splitlines()) for path, source in SOURCES.items()}
+    assert not [f"{path} has {length} lines, over 600" for path, length in lengths.items() if length > 600]
 
 
 def test_importing_the_package_is_light():
@@ -157,15 +159,17 @@ def test_without_torch_the_error_names_the_extra():
     )
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_warning_is_of_one_class(path):
+def test_every_warning_is_of_one_class():
     """So that one filter, on LogNWarning, reaches them all."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
-            given = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "category")]
-            assert [ast.unparse(category) for category in given] == ["LogNWarning"], f"line {node.lineno}"
+    wrong = []
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
+                category = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "category")]
+                if [ast.unparse(value) for value in category] != ["LogNWarning"]:
+                    wrong.append(f"{path}, line {node.lineno}")
+    assert not wrong
 
 
 def test_the_product_never_imports_research():
-    for path in MODULES:
-        assert "logn_research" not in path.read_text(encoding="utf-8"), path
+    assert not [str(path) for path, source in SOURCES.items() if "logn_research" in source]
