@@ -101,6 +101,13 @@ def test_nothing_below_the_command_line_calls_it():
     assert not [f"{path} uses {use!r}" for path, tree in below.items() for use in uses_of_the_command_line(tree)]
 
 
+def test_every_option_that_a_message_names_exists():
+    cli = " ".join(source for path, source in SOURCES.items() if path.parts[0] == "cli")
+    options = set(re.findall(r'"(--[a-z-]+)"', cli))
+    named = {(path, option) for path, source in SOURCES.items() for option in re.findall(r"`(--[a-z-]+)", source)}
+    assert not [f"{path} names {option}" for path, option in named if option not in options]
+
+
 @pytest.mark.parametrize(
     ("code", "used"),
     [

@@ -13,8 +13,6 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in BENCHMARKS.glob("*.py")))
 def test_a_script_can_be_imported_and_its_methods_exist(name):
-    if name == "ray_collect":
-        pytest.importorskip("ray")
     methods = getattr(import_module(name), "METHODS", ())
     for spec in methods.values() if isinstance(methods, Mapping) else methods:
         if spec is not None:

@@ -100,7 +100,7 @@ def test_what_is_missing_is_named(change, message):
         ({"class_names": ["spoon", "fork"]}, r"the model has no cup, of which there are 1 objects"),
         ({"class_names": ["knife", "fork"]}, r"share no name: the model has knife, fork, the labels have cup, spoon"),
         ({"image_ids": [3, 4, 7]}, r"1 of them, image 4 for one, are not annotated\."),
-        ({"image_ids": [3]}, r"image 7 for one, are not predicted; evaluate only the predicted images"),
+        ({"image_ids": [3]}, r"image 7 for one, are not predicted; only_predicted=True leaves the others out"),
         ({"style": "voc"}, r'`style` to be "auto", "lvis" or "coco", but got \'voc\''),
     ],
 )

@@ -198,7 +198,7 @@ def _careful_totals(rows: npt.NDArray[Any], nonfinite: str) -> Totals:
             row, column = np.argwhere(~finite)[0]
             raise InputError(
                 f"Expected `logits` to be finite, but got {block[row, column]} for class {column}; "
-                'nonfinite="skip" (`--nonfinite skip`) leaves such values out and counts them.'
+                'nonfinite="skip" leaves such values out and counts them.'
             )
         if block.dtype.char == "d" and (too_large := finite & (np.abs(block) > LARGEST)).any():
             row, column = np.argwhere(too_large)[0]

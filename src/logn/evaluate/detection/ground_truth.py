@@ -163,7 +163,7 @@ def load_ground_truth(
         >>> load_ground_truth(toy, style="lvis")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (`--coco`) if every class is annotated in every image.
+        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (style="coco") if every class is annotated in every image.
     """  # noqa: E501 - an error message is one line
     if style not in ("auto", "lvis", "coco"):
         raise InputError(f'Expected `style` to be "auto", "lvis" or "coco", but got {style!r}.')
@@ -252,7 +252,7 @@ def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str)
         if lacking is not None:
             raise InputError(
                 f"Expected the images of `{name}` to have `{field}` for the LVIS protocol, but image {lacking} "
-                f"has none; evaluate as COCO (`--coco`) if every class is annotated in every image."
+                'has none; evaluate as COCO (style="coco") if every class is annotated in every image.'
             )
 
 
@@ -305,11 +305,7 @@ def _matching_images(
     predicted = [int(image) for image in image_ids]
     if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
         return [by_id[image] for image in predicted]
-    hint = (
-        "; evaluate only the predicted images (`--only-predicted`) to leave the others out"
-        if set(predicted) < by_id.keys()
-        else ""
-    )
+    hint = "; only_predicted=True leaves the others out" if set(predicted) < by_id.keys() else ""
     raise InputError(
         f"Expected the images of `{name}` to be those of the predictions, "
         f"but {_difference(predicted, list(by_id), 'image')}{hint}."
@@ -388,8 +384,8 @@ def _refuse(source: str, match: ClassMatch, labels: npt.NDArray[np.int64]) -> No
     names = [match.label_names[place] for place in np.unique(labels)]
     raise InputError(
         f"Expected the classes of `{source}` to be classes of the model, but the model has no "
-        f"{listed(names)}, of which there are {len(labels)} objects; to leave them out, allow missing classes "
-        "(`--allow-missing`)."
+        f"{listed(names)}, of which there are {len(labels)} objects; to leave them out, pass "
+        "allow_missing_classes=True."
     )
 
 
@@ -432,7 +428,7 @@ def groups_of_classes(
         lacking = next(item["id"] for item in truth.dataset["categories"] if item.get("frequency") not in GROUPS)
         raise InputError(
             f"Expected the categories of `{truth.source}` to have `frequency` (r, c or f) for the LVIS protocol, but "
-            f"category {lacking} has none; give training counts (`--counts`), or evaluate as COCO (`--coco`)."
+            f'category {lacking} has none; give training counts (`--counts`), or evaluate as COCO (style="coco").'
         )
     if truth.frequency is None:
         return None, None
