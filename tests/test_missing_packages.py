@@ -5,18 +5,13 @@ import sys
 import pytest
 
 import logn
-from logn.evaluate.detection.ground_truth import load_ground_truth
 from logn.labels.masks import decode_segmentation
 from logn.report.page import _environment
-
-ANNOTATION = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2], "area": 4, "iscrowd": 0}
-CONTENT = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}], "annotations": [ANNOTATION]}
 
 
 @pytest.mark.parametrize(
     ("package", "extra", "call"),
     [
-        ("hotcoco", "evaluate", lambda: load_ground_truth(CONTENT).evaluator_dataset),
         ("hotcoco", "evaluate", lambda: decode_segmentation([[0, 0, 2, 0, 2, 2]], 4, 4)),
         ("jinja2", "report", lambda: _environment.__wrapped__()),
     ],
