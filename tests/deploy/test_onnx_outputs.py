@@ -69,6 +69,13 @@ def test_the_names_of_the_outputs_decide(tmp_path, body, outputs, logits):
         np.testing.assert_allclose(after[name], before[name], rtol=1e-6)
 
 
+def test_activated_boxes_are_not_taken_for_the_classes_of_the_same_layer(tmp_path):
+    body = "j = Gemm(x, seven) b, out = Split <axis = 1> (j, parts) boxes = Sigmoid(b)"
+    weights = {"seven": np.random.default_rng(0).normal(size=(4, 7)).astype(np.float32), "parts": np.array([4, 3])}
+    source = write(tmp_path / "m.onnx", body, {"boxes": 4, "out": 3}, **weights)
+    assert locate_onnx_logits(read_onnx(source), Wanted())[0].tensors == ("out",)
+
+
 @pytest.mark.parametrize(
     ("body", "outputs", "candidates"),
     [

@@ -36,7 +36,6 @@ class CalibrateBeforeTest:
         method: As in `logn.calibrate`: "recommended", "logn" (the paper's equations) and so on.
         layer: Where the logits are: a LogitLayer, or its arguments as a dict; found by `logn.locate_logits` by default.
         maps: Files of maps to use (one, or one per stage) instead of collecting.
-        allow_mismatch: Use `maps` also where they were made for other weights, such as those before a retraining.
         save_to: File to write the map to; a cascade writes one per stage, with the stage's number before the suffix.
         options: Options of the method by name.
     """
@@ -51,7 +50,6 @@ class CalibrateBeforeTest:
         layer: LogitLayer | Mapping[str, Any] | None = None,
         maps: str | Sequence[str] | None = None,
         save_to: str | None = None,
-        allow_mismatch: bool = False,
         **options: Any,
     ) -> None:
         self.dataloader = dataloader
@@ -60,7 +58,6 @@ class CalibrateBeforeTest:
         self.layer = LogitLayer(**layer) if isinstance(layer, Mapping) else layer
         self.maps = (maps,) if isinstance(maps, str) else maps
         self.save_to = save_to
-        self.allow_mismatch = allow_mismatch
         self.options = options
         self._handle: AttachedMap | None = None
 
@@ -72,7 +69,7 @@ class CalibrateBeforeTest:
         if self.maps is not None:
             loaded = [ClassAffine.load(path) for path in self.maps]
             maps = loaded if len(loaded) > 1 else loaded[0]
-            self._handle = attach(model, layer, maps, allow_mismatch=self.allow_mismatch)
+            self._handle = attach(model, layer, maps)
             return
         runner.logger.info(f"LogN collects the statistics of `{layer.name}` over training images.")
         calibration = calibrate(

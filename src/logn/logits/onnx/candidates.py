@@ -15,8 +15,7 @@ from typing import Any
 
 from logn.errors import InputError
 from logn.logits.onnx.file import Arrays, OnnxFile, OnnxGraph, attribute
-from logn.logits.onnx.layers import ARITHMETIC, LAYERS, MOVES, Origin, find_layers
-from logn.logits.onnx.layout import Layout, layout_of, measure_channels
+from logn.logits.onnx.layers import LAYERS, MOVES, Layout, Origin, find_layers, layout_of, measure_channels
 
 ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "softmax", "Sigmoid": "sigmoid"}
 
@@ -60,8 +59,7 @@ def find_candidates(graph: OnnxGraph, activation: str | None) -> list[Candidate]
     for output in graph.outputs:
         origin = find_layers(graph, output)
         # What is computed from scores (boxes and scores side by side) is no layer's output.
-        straight = not origin.stops and all(layer.kind not in ARITHMETIC for layer in origin.layers)
-        if origin.layers and straight and output not in found:
+        if origin.layers and not origin.stops and output not in found:
             found[output] = Candidate(output, None, None, None, origin)
     return list(found.values())
 

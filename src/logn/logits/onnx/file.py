@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -335,21 +335,6 @@ def model_inputs(model: Any) -> list[InputSpec]:
         shape = tuple(axis.dim_value if axis.dim_value > 0 else axis.dim_param or None for axis in kind.shape.dim)
         specs.append(InputSpec(value.name, np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)), shape))
     return specs
-
-
-def with_shapes(specs: Sequence[InputSpec], shapes: Mapping[str, tuple[int, ...]]) -> list[InputSpec]:
-    """The inputs with some of their shapes given.
-
-    Example:
-        >>> spec = InputSpec("images", np.dtype("float32"), ("batch", 3, None, None))
-        >>> with_shapes([spec], {"images": (1, 3, 64, 64)})[0].shape
-        (1, 3, 64, 64)
-    """
-    names = [spec.name for spec in specs]
-    for name in shapes:
-        if name not in names:
-            raise InputError(f"Expected the name of an input ({', '.join(names)}), but got {name!r}.")
-    return [replace(spec, shape=shapes.get(spec.name, spec.shape)) for spec in specs]
 
 
 class OnnxSession:

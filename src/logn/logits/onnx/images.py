@@ -14,7 +14,7 @@ import numpy as np
 
 from logn.errors import InputError
 from logn.logits.images import PRESETS, Preprocessing, Preset, parse_preprocessing, preset_named
-from logn.logits.onnx.file import Arrays, InputSpec, OnnxFile, with_shapes
+from logn.logits.onnx.file import Arrays, InputSpec, OnnxFile
 from logn.logits.proposals import Postprocessing
 from logn.strict_json import parse_json
 
@@ -152,11 +152,8 @@ def at_size(specs: Sequence[InputSpec], image: InputSpec, size: tuple[int, int],
     places = _image_axes(layout)
     shape[places[0]], shape[places[1]] = size
     shape[-3 if layout.endswith("CHW") else -1] = 3
-    given: dict[str, tuple[int, ...]] = {image.name: tuple(shape)}
-    for spec in specs:
-        if spec is not image:
-            given[spec.name] = other_inputs([spec], image, shape)[spec.name].shape
-    return with_shapes(specs, given)
+    others = other_inputs([spec for spec in specs if spec is not image], image, shape)
+    return [replace(spec, shape=tuple(shape) if spec is image else others[spec.name].shape) for spec in specs]
 
 
 def require_size(file: OnnxFile, preprocessing: Preprocessing) -> None:

@@ -24,8 +24,7 @@ from logn.logits.onnx.file import (
     run_somehow,
 )
 from logn.logits.onnx.images import Description
-from logn.logits.onnx.layers import LinearLayer
-from logn.logits.onnx.layout import Layout, measure_layout
+from logn.logits.onnx.layers import Layout, LinearLayer, measure_layout
 
 # Box and objectness stand before the classes: in all, and without the box.
 BOX_AND_OBJECTNESS, OBJECTNESS = 5, 1
