@@ -25,10 +25,7 @@ FLAGS = (
 # Name, width of the window, light or dark, from which element to which.
 SHOTS = (
     ("report-top", 1240, "light", "header", "nav"),
-    ("report-statistics", 1240, "light", "#statistics", "#statistics"),
-    ("report-errors", 1240, "dark", "#errors", "#errors"),
     ("report-gallery", 1240, "light", "#gallery", "#gallery .gallery"),
-    ("report-phone", 380, "dark", "header", "nav"),
 )
 MOST_BYTES = 200_000
 
@@ -49,7 +46,7 @@ def save_small(picture: Image.Image, path: Path, most_bytes: int = MOST_BYTES) -
 
 
 def take_screenshots(folder: Path, method: str) -> None:
-    """The page at the widths of a desk and of a phone."""
+    """Parts of the page, as a browser shows them."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
